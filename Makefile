@@ -1,0 +1,42 @@
+# The two commands of the README, and the pieces that they are made of.
+LOCAL ?= $(or $(AIRFLOW_MEGATRON_LOCAL),$(CURDIR)/.local)
+BIN := $(LOCAL)/venv-airflow/bin
+export AIRFLOW_MEGATRON_LOCAL := $(LOCAL)
+
+.PHONY: help quickstart test install ui check fast integration clean
+
+help:
+	@echo "make quickstart   install what is missing and run a small sweep: YAML to result table"
+	@echo "make test         install what is missing and run all tests"
+	@echo "make ui           start cluster and Airflow, print the address of the web page"
+	@echo "make check        lint and type checks"
+	@echo "make fast         the tests that need no cluster"
+	@echo "make integration  the tests on the local cluster"
+	@echo "make clean        stop the local cluster and delete everything in $(LOCAL)"
+
+install:
+	@docker/install.sh $(LOCAL)
+
+quickstart: install
+	@$(BIN)/airflow-megatron quickstart
+
+ui: install
+	@$(BIN)/airflow-megatron ui
+
+test: install check fast integration
+
+check:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	cd docker && ../$(BIN:$(CURDIR)/%=%)/mypy --strict -p local_cluster
+
+fast:
+	$(BIN)/pytest -m "not integration and not trainer"
+
+integration:
+	$(BIN)/pytest -m "integration or trainer"
+
+clean:
+	-$(BIN)/airflow-megatron cluster down --purge
+	rm -rf $(LOCAL)

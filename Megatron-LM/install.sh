@@ -1,0 +1,41 @@
+#!/bin/sh
+# Make the environment of training, conversion and evaluation jobs: install.sh VENV_DIR [PIP_ARGUMENT...]
+#
+# PYTHON names the interpreter (default python3; 3.11 or newer). Further arguments go to pip, for example an index with
+# the torch wheel that fits the machine. When the environment already holds exactly requirements.lock, nothing is done.
+set -eu
+
+if [ $# -lt 1 ]; then
+    echo "usage: install.sh VENV_DIR [PIP_ARGUMENT...]" >&2
+    exit 2
+fi
+venv=$1
+shift
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+lock=$here/requirements.lock
+stamp=$venv/.requirements.sha256
+wanted=$(sha256sum < "$lock")
+
+if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+    echo "trainer environment $venv is up to date"
+    exit 0
+fi
+
+python=${PYTHON:-python3}
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "install.sh: $python is not Python 3.11 or newer; set PYTHON to one that is" >&2
+    exit 1
+fi
+if ! [ -x "$venv/bin/python" ]; then
+    echo "making the environment $venv"
+    if ! "$python" -m venv "$venv"; then
+        echo "install.sh: could not make $venv; on Debian and Ubuntu the package python3-venv is needed" >&2
+        exit 1
+    fi
+fi
+echo "installing torch, megatron-core, transformers and lm-evaluation-harness (some minutes the first time)"
+rm -f "$stamp"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$lock" "$@"
+"$venv/bin/python" -c 'import torch, megatron.core; print("torch", torch.__version__, "megatron-core", megatron.core.__version__)' 2>/dev/null
+echo "$wanted" > "$stamp"
+echo "trainer environment $venv is ready"

@@ -1,0 +1,562 @@
+"""The trainer's command line: upstream Megatron-LM's flags, as far as this trainer honours them.
+
+Names, types and defaults are those of core_v0.16.1 (``megatron/training/arguments.py``); the differences are that
+``--exit-duration-in-mins`` takes fractions and ``--data-cache-path`` defaults to memory. A flag that upstream knows
+and this trainer does not is an error, never silently ignored. The namespace is saved in every checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import math
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class ArgumentError(Exception):
+    """A command line that cannot work; the text names the flag and the mend."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentError(message)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """What training needs to know of a tokenizer.
+
+    :param kind: ``NullTokenizer`` or ``HuggingFaceTokenizer``.
+    :param vocab_size: number of tokens, the special ones included.
+    :param eod: id of the end-of-document token.
+    """
+
+    kind: str
+    vocab_size: int
+    eod: int
+
+    @property
+    def unique_identifiers(self) -> dict[str, str]:
+        """Identify the tokenizer in a data set's description."""
+        return {"class": self.kind, "vocab_size": str(self.vocab_size), "eod": str(self.eod)}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Make the parser of the trainer's command line."""
+    parser = _Parser(
+        prog="pretrain_gpt.py",
+        description="Train a GPT model with megatron-core; flags as in Megatron-LM core_v0.16.1.",
+        allow_abbrev=False,
+    )
+    for add in (_add_model, _add_parallelism, _add_training, _add_learning_rate, _add_checkpointing):
+        add(parser)
+    for add in (_add_exit, _add_validation, _add_data, _add_logging):
+        add(parser)
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model")
+    add = group.add_argument
+    add("--num-layers", type=int)
+    add("--hidden-size", type=int)
+    add("--ffn-hidden-size", type=int, help="default 4h, or int(4h*2/3/64)*64 with --swiglu")
+    add("--num-attention-heads", type=int)
+    add("--kv-channels", type=int, help="default hidden size / attention heads")
+    add("--group-query-attention", action="store_true")
+    add("--num-query-groups", type=int, default=1)
+    add("--max-position-embeddings", type=int)
+    add("--position-embedding-type", choices=["learned_absolute", "rope", "none"], default="learned_absolute")
+    add("--rotary-base", type=int, default=10000)
+    add("--rotary-percent", type=float, default=1.0)
+    add("--rotary-interleaved", action="store_true")
+    add("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
+    add("--norm-epsilon", dest="layernorm_epsilon", type=float, default=1e-5)
+    add("--swiglu", action="store_true")
+    add("--disable-bias-linear", dest="add_bias_linear", action="store_false")
+    add("--add-qkv-bias", action="store_true")
+    add("--qk-layernorm", action="store_true")
+    add("--untie-embeddings-and-output-weights", action="store_true")
+    add("--make-vocab-size-divisible-by", type=int, default=128)
+    add("--init-method-std", type=float, default=0.02)
+    add("--attention-dropout", type=float, default=0.1)
+    add("--hidden-dropout", type=float, default=0.1)
+    add("--attention-softmax-in-fp32", action="store_true")
+    add("--transformer-impl", choices=["local", "transformer_engine"], default="transformer_engine")
+    add("--attention-backend", choices=["flash", "fused", "unfused", "auto"], default="auto")
+    add("--no-gradient-accumulation-fusion", dest="gradient_accumulation_fusion", action="store_false")
+    add("--no-masked-softmax-fusion", dest="masked_softmax_fusion", action="store_false")
+    add("--no-bias-gelu-fusion", dest="bias_gelu_fusion", action="store_false")
+    add("--no-bias-swiglu-fusion", dest="bias_swiglu_fusion", action="store_false")
+    add("--no-bias-dropout-fusion", dest="bias_dropout_fusion", action="store_false")
+    add("--no-rope-fusion", dest="apply_rope_fusion", action="store_false")
+    add("--no-persist-layer-norm", action="store_true")
+
+
+def _add_parallelism(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("parallelism")
+    add = group.add_argument
+    add("--tensor-model-parallel-size", type=int, default=1)
+    add("--pipeline-model-parallel-size", type=int, default=1)
+    add("--sequence-parallel", action="store_true")
+    add("--use-distributed-optimizer", action="store_true")
+    add("--overlap-grad-reduce", action="store_true")
+    add("--overlap-param-gather", action="store_true")
+    add("--distributed-backend", choices=["nccl", "gloo"], default="nccl")
+    add("--distributed-timeout-minutes", type=int, default=10)
+    add("--use-cpu-initialization", action="store_true", help="weights do not depend on the parallel layout")
+
+
+def _add_training(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("training")
+    add = group.add_argument
+    add("--micro-batch-size", type=int)
+    add("--global-batch-size", type=int, help="default micro batch size x data-parallel size")
+    add("--seq-length", type=int)
+    add("--train-iters", type=int)
+    add("--seed", type=int, default=1234)
+    add("--bf16", action="store_true")
+    add("--optimizer", choices=["adam"], default="adam")
+    add("--adam-beta1", type=float, default=0.9)
+    add("--adam-beta2", type=float, default=0.999)
+    add("--adam-eps", type=float, default=1e-8)
+    add("--clip-grad", type=float, default=1.0)
+    add("--weight-decay", type=float, default=0.01)
+    add("--start-weight-decay", type=float)
+    add("--end-weight-decay", type=float)
+    add("--weight-decay-incr-style", choices=["constant", "linear", "cosine"], default="constant")
+    add(
+        "--no-check-for-nan-in-loss-and-grad",
+        dest="check_for_nan_in_loss_and_grad",
+        action="store_false",
+        help="go on when a loss or a gradient is not finite",
+    )
+
+
+def _add_learning_rate(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("learning rate")
+    add = group.add_argument
+    styles = ["constant", "linear", "cosine", "inverse-square-root", "WSD"]
+    add("--lr", type=float)
+    add("--min-lr", type=float, default=0.0)
+    add("--lr-decay-style", choices=styles, default="linear")
+    add("--lr-decay-iters", type=int, help="default --train-iters")
+    add(
+        "--lr-wsd-decay-style",
+        choices=["exponential", "linear", "cosine", "minus_sqrt"],
+        default="exponential",
+    )
+    add("--lr-wsd-decay-iters", type=int)
+    add("--lr-warmup-iters", type=int, default=0)
+    add("--lr-warmup-fraction", type=float, help="of --lr-decay-iters, in place of --lr-warmup-iters")
+    add("--lr-warmup-init", type=float, default=0.0)
+    add("--override-opt_param-scheduler", "--override-opt-param-scheduler", action="store_true")
+    add("--use-checkpoint-opt_param-scheduler", "--use-checkpoint-opt-param-scheduler", action="store_true")
+
+
+def _add_checkpointing(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("checkpointing")
+    add = group.add_argument
+    add("--save")
+    add("--save-interval", "--persistent-save-interval", type=int)
+    add("--save-retain-interval", type=int)
+    add("--no-save-optim", action="store_true")
+    add("--no-save-rng", action="store_true")
+    add("--load")
+    add("--no-load-optim", action="store_true")
+    add("--no-load-rng", action="store_true")
+    add("--ckpt-step", type=int, help="load this iteration, whatever the tracker file says")
+    add("--finetune", action="store_true", help="load the weights only and start at iteration 0")
+    add("--pretrained-checkpoint", help="finetune from here while --load holds no checkpoint")
+    add("--ckpt-format", choices=["torch_dist"], default="torch_dist")
+    add("--use-checkpoint-args", action="store_true", help="take the model's shape from the checkpoint")
+    add("--exit-on-missing-checkpoint", action="store_true")
+
+
+def _add_exit(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("exit")
+    add = group.add_argument
+    add("--exit-interval", type=int)
+    add("--exit-duration-in-mins", type=float)
+    add("--exit-signal-handler", action="store_true", help="save and exit with 0 on --exit-signal")
+    add("--exit-signal", type=_signal, default=signal.SIGTERM, help="name or number, default SIGTERM")
+
+
+def _add_validation(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("validation")
+    add = group.add_argument
+    add("--eval-iters", type=int, default=100)
+    add("--eval-interval", type=int, help="default: only at the end")
+    add("--full-validation", action="store_true", help="validate on the whole validation set, each time")
+    add("--skip-train", action="store_true")
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data")
+    add = group.add_argument
+    add("--data-path", nargs="*")
+    add("--split", help="shares of --data-path, default 969,30,1")
+    add("--train-data-path", nargs="*")
+    add("--valid-data-path", nargs="*")
+    add("--test-data-path", nargs="*")
+    add("--data-cache-path", help="keep the sample order in files; default: in memory")
+    add("--mock-data", action="store_true")
+    add("--num-workers", type=int, default=2)
+    add("--num-dataset-builder-threads", type=int, default=1)
+    add("--tokenizer-type", choices=["NullTokenizer", "HuggingFaceTokenizer"])
+    add("--tokenizer-model", help="directory with tokenizer.json")
+    add("--vocab-size", type=int, help="of the NullTokenizer, without its end-of-document token")
+    add("--reset-position-ids", action="store_true")
+    add("--reset-attention-mask", action="store_true")
+    add("--eod-mask-loss", action="store_true")
+    add(
+        "--no-create-attention-mask-in-dataloader",
+        dest="create_attention_mask_in_dataloader",
+        action="store_false",
+    )
+    add("--no-mmap-bin-files", dest="mmap_bin_files", action="store_false")
+
+
+def _add_logging(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("logging")
+    add = group.add_argument
+    add("--log-interval", type=int, default=100)
+    add("--log-throughput", action="store_true")
+    add("--log-params-norm", action="store_true")
+    add("--log-num-zeros-in-grad", action="store_true")
+    add("--log-progress", action="store_true", help="append what happens to SAVE/progress.txt")
+    add("--tensorboard-dir")
+    add("--tensorboard-log-interval", type=int, default=1)
+
+
+def _signal(text: str) -> signal.Signals:
+    try:
+        return signal.Signals(int(text)) if text.isdigit() else signal.Signals[text.upper()]
+    except (KeyError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"no signal is called {text!r}") from error
+
+
+def parse_args(argv: Sequence[str], *, world_size: int, has_cuda: bool) -> argparse.Namespace:
+    """Read and check the command line.
+
+    :param argv: the arguments, without the program's name.
+    :param world_size: number of processes.
+    :param has_cuda: whether the model will run on GPUs; without one, what needs CUDA kernels is switched off.
+    :raises ArgumentError: for an unknown flag, or values that do not fit together.
+    """
+    parser = build_parser()
+    args, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        known = [option for action in parser._actions for option in action.option_strings]
+        near = difflib.get_close_matches(unknown[0].split("=")[0], known, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else " (see --help)"
+        raise ArgumentError(f"this trainer has no argument {unknown[0]!r}{hint}")
+    args.world_size = world_size
+    args.exit_signal = int(args.exit_signal)
+    if not has_cuda:
+        run_on_cpu(args)
+    return args
+
+
+def run_on_cpu(args: argparse.Namespace) -> None:
+    """Switch off what needs CUDA kernels.
+
+    :param args: parsed arguments.
+    """
+    args.distributed_backend = "gloo"
+    args.transformer_impl = "local"
+    args.use_cpu_initialization = True
+    args.attention_backend = "unfused"
+    args.no_persist_layer_norm = True
+    args.gradient_accumulation_fusion = args.masked_softmax_fusion = args.apply_rope_fusion = False
+    args.bias_gelu_fusion = args.bias_swiglu_fusion = args.bias_dropout_fusion = False
+
+
+# Settings that belong to the model rather than to a run: --use-checkpoint-args takes them from the checkpoint.
+MODEL_SETTINGS = (
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "kv_channels",
+    "group_query_attention",
+    "num_query_groups",
+    "max_position_embeddings",
+    "position_embedding_type",
+    "rotary_base",
+    "rotary_percent",
+    "rotary_interleaved",
+    "normalization",
+    "layernorm_epsilon",
+    "swiglu",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "untie_embeddings_and_output_weights",
+    "seq_length",
+    "attention_dropout",
+    "hidden_dropout",
+    "padded_vocab_size",
+)
+_OVERRIDABLE = ("seq_length", "max_position_embeddings")
+
+
+def take_model_settings(args: argparse.Namespace, saved: Mapping[str, Any]) -> None:
+    """Set the model's shape from a checkpoint (``--use-checkpoint-args``).
+
+    :param args: the run's arguments; a sequence length given there stays.
+    :param saved: the arguments saved in the checkpoint.
+    """
+    for name in MODEL_SETTINGS:
+        if name in saved and not (name in _OVERRIDABLE and getattr(args, name) is not None):
+            setattr(args, name, saved[name])
+
+
+def complete_args(args: argparse.Namespace) -> None:
+    """Fill in derived values and refuse what cannot work, before anything expensive starts.
+
+    The rules are those of upstream's ``validate_args``, ``TransformerConfig`` and ``OptimizerParamScheduler``.
+
+    :param args: parsed arguments.
+    :raises ArgumentError: naming the flags that do not fit.
+    """
+    _complete_model(args)
+    _complete_parallelism(args)
+    _complete_batch(args)
+    _complete_learning_rate(args)
+    _check_checkpointing(args)
+    _check_data(args)
+    args.consumed_train_samples = args.skipped_train_samples = args.consumed_valid_samples = 0
+    args.iteration = 0
+
+
+def _require(args: argparse.Namespace, *names: str) -> None:
+    missing = ["--" + name.replace("_", "-") for name in names if getattr(args, name) is None]
+    if missing:
+        raise ArgumentError(f"{', '.join(missing)} must be given")
+
+
+def _positive(args: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and not value > 0:
+            raise ArgumentError(f"--{name.replace('_', '-')} must be above zero, not {value}")
+
+
+def _divides(what: str, value: int, by: str, divisor: int) -> None:
+    if value % divisor:
+        raise ArgumentError(f"{what} ({value}) must be a multiple of {by} ({divisor})")
+
+
+def _complete_model(args: argparse.Namespace) -> None:
+    _require(
+        args, "num_layers", "hidden_size", "num_attention_heads", "seq_length", "max_position_embeddings"
+    )
+    _positive(args, "num_layers", "hidden_size", "num_attention_heads", "seq_length", "ffn_hidden_size")
+    if args.kv_channels is None:
+        _divides("--hidden-size", args.hidden_size, "--num-attention-heads", args.num_attention_heads)
+        args.kv_channels = args.hidden_size // args.num_attention_heads
+    if args.ffn_hidden_size is None:
+        args.ffn_hidden_size = (
+            int(4 * args.hidden_size * 2 / 3 / 64) * 64 if args.swiglu else 4 * args.hidden_size
+        )
+        if args.ffn_hidden_size == 0:
+            raise ArgumentError(
+                "--hidden-size is too small for the default of --swiglu; give --ffn-hidden-size"
+            )
+    if args.max_position_embeddings < args.seq_length:
+        raise ArgumentError(
+            f"--max-position-embeddings ({args.max_position_embeddings}) must reach --seq-length ({args.seq_length})"
+        )
+    if args.group_query_attention:
+        _divides(
+            "--num-attention-heads", args.num_attention_heads, "--num-query-groups", args.num_query_groups
+        )
+    else:
+        args.num_query_groups = args.num_attention_heads
+    if args.normalization == "RMSNorm" and args.transformer_impl == "local":
+        # megatron-core's local RMSNorm is torch's, which has no fused form to persist.
+        args.no_persist_layer_norm = True
+    if args.transformer_impl == "transformer_engine" and not importlib.util.find_spec("transformer_engine"):
+        raise ArgumentError(
+            "Transformer Engine is not installed; install it, or give --transformer-impl local"
+        )
+    args.add_position_embedding = args.position_embedding_type == "learned_absolute"
+    args.use_rotary_position_embeddings = args.position_embedding_type == "rope"
+
+
+def _complete_parallelism(args: argparse.Namespace) -> None:
+    _positive(args, "tensor_model_parallel_size", "pipeline_model_parallel_size")
+    tensor, pipeline = args.tensor_model_parallel_size, args.pipeline_model_parallel_size
+    _divides(
+        "the number of processes",
+        args.world_size,
+        "--tensor-model-parallel-size x --pipeline-model-parallel-size",
+        tensor * pipeline,
+    )
+    args.data_parallel_size = args.world_size // (tensor * pipeline)
+    _divides("--num-layers", args.num_layers, "--pipeline-model-parallel-size", pipeline)
+    _divides("--num-attention-heads", args.num_attention_heads, "--tensor-model-parallel-size", tensor)
+    if args.num_query_groups % tensor and tensor % args.num_query_groups:
+        raise ArgumentError(
+            f"--num-query-groups ({args.num_query_groups}) must be a multiple or a divisor of"
+            f" --tensor-model-parallel-size ({tensor})"
+        )
+    _divides("--ffn-hidden-size", args.ffn_hidden_size, "--tensor-model-parallel-size", tensor)
+    if tensor == 1:
+        args.sequence_parallel = False
+    if args.sequence_parallel:
+        _divides("--seq-length", args.seq_length, "--tensor-model-parallel-size", tensor)
+        if args.transformer_impl == "local":
+            raise ArgumentError(
+                "--sequence-parallel needs Transformer Engine's norm (and a GPU): torch's norm cannot run on a part of"
+                " the sequence; leave it out"
+            )
+    if args.overlap_param_gather and not (args.use_distributed_optimizer and args.overlap_grad_reduce):
+        raise ArgumentError(
+            "--overlap-param-gather needs --use-distributed-optimizer and --overlap-grad-reduce"
+        )
+    args.params_dtype = "bfloat16" if args.bf16 else "float32"
+    args.accumulate_allreduce_grads_in_fp32 = args.bf16
+
+
+def _complete_batch(args: argparse.Namespace) -> None:
+    _require(args, "micro_batch_size", "train_iters")
+    _positive(args, "micro_batch_size", "global_batch_size", "train_iters", "log_interval", "seed")
+    rows = args.micro_batch_size * args.data_parallel_size
+    if args.global_batch_size is None:
+        args.global_batch_size = rows
+    _divides("--global-batch-size", args.global_batch_size, "--micro-batch-size x data-parallel size", rows)
+    args.num_microbatches = args.global_batch_size // rows
+
+
+def _complete_learning_rate(args: argparse.Namespace) -> None:
+    _require(args, "lr")
+    _positive(args, "lr_decay_iters", "lr_wsd_decay_iters")
+    if not 0 <= args.min_lr <= args.lr:
+        raise ArgumentError(f"--min-lr ({args.min_lr}) must lie between 0 and --lr ({args.lr})")
+    if args.lr_warmup_init > args.lr:
+        raise ArgumentError(f"--lr-warmup-init ({args.lr_warmup_init}) must not exceed --lr ({args.lr})")
+    decay = args.lr_decay_iters or args.train_iters
+    if args.lr_warmup_fraction is not None:
+        if args.lr_warmup_iters:
+            raise ArgumentError("give --lr-warmup-fraction or --lr-warmup-iters, not both")
+        if not 0 <= args.lr_warmup_fraction < 1:
+            raise ArgumentError(f"--lr-warmup-fraction must lie in [0, 1), not {args.lr_warmup_fraction}")
+    elif args.lr_warmup_iters >= decay:
+        raise ArgumentError(
+            f"--lr-warmup-iters ({args.lr_warmup_iters}) must be below --lr-decay-iters ({decay})"
+        )
+    if args.lr_decay_style == "WSD":
+        if args.lr_wsd_decay_iters is None:
+            raise ArgumentError("--lr-decay-style WSD needs --lr-wsd-decay-iters")
+        if args.lr_wsd_decay_iters > decay:
+            raise ArgumentError(
+                f"--lr-wsd-decay-iters ({args.lr_wsd_decay_iters}) must not exceed --lr-decay-iters ({decay})"
+            )
+    args.lr_decay_iters = decay
+    if args.override_opt_param_scheduler and args.use_checkpoint_opt_param_scheduler:
+        raise ArgumentError(
+            "--override-opt_param-scheduler and --use-checkpoint-opt_param-scheduler exclude each other"
+        )
+    if args.start_weight_decay is None and args.end_weight_decay is None:
+        args.start_weight_decay = args.end_weight_decay = args.weight_decay
+    elif args.start_weight_decay is None or args.end_weight_decay is None:
+        raise ArgumentError("--start-weight-decay and --end-weight-decay go together")
+    if args.weight_decay_incr_style == "constant" and args.start_weight_decay != args.end_weight_decay:
+        raise ArgumentError(
+            "different start and end weight decay need --weight-decay-incr-style linear or cosine"
+        )
+    if not 0 <= args.start_weight_decay <= args.end_weight_decay:
+        raise ArgumentError("weight decay must not be negative and may only grow")
+
+
+def _check_checkpointing(args: argparse.Namespace) -> None:
+    _positive(
+        args, "save_interval", "save_retain_interval", "exit_interval", "exit_duration_in_mins", "ckpt_step"
+    )
+    if args.save and args.save_interval is None:
+        raise ArgumentError("--save needs --save-interval")
+    if args.save_retain_interval and args.save_retain_interval % (args.save_interval or 1):
+        raise ArgumentError(
+            f"--save-retain-interval ({args.save_retain_interval}) must be a multiple of"
+            f" --save-interval ({args.save_interval})"
+        )
+    if args.ckpt_step is not None and not args.load:
+        raise ArgumentError("--ckpt-step needs --load")
+    if args.log_progress and not args.save:
+        raise ArgumentError("--log-progress needs --save")
+
+
+def _check_data(args: argparse.Namespace) -> None:
+    _positive(args, "eval_interval")
+    if args.eval_iters < 0:
+        raise ArgumentError("--eval-iters must not be negative")
+    per_split = [args.train_data_path, args.valid_data_path, args.test_data_path]
+    given = [args.mock_data, args.data_path is not None, any(path is not None for path in per_split)]
+    if sum(given) != 1:
+        raise ArgumentError(
+            "give exactly one of --mock-data, --data-path, or --train-data-path with --valid-data-path"
+            " and --test-data-path"
+        )
+    if given[2] and args.split is not None:
+        raise ArgumentError("--split divides --data-path; it has no meaning with --train-data-path")
+    if given[2] and args.train_data_path is None and not args.skip_train:
+        raise ArgumentError("--train-data-path must be given")
+    if given[1] and args.split is None:
+        args.split = "969,30,1"
+    for path in [*(args.data_path or []), *(prefix for paths in per_split for prefix in paths or [])]:
+        if not _is_number(path) and not Path(path + ".idx").is_file():
+            raise ArgumentError(
+                f"{path}.idx does not exist: data paths are prefixes of a .bin and an .idx file"
+            )
+    if args.tokenizer_type == "NullTokenizer":
+        _require(args, "vocab_size")
+    elif args.tokenizer_type == "HuggingFaceTokenizer":
+        _require(args, "tokenizer_model")
+    else:
+        raise ArgumentError("--tokenizer-type must be given (HuggingFaceTokenizer or NullTokenizer)")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def pad_vocab(args: argparse.Namespace, tokenizer: Tokenizer) -> None:
+    """Set ``padded_vocab_size``: up to a multiple of ``--make-vocab-size-divisible-by`` x tensor-parallel size.
+
+    :param args: the run's arguments; a size taken from a checkpoint stays.
+    :param tokenizer: the tokenizer.
+    """
+    args.tokens_in_vocabulary = tokenizer.vocab_size
+    saved = getattr(args, "padded_vocab_size", None)
+    if saved is None:
+        multiple = args.make_vocab_size_divisible_by * args.tensor_model_parallel_size
+        args.padded_vocab_size = math.ceil(tokenizer.vocab_size / multiple) * multiple
+    elif saved < tokenizer.vocab_size or saved % args.tensor_model_parallel_size:
+        raise ArgumentError(
+            f"the checkpoint's vocabulary ({saved}) does not fit the tokenizer ({tokenizer.vocab_size} tokens) or"
+            f" --tensor-model-parallel-size ({args.tensor_model_parallel_size})"
+        )
+
+
+def print_args(args: argparse.Namespace, print_line: Any = print) -> None:
+    """Print all arguments in alphabetical order, as upstream does.
+
+    :param args: the run's arguments.
+    :param print_line: called with every line.
+    """
+    print_line("------------------------ arguments ------------------------")
+    for name in sorted(vars(args), key=str.lower):
+        print_line(f"  {name} {'.' * max(3, 48 - len(name))} {getattr(args, name)}")
+    print_line("-------------------- end of arguments ---------------------")

@@ -1,0 +1,52 @@
+"""Output that is either complete or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def new_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Give a temporary directory that becomes ``target`` if the block ends well, and disappears if it does not.
+
+    :param target: the directory to make.
+    :param replace: whether a directory of that name may be replaced; an empty one always is.
+    :raises OSError: if ``target`` exists, is not empty and may not be replaced.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        temporary.chmod(0o777 & ~_umask())
+        yield temporary
+        if replace and target.exists():
+            shutil.rmtree(target)
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file by rename.
+
+    :param path: the file.
+    :param content: what to write.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,170 @@
+"""The GPT model: megatron-core's ``GPTModel`` from the trainer's arguments, and its loss."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.transformer.enums import AttnBackend
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    Batch = dict[str, torch.Tensor]
+
+# Buckets of overlapped gradient reduction: upstream's default size in parameters.
+_BUCKET_SIZE = 40_000_000
+
+
+def transformer_config(args: argparse.Namespace) -> TransformerConfig:
+    """Translate arguments into megatron-core's configuration; fields of the same name are taken over.
+
+    :param args: complete arguments, of this run or from a checkpoint.
+    """
+    values = {
+        field.name: getattr(args, field.name)
+        for field in dataclasses.fields(TransformerConfig)
+        if hasattr(args, field.name)
+    }
+    dtype = torch.bfloat16 if args.bf16 else torch.float32
+    values.update(
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        attention_backend=AttnBackend[args.attention_backend],
+        persist_layer_norm=not args.no_persist_layer_norm,
+        deallocate_pipeline_outputs=True,
+        batch_p2p_comm=True,
+        num_query_groups=args.num_query_groups if args.group_query_attention else None,
+        bias_activation_fusion=args.bias_swiglu_fusion if args.swiglu else args.bias_gelu_fusion,
+    )
+    if args.swiglu:
+        values.update(activation_func=torch.nn.functional.silu, gated_linear_unit=True)
+    return TransformerConfig(**values)
+
+
+def build_model(args: argparse.Namespace, config: TransformerConfig | None = None) -> GPTModel:
+    """Make this process's share of the model, on its device, without data parallelism.
+
+    :param args: complete arguments, ``padded_vocab_size`` among them.
+    :param config: the configuration, if already made.
+    """
+    config = config or transformer_config(args)
+    if args.transformer_impl == "transformer_engine":
+        layer_spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=args.qk_layernorm)
+    else:
+        layer_spec = get_gpt_layer_local_spec(
+            qk_layernorm=args.qk_layernorm, normalization=args.normalization
+        )
+    model = GPTModel(
+        config=config,
+        transformer_layer_spec=layer_spec,
+        vocab_size=args.padded_vocab_size,
+        max_sequence_length=args.max_position_embeddings,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+        parallel_output=True,
+        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+        position_embedding_type=args.position_embedding_type,
+        rotary_percent=args.rotary_percent,
+        rotary_base=args.rotary_base,
+    )
+    for parameter in model.parameters():
+        tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    model.cuda(torch.cuda.current_device())
+    return Float16Module(config, model) if args.bf16 else model
+
+
+def wrap_data_parallel(args: argparse.Namespace, model: torch.nn.Module) -> DistributedDataParallel:
+    """Add gradient reduction over data-parallel replicas.
+
+    :param args: complete arguments.
+    :param model: as returned by :func:`build_model`.
+    """
+    ddp_config = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=args.accumulate_allreduce_grads_in_fp32,
+        overlap_grad_reduce=args.overlap_grad_reduce,
+        overlap_param_gather=args.overlap_param_gather,
+        use_distributed_optimizer=args.use_distributed_optimizer,
+        check_for_nan_in_grad=args.check_for_nan_in_loss_and_grad,
+        bucket_size=_BUCKET_SIZE if args.overlap_grad_reduce else None,
+    )
+    return DistributedDataParallel(model.config, ddp_config, model)
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    """Count this process's parameters.
+
+    :param model: the model.
+    """
+    return sum(parameter.nelement() for parameter in model.parameters())
+
+
+def read_batch(data_iterator: Iterator[Batch] | None) -> Batch:
+    """Return the next micro batch on this process's device.
+
+    One rank of a tensor-parallel group reads and sends to the others; stages inside a pipeline need nothing.
+
+    :param data_iterator: batches of shape [micro batch, sequence]; None where another rank reads.
+    """
+    if not (parallel_state.is_pipeline_first_stage() or parallel_state.is_pipeline_last_stage()):
+        return {}
+    device = torch.cuda.current_device()
+    if parallel_state.get_tensor_model_parallel_world_size() == 1:
+        assert data_iterator is not None
+        return {name: value.to(device, non_blocking=True) for name, value in next(data_iterator).items()}
+    data = next(data_iterator) if data_iterator is not None else None
+    batch = tensor_parallel.broadcast_data(["tokens", "labels", "position_ids"], data, torch.int64)
+    batch.update(tensor_parallel.broadcast_data(["loss_mask"], data, torch.float32))
+    return batch  # type: ignore[no-any-return]
+
+
+def loss_function(
+    loss_mask: torch.Tensor, check_for_nan: bool, losses: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Sum the per-token losses of a micro batch; the caller divides by the number of tokens.
+
+    :param loss_mask: 1.0 where a token counts, shape [micro batch, sequence].
+    :param check_for_nan: whether a loss that is not finite is an error.
+    :param losses: per-token losses, same shape.
+    :raises RuntimeError: if the loss is not finite and that is checked.
+    """
+    mask = loss_mask.view(-1).float()
+    loss = torch.sum(losses.view(-1).float() * mask)
+    if check_for_nan and not torch.isfinite(loss):
+        what = "NaN" if torch.isnan(loss) else "Inf"
+        raise RuntimeError(f"found {what} in local forward loss calculation")
+    num_tokens = mask.sum().clone().detach().to(torch.int)
+    report = torch.cat([loss.clone().detach().view(1), num_tokens.view(1)])
+    return loss, num_tokens, {"lm loss": report}
+
+
+def forward_step(
+    args: argparse.Namespace, data_iterator: Any, model: torch.nn.Module
+) -> tuple[torch.Tensor, Any]:
+    """Run the model on one micro batch; the pipeline schedule calls this.
+
+    :param args: complete arguments.
+    :param data_iterator: see :func:`read_batch`.
+    :param model: the model.
+    """
+    batch = read_batch(data_iterator)
+    output = model(
+        batch.get("tokens"),
+        batch.get("position_ids"),
+        batch.get("attention_mask"),
+        labels=batch.get("labels"),
+    )
+    check = args.check_for_nan_in_loss_and_grad and model.training
+    return output, partial(loss_function, batch.get("loss_mask"), check)

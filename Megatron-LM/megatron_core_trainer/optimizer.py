@@ -1,0 +1,144 @@
+"""The optimizer and its schedule of learning rate and weight decay, from megatron-core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core.optimizer import get_megatron_optimizer, get_standard_config_overrides
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.optimizer.optimizer_config import AdamOptimizerConfig
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler, get_canonical_lr_for_logging
+
+if TYPE_CHECKING:
+    import argparse
+
+
+class ScheduleError(Exception):
+    """A checkpoint whose schedule is not the command line's."""
+
+
+def build_optimizer(args: argparse.Namespace, model: Any) -> Any:
+    """Make the (distributed) optimizer of the model's parameters.
+
+    :param args: complete arguments.
+    :param model: the data-parallel model.
+    """
+    values = {
+        "lr": args.lr,
+        "min_lr": args.min_lr,
+        "weight_decay": args.weight_decay,
+        "bf16": args.bf16,
+        "params_dtype": torch.bfloat16 if args.bf16 else torch.float32,
+        "use_distributed_optimizer": args.use_distributed_optimizer,
+        "overlap_param_gather": args.overlap_param_gather,
+        "clip_grad": args.clip_grad,
+        "log_num_zeros_in_grad": args.log_num_zeros_in_grad,
+    }
+    config = AdamOptimizerConfig(
+        **values, adam_beta1=args.adam_beta1, adam_beta2=args.adam_beta2, adam_eps=args.adam_eps
+    )
+    return get_megatron_optimizer(config, [model], get_standard_config_overrides(config))
+
+
+def build_scheduler(args: argparse.Namespace, optimizer: Any) -> OptimizerParamScheduler:
+    """Make the schedule; its steps count sequences, as upstream's do.
+
+    :param args: complete arguments.
+    :param optimizer: the optimizer whose parameter groups it sets.
+    """
+    batch = args.global_batch_size
+    decay = args.lr_decay_iters * batch
+    warmup = (
+        args.lr_warmup_iters * batch if args.lr_warmup_fraction is None else args.lr_warmup_fraction * decay
+    )
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=args.lr_warmup_init,
+        max_lr=args.lr,
+        min_lr=args.min_lr,
+        lr_warmup_steps=warmup,
+        lr_decay_steps=decay,
+        lr_decay_style=args.lr_decay_style,
+        start_wd=args.start_weight_decay,
+        end_wd=args.end_weight_decay,
+        wd_incr_steps=args.train_iters * batch,
+        wd_incr_style=args.weight_decay_incr_style,
+        use_checkpoint_opt_param_scheduler=args.use_checkpoint_opt_param_scheduler,
+        override_opt_param_scheduler=args.override_opt_param_scheduler,
+        wsd_decay_steps=None if args.lr_wsd_decay_iters is None else args.lr_wsd_decay_iters * batch,
+        lr_wsd_decay_style=args.lr_wsd_decay_style,
+    )
+
+
+def prepare_to_load(optimizer: Any) -> None:
+    """Give torch's Adam the state that megatron-core's distributed optimizer expects before it describes itself.
+
+    The fused optimizers of Transformer Engine need nothing of the kind.
+
+    :param optimizer: the optimizer, before its first step.
+    """
+    for part in optimizer.chained_optimizers:
+        if isinstance(part, DistributedOptimizer) and isinstance(part.optimizer, torch.optim.Adam):
+            part.init_state_fn(part.optimizer, part.config)
+            for state in part.optimizer.state.values():
+                state["step"] = torch.zeros(())
+
+
+def restore_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
+    """Load an optimizer's state.
+
+    :param optimizer: the optimizer.
+    :param state: its state in the checkpoint.
+    """
+    # Float32 parameters are their own main copy, which megatron-core writes into in place.
+    with torch.no_grad():
+        optimizer.load_state_dict(state)
+    for part in optimizer.chained_optimizers:
+        if isinstance(part, DistributedOptimizer) and isinstance(part.optimizer, torch.optim.Adam):
+            _restore_steps(part.optimizer)
+
+
+def _restore_steps(adam: torch.optim.Adam) -> None:
+    # megatron-core brings the step count back in the parameter groups, where the fused optimizers keep it; torch's Adam
+    # has one per parameter.
+    for group in adam.param_groups:
+        step = float(group.pop("step"))
+        for parameter in group["params"]:
+            adam.state[parameter]["step"] = torch.tensor(step)
+
+
+def restore_scheduler(scheduler: OptimizerParamScheduler, state: dict[str, Any]) -> None:
+    """Continue a schedule from a checkpoint.
+
+    The optimizer's state brings each parameter group's own ``max_lr`` and ``min_lr`` along, which would win over the
+    schedule's, also when the command line asked to override (upstream's pull request 5213).
+
+    :param scheduler: the schedule made from the command line.
+    :param state: its state in the checkpoint.
+    :raises ScheduleError: if the two differ and the command line does not say which one counts.
+    """
+    ours = scheduler.state_dict()
+    differing = [
+        name for name in sorted(ours) if name != "num_steps" and ours[name] != state.get(name, ours[name])
+    ]
+    decided = scheduler.override_opt_param_scheduler or scheduler.use_checkpoint_opt_param_scheduler
+    if differing and not decided:
+        listed = ", ".join(f"{name} {state[name]} (now {ours[name]})" for name in differing)
+        raise ScheduleError(
+            f"the checkpoint's schedule is another one: {listed}, in samples where it counts steps; give"
+            " --override-opt_param-scheduler to follow the command line, or --use-checkpoint-opt_param-scheduler"
+        )
+    scheduler.num_steps = 0
+    scheduler.load_state_dict(state)
+    for group in scheduler.optimizer.param_groups:
+        group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr
+    scheduler.step(increment=0)
+
+
+def learning_rate(optimizer: Any) -> float:
+    """Return the rate to log: that of the first ordinary parameter group.
+
+    :param optimizer: the optimizer.
+    """
+    return float(get_canonical_lr_for_logging(optimizer.param_groups) or 0.0)

@@ -1,0 +1,59 @@
+"""What training needs of a tokenizer: how many tokens there are and which one ends a document.
+
+A Hugging Face tokenizer directory is read as files; importing the library would cost a training job two seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron_core_trainer.arguments import ArgumentError, Tokenizer
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def load_tokenizer(args: argparse.Namespace) -> Tokenizer:
+    """Describe the tokenizer that the arguments name.
+
+    :param args: the run's arguments.
+    :raises ArgumentError: if its files are missing or name no end-of-sequence token.
+    """
+    if args.tokenizer_type == "NullTokenizer":
+        # Upstream's NullTokenizer adds an end-of-document token after the --vocab-size ordinary ones.
+        return Tokenizer("NullTokenizer", args.vocab_size + 1, args.vocab_size)
+    return read_hugging_face_tokenizer(Path(args.tokenizer_model))
+
+
+def read_hugging_face_tokenizer(directory: Path) -> Tokenizer:
+    """Describe the tokenizer in ``tokenizer.json`` and ``tokenizer_config.json``.
+
+    :param directory: where the two files lie.
+    :raises ArgumentError: if they are missing or name no end-of-sequence token.
+    """
+    tokenizer = _read_json(directory / "tokenizer.json")
+    config = _read_json(directory / "tokenizer_config.json")
+    vocabulary = tokenizer["model"]["vocab"]
+    ids = (
+        dict(vocabulary)
+        if isinstance(vocabulary, dict)
+        else {item[0]: i for i, item in enumerate(vocabulary)}
+    )
+    ids.update({token["content"]: token["id"] for token in tokenizer.get("added_tokens", [])})
+    eos = config.get("eos_token")
+    if isinstance(eos, dict):
+        eos = eos.get("content")
+    if eos not in ids:
+        raise ArgumentError(f"{directory}/tokenizer_config.json names no eos_token of the vocabulary")
+    return Tokenizer("HuggingFaceTokenizer", len(ids), ids[eos])
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(
+            f"--tokenizer-model must name a directory with tokenizer files: {error}"
+        ) from error

@@ -1,0 +1,1 @@
+"""From sweep specs to Airflow DAGs."""

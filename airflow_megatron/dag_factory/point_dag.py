@@ -1,0 +1,154 @@
+"""The DAG of one point: its stage tree as static tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, BaseOperator, Param, TaskGroup
+
+from airflow_megatron.operators.resolve_point import ResolvePointOperator
+from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
+from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
+from airflow_megatron.sensors.checkpoint import CheckpointSensor
+from airflow_megatron.sensors.log import LogSensor
+from airflow_megatron.spec.cluster_profile import cluster_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.spec.stage_tree import StageInstance
+    from airflow_megatron.spec.sweep import Sweep
+
+RESOLVE = "resolve"
+
+
+def point_dag_id(sweep: str) -> str:
+    """Return the id of a sweep's point DAG."""
+    return f"{sweep}.point"
+
+
+def build_point_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
+    """Build the DAG that works one point; a run is one point, a task one step of one stage.
+
+    :param sweep: the loaded sweep; its points are not expanded
+    :param defaults: ``default_args``
+    """
+    with DAG(
+        dag_id=point_dag_id(sweep.name),
+        description=f"One point of {sweep.name}",
+        doc_md=_doc(sweep),
+        schedule=None,
+        catchup=False,
+        max_active_runs=sweep.spec.max_active_points,
+        # deferred tasks do not count; submissions that wait their turn must not starve each other
+        max_active_tasks=max(16, len(sweep.tree)),
+        default_args=dict(defaults),
+        render_template_as_native_obj=True,
+        tags=["megatron", "point", *sweep.spec.tags],
+        params={
+            "point": Param("", type="string", description="Name of the point (see the plan of the sweep)"),
+            "cluster": Param(sweep.spec.cluster, type="string", enum=_clusters(sweep)),
+        },
+    ) as dag:
+        resolve = ResolvePointOperator(
+            task_id=RESOLVE,
+            spec_file=sweep.document.file,
+            stages=[instance.name for instance in sweep.tree],
+        )
+        stages = StageTasks(sweep, resolve, fresh_start="{{ dag_run.conf.get('fresh_start', False) }}")
+        for instance in sweep.tree:
+            stages.add(instance)
+    return dag
+
+
+class StageTasks:
+    """Adds the tasks of stages to the DAG that is being built.
+
+    :param sweep: the sweep
+    :param source: the task that pushes each stage's job as an XCom
+    :param fresh_start: template that tells whether finished jobs run again
+    """
+
+    def __init__(self, sweep: Sweep, source: BaseOperator, fresh_start: str) -> None:
+        self.sweep, self.source, self.fresh_start = sweep, source, fresh_start
+        self.submits: dict[str, SlurmSubmitOperator] = {}
+        self.watches: dict[str, SlurmWatchOperator] = {}
+        self._groups: dict[str, TaskGroup] = {}
+
+    def add(self, instance: StageInstance) -> SlurmWatchOperator:
+        """Add a stage's tasks: what it waits for, ``submit`` and ``watch``."""
+        job = self._job(instance.name)
+        with self._group(instance.name):
+            submit = SlurmSubmitOperator(task_id="submit", job=job, fresh_start=self.fresh_start)
+            watch = SlurmWatchOperator(
+                task_id="watch",
+                job=job,
+                handle=self._handle(submit),
+                poll_interval=self.sweep.spec.poll_interval,
+            )
+            wait = self._wait(instance)
+        submit >> watch
+        if instance.parent is None:
+            self.source >> submit
+        elif wait is None:
+            self.watches[instance.parent] >> submit
+        else:
+            self.submits[instance.parent] >> wait >> submit
+        self.submits[instance.name], self.watches[instance.name] = submit, watch
+        return watch
+
+    def _wait(self, instance: StageInstance) -> CheckpointSensor | LogSensor | None:
+        start = self.sweep.spec.stages[instance.stage].start
+        if start is None or instance.parent is None:
+            return None
+        pull = f"ti.xcom_pull(task_ids='{self.source.task_id}', key='{{}}')"
+        own, parent = pull.format(instance.name), pull.format(instance.parent)
+        producer: dict[str, Any] = {
+            "producer": self._handle(self.submits[instance.parent]),
+            "producer_dir": f"{{{{ ({parent} or {{}}) and {parent}['run_dir'] ~ '/.jobs/{instance.parent}' }}}}",
+            "cluster": f"{{{{ ({parent} or {{'cluster': '{self.sweep.spec.cluster}'}})['cluster'] }}}}",
+            "poll_interval": self.sweep.spec.poll_interval,
+        }
+        if start.checkpoint is not None:
+            return CheckpointSensor(
+                task_id="await_checkpoint",
+                checkpoint_dir=f"{{{{ ({parent} or none) and {parent}['run_dir'] ~ '/checkpoints' }}}}",
+                iteration=f"{{{{ ({own} or none) and {own}['depends_on'][0]['iteration'] }}}}",
+                **producer,
+            )
+        handle = f"ti.xcom_pull(task_ids='{self.submits[instance.parent].task_id}')"
+        return LogSensor(
+            task_id="await_log",
+            log_file=f"{{{{ ({parent} or none) and {parent}['run_dir'] ~ '/logs/{instance.parent}-' ~ "
+            f"{handle}['attempt'] ~ '.out' }}}}",
+            pattern=f"{{{{ ({own} or none) and {own}['depends_on'][0]['pattern'] }}}}",
+            **producer,
+        )
+
+    def _job(self, stage: str) -> str:
+        return f"{{{{ ti.xcom_pull(task_ids='{self.source.task_id}', key='{stage}') }}}}"
+
+    @staticmethod
+    def _handle(submit: SlurmSubmitOperator) -> str:
+        return f"{{{{ ti.xcom_pull(task_ids='{submit.task_id}') }}}}"
+
+    def _group(self, name: str) -> TaskGroup:
+        """Return the task group of a stage; ``cooldown_100M.convert`` lies inside ``cooldown_100M``."""
+        if name not in self._groups:
+            parent, _, own = name.rpartition(".")
+            self._groups[name] = TaskGroup(group_id=own, parent_group=self._group(parent) if parent else None)
+        return self._groups[name]
+
+
+def _clusters(sweep: Sweep) -> list[str]:
+    return sorted({sweep.spec.cluster, *cluster_names()})
+
+
+def _doc(sweep: Sweep) -> str:
+    rows = "\n".join(
+        f"| `{instance.name}` | {instance.kind} | {instance.parent or ''} |" for instance in sweep.tree
+    )
+    return (
+        f"{sweep.spec.description}\n\nEach run works one point of `{sweep.name}`. Clear a run to work its point again, "
+        f"clear a task to run one stage again.\n\n| stage | runs | after |\n| --- | --- | --- |\n{rows}\n"
+    )

@@ -1,0 +1,203 @@
+"""What the files of a checkpoint directory tell: its format, and whether it is complete.
+
+Pure functions on listings: a listing maps the path of each file, relative to the checkpoint's directory
+(``iter_0002000``), to its size in bytes. Nothing is opened.
+
+The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist_checkpointing`` of
+``core_v0.5.0`` to ``core_v0.19.0``:
+
+* ``torch_dist`` writes every rank's ``__<rank>_<n>.distcp`` and ``.metadata``, then ``metadata.json``:
+  Megatron itself takes that file as the sign of a distributed checkpoint. ``common.pt`` exists up to 0.18
+  only.
+* ``torch_dcp`` and ``fsdp_dtensor`` are written by ``torch.distributed.checkpoint``: ``.metadata`` comes
+  last.
+* the legacy ``torch`` format, ``mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt``, has no last file.
+* in all of them the tracker file beside the directories is written after the checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Completeness = Literal["complete", "incomplete", "unverifiable"]
+
+TRACKER_FILE: Final = "latest_checkpointed_iteration.txt"
+"""Name of the file that holds the iteration of the last checkpoint, or ``release``."""
+
+_ITERATION_DIRECTORY = re.compile(r"iter_(\d{7}|[1-9]\d{7,})", re.ASCII)
+_RANK_FILE = re.compile(r"__(\d+)_(\d+)\.distcp", re.ASCII)
+_LEGACY_FILE = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?/([^/]+)", re.ASCII)
+_LEGACY_MODEL_FILES: Final = ("model_optim_rng.pt", "model_rng.pt")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointVerdict:
+    """Whether a checkpoint directory can be loaded, as far as names and sizes tell.
+
+    :param verdict: ``complete``; ``incomplete``: it must not be loaded; ``unverifiable``: the listing alone
+        cannot tell
+    :param format: Megatron's ``--ckpt-format`` (``torch``, ``torch_dist``, ``torch_dcp``; ``fsdp_dtensor``
+        looks like ``torch_dcp``), or ``unknown``
+    :param reason: one sentence that names what decided
+    """
+
+    verdict: Completeness
+    format: str
+    reason: str
+
+    @property
+    def is_complete(self) -> bool:
+        """True for the verdict ``complete``."""
+        return self.verdict == "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One ``iter_*`` directory of a checkpoints folder."""
+
+    iteration: int
+    name: str
+    verdict: CheckpointVerdict
+
+
+def iteration_of(name: str) -> int | None:
+    """Tell the iteration of a checkpoint directory.
+
+    :param name: name of the directory, without its parents.
+    :returns: the iteration, or None when the name is not one that Megatron gives (``iter_%07d``, exactly).
+    """
+    match = _ITERATION_DIRECTORY.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def directory_name(iteration: int) -> str:
+    """Tell the name of an iteration's directory.
+
+    :param iteration: a number of training iterations, not negative.
+    :raises ValueError: for a negative iteration.
+    """
+    if iteration < 0:
+        raise ValueError(f"an iteration cannot be negative: {iteration}")
+    return f"iter_{iteration:07d}"
+
+
+def tracked_iteration(tracker: str | None) -> int | None:
+    """Read the content of the tracker file.
+
+    :param tracker: the text of :data:`TRACKER_FILE`, or None where there is none.
+    :returns: its iteration; None without a tracker, for ``release`` and for text that is no number.
+    """
+    text = (tracker or "").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def checkpoint_verdict(
+    files: Mapping[str, int], *, iteration: int | None = None, tracked: int | None = None
+) -> CheckpointVerdict:
+    """Judge one checkpoint directory by its listing.
+
+    :param files: path below the directory → size in bytes. For the legacy format the paths are two levels
+        deep (``mp_rank_00/model_optim_rng.pt``); directories themselves are not listed.
+    :param iteration: the directory's iteration; with ``tracked`` it decides what the files cannot.
+    :param tracked: the iteration the tracker file holds (:func:`tracked_iteration`).
+    :returns: the verdict with its reason.
+    """
+    names = set(files)
+    if not names:
+        return CheckpointVerdict("incomplete", "unknown", "the directory holds no file")
+    passed = iteration is not None and tracked is not None and tracked >= iteration
+    if any(_LEGACY_FILE.fullmatch(name) for name in names):
+        return _legacy_verdict(files, passed)
+    ranks = sorted(name for name in names if _RANK_FILE.fullmatch(name))
+    common = "common.pt" in names
+    if not ranks and not common and names.isdisjoint((".metadata", "metadata.json")):
+        shown = ", ".join(sorted(names)[:3])
+        return CheckpointVerdict("unverifiable", "unknown", f"no known checkpoint file among: {shown}")
+    listed = "torch_dist" if common or "metadata.json" in names else "torch_dcp"
+    empty = [name for name in (*ranks, ".metadata", "metadata.json", "common.pt") if files.get(name) == 0]
+    if empty:
+        return CheckpointVerdict("incomplete", listed, f"{_some(empty)} is empty")
+    if not ranks:
+        return CheckpointVerdict("incomplete", listed, "there is no __<rank>_<n>.distcp file")
+    if ".metadata" not in names:
+        return CheckpointVerdict("incomplete", listed, "there is no .metadata")
+    if "metadata.json" in names:
+        return CheckpointVerdict(
+            "complete",
+            listed,
+            f"metadata.json, .metadata and {len(ranks)} .distcp files are there, none empty",
+        )
+    if common:
+        return CheckpointVerdict("incomplete", listed, "there is no metadata.json, which is written last")
+    if passed:
+        return CheckpointVerdict("complete", listed, f"the tracker holds iteration {tracked}")
+    # torch_dcp has no metadata.json at all; torch_dist from 0.19 on looks the same until it is written.
+    return CheckpointVerdict(
+        "unverifiable",
+        listed,
+        "there is no metadata.json: a complete torch_dcp checkpoint, or a torch_dist one cut short",
+    )
+
+
+def list_checkpoints(
+    directories: Mapping[str, Mapping[str, int]], *, tracker: str | None = None
+) -> list[Checkpoint]:
+    """Judge every checkpoint of a checkpoints folder.
+
+    :param directories: name of each directory → its listing (see :func:`checkpoint_verdict`). Names that are
+        not an iteration's are left out.
+    :param tracker: text of the tracker file, where there is one.
+    :returns: the checkpoints in ascending order of iteration.
+    """
+    tracked = tracked_iteration(tracker)
+    found = []
+    for name, files in directories.items():
+        iteration = iteration_of(name)
+        if iteration is not None:
+            verdict = checkpoint_verdict(files, iteration=iteration, tracked=tracked)
+            found.append(Checkpoint(iteration, name, verdict))
+    return sorted(found, key=lambda checkpoint: checkpoint.iteration)
+
+
+def _legacy_verdict(files: Mapping[str, int], passed: bool) -> CheckpointVerdict:
+    by_rank: dict[tuple[int, int, int], set[str]] = {}
+    empty = []
+    for path, size in files.items():
+        match = _LEGACY_FILE.fullmatch(path)
+        if match is None:
+            continue
+        tensor, pipeline, expert, name = match.groups()
+        by_rank.setdefault((int(tensor), int(pipeline or 0), int(expert or 0)), set()).add(name)
+        if size == 0:
+            empty.append(path)
+    if empty:
+        return CheckpointVerdict("incomplete", "torch", f"{_some(sorted(empty))} is empty")
+    sizes = [max(rank[axis] for rank in by_rank) + 1 for axis in range(3)]
+    for tensor in range(sizes[0]):
+        for pipeline in range(sizes[1]):
+            for expert in range(sizes[2]):
+                held = by_rank.get((tensor, pipeline, expert), set())
+                if held.isdisjoint(_LEGACY_MODEL_FILES):
+                    where = f"tensor {tensor}, pipeline {pipeline}, expert {expert}"
+                    return CheckpointVerdict("incomplete", "torch", f"no model file of rank ({where})")
+    optimizers = [rank for rank, held in by_rank.items() if "distrib_optim.pt" in held]
+    if optimizers and len(optimizers) < len(by_rank):
+        return CheckpointVerdict("incomplete", "torch", "distrib_optim.pt is missing for some ranks")
+    if passed:
+        return CheckpointVerdict(
+            "complete", "torch", "every rank's file is there and the tracker has passed it"
+        )
+    return CheckpointVerdict(
+        "unverifiable",
+        "torch",
+        "the legacy format has no file that is written last, and the tracker has not passed it",
+    )
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"

@@ -1,0 +1,145 @@
+"""The command line of each kind of job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.megatron.arguments import ArgumentError, argument_table, to_argv
+from airflow_megatron.spec.schema import TrainerSection
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.jobs import Job
+
+
+class CommandError(ValueError):
+    """A job whose command cannot be made.
+
+    :param name: the parameter at fault
+    """
+
+    def __init__(self, name: str, message: str) -> None:
+        self.name = name
+        super().__init__(message)
+
+
+def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
+    """Return the words of the command that a job runs on each process.
+
+    A training job's command loads its own branch's checkpoints; :func:`branch_arguments` are appended to it as long
+    as that branch has none.
+
+    :raises CommandError: when a parameter is unknown, of the wrong type or missing
+    """
+    if job.command:
+        return job.command
+    scripts = cluster.megatron_lm_dir.rstrip("/")
+    if job.kind == "train":
+        return _training_command(job, cluster, scripts)
+    if job.iteration is None:
+        raise CommandError(
+            "iteration", f"stage {job.stage} does not know its checkpoint; give it params: {{iteration: …}}"
+        )
+    converted = f"{job.run_dir}/converted_hf/iter_{job.iteration}"
+    if job.kind == "convert":
+        return (
+            cluster.python,
+            f"{scripts}/convert_to_hf.py",
+            *_options(
+                load=job.checkpoint_dir,
+                iteration=job.iteration,
+                output=converted,
+                tokenizer=_needed(job, "tokenizer"),
+                done_marker=f"{job.run_dir}/converted_checkpoints/iter_{job.iteration}.done",
+            ),
+        )
+    return (
+        cluster.python,
+        f"{scripts}/evaluate_hf.py",
+        *_options(
+            model=converted,
+            tasks_dir=_needed(job, "tasks_dir"),
+            tasks=_needed(job, "tasks"),
+            output=evaluation_file(job),
+            limit=job.params.get("limit"),
+            num_fewshot=job.params.get("num_fewshot"),
+        ),
+    )
+
+
+def evaluation_file(job: Job) -> str:
+    """Return the results file of an evaluate job."""
+    return f"{job.run_dir}/eval_results/iter_{job.iteration}/results.json"
+
+
+def required_outputs(job: Job) -> tuple[str, ...]:
+    """Return the files without which a job that ended well has not finished."""
+    if job.kind == "convert":
+        return (*job.outputs, f"{job.run_dir}/converted_hf/iter_{job.iteration}/config.json")
+    if job.kind == "evaluate":
+        return (*job.outputs, evaluation_file(job))
+    return job.outputs
+
+
+def branch_arguments(job: Job) -> tuple[str, ...]:
+    """Return the arguments that start a branch from its parent's checkpoint, empty for a branch of its own."""
+    if job.kind != "train" or job.parent_dir is None or job.iteration is None:
+        return ()
+    return ("--load", f"{job.parent_dir}/checkpoints", "--ckpt-step", str(job.iteration))
+
+
+def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
+    """Return the Megatron arguments of a training job: defaults of this package and the cluster, then the spec's own.
+
+    A swept value is an argument when the release knows one of its name and it is no variable of the spec.
+    """
+    table = argument_table(job.release)
+    trainer = cluster.trainers.get(job.trainer, TrainerSection())
+    arguments: dict[str, Any] = {
+        "save": job.checkpoint_dir,
+        "load": job.checkpoint_dir,
+        "tensorboard_dir": f"{job.run_dir}/tensorboard",
+        "exit_signal_handler": True,
+        **trainer.arguments,
+    }
+    for name, value in job.params.items():
+        if name in job.explicit_arguments or (name not in job.variables and table.get(name)):
+            arguments[name] = value
+    return arguments
+
+
+def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[str, ...]:
+    arguments = megatron_arguments(job, cluster)
+    if not arguments.get("train_iters") and not arguments.get("train_samples"):
+        raise CommandError(
+            "train_iters", f"stage {job.stage} has no train_iters; add megatron: {{train_iters: …}}"
+        )
+    try:
+        words = to_argv(arguments, job.release)
+    except ArgumentError as error:
+        raise CommandError(error.name, str(error)) from error
+    if job.trainer == "megatron_core":
+        return (cluster.python, f"{scripts}/pretrain_gpt.py", *words)
+    checkout = cluster.trainers.get("megatron_lm", TrainerSection()).checkout
+    if not checkout:
+        raise CommandError(
+            "trainer",
+            f"cluster {cluster.name} has no Megatron-LM checkout; "
+            "set trainers: {megatron_lm: {checkout: …}} in its profile",
+        )
+    return (cluster.python, f"{checkout.rstrip('/')}/pretrain_gpt.py", *words)
+
+
+def _needed(job: Job, name: str) -> str:
+    value = job.params.get(name)
+    if value in (None, ""):
+        raise CommandError(name, f"stage {job.stage} ({job.kind}) needs {name}; add params: {{{name}: …}}")
+    return ",".join(str(item) for item in value) if isinstance(value, list) else str(value)
+
+
+def _options(**values: object) -> list[str]:
+    words: list[str] = []
+    for name, value in values.items():
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return words

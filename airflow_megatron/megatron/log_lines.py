@@ -1,0 +1,644 @@
+"""Streaming parser of the lines that Megatron writes to its log.
+
+It understands Megatron-LM ``core_v0.5.0`` to the 0.20 development branch (``megatron/training/training.py``,
+``checkpointing.py``, ``utils.py``, ``theoretical_memory_usage.py``) and Megatron-DeepSpeed. A log is bytes:
+it may hold text of several processes, torn and doubled lines, prefixes such as ``[default0]:`` and bytes that
+are not UTF-8. So lines are never matched from their start: the parser looks for the fixed part of each line
+and reads on from there.
+
+>>> parser = LogParser()
+>>> parser.feed(b" [2025-10-11 19:28:56] iteration        1/     100 | consumed samples:            4 |")
+[]
+>>> parser.finish()[0].iteration
+1
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+RECORD_LINES_ERE: Final = "|".join(
+    (
+        r"\| consumed samples:",
+        r"validation[^|]* loss at ",
+        r"\] datetime: ",
+        r"(saving|saved|scheduled an async|loading|loaded|deleted) .*checkpoint",
+        r"successfully (saved|loaded|deleted) ",
+        r"missing-checkpoint' set",
+        r"could not find the metadata file",
+        r"will not load any checkpoints",
+        r"\) memory \(MB\) \|",
+        r"[Nn]umber of (active )?parameters (in|on) ",
+        r"(^|[] :.])[A-Za-z_.]*(Error|Exception|Interrupt)(:|$)",
+        r": error: ",
+        r"out of memory",
+        r"oom[-_]kill",
+        r"Traceback \(most recent call last\)",
+    )
+)
+"""POSIX extended regular expression (``grep -aE``) of every line that can hold a record."""
+
+_LONGEST_LINE: Final = 1 << 20  # a progress bar can write megabytes without a newline; a record never does
+_LONGEST_MESSAGE: Final = 2000
+
+
+class MarkerKind(StrEnum):
+    """The points of a run at which Megatron prints ``[<text>] datetime: …``."""
+
+    INITIALIZED = "initialized"
+    MODEL_BUILT = "model_built"
+    DATALOADERS_BUILT = "dataloaders_built"
+    BEFORE_TRAINING = "before_training"
+    TRAINING_DONE = "training_done"
+    EXITING_SIGNAL = "exiting_sigterm"
+    EXITING_DURATION = "exiting_duration"
+    EXITING_INTERVAL = "exiting_interval"
+    EXITING_MISSING_CHECKPOINT = "exiting_missing_checkpoint"
+    OTHER = "other"
+
+
+class CheckpointEvent(StrEnum):
+    """What a checkpoint line reports."""
+
+    SAVING = "saving"
+    SCHEDULED = "scheduled"
+    SAVED = "saved"
+    LOADING = "loading"
+    LOADED = "loaded"
+    DELETED = "deleted"
+    RANDOM_START = "random_start"
+
+
+class ErrorKind(StrEnum):
+    """Where an error line comes from."""
+
+    EXCEPTION = "exception"
+    CUDA_OUT_OF_MEMORY = "cuda_oom"
+    HOST_OUT_OF_MEMORY = "host_oom"
+    USAGE = "usage"
+    SLURM = "slurm"
+
+
+class IterationRecord(NamedTuple):
+    """One ``iteration N/M | consumed samples: …`` line.
+
+    A field that the line does not hold is None. ``losses`` holds the fields whose name ends in ``loss``; a
+    loss that is not a number is *absent* from the line (``training_log`` prints averages that compare greater
+    than zero only), hence :attr:`is_nan`. ``extra`` holds every other number, under the name the line gives
+    it.
+    """
+
+    iteration: int
+    train_iters: int
+    consumed_samples: int
+    time: datetime | None = None
+    elapsed_ms: float | None = None
+    throughput: float | None = None
+    """TFLOP/s per GPU."""
+    learning_rate: float | None = None
+    global_batch_size: int | None = None
+    losses: dict[str, float] = {}  # noqa: RUF012 - a NamedTuple default that nothing changes
+    loss_scale: float | None = None
+    grad_norm: float | None = None
+    skipped_iterations: int | None = None
+    nan_iterations: int | None = None
+    extra: dict[str, float] = {}  # noqa: RUF012
+    torn: bool = False
+    """The line ends before its last field: another process wrote into it, or the log was cut."""
+
+    @property
+    def loss(self) -> float | None:
+        """The language-model loss (nats per token), else the first loss of the line, else None."""
+        if "lm loss" in self.losses:
+            return self.losses["lm loss"]
+        return next((value for name, value in self.losses.items() if name not in _AUXILIARY_LOSSES), None)
+
+    @property
+    def is_nan(self) -> bool:
+        """True when the loss of the reported iterations was not a finite number."""
+        if self.nan_iterations:
+            return True
+        if self.loss is not None:
+            return self.loss != self.loss or self.loss in (float("inf"), float("-inf"))
+        # Iterations skipped by the loss scaler have no loss either: that is no NaN.
+        return not self.torn and not self.skipped_iterations
+
+
+class ValidationRecord(NamedTuple):
+    """One ``validation loss at …`` line: during training, or of the final validation or test set."""
+
+    iteration: int | None
+    """None for the wording of older releases, ``validation loss at the end of training for …``."""
+    split: str
+    """``validation`` or ``test``."""
+    dataset: str | None
+    """Name or index of the set when there are several (``--multiple-validation-sets``)."""
+    final: bool
+    losses: dict[str, float]
+    perplexities: dict[str, float]
+
+    @property
+    def loss(self) -> float | None:
+        """The language-model loss (nats per token), else the first loss of the line."""
+        return self.losses.get("lm loss", next(iter(self.losses.values()), None))
+
+
+class MarkerRecord(NamedTuple):
+    """One ``[<text>] datetime: <time>`` line; ``iteration`` and ``minutes`` where the text tells them."""
+
+    kind: MarkerKind
+    text: str
+    time: datetime | None = None
+    iteration: int | None = None
+    minutes: float | None = None
+
+
+class CheckpointRecord(NamedTuple):
+    """One line about a checkpoint being written, read or deleted."""
+
+    event: CheckpointEvent
+    iteration: int | None
+    """None for a random start, and for a ``release`` checkpoint."""
+    path: str | None
+
+
+class MemoryRecord(NamedTuple):
+    """One ``[Rank R] (<when>) memory (MB) | …`` line; sizes in MB as the line gives them."""
+
+    rank: int
+    when: str
+    allocated: float | None
+    max_allocated: float | None
+    reserved: float | None
+    max_reserved: float | None
+
+
+class ParameterCount(NamedTuple):
+    """One line that tells a number of parameters.
+
+    ``scope`` is ``rank`` (exact count on one model-parallel rank, ``ranks`` its coordinates), ``total``,
+    ``active``, ``transformer block``, ``embedding layers`` or ``most loaded shard`` (rounded: printed in
+    billions).
+    """
+
+    scope: str
+    parameters: int
+    ranks: tuple[int, ...] = ()
+
+
+class ErrorRecord(NamedTuple):
+    """One line that tells of an error: an exception's last line, a usage error, a word from Slurm."""
+
+    kind: ErrorKind
+    exception: str | None
+    message: str
+
+
+Record: TypeAlias = (
+    IterationRecord
+    | ValidationRecord
+    | MarkerRecord
+    | CheckpointRecord
+    | MemoryRecord
+    | ParameterCount
+    | ErrorRecord
+)
+
+# Losses that accompany the language-model loss (megatron/core/transformer/moe/moe_logging.py, multi-token
+# prediction).
+_AUXILIARY_LOSSES: Final = frozenset(
+    ("load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss", "indexer loss")
+)
+
+_TIME = rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)"
+_ITERATION_HEAD = re.compile(rb"(?:\[" + _TIME + rb"\]\s*)?iteration\s+(\d+)/\s*(\d+) \|\Z")
+_FIELD = re.compile(rb" ([^:|]+): *([^ |:]+) ?\|")
+_VALIDATION_HEAD = re.compile(
+    rb"validation(?:-(?P<dataset>[^|\n]+?))? loss at (?:iteration\s+(?P<iteration>\d+)|the end of training)"
+    rb"(?: on (?P<set>validation|test) set| for (?P<data>val|validation|test) data)? \|"
+)
+_MARKER = re.compile(rb"\[([^\[\]\n]*)\Z")
+_MARKER_TIME = re.compile(_TIME)
+_CHECKPOINT_LINES: Final = (
+    (CheckpointEvent.SAVED, re.compile(
+        rb"successfully saved (?:local )?checkpoint (?:from|at) iteration\s+(?P<iteration>\d+)"
+        rb"(?: to (?P<path>[^\n]*?))?(?: \[ t [^\]\n]*\])?\s*$")),
+    (CheckpointEvent.SCHEDULED, re.compile(
+        rb"scheduled an async checkpoint save at iteration\s+(?P<iteration>\d+) to (?P<path>[^\n]*?)\s*$")),
+    (CheckpointEvent.SAVING, re.compile(
+        rb"saving (?:local )?checkpoint at iteration\s+(?P<iteration>\d+) to (?P<path>[^\n]*?)"
+        rb"(?: in \S+ format)?\s*$")),
+    (CheckpointEvent.LOADED, re.compile(
+        rb"successfully loaded checkpoint from (?P<path>[^\n]*?)(?: \[ t [^\]\n]*\])?"
+        rb" at iteration (?P<iteration>\d+)")),
+    (CheckpointEvent.LOADING, re.compile(
+        rb"loading (?:distributed )?checkpoint from (?P<path>[^\n]*?) at iteration (?P<iteration>\d+)")),
+    (CheckpointEvent.LOADING, re.compile(
+        rb"loading release (?:distributed )?checkpoint from (?P<path>[^\n]*?)(?P<iteration>)\s*$")),
+    (CheckpointEvent.DELETED, re.compile(
+        rb"successfully deleted checkpoint from iteration\s+(?P<iteration>\d+)"
+        rb"(?: at (?P<path>[^\n]*?))?\s*$")),
+)  # fmt: skip
+_RANDOM_START = b"will not load any checkpoints and will start from random"
+_NO_TRACKER = b"could not find the metadata file "
+_MISSING_CHECKPOINT = b"'--exit-on-missing-checkpoint' set"
+_MEMORY = re.compile(rb"\[Rank (\d+)\] \(([^()\n]*)\)\Z")
+_RANK_PARAMETERS = re.compile(
+    rb"number of parameters on \([^)\n]*\) model parallel rank \(([\d, ]+)\): (\d+)"
+)
+_BILLION_PARAMETERS = re.compile(
+    rb"(Total n|N)umber of (active )?parameters in "
+    rb"(?:(transformer block|embedding layers|most loaded shard) in )?billions:\s+(\d+\.\d+)"
+)
+# What launchers put before a line: "[default0]:", "[node07:0]:", "[rank3]: ", "12: " (srun --label).
+_PREFIX = re.compile(rb"(?:\s*(?:\[[^\]\s]*\d+\]:|\d+:))*\s?")
+_EXCEPTION = re.compile(rb"([A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (.*))?\Z")
+_ANY_EXCEPTION = re.compile(rb"((?:[a-z_]\w*\.)*[A-Z][a-z]\w*)(?:: (.*))?\Z")
+_ERROR_WORD = re.compile(rb"([\w./-]+): error: (.*)")
+_TRACEBACK = b"Traceback (most recent call last)"
+_ERROR_NEEDLES: Final = (b"Error", b"Exception", b"Interrupt", b": error: ", b"out of memory", _TRACEBACK)
+
+_MARKER_KINDS: Final = {
+    "after megatron is initialized": MarkerKind.INITIALIZED,
+    "after model, optimizer, and learning rate scheduler are built": MarkerKind.MODEL_BUILT,
+    "after dataloaders are built": MarkerKind.DATALOADERS_BUILT,
+    "before the start of training step": MarkerKind.BEFORE_TRAINING,
+    "after training is done": MarkerKind.TRAINING_DONE,
+}
+_EXIT_MARKERS: Final = (
+    (MarkerKind.EXITING_SIGNAL, re.compile(r"exiting program after receiving ")),
+    (MarkerKind.EXITING_DURATION, re.compile(r"exiting program after (?P<minutes>[\d.]+) minutes")),
+    (MarkerKind.EXITING_INTERVAL, re.compile(r"exiting program at iteration (?P<iteration>\d+)")),
+)
+
+
+class LogParser:
+    """Turns the bytes of one log into records, whatever the size of the chunks they come in.
+
+    The records come out in the order of the log. A record is given out when its line is complete.
+    """
+
+    def __init__(self) -> None:
+        """Start at the beginning of a log, or at any line of it."""
+        self._pending = b""
+        self._open_tracebacks: set[bytes] = set()
+
+    def feed(self, chunk: bytes) -> list[Record]:
+        """Take the next bytes of the log.
+
+        :param chunk: any number of bytes, cut anywhere.
+        :returns: the records of the lines that are complete now.
+        """
+        end = chunk.rfind(b"\n") + 1
+        if not end and len(self._pending) + len(chunk) <= _LONGEST_LINE:
+            self._pending += chunk
+            return []
+        end = end or len(chunk)
+        block = self._pending + chunk[:end]
+        self._pending = chunk[end:]
+        return self._scan(block)
+
+    def finish(self) -> list[Record]:
+        """Take the end of the log: the records of a last line without a newline."""
+        block, self._pending = self._pending, b""
+        return self._scan(block) if block else []
+
+    def _scan(self, block: bytes) -> list[Record]:
+        # bytes.find runs at memory speed; a regular expression over every line does not.
+        found: list[tuple[int, Record]] = []
+        for needle, read in _READERS:
+            at = block.find(needle)
+            while at >= 0:
+                end = block.find(b"\n", at)
+                record = read(block, at, end if end >= 0 else len(block))
+                if record is not None:
+                    found.append((at, record))
+                at = block.find(needle, at + len(needle))
+        found.extend(self._scan_errors(block))
+        found.sort(key=_position)
+        return [record for _, record in found]
+
+    def _scan_errors(self, block: bytes) -> list[tuple[int, Record]]:
+        lines: dict[int, int] = {}
+        for needle in _ERROR_NEEDLES:
+            at = block.find(needle)
+            while at >= 0:
+                end = block.find(b"\n", at)
+                end = end if end >= 0 else len(block)
+                lines[block.rfind(b"\n", 0, at) + 1] = end
+                at = block.find(needle, end)
+        if self._open_tracebacks:
+            lines.setdefault(0, block.find(b"\n") if b"\n" in block else len(block))
+        found: list[tuple[int, Record]] = []
+        start = 0
+        for hit in sorted(lines):
+            if hit < start:
+                continue
+            start, end = hit, lines[hit]
+            record = self._read_error(block[start:end])
+            if record is not None:
+                found.append((start, record))
+            # An exception of any name ends a traceback, so the lines of an open one are all looked at.
+            while self._open_tracebacks and end < len(block):
+                start, end = end + 1, block.find(b"\n", end + 1)
+                end = end if end >= 0 else len(block)
+                record = self._read_error(block[start:end])
+                if record is not None:
+                    found.append((start, record))
+            start = end
+        return found
+
+    def _read_error(self, line: bytes) -> ErrorRecord | None:
+        line = line.rstrip()
+        head = _PREFIX.match(line)
+        prefix = head.group().rstrip() if head else b""
+        text = line[head.end() :] if head else line
+        if text.startswith(_TRACEBACK):
+            self._open_tracebacks.add(prefix)
+            return None
+        match = _EXCEPTION.match(text)
+        if match is None and prefix in self._open_tracebacks:
+            match = _ANY_EXCEPTION.match(text)
+        if match is not None:
+            self._open_tracebacks.discard(prefix)
+            oom = b"CUDA out of memory" in text or b"OutOfMemoryError" in match.group(1)
+            kind = ErrorKind.CUDA_OUT_OF_MEMORY if oom else ErrorKind.EXCEPTION
+            return ErrorRecord(kind, _text(match.group(1)), _text(match.group(2) or b""))
+        word = _ERROR_WORD.match(text)
+        if word is not None:
+            program, message = word.groups()
+            if b"oom_kill" in message or b"oom-kill" in message or b"Out Of Memory" in message:
+                kind = ErrorKind.HOST_OUT_OF_MEMORY
+            elif program.endswith(b".py"):
+                kind = ErrorKind.USAGE
+            else:
+                kind = ErrorKind.SLURM
+            return ErrorRecord(kind, None, _text(text))
+        if b"CUDA out of memory" in text and not text[:1].isspace():
+            return ErrorRecord(ErrorKind.CUDA_OUT_OF_MEMORY, None, _text(text))
+        return None
+
+
+def parse_log(data: bytes) -> list[Record]:
+    """Parse a whole log at once.
+
+    :param data: the bytes of the log.
+    :returns: its records in order.
+    """
+    parser = LogParser()
+    return parser.feed(data) + parser.finish()
+
+
+def merge_iterations(records: Iterable[Record]) -> list[IterationRecord]:
+    """Take the iterations of one training run out of the records of all its attempts.
+
+    A run that is restarted goes back to its last checkpoint and logs the iterations after it again; what the
+    earlier attempt logged for them is no longer part of the run. So each iteration at or before the previous
+    one drops everything logged from there on, and a loaded checkpoint everything after its own iteration.
+
+    :param records: records of the attempts' logs, oldest attempt first.
+    :returns: at most one record per iteration, in ascending order.
+    """
+    kept: list[IterationRecord] = []
+    resume_at: int | None = None
+    for record in records:
+        if isinstance(record, CheckpointRecord):
+            if record.event is CheckpointEvent.LOADED and record.iteration is not None:
+                resume_at = record.iteration
+            elif record.event is CheckpointEvent.RANDOM_START:
+                resume_at = 0
+        elif isinstance(record, IterationRecord):
+            limit = record.iteration - 1
+            # Before the first iteration after a load nothing is dropped: the attempt may never get that far.
+            if resume_at is not None:
+                limit, resume_at = min(limit, resume_at), None
+            while kept and kept[-1].iteration > limit:
+                kept.pop()
+            kept.append(record)
+    return kept
+
+
+def _read_iteration(block: bytes, at: int, end: int) -> IterationRecord | None:
+    head = _ITERATION_HEAD.search(block, max(block.rfind(b"iteration", 0, at) - 32, 0), at + 1)
+    if head is None:
+        return None
+    known: dict[str, float] = {}
+    losses: dict[str, float] = {}
+    extra: dict[str, float] = {}
+    for name, value in _fields(block, at + 1, end):
+        field = _ITERATION_FIELDS.get(name)
+        if field is not None:
+            known[field] = value
+        elif name.endswith(b"loss"):
+            losses[_text(name)] = value
+        else:
+            extra[_text(name)] = value
+    get = known.get
+    consumed = get("consumed_samples")
+    if consumed is None:
+        return None
+    time, iteration, train_iters = head.groups()
+    return IterationRecord(
+        int(iteration),
+        int(train_iters),
+        int(consumed),
+        _datetime(time),
+        get("elapsed_ms"),
+        get("throughput"),
+        get("learning_rate"),
+        _integer(get("global_batch_size")),
+        losses,
+        get("loss_scale"),
+        get("grad_norm"),
+        _integer(get("skipped_iterations")),
+        _integer(get("nan_iterations")),
+        extra,
+        "nan_iterations" not in known,
+    )
+
+
+def _fields(block: bytes, start: int, end: int) -> list[tuple[bytes, float]]:
+    """Read ``name: number |`` fields up to the first part that is none: there another process wrote."""
+    matched = _FIELD.findall(block, start, end)
+    try:
+        if len(matched) == block.count(b"|", start, end):
+            return [(name, float(value)) for name, value in matched]
+    except ValueError:
+        pass
+    fields: list[tuple[bytes, float]] = []
+    # What follows the last bar is no field, or one that was cut.
+    for part in block[start:end].split(b"|")[:-1]:
+        name, _, text = part.rpartition(b":")
+        try:
+            fields.append((name.strip(), float(text)))
+        except ValueError:
+            break
+    return fields
+
+
+_ITERATION_FIELDS: Final = {
+    b"consumed samples": "consumed_samples",
+    b"elapsed time per iteration (ms)": "elapsed_ms",
+    b"throughput per GPU (TFLOP/s/GPU)": "throughput",
+    b"TFLOPs": "throughput",
+    b"learning rate": "learning_rate",
+    b"global batch size": "global_batch_size",
+    b"loss scale": "loss_scale",
+    b"grad norm": "grad_norm",
+    b"number of skipped iterations": "skipped_iterations",
+    b"number of nan iterations": "nan_iterations",
+}
+
+
+def _read_validation(block: bytes, at: int, end: int) -> ValidationRecord | None:
+    line_start = max(block.rfind(b"\n", 0, at) + 1, at - 256)
+    head = _VALIDATION_HEAD.search(block, line_start, end)
+    if head is None or head.end() <= at:
+        return None
+    losses: dict[str, float] = {}
+    perplexities: dict[str, float] = {}
+    for name, value in _fields(block, head.end(), end):
+        if name.endswith(b" value"):
+            losses[_text(name[: -len(b" value")])] = value
+        elif name.endswith(b" PPL"):
+            perplexities[_text(name[: -len(b" PPL")])] = value
+    if not losses:
+        return None
+    iteration, dataset = head["iteration"], head["dataset"]
+    last = head["set"] or head["data"]
+    return ValidationRecord(
+        iteration=int(iteration) if iteration else None,
+        split="test" if last == b"test" else "validation",
+        dataset=_text(dataset) if dataset else None,
+        final=last is not None or iteration is None,
+        losses=losses,
+        perplexities=perplexities,
+    )
+
+
+def _read_marker(block: bytes, at: int, end: int) -> MarkerRecord | None:
+    head = _MARKER.search(block, max(0, at - 200), at)
+    if head is None:
+        return None
+    text = _text(head.group(1))
+    stamp = _MARKER_TIME.search(block, at, end)
+    time = _datetime(stamp.group(1)) if stamp else None
+    kind = _MARKER_KINDS.get(text)
+    if kind is not None:
+        return MarkerRecord(kind, text, time)
+    for kind, pattern in _EXIT_MARKERS:
+        match = pattern.match(text)
+        if match is not None:
+            told = match.groupdict()
+            return MarkerRecord(
+                kind,
+                text,
+                time,
+                int(told["iteration"]) if "iteration" in told else None,
+                float(told["minutes"]) if "minutes" in told else None,
+            )
+    return MarkerRecord(MarkerKind.OTHER, text, time)
+
+
+def _read_checkpoint(block: bytes, at: int, end: int) -> CheckpointRecord | None:
+    # The needle is the word itself; what the line says of it stands up to 60 bytes before.
+    start = max(block.rfind(b"\n", 0, at) + 1, at - 60)
+    line = block[start:end]
+    for event, pattern in _CHECKPOINT_LINES:
+        match = pattern.search(line)
+        if match is not None and match.start() <= at - start < match.end():
+            path = match["path"]
+            return CheckpointRecord(
+                event,
+                int(match["iteration"]) if match["iteration"] else None,
+                _text(path) if path else None,
+            )
+    return None
+
+
+def _read_random_start(block: bytes, at: int, end: int) -> CheckpointRecord:
+    del end
+    named = block.rfind(_NO_TRACKER, max(0, at - 4096), at)
+    path = None
+    if named >= 0:
+        path = _text(block[named + len(_NO_TRACKER) : block.find(b"\n", named)])
+    return CheckpointRecord(CheckpointEvent.RANDOM_START, None, path)
+
+
+def _read_missing_checkpoint(block: bytes, at: int, end: int) -> MarkerRecord:
+    return MarkerRecord(MarkerKind.EXITING_MISSING_CHECKPOINT, _text(block[at:end]).rstrip("< "))
+
+
+def _read_memory(block: bytes, at: int, end: int) -> MemoryRecord | None:
+    head = _MEMORY.search(block, max(0, at - 200), at + 1)
+    if head is None:
+        return None
+    sizes: dict[str, float] = {}
+    for part in block[at:end].split(b"|")[1:]:
+        name, _, text = part.partition(b":")
+        match = re.match(rb"\s*([\d.]+)", text)
+        if match is None:
+            break
+        sizes[_text(name)] = float(match.group(1))
+    return MemoryRecord(
+        int(head.group(1)),
+        _text(head.group(2)),
+        sizes.get("allocated"),
+        sizes.get("max allocated"),
+        sizes.get("reserved"),
+        sizes.get("max reserved"),
+    )
+
+
+def _read_parameters(block: bytes, at: int, end: int) -> ParameterCount | None:
+    start = max(0, at - 8)
+    match = _RANK_PARAMETERS.search(block, start, end)
+    if match is not None:
+        ranks = tuple(int(rank) for rank in match.group(1).split(b","))
+        return ParameterCount("rank", int(match.group(2)), ranks)
+    match = _BILLION_PARAMETERS.search(block, start, end)
+    if match is None:
+        return None
+    total, active, part, billions = match.groups()
+    scope = _text(part) if part else "active" if active else "total" if total != b"N" else "shown"
+    return ParameterCount(scope, round(float(billions) * 1e9))
+
+
+_READERS: Final[tuple[tuple[bytes, Callable[[bytes, int, int], Record | None]], ...]] = (
+    (b"| consumed samples:", _read_iteration),
+    (b" loss at ", _read_validation),
+    (b"] datetime: ", _read_marker),
+    (b" checkpoint ", _read_checkpoint),
+    (_RANDOM_START, _read_random_start),
+    (_MISSING_CHECKPOINT, _read_missing_checkpoint),
+    (b") memory (MB) |", _read_memory),
+    (b"umber of parameters ", _read_parameters),
+    (b"umber of active parameters ", _read_parameters),
+)
+
+
+def _position(found: tuple[int, Record]) -> int:
+    return found[0]
+
+
+def _text(raw: bytes) -> str:
+    return raw[:_LONGEST_MESSAGE].decode("utf-8", "replace").strip()
+
+
+def _integer(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _datetime(raw: bytes | None) -> datetime | None:
+    if raw is None:
+        return None
+    try:
+        return datetime.fromisoformat(raw.decode("ascii"))
+    except ValueError:
+        return None

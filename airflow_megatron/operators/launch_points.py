@@ -1,0 +1,119 @@
+"""Operator that starts one run of the point DAG for every point."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_megatron.operators.point_runs import point_run, runs_without_scheduler, trigger_point_run
+from airflow_megatron.planning.pinned import PinnedSweep, point_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+TEST_WORKERS = 3
+
+
+class LaunchPointsOperator(BaseOperator):
+    """Start a run of the point DAG for every point, its resolved jobs in the run's configuration.
+
+    The run id is the point's name. A point whose run is going on or has succeeded with the same jobs is not started
+    again; after a failure, or with other jobs, ``<point>@2`` is started, which passes over the jobs that finished.
+    Under ``airflow dags test``, where no scheduler would pick the runs up, the points are worked here, a few at a time.
+
+    :param point_dag_id: the point DAG
+    :param pinned: the pinned sweep (templated)
+    :param plan_only: start nothing (templated)
+    :param fresh_start: run everything again (templated)
+    """
+
+    template_fields: Sequence[str] = ("pinned", "plan_only", "fresh_start")
+    template_fields_renderers = {"pinned": "json"}  # noqa: RUF012
+    ui_color = "#f3ecd9"
+
+    def __init__(
+        self,
+        *,
+        point_dag_id: str,
+        pinned: Mapping[str, Any] | str,
+        plan_only: bool | str = False,
+        fresh_start: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.point_dag_id = point_dag_id
+        self.pinned = pinned
+        self.plan_only = plan_only
+        self.fresh_start = fresh_start
+
+    def execute(self, context: Context) -> dict[str, str]:
+        """Start the runs; return point → run id."""
+        pinned = PinnedSweep.from_json(self.pinned)  # type: ignore[arg-type]
+        if self.plan_only:
+            raise AirflowSkipException(f"dry run: {len(pinned.points)} points are not started")
+        plan = pinned.plan()
+        confs: dict[str, dict[str, Any]] = {}
+        for point in plan.points:
+            jobs = plan.jobs_of(point)
+            confs[point] = {
+                "point": point,
+                "digest": point_digest(jobs),
+                "cluster": pinned.cluster,
+                "fresh_start": bool(self.fresh_start),
+                "jobs": {job.stage: job.to_json() for job in jobs},
+            }
+        if runs_without_scheduler():
+            return self._work_here(confs)
+        return {point: self._launch(point, conf) for point, conf in confs.items()}
+
+    def _launch(self, point: str, conf: Mapping[str, Any]) -> str:
+        number = 1
+        while True:
+            run_id = point if number == 1 else f"{point}@{number}"
+            if trigger_point_run(self.point_dag_id, run_id, conf):
+                self.log.info("started %s", run_id)
+                return run_id
+            state, known = point_run(self.point_dag_id, run_id)
+            same = known.get("digest") == conf["digest"] and not conf["fresh_start"]
+            if same and state != "failed":
+                self.log.info("%s is %s", run_id, state)
+                return run_id
+            number += 1
+
+    def _work_here(self, confs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        self.log.info("no scheduler runs under `airflow dags test`: working %d points here", len(confs))
+        with ThreadPoolExecutor(TEST_WORKERS) as pool:
+            codes = dict(zip(confs, pool.map(self._work, confs.values()), strict=True))
+        failed = [point for point, code in codes.items() if code]
+        if len(failed) == len(confs):
+            raise AirflowFailException(f"every point failed: {', '.join(failed)}")
+        if failed:
+            self.log.error("%d of %d points failed: %s", len(failed), len(confs), ", ".join(failed))
+        return dict.fromkeys(confs, "")
+
+    def _work(self, conf: Mapping[str, Any]) -> int:
+        command = [
+            sys.executable,
+            "-m",
+            "airflow",
+            "dags",
+            "test",
+            self.point_dag_id,
+            "--conf",
+            json.dumps(conf),
+        ]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                self.log.info("[%s] %s", conf["point"], line.rstrip())
+            return process.wait()

@@ -1,0 +1,122 @@
+"""Operator that puts a job into Slurm and returns at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_megatron.hooks.slurm import LoginRefusedError, SlurmHook
+from airflow_megatron.planning.attempts import (
+    JobAttempts,
+    SubmissionRefusedError,
+    next_attempt,
+    slurm_commands,
+)
+from airflow_megatron.planning.handle import JobHandle
+from airflow_megatron.planning.plan import job_digest
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.jobs import Job
+from airflow_megatron.triggers.pause import PauseTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+ATTEMPT_RECORD = "attempt"
+QUEUE_FULL_PAUSE_S = 60
+
+
+def job_attempts(job: Job, log: Any) -> JobAttempts:
+    """Return the means to submit and judge a job's attempts from a worker.
+
+    :raises AirflowFailException: when the job's cluster profile cannot be used
+    """
+    try:
+        cluster = load_cluster(job.cluster)
+    except SpecError as error:
+        raise AirflowFailException(str(error)) from None
+    hook = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster))
+    return JobAttempts(job, cluster, hook.run, log)
+
+
+class SlurmSubmitOperator(BaseOperator):
+    """Submit a job of a sweep to Slurm, exactly once, and return a handle for the operators that watch it.
+
+    A job that has finished already is passed over. A task that died between submission and record takes up the job
+    that it submitted. A task that is cleared after it had succeeded submits the next attempt, and cancels the
+    attempt that may still run.
+
+    :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it; None skips the task (templated)
+    :param fresh_start: submit even when the job has finished before (templated)
+    """
+
+    template_fields: Sequence[str] = ("job", "fresh_start")
+    template_fields_renderers = {"job": "json"}  # noqa: RUF012
+    ui_color = "#dbe9f6"
+
+    def __init__(
+        self, *, job: Mapping[str, Any] | str | None, fresh_start: bool | str = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.fresh_start = fresh_start
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Submit, or take up what an earlier try submitted."""
+        if self.job is None:
+            raise AirflowSkipException("this point has no such stage")
+        job = Job.from_json(self.job)  # type: ignore[arg-type]
+        attempts = job_attempts(job, self.log)
+        record: Any = context["task_state_store"].get(ATTEMPT_RECORD) or {}
+        # a task that had succeeded and runs again was cleared by a person; one that had not, died
+        rerun = record.get("phase") == "done" or (bool(self.fresh_start) and not record)
+        try:
+            if record.get("phase") == "submitting":
+                number = int(record["number"])
+            else:
+                state = attempts.state()
+                chosen = next_attempt(state, rerun=rerun, digest=job_digest(job))
+                if chosen.finished:
+                    self.log.info("%s has finished in attempt %d; passed over", job.name, chosen.number)
+                    return self._done(
+                        context, JobHandle(job.name, chosen.number, state.job_id, finished=True)
+                    )
+                if chosen.replaces is not None and state.job_id:
+                    attempts.cancel(chosen.replaces, state.job_id)
+                number = chosen.number
+            context["task_state_store"].set(ATTEMPT_RECORD, {"phase": "submitting", "number": number})
+            outcome = attempts.submit(number, origin=_origin(context))
+        except (SubmissionRefusedError, LoginRefusedError) as error:
+            context["task_state_store"].delete(ATTEMPT_RECORD)
+            raise AirflowFailException(str(error)) from None
+        if outcome.status == "deferred":
+            self.log.warning("Slurm cannot take the job now: %s", outcome.message)
+            until = time.time() + QUEUE_FULL_PAUSE_S * random.uniform(0.75, 1.25)
+            self.defer(trigger=PauseTrigger(until=until), method_name="submit_again")
+        self.log.info("%s", outcome.message)
+        return self._done(context, JobHandle(job.name, number, outcome.job_id))
+
+    def submit_again(self, context: Context, event: Any = None) -> dict[str, Any]:
+        """Go on after the pause that a full queue made necessary."""
+        return self.execute(context)
+
+    def _done(self, context: Context, handle: JobHandle) -> dict[str, Any]:
+        context["task_state_store"].set(ATTEMPT_RECORD, {"phase": "done", "number": handle.attempt})
+        return dataclasses.asdict(handle)
+
+
+def _origin(context: Context) -> dict[str, Any]:
+    task_instance = context["ti"]
+    return {
+        "dag_id": task_instance.dag_id,
+        "run_id": task_instance.run_id,
+        "task_id": task_instance.task_id,
+        "try_number": task_instance.try_number,
+    }

@@ -1,0 +1,174 @@
+"""Operator that follows a submitted job through its attempts to a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_megatron.hooks.slurm import LoginRefusedError
+from airflow_megatron.operators.slurm_submit import QUEUE_FULL_PAUSE_S, job_attempts
+from airflow_megatron.planning.attempts import SubmissionRefusedError
+from airflow_megatron.planning.handle import JobHandle
+from airflow_megatron.slurm.job_script import attempt_of
+from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, RestartPolicy, next_step
+from airflow_megatron.slurm.verdict import Verdict
+from airflow_megatron.spec.jobs import Job
+from airflow_megatron.triggers.pause import PauseTrigger
+from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+
+class SlurmWatchOperator(BaseOperator):
+    """Wait for a job; submit the next attempt when one ends before the job is done and its restart policy allows it.
+
+    Done is decided by what the job left behind (for training: the last iteration's complete checkpoint), not by
+    Slurm's COMPLETED. Marking the task failed, or clearing it, cancels the Slurm job.
+
+    :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it (templated)
+    :param handle: what :class:`~airflow_megatron.operators.slurm_submit.SlurmSubmitOperator` returned (templated)
+    :param poll_interval: seconds between two looks at the cluster
+    :param timeout: seconds after which the task fails although the job goes on; None waits as long as it takes
+    :param cancel_on_kill: cancel the job when the waiting task is marked failed or cleared
+    """
+
+    template_fields: Sequence[str] = ("job", "handle")
+    template_fields_renderers = {"job": "json", "handle": "json"}  # noqa: RUF012
+    ui_color = "#e4f1dc"
+
+    def __init__(
+        self,
+        *,
+        job: Mapping[str, Any] | str | None,
+        handle: Mapping[str, Any] | str | None,
+        poll_interval: float = 15.0,
+        timeout: float | None = None,
+        cancel_on_kill: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.handle = handle
+        self.poll_interval = poll_interval
+        self.timeout = timeout
+        self.cancel_on_kill = cancel_on_kill
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Start waiting, or return at once for a job that had finished before."""
+        if self.job is None or self.handle is None:
+            raise AirflowSkipException("this point has no such stage")
+        job = Job.from_json(self.job)  # type: ignore[arg-type]
+        handle = JobHandle(**self.handle)  # type: ignore[arg-type]
+        if handle.finished:
+            return {"job": job.name, "attempt": handle.attempt, "outcome": "finished", "passed_over": True}
+        return self._wait(job, handle)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Act on the attempt's verdict."""
+        job = Job.from_json(self.job)  # type: ignore[arg-type]
+        handle = JobHandle(**event["carry"]["handle"])
+        history: list[dict[str, Any]] = event["carry"]["history"]
+        if "verdict" not in event:
+            self._show_tail(event)
+            raise AirflowFailException(
+                f"{job.name}: no verdict before the task's timeout; the job goes on in Slurm"
+            )
+        verdict = Verdict.from_json(event["verdict"])
+        step = next_step([Verdict.from_json(item) for item in history], verdict, _policy(job))
+        if isinstance(step, Follow):
+            return self._wait(job, dataclasses.replace(handle, job_id=step.job_id), history)
+        attempts = job_attempts(job, self.log)
+        attempts.record_verdict(handle.attempt, verdict.to_json(), final=isinstance(step, Done | GiveUp))
+        if isinstance(step, Done):
+            self.log.info("finished: %s", verdict.reason)
+            return {"job": job.name, "attempt": handle.attempt, **verdict.to_json()}
+        if isinstance(step, GiveUp):
+            self._show_tail(event)
+            error = f" The log says: {event['error']}" if event.get("error") else ""
+            raise AirflowFailException(
+                f"{job.name}: {step.reason}.{error} Whole log: {job.log_file(handle.attempt)}"
+            )
+        self.log.warning("attempt %d %s; next attempt in %.0f s", handle.attempt, step.reason, step.delay_s)
+        return self._submit_after(
+            step.delay_s, handle.attempt + 1, step.exclude_nodes, [*history, verdict.to_json()]
+        )
+
+    def submit_next(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Submit the next attempt after a pause."""
+        return self._submit_next(event["number"], event["exclude"], event["history"])
+
+    def _submit_after(
+        self, pause: float, number: int, exclude: Sequence[str], history: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        if pause > 0:
+            carry = {"number": number, "exclude": list(exclude), "history": history}
+            self.defer(
+                trigger=PauseTrigger(until=time.time() + pause, carry=carry), method_name="submit_next"
+            )
+        return self._submit_next(number, exclude, history)
+
+    def _submit_next(
+        self, number: int, exclude: Sequence[str], history: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        job = Job.from_json(self.job)  # type: ignore[arg-type]
+        try:
+            outcome = job_attempts(job, self.log).submit(number, exclude=exclude)
+        except (SubmissionRefusedError, LoginRefusedError) as error:
+            raise AirflowFailException(str(error)) from None
+        if outcome.status == "deferred":
+            self.log.warning("Slurm cannot take the job now: %s", outcome.message)
+            return self._submit_after(QUEUE_FULL_PAUSE_S, number, exclude, history)
+        self.log.info("%s", outcome.message)
+        return self._wait(job, JobHandle(job.name, number, outcome.job_id), history)
+
+    def _wait(
+        self, job: Job, handle: JobHandle, history: list[dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        attempts = job_attempts(job, self.log)
+        attempt = attempt_of(job, handle.attempt)
+        self.log.info("watching Slurm job %s, attempt %d of %s", handle.job_id, handle.attempt, job.name)
+        self.defer(
+            trigger=SlurmJobTrigger(
+                ssh_conn_id=attempts.cluster.ssh_conn_id,
+                commands=dataclasses.asdict(attempts.commands),
+                job_id=str(handle.job_id),
+                job_name=attempt.job_name,
+                attempt_dir=attempt.directory,
+                log_file=job.log_file(handle.attempt),
+                kind="train" if job.kind == "train" else "command",
+                train_iters=int(job.params["train_iters"]) if job.kind == "train" else None,
+                checkpoint_dir=job.checkpoint_dir if job.kind == "train" else None,
+                required_files=job.outputs,
+                poll_interval=self.poll_interval,
+                deadline=time.time() + self.timeout if self.timeout else None,
+                cancel_on_kill=self.cancel_on_kill,
+                carry={"handle": dataclasses.asdict(handle), "history": history or []},
+            ),
+            method_name="execute_complete",
+        )
+        raise AssertionError("defer does not return")
+
+    def _show_tail(self, event: Mapping[str, Any]) -> None:
+        lines = event.get("log_tail") or ["(the job wrote nothing)"]
+        self.log.error("last lines of the job's log:\n%s", "\n".join(lines))
+
+
+def _policy(job: Job) -> RestartPolicy:
+    section = job.restart
+    return RestartPolicy(
+        rolled_over=section.rolled_over,
+        retryable=section.retryable,
+        out_of_memory=section.out_of_memory,
+        failed=section.failed,
+        cancelled=section.cancelled,
+        no_progress=section.no_progress,
+        backoff_s=float(section.backoff),
+        exclude_failed_nodes=section.exclude_failed_nodes,
+    )

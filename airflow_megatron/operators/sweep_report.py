@@ -1,0 +1,55 @@
+"""Operator that writes a sweep's tables and plots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.planning.attempts import slurm_commands
+from airflow_megatron.planning.pinned import PinnedSweep
+from airflow_megatron.planning.results import write_results
+from airflow_megatron.results.tables import to_text
+from airflow_megatron.spec.cluster_profile import load_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+
+class SweepReportOperator(BaseOperator):
+    """Fetch what the points left on the cluster and write result tables and plots.
+
+    The task fails, after having written everything, when a job of the sweep has not finished.
+
+    :param pinned: the pinned sweep (templated)
+    """
+
+    template_fields: Sequence[str] = ("pinned",)
+    template_fields_renderers = {"pinned": "json"}  # noqa: RUF012
+    ui_color = "#f3ecd9"
+
+    def __init__(self, *, pinned: Mapping[str, Any] | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pinned = pinned
+
+    def execute(self, context: Context) -> list[str]:
+        """Write the report; return its files."""
+        pinned = PinnedSweep.from_json(self.pinned)  # type: ignore[arg-type]
+        cluster = load_cluster(pinned.cluster)
+        report = write_results(pinned.plan(), SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run)
+        self.log.info("\n%s", to_text(report.table))
+        for path in report.paths:
+            self.log.info("wrote %s", path)
+        unfinished = [status for status in report.grid.cells.values() if status.state.value != "finished"]
+        if unfinished:
+            told = "\n".join(
+                f"  {status.job}: {status.state.value} {status.reason}" for status in unfinished[:20]
+            )
+            raise AirflowFailException(
+                f"{len(unfinished)} jobs have not finished:\n{told}\nReport: {report.page}"
+            )
+        return [str(path) for path in report.paths]

@@ -1,0 +1,193 @@
+"""Submitting the attempts of a job: which one is next, and the loop around the submission protocol."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_megatron.planning.plan import job_digest, job_script
+from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.job_script import attempt_of
+from airflow_megatron.slurm.profile import SlurmCommands
+from airflow_megatron.slurm.records import JobRecord
+from airflow_megatron.slurm.stage_records import (
+    StageState,
+    parse_stage_states,
+    parse_written,
+    stage_state_script,
+    write_record_script,
+    write_verdict_script,
+)
+from airflow_megatron.slurm.submission import (
+    SubmissionOutcome,
+    SubmissionRequest,
+    parse_submission,
+    submission_script,
+)
+from airflow_megatron.slurm.transport import CommandResult, TransportError
+from airflow_megatron.slurm.verdict import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.jobs import Job
+
+AnswerT = TypeVar("AnswerT")
+
+ASK_AGAIN_S = 3.0
+TROUBLE_WINDOW_S = 300.0
+
+
+@dataclass(frozen=True)
+class NextAttempt:
+    """What to do about a job.
+
+    :param number: the attempt that is meant
+    :param finished: the job has finished in that attempt; nothing is to be done
+    :param replaces: an attempt still in Slurm that has to be cancelled first, or None
+    """
+
+    number: int
+    finished: bool = False
+    replaces: int | None = None
+
+
+def next_attempt(state: StageState, *, rerun: bool, digest: str) -> NextAttempt:
+    """Decide which attempt of a job comes next.
+
+    :param state: what the cluster has recorded
+    :param rerun: a person asked for it to run again (cleared the task, or wants a fresh start): a finished job is
+        not passed over, and a running one is replaced
+    :param digest: digest of the job as it is now; a job that finished with another one runs again
+    """
+    latest = state.latest_attempt
+    verdict = state.verdict or {}
+    judged = bool(verdict) and verdict.get("attempt") == latest
+    if latest == 0:
+        return NextAttempt(1)
+    same = verdict.get("digest") == digest
+    if judged and verdict.get("outcome") == Outcome.FINISHED and same and not rerun:
+        return NextAttempt(latest, finished=True)
+    if judged:
+        return NextAttempt(latest + 1)
+    if rerun and state.job_id is not None:
+        return NextAttempt(latest + 1, replaces=latest)
+    return NextAttempt(latest)
+
+
+class SubmissionRefusedError(RuntimeError):
+    """sbatch will not have the job; the message is its own."""
+
+
+class JobAttempts:
+    """The attempts of one job on its cluster.
+
+    :param job: the job, with its command
+    :param cluster: its cluster profile
+    :param run: runs a script on the login node
+    :param log: where waiting is reported
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        cluster: ClusterProfile,
+        run: Callable[[str], CommandResult],
+        log: logging.Logger | Any = None,
+    ) -> None:
+        self.job, self.cluster, self._run = job, cluster, run
+        self.log = log or logging.getLogger(__name__)
+        self.commands = slurm_commands(cluster)
+
+    def state(self) -> StageState:
+        """Return what the cluster has recorded for the job's stage."""
+        stage_dir = self.job.stage_dir
+        result = self._retried(
+            stage_state_script([stage_dir]), lambda answer: parse_stage_states([stage_dir], answer)
+        )
+        return result[stage_dir]
+
+    def submit(
+        self, number: int, *, exclude: Iterable[str] = (), origin: Mapping[str, Any] | None = None
+    ) -> SubmissionOutcome:
+        """Submit attempt ``number`` exactly once, asking again while the outcome is not known.
+
+        :param exclude: nodes to keep off
+        :param origin: who asked (DAG, run, task, try), kept in ``job.json``
+        :return: an outcome with a job id, or ``deferred`` when Slurm cannot take the job now
+        :raises SubmissionRefusedError: when sbatch refuses the script
+        :raises TransportError: when the login node stays unreachable
+        """
+        attempt = attempt_of(self.job, number)
+        record = JobRecord(
+            job=self.job.name,
+            attempt=number,
+            job_name=attempt.job_name,
+            digest=job_digest(self.job),
+            command=self.job.command,
+            log_file=self.job.log_file(number),
+            params=dict(self.job.params),
+        )
+        request = SubmissionRequest(
+            attempt=attempt,
+            script=job_script(self.job, self.cluster, number, exclude),
+            job_json={**record.to_json(), "origin": dict(origin or {})},
+            claim_token=uuid.uuid4().hex,
+            log_dir=f"{self.job.run_dir}/logs",
+            visibility_window_s=float(self.cluster.visibility_window),
+        )
+        script = submission_script(request, self.commands)
+        said = ""
+        while True:
+            outcome = self._retried(script, parse_submission)
+            if outcome.status == "refused":
+                raise SubmissionRefusedError(
+                    f"{self.job.name}: Slurm refuses the job: {outcome.message} "
+                    f"(script: {attempt.directory}/job.sbatch, or `airflow-megatron render`)"
+                )
+            if outcome.status != "pending":
+                for warning in outcome.warnings:
+                    self.log.warning("sbatch: %s", warning)
+                return outcome
+            if outcome.message != said:
+                self.log.info("waiting: %s", outcome.message)
+                said = outcome.message
+            time.sleep(ASK_AGAIN_S)
+
+    def cancel(self, number: int, job_id: str) -> None:
+        """Cancel an attempt's job, if it is still ours."""
+        jobs = [(job_id, attempt_of(self.job, number).job_name)]
+        outcome = self._retried(cancel_script(jobs, self.commands), lambda answer: parse_cancel(jobs, answer))
+        if outcome.cancelled:
+            self.log.info("cancelled job %s (attempt %d)", job_id, number)
+
+    def record_verdict(self, number: int, verdict: Mapping[str, Any], *, final: bool) -> None:
+        """Write the verdict on an attempt; with ``final``, it is the job's too."""
+        content = {**verdict, "attempt": number, "job": self.job.name, "digest": job_digest(self.job)}
+        directory = attempt_of(self.job, number).directory
+        self._retried(write_record_script(f"{directory}/verdict.json", content), parse_written)
+        if final:
+            self._retried(write_verdict_script(self.job.stage_dir, content), parse_written)
+
+    def _retried(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
+        """Run a script that is safe to repeat until its answer arrives whole."""
+        deadline = time.monotonic() + TROUBLE_WINDOW_S
+        pause = 2.0
+        while True:
+            try:
+                return parse(self._run(script))
+            except TransportError as error:
+                if getattr(error, "permanent", False) or time.monotonic() + pause > deadline:
+                    raise
+                self.log.warning("%s; asking again in %.0f s", error, pause)
+                time.sleep(pause)
+                pause = min(pause * 2, 30.0)
+
+
+def slurm_commands(cluster: ClusterProfile) -> SlurmCommands:
+    """Return how Slurm's commands are called on a cluster."""
+    return SlurmCommands(cluster.name, cluster.slurm_bin or "", cluster.login_shell)

@@ -1,0 +1,21 @@
+"""What a submitted job is known by to the tasks that follow it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class JobHandle:
+    """A submitted job.
+
+    :param job: its name in the sweep
+    :param attempt: number of the attempt
+    :param job_id: Slurm id, None when it had finished before and the id is not known any more
+    :param finished: it had finished before; there is nothing to wait for
+    """
+
+    job: str
+    attempt: int
+    job_id: str | None
+    finished: bool = False

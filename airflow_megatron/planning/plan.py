@@ -1,0 +1,235 @@
+"""The plan of a sweep: every job with its command, checked, and the digest that pins it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.megatron.arguments import ArgumentError, argument_table
+from airflow_megatron.megatron.commands import CommandError, branch_arguments, job_command, required_outputs
+from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
+from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.expressions import template_names
+from airflow_megatron.spec.project import templates_dir
+from airflow_megatron.spec.sweep_grammar import swept_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.sweep import Point, Sweep
+    from airflow_megatron.spec.yaml_document import KeyPath
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The resolved jobs of (some) points of a sweep.
+
+    :param sweep: name of the sweep
+    :param cluster: name of the cluster profile
+    :param points: names of the points, in order
+    :param jobs: all jobs; those that run once for the sweep come first
+    """
+
+    sweep: str
+    cluster: str
+    points: tuple[str, ...]
+    jobs: tuple[Job, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, shortened, over everything resolved: equal plans have equal digests."""
+        text = json.dumps([job.to_json() for job in self.jobs], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def jobs_of(self, point: str) -> list[Job]:
+        """Return the jobs of a point, those of the whole sweep included."""
+        return [job for job in self.jobs if job.point in ("", point)]
+
+    def job(self, name: str) -> Job:
+        """Return the job called ``name``.
+
+        :raises KeyError: with the nearest names when there is none
+        """
+        for job in self.jobs:
+            if job.name == name:
+                return job
+        raise KeyError(
+            f"no job {name!r}; {did_you_mean(name, [job.name for job in self.jobs]) or 'see the plan'}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``plan --format json`` prints."""
+        return {
+            "sweep": self.sweep,
+            "digest": self.digest,
+            "cluster": self.cluster,
+            "points": len(self.points),
+            "jobs": [plan_row(job) for job in self.jobs],
+        }
+
+
+def plan_row(job: Job) -> dict[str, Any]:
+    """Return a job as the plan and the result tables show it."""
+    return {
+        "name": job.name,
+        "point": job.point,
+        "stage": job.stage,
+        "kind": job.kind,
+        "branch": job.branch,
+        "params": dict(job.params),
+        "sweep_params": {name: job.params[name] for name in job.swept if name in job.params},
+        "depends_on": [dependency.to_plan() for dependency in job.depends_on],
+        "run_dir": job.run_dir,
+        "command": list(job.command),
+    }
+
+
+def job_digest(job: Job) -> str:
+    """Return a digest of what a job computes: its command and inputs, not the resources that it gets."""
+    what = [job.command, job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+
+
+def plan_point(sweep: Sweep, point: Point, cluster: ClusterProfile) -> list[Job]:
+    """Return the jobs of a point with their commands.
+
+    :raises SpecError: naming file and line
+    """
+    return _with_commands(sweep, sweep.jobs(point, cluster), cluster)
+
+
+def plan_sweep(
+    sweep: Sweep, cluster: ClusterProfile | None = None, points: Sequence[Point] | None = None
+) -> Plan:
+    """Return the plan of a sweep, or of some of its points.
+
+    :raises SpecError: naming file and line
+    """
+    cluster = cluster or load_cluster(sweep.spec.cluster)
+    chosen = sweep.points if points is None else tuple(points)
+    jobs: dict[str, Job] = {}
+    for job in _with_commands(sweep, sweep.shared_jobs(cluster), cluster):
+        jobs[job.name] = job
+    for point in chosen:
+        for job in plan_point(sweep, point, cluster):
+            jobs.setdefault(job.name, job)
+    return Plan(sweep.name, cluster.name, tuple(point.name for point in chosen), tuple(jobs.values()))
+
+
+def check_document(sweep: Sweep) -> None:
+    """Check what can be known without expanding the points.
+
+    :raises SpecError: with every problem found
+    """
+    problems = [*_unknown_arguments(sweep), *_unused_axes(sweep)]
+    if problems:
+        raise SpecError(problems)
+
+
+def check_sweep(sweep: Sweep, cluster: ClusterProfile | None = None) -> Plan:
+    """Check everything that can be known before submission: arguments, names, expressions, scripts.
+
+    :return: the plan, when nothing is wrong
+    :raises SpecError: with every problem found
+    """
+    check_document(sweep)
+    cluster = cluster or load_cluster(sweep.spec.cluster)
+    plan = plan_sweep(sweep, cluster)
+    rendered: set[tuple[str, str | None]] = set()
+    for job in plan.jobs:
+        if (job.stage, job.template) not in rendered:
+            rendered.add((job.stage, job.template))
+            try:
+                job_script(job, cluster, 1)
+            except (JobScriptError, ValueError) as error:
+                place: KeyPath = ("stages", job.stage.rsplit(".", 1)[-1])
+                raise SpecError(sweep.document.problem(place, str(error))) from error
+    return plan
+
+
+def job_script(job: Job, cluster: ClusterProfile, number: int, exclude: Iterable[str] = ()) -> str:
+    """Return the sbatch script of an attempt of a planned job."""
+    return render_job_script(
+        job, cluster, number, templates_dir(), branch_arguments=branch_arguments(job), exclude=exclude
+    )
+
+
+def _with_commands(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> list[Job]:
+    planned: list[Job] = []
+    for job in jobs:
+        try:
+            command = job_command(job, cluster)
+        except CommandError as error:
+            stage = job.stage.rsplit(".", 1)[-1]
+            raise SpecError(
+                sweep.document.problem(_place_of(sweep, stage, error.name), str(error))
+            ) from error
+        planned.append(dataclasses.replace(job, command=command, outputs=required_outputs(job)))
+    return planned
+
+
+def _place_of(sweep: Sweep, stage: str, name: str) -> KeyPath:
+    """Return where a parameter of a stage is given, or the stage."""
+    for section in sweep.spec.stages:
+        if stage.startswith(section):
+            stage = section
+    candidates: list[KeyPath] = [
+        ("stages", stage, "megatron", name),
+        ("stages", stage, "params", name),
+        ("megatron", name),
+        ("params", name),
+        *(path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1:] == (name,)),
+        (name,),
+    ]
+    return next((path for path in candidates if path in sweep.document.positions), ("stages", stage))
+
+
+def _unknown_arguments(sweep: Sweep) -> list[Problem]:
+    """Report keys of ``megatron:`` sections that the release does not know."""
+    spec = sweep.spec
+    try:
+        table = argument_table(spec.release)
+    except ArgumentError as error:
+        return [sweep.document.problem(("release",), str(error))]
+    sections: list[tuple[KeyPath, Iterable[str]]] = [(("megatron",), spec.megatron)]
+    sections += [(("stages", name, "megatron"), stage.megatron) for name, stage in spec.stages.items()]
+    problems = []
+    for path, names in sections:
+        for name in names:
+            if table.get(name) is None:
+                near = table.nearest(name)
+                mend = f"did you mean {' or '.join(near)}?" if near else "own variables stand under params:"
+                problems.append(
+                    sweep.document.problem((*path, name), f"{spec.release} has no argument {name!r}", mend)
+                )
+    return problems
+
+
+def _unused_axes(sweep: Sweep) -> list[Problem]:
+    """Report swept keys that nothing reads: neither Megatron arguments nor used in an expression."""
+    spec = sweep.spec
+    table = argument_table(spec.release)
+    used = template_names(spec.model_dump(exclude_none=True))
+    problems = []
+    for key in swept_keys(spec.sweep):
+        stage, _, name = key.rpartition(".")
+        if stage and stage not in spec.stages:
+            mend = did_you_mean(stage, spec.stages) or f"stages: {', '.join(spec.stages)}"
+            message = f"{key!r} names a stage {stage!r}, which does not exist"
+        elif name in used or table.get(name) or name in spec.params:
+            continue
+        else:
+            message = f"nothing reads the swept value {key!r}: it is no argument of {spec.release} and in no expression"
+            near = table.nearest(name)
+            mend = f"did you mean {' or '.join(near)}?" if near else "use it in an expression, or drop it"
+        place = next(
+            (path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1] == key),
+            ("sweep",),
+        )
+        problems.append(sweep.document.problem(place, message, mend))
+    return problems

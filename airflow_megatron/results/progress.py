@@ -1,0 +1,304 @@
+"""The state of every job of a sweep, as a grid of points × stages.
+
+The grid is read off a snapshot of the run directories, so it tells what the jobs left behind, not what the
+queue says: a job that Slurm killed a moment ago still shows as running until its verdict is written. Pass the
+queue's states to sharpen it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.training_run import TrainingRun
+from airflow_megatron.slurm.verdict import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.table import Table
+
+    from airflow_megatron.megatron.log_lines import IterationRecord
+    from airflow_megatron.results.snapshot import AttemptSnapshot, RunSnapshot, SweepSnapshot
+    from airflow_megatron.results.sweep_jobs import SweepJob
+
+
+class StageState(StrEnum):
+    """What a job is doing."""
+
+    WAITING = "waiting"
+    """Nothing submitted yet."""
+    PENDING = "pending"
+    """Submitted, not yet running."""
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    """An attempt ended before the job was done, the next is not running yet."""
+    ENDED = "ended"
+    """The last attempt ended and has no verdict yet."""
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """True when nothing more happens to the job by itself."""
+        return self in (StageState.FINISHED, StageState.FAILED, StageState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """The state of one job.
+
+    :param point: its point
+    :param stage: its stage
+    :param job: its name
+    :param state: what it is doing
+    :param attempts: number of submissions so far
+    :param job_id: Slurm's id of the last one
+    :param iteration: last logged training iteration
+    :param train_iters: iteration at which training ends
+    :param loss: last logged training loss (nats per token); NaN when it diverged
+    :param reason: why it failed, was cancelled or is restarted, in the verdict's words
+    """
+
+    point: str
+    stage: str
+    job: str
+    state: StageState
+    attempts: int = 0
+    job_id: str | None = None
+    iteration: int | None = None
+    train_iters: int | None = None
+    loss: float | None = None
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """The state in a few words: ``running 40/100 loss 3.21``."""
+        words: list[str] = [self.state.value]
+        if self.iteration is not None and self.state not in (StageState.WAITING, StageState.FINISHED):
+            words.append(f"{self.iteration}/{self.train_iters}" if self.train_iters else str(self.iteration))
+        if self.loss is not None and self.state is not StageState.WAITING:
+            words.append(f"loss {self.loss:.3f}")
+        if self.attempts > 1:
+            words.append(f"(attempt {self.attempts})")
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressGrid:
+    """The jobs of a sweep by point and stage, both in the plan's order."""
+
+    points: tuple[str, ...]
+    stages: tuple[str, ...]
+    cells: Mapping[tuple[str, str], StageStatus]
+
+    def count(self, state: StageState) -> int:
+        """Count the jobs in a state."""
+        return sum(status.state is state for status in self.cells.values())
+
+    @property
+    def is_final(self) -> bool:
+        """True when no job will change by itself."""
+        return all(status.state.is_final for status in self.cells.values())
+
+    def summary(self) -> str:
+        """Count the jobs by state in one line: ``12 jobs: 3 finished, 2 running, 7 waiting``."""
+        counts = [(state, self.count(state)) for state in _SUMMARY_ORDER]
+        told = ", ".join(f"{number} {state.value}" for state, number in counts if number)
+        return f"{len(self.cells)} jobs: {told}" if told else "no jobs"
+
+
+_SUMMARY_ORDER: Final = (
+    StageState.FINISHED,
+    StageState.RUNNING,
+    StageState.ENDED,
+    StageState.RESTARTING,
+    StageState.PENDING,
+    StageState.WAITING,
+    StageState.FAILED,
+    StageState.CANCELLED,
+)
+_VERDICT_STATES: Final[Mapping[str, StageState]] = {
+    Outcome.FINISHED: StageState.FINISHED,
+    Outcome.FAILED: StageState.FAILED,
+    Outcome.OUT_OF_MEMORY: StageState.FAILED,
+    Outcome.CANCELLED: StageState.CANCELLED,
+    Outcome.ROLLED_OVER: StageState.RESTARTING,
+    Outcome.RETRYABLE: StageState.RESTARTING,
+}
+_QUEUE_STATES: Final = {
+    "PENDING": StageState.PENDING,
+    "CONFIGURING": StageState.PENDING,
+    "REQUEUED": StageState.PENDING,
+    "REQUEUE_HOLD": StageState.PENDING,
+    "RUNNING": StageState.RUNNING,
+    "COMPLETING": StageState.RUNNING,
+    "SUSPENDED": StageState.RUNNING,
+}
+_STYLES: Final = {
+    StageState.WAITING: "dim",
+    StageState.PENDING: "yellow",
+    StageState.RUNNING: "cyan",
+    StageState.RESTARTING: "yellow",
+    StageState.ENDED: "cyan",
+    StageState.FINISHED: "green",
+    StageState.FAILED: "bold red",
+    StageState.CANCELLED: "magenta",
+}
+
+
+def progress_grid(
+    snapshot: SweepSnapshot, jobs: Sequence[SweepJob], *, queue_states: Mapping[str, str] | None = None
+) -> ProgressGrid:
+    """Tell the state of every job.
+
+    :param snapshot: the run directories.
+    :param jobs: the jobs of the plan.
+    :param queue_states: Slurm job id → state (``RUNNING``) of the jobs in the queue now, when known.
+    :returns: the grid.
+    """
+    return ProgressGrid(
+        points=tuple(dict.fromkeys(job.point for job in jobs)),
+        stages=tuple(dict.fromkeys(job.stage for job in jobs)),
+        cells={
+            (job.point, job.stage): stage_status(snapshot.run(job.run_dir), job, queue_states=queue_states)
+            for job in jobs
+        },
+    )
+
+
+def stage_status(
+    run: RunSnapshot, job: SweepJob, *, queue_states: Mapping[str, str] | None = None
+) -> StageStatus:
+    """Tell the state of one job.
+
+    :param run: snapshot of the job's run directory.
+    :param job: the job.
+    :param queue_states: as for :func:`progress_grid`.
+    :returns: its status.
+    """
+    attempts = run.attempts.get(job.stage, [])
+    verdict = run.verdicts.get(job.stage)
+    latest = attempts[-1] if attempts else None
+    state = _state(run, job, latest, verdict, queue_states or {})
+    iteration = train_iters = loss = None
+    if job.kind == "train":
+        train_iters = job.train_iters
+        last = _last_iteration(run, job)
+        if last is not None:
+            iteration, train_iters = last.iteration, last.train_iters
+            loss = float("nan") if last.is_nan else last.loss
+    telling = state in (StageState.FAILED, StageState.CANCELLED, StageState.RESTARTING)
+    return StageStatus(
+        point=job.point,
+        stage=job.stage,
+        job=job.name,
+        state=state,
+        attempts=latest.number if latest else 0,
+        job_id=latest.job_id if latest else None,
+        iteration=iteration,
+        train_iters=train_iters,
+        loss=loss,
+        reason=str(verdict.get("reason", "")) if telling and verdict else "",
+    )
+
+
+def _state(
+    run: RunSnapshot,
+    job: SweepJob,
+    latest: AttemptSnapshot | None,
+    verdict: Mapping[str, Any] | None,
+    queue_states: Mapping[str, str],
+) -> StageState:
+    judged = _VERDICT_STATES.get(str(verdict.get("outcome", ""))) if verdict else None
+    if judged is not None and verdict is not None and latest is not None:
+        # A verdict on an earlier attempt says nothing once the job was submitted again.
+        job_id = verdict.get("job_id")
+        if job_id and latest.job_id and str(job_id) != latest.job_id:
+            judged = None
+    if judged is not None and judged.is_final:
+        return judged
+    if latest is None:
+        return judged or StageState.WAITING
+    queued = _QUEUE_STATES.get(queue_states.get(latest.job_id or "", ""))
+    if queued is not None:
+        return queued
+    if latest.exit is not None:
+        return judged or StageState.ENDED
+    if judged is not None:
+        return judged
+    logged = any(log.stage == job.stage and log.attempt == latest.number for log in run.logs)
+    if latest.started or logged:
+        return StageState.RUNNING
+    return StageState.PENDING if latest.job_id else StageState.WAITING
+
+
+def _last_iteration(run: RunSnapshot, job: SweepJob) -> IterationRecord | None:
+    return TrainingRun.of(run.records(job.stage)).last
+
+
+def progress_table(grid: ProgressGrid, *, title: str | None = None, rows: int | None = None) -> Table:
+    """Draw the grid for a terminal.
+
+    :param grid: the grid.
+    :param title: written above it.
+    :param rows: most points to show; those that are not finished come first then.
+    :returns: a rich table.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    points = list(grid.points)
+    hidden = 0
+    if rows is not None and len(points) > rows:
+        settled = {point: _is_settled(grid, point) for point in points}
+        points = sorted(points, key=lambda point: settled[point])[:rows]
+        hidden = len(grid.points) - len(points)
+    caption = grid.summary() + (f"; {hidden} more points not shown" if hidden else "")
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    table.add_column("point", no_wrap=True)
+    for stage in grid.stages:
+        table.add_column(stage)
+    for point in points:
+        row = [Text(point)]
+        for stage in grid.stages:
+            status = grid.cells.get((point, stage))
+            row.append(Text(status.text, style=_STYLES[status.state]) if status else Text("·", style="dim"))
+        table.add_row(*row)
+    return table
+
+
+def progress_lines(grid: ProgressGrid) -> list[str]:
+    """Write the grid as text: one line a job, ``point stage: state``, then the summary."""
+    return [*(_line(status) for status in grid.cells.values()), grid.summary()]
+
+
+def changed_lines(before: ProgressGrid | None, now: ProgressGrid) -> list[str]:
+    """Write what changed between two looks at a sweep, for an output that is no terminal.
+
+    :param before: the earlier grid, or None at the first look.
+    :param now: the present grid.
+    :returns: one line for each job that is in another state or further on, in the plan's order; at the first
+        look only those that are not waiting.
+    """
+    lines = []
+    for key, status in now.cells.items():
+        if before is None:
+            changed = status.state is not StageState.WAITING
+        else:
+            earlier = before.cells.get(key)
+            changed = earlier is None or earlier.text != status.text
+        if changed:
+            lines.append(_line(status))
+    return lines
+
+
+def _line(status: StageStatus) -> str:
+    reason = f": {status.reason}" if status.reason else ""
+    return f"{status.point} {status.stage}: {status.text}{reason}"
+
+
+def _is_settled(grid: ProgressGrid, point: str) -> bool:
+    return all(status.state is StageState.FINISHED for (of, _), status in grid.cells.items() if of == point)

@@ -1,0 +1,114 @@
+"""The report of a sweep: table files, plots, and one HTML page that holds all of it."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from airflow_megatron.results.atomic_files import write_atomically
+from airflow_megatron.results.plots import Plot, draw_plots
+from airflow_megatron.results.progress import ProgressGrid, progress_grid
+from airflow_megatron.results.sweep_jobs import read_jobs
+from airflow_megatron.results.tables import (
+    ResultTable,
+    display_columns,
+    display_rows,
+    result_table,
+    to_csv,
+    to_json,
+    to_markdown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_megatron.results.snapshot import SweepSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was written.
+
+    :param table: the result table
+    :param grid: the state of every job
+    :param tables: the table's files: CSV, JSON, Markdown
+    :param plots: the pictures, PNG and SVG
+    :param page: the HTML page
+    """
+
+    table: ResultTable
+    grid: ProgressGrid
+    tables: tuple[Path, ...]
+    plots: tuple[Path, ...]
+    page: Path
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every file of the report."""
+        return (*self.tables, *self.plots, self.page)
+
+
+def write_report(
+    snapshot: SweepSnapshot,
+    jobs: Iterable[Mapping[str, Any]],
+    out_dir: Path | str,
+    *,
+    title: str = "Sweep results",
+) -> Report:
+    """Write a sweep's results to a directory.
+
+    Each file is put in place complete, the page last; equal results give equal files.
+
+    :param snapshot: the run directories.
+    :param jobs: the ``jobs`` of the plan (see :func:`~airflow_megatron.results.sweep_jobs.read_jobs`).
+    :param out_dir: the directory, made if need be: ``results.csv``, ``.json``, ``.md``, ``<plot>.png``,
+        ``.svg``, ``report.html``.
+    :param title: heading of the page, usually the sweep's name.
+    :returns: the files and the table.
+    """
+    out = Path(out_dir)
+    sweep_jobs = read_jobs(jobs)
+    table = result_table(snapshot, sweep_jobs)
+    grid = progress_grid(snapshot, sweep_jobs)
+    plots = draw_plots(table)
+    tables = (
+        write_atomically(out / "results.csv", to_csv(table)),
+        write_atomically(out / "results.json", to_json(table)),
+        write_atomically(out / "results.md", to_markdown(table)),
+    )
+    pictures = []
+    for plot in plots:
+        pictures.append(write_atomically(out / f"{plot.name}.png", plot.png))
+        pictures.append(write_atomically(out / f"{plot.name}.svg", plot.svg))
+    page = write_atomically(out / "report.html", to_html(table, grid, plots, title=title))
+    return Report(table, grid, tables, tuple(pictures), page)
+
+
+def to_html(table: ResultTable, grid: ProgressGrid, plots: Iterable[Plot], *, title: str) -> str:
+    """Write the page: it needs no other file and no network.
+
+    :param table: the results.
+    :param grid: the state of every job.
+    :param plots: the plots to show.
+    :param title: heading.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        summary=grid.summary(),
+        problems=[status for status in grid.cells.values() if status.reason],
+        columns=display_columns(table),
+        rows=list(zip(table.rows, display_rows(table), strict=True)),
+        plots=[(plot, base64.b64encode(plot.png).decode("ascii")) for plot in plots],
+    )

@@ -1,0 +1,336 @@
+"""One remote command that collects all that the results of a sweep need, and the reader of its answer.
+
+The command writes sections: a line that starts with ``@`` opens one, its content follows with a blank before
+each line, so content can never be taken for a section. The whole is compressed and sent as base64 between two
+marker lines: any byte survives the way, login banners stay outside, and a cut anywhere is noticed (no end
+marker, or a failed CRC). Logs are filtered and thinned on the cluster; a log of a million iterations comes
+back as a few thousand lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.checkpoints import TRACKER_FILE, iteration_of, tracked_iteration
+from airflow_megatron.megatron.log_lines import RECORD_LINES_ERE, LogParser, Record
+from airflow_megatron.slurm.quoting import quote, quote_path
+from airflow_megatron.slurm.records import (
+    EXIT_RECORD,
+    JOB_ID_RECORD,
+    JOB_RECORD,
+    OWNER_RECORD,
+    VERDICT_RECORD,
+    ExitRecord,
+    read_object,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_BEGIN: Final = "airflow-megatron snapshot 1 begin"
+_END: Final = "airflow-megatron snapshot 1 end"
+_RESULT_NAME = re.compile(r"iter_(\d+)", re.ASCII)
+
+# Keeps about `most` iteration lines, evenly spread, and the last `tail` of them; of the other lines the first
+# and the last `others`. Each kept line is printed behind a blank, in the order of the log.
+_THIN: Final = r"""
+{ line = substr($0, 1, 4000) }
+/\| consumed samples:/ {
+  seen++
+  if (seen % stride == 0) { kept++; at[kept] = NR; text[NR] = line }
+  if (kept >= most) {
+    half = 0
+    for (i = 1; i <= kept; i++) {
+      if (i % 2) delete text[at[i]]
+      else { half++; at[half] = at[i] }
+    }
+    kept = half; stride *= 2
+  }
+  recent[seen % tail] = line; recent_at[seen % tail] = NR
+  next
+}
+{
+  other++
+  if (other <= others) text[NR] = line
+  else { late[other % others] = line; late_at[other % others] = NR }
+}
+END {
+  for (i in recent) text[recent_at[i]] = recent[i]
+  for (i in late) text[late_at[i]] = late[i]
+  for (i = 1; i <= NR; i++) if (i in text) print " " text[i]
+}
+"""
+
+
+class SnapshotError(ValueError):
+    """The answer of the snapshot command is cut off or is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSnapshot:
+    """One attempt's directory ``.jobs/<stage>/<number>``.
+
+    :param number: the attempt, from 1
+    :param job_id: Slurm's id, or None when the submission is not recorded
+    :param started: did the job begin to run
+    :param job: ``job.json``, or None
+    :param exit: ``exit.json``, or None while the job runs or when it was killed
+    """
+
+    number: int
+    job_id: str | None = None
+    started: bool = False
+    job: dict[str, Any] | None = None
+    exit: ExitRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogExtract:
+    """The lines of one log that hold records.
+
+    :param stage: the stage that wrote it
+    :param attempt: number of the attempt
+    :param data: the lines
+    """
+
+    stage: str
+    attempt: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class RunSnapshot:
+    """What one run directory holds.
+
+    :param run_dir: the directory on the cluster
+    :param exists: False when there is no such directory (yet)
+    :param attempts: stage → its attempts in order
+    :param verdicts: stage → ``verdict.json``
+    :param logs: extracts, by stage and attempt
+    :param evaluations: iteration → ``results.json`` of lm-evaluation-harness
+    :param unreadable: files whose content is no JSON object, directories that could not be read
+    :param converted: iterations converted to Hugging Face
+    :param checkpoints: iterations that have a checkpoint directory
+    :param tracked: iteration in Megatron's tracker file
+    """
+
+    run_dir: str
+    exists: bool = True
+    attempts: dict[str, list[AttemptSnapshot]] = field(default_factory=dict)
+    verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    logs: list[LogExtract] = field(default_factory=list)
+    evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+    converted: list[int] = field(default_factory=list)
+    checkpoints: list[int] = field(default_factory=list)
+    tracked: int | None = None
+
+    def records(self, stage: str) -> list[Record]:
+        """Parse a stage's logs.
+
+        :param stage: name of the stage.
+        :returns: the records of its attempts, oldest attempt first.
+        """
+        records: list[Record] = []
+        for log in self.logs:
+            if log.stage == stage:
+                parser = LogParser()
+                records += parser.feed(log.data)
+                records += parser.finish()
+        return records
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSnapshot:
+    """The run directories of a sweep at one moment."""
+
+    runs: dict[str, RunSnapshot]
+
+    def run(self, run_dir: str) -> RunSnapshot:
+        """Return a run directory's snapshot, an empty one for a directory that was not asked for."""
+        return self.runs.get(run_dir) or RunSnapshot(run_dir, exists=False)
+
+
+def snapshot_script(
+    run_dirs: Iterable[str], *, iteration_lines: int = 2000, log_tail_bytes: int | None = None
+) -> str:
+    """Write the remote command.
+
+    :param run_dirs: absolute paths of the run directories on the cluster.
+    :param iteration_lines: about how many iteration lines of each log to bring; at least 2.
+    :param log_tail_bytes: look at the last bytes of each log only: enough for a status, and quick however
+        long the logs are. None for whole logs.
+    :returns: a POSIX shell script (GNU find, grep, gzip and base64, as on any Linux login node).
+    :raises airflow_megatron.slurm.quoting.QuotingError: for a path that cannot be passed on.
+    """
+    if iteration_lines < 2:
+        raise ValueError(f"iteration_lines must be at least 2, not {iteration_lines}")
+    options = f"-v most={iteration_lines} -v tail={min(100, iteration_lines)} -v others=400 -v stride=1"
+    source = '"$log"' if log_tail_bytes is None else ""
+    tail = "" if log_tail_bytes is None else f'tail -c {int(log_tail_bytes)} "$log" | '
+    records = (VERDICT_RECORD, JOB_ID_RECORD, JOB_RECORD, EXIT_RECORD)
+    tests = [f"-name {quote(name)}" for name in (*records, "results.json")]
+    names = " -o ".join([*tests, f"-path {quote('*/' + OWNER_RECORD)}"])
+    directories = " ".join(quote_path(run_dir) for run_dir in run_dirs)
+    return f"""\
+LC_ALL=C
+export LC_ALL
+pattern={quote(RECORD_LINES_ERE)}
+thin={quote(_THIN)}
+one_run() {{
+  printf '@run %s\\n' "$1"
+  cd "$1" 2>/dev/null || {{ printf '@absent\\n'; return; }}
+  for top in .jobs eval_results; do
+    [ -d "$top" ] || continue
+    find "$top" -maxdepth 4 -type f -size -16384k \\( {names} \\) \\
+      -exec awk 'FNR == 1 {{ print "@file " FILENAME }} {{ print " " $0 }}' {{}} + ||
+      printf '@unreadable %s\\n' "$top"
+  done
+  for found in converted_hf/iter_* checkpoints/iter_*; do
+    if [ -d "$found" ]; then printf '@directory %s\\n' "$found"; fi
+  done
+  if [ -f checkpoints/{TRACKER_FILE} ]; then
+    # Megatron ends the tracker without a newline: read fills the variable and fails.
+    tracker=
+    read -r tracker <checkpoints/{TRACKER_FILE} || true
+    printf '@tracker %s\\n' "$tracker"
+  fi
+  for log in logs/*.out; do
+    [ -f "$log" ] || continue
+    printf '@log %s\\n' "$log"
+    {tail}grep -aE -e "$pattern" {source} | awk {options} "$thin"
+  done
+}}
+printf '%s\\n' {quote(_BEGIN)}
+{{
+  for run in {directories or '""'}; do
+    [ -z "$run" ] || ( one_run "$run" )
+  done
+  printf '@end\\n'
+}} | gzip -c | base64
+printf '%s\\n' {quote(_END)}
+"""
+
+
+def parse_snapshot(text: str) -> SweepSnapshot:
+    """Read the answer of :func:`snapshot_script`.
+
+    :param text: standard output of the command; lines before and after its own are ignored.
+    :returns: the snapshot.
+    :raises SnapshotError: when the answer is cut off.
+    """
+    lines = text.splitlines()
+    for mark in (_BEGIN, _END):
+        if mark not in lines:
+            raise SnapshotError(f"the cluster's answer is cut off: the line {mark!r} is missing; ask again")
+    begin, end = lines.index(_BEGIN), lines.index(_END)
+    try:
+        content = gzip.decompress(base64.b64decode("".join(lines[begin + 1 : end]), validate=True))
+    except (binascii.Error, EOFError, OSError, zlib.error) as error:
+        raise SnapshotError(f"the cluster's answer is damaged ({error}); ask again") from error
+    return _read_sections(content)
+
+
+def _read_sections(content: bytes) -> SweepSnapshot:
+    runs: dict[str, RunSnapshot] = {}
+    run: RunSnapshot | None = None
+    header: tuple[str, str] | None = None
+    body: list[bytes] = []
+    files: dict[str, str] = {}
+    complete = False
+
+    def close_section() -> None:
+        if run is None or header is None:
+            return
+        if header[0] == "file":
+            files[header[1].removeprefix("./")] = b"\n".join(body).decode("utf-8", "replace")
+        elif header[0] == "log":
+            stage, _, attempt = header[1].removeprefix("logs/").removesuffix(".out").rpartition("-")
+            if stage and attempt.isdigit():
+                run.logs.append(LogExtract(stage, int(attempt), b"\n".join([*body, b""])))
+
+    def close_run() -> None:
+        close_section()
+        if run is not None:
+            _take_files(run, files)
+            run.logs.sort(key=lambda log: (log.stage, log.attempt))
+            files.clear()
+
+    for line in content.split(b"\n"):
+        if line.startswith(b" "):
+            body.append(line[1:])
+            continue
+        if not line.startswith(b"@"):
+            continue
+        kind, _, rest = line[1:].decode("utf-8", "replace").partition(" ")
+        if kind in ("run", "end"):
+            close_run()
+            complete = kind == "end"
+            run = None if complete else runs.setdefault(rest, RunSnapshot(rest))
+        else:
+            close_section()
+            if run is not None:
+                _take_line(run, kind, rest)
+        header, body = (kind, rest), []
+    if not complete:
+        raise SnapshotError("the cluster's answer ends before its last section; ask again")
+    return SweepSnapshot(runs)
+
+
+def _take_line(run: RunSnapshot, kind: str, rest: str) -> None:
+    if kind == "absent":
+        run.exists = False
+    elif kind == "unreadable":
+        run.unreadable.append(rest)
+    elif kind == "tracker":
+        run.tracked = tracked_iteration(rest)
+    elif kind == "directory":
+        parent, _, name = rest.partition("/")
+        if parent == "checkpoints":
+            iteration = iteration_of(name)
+            if iteration is not None:
+                run.checkpoints.append(iteration)
+                run.checkpoints.sort()
+        else:
+            match = _RESULT_NAME.fullmatch(name)
+            if match is not None:
+                run.converted.append(int(match.group(1)))
+                run.converted.sort()
+
+
+def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
+    attempts: dict[tuple[str, int], dict[str, str]] = {}
+    for path, text in sorted(files.items()):
+        parts = path.split("/")
+        if parts[0] == "eval_results" and len(parts) == 3:
+            match = _RESULT_NAME.fullmatch(parts[1])
+            if match is not None:
+                _keep_object(run, run.evaluations, int(match.group(1)), path, text)
+        elif parts[0] == ".jobs" and len(parts) == 3 and parts[2] == VERDICT_RECORD:
+            _keep_object(run, run.verdicts, parts[1], path, text)
+        elif parts[0] == ".jobs" and len(parts) >= 4 and parts[2].isdigit():
+            attempts.setdefault((parts[1], int(parts[2])), {})["/".join(parts[3:])] = text
+    for (stage, number), held in sorted(attempts.items()):
+        run.attempts.setdefault(stage, []).append(
+            AttemptSnapshot(
+                number=number,
+                job_id=held.get(JOB_ID_RECORD, "").strip() or None,
+                started=OWNER_RECORD in held or EXIT_RECORD in held,
+                job=read_object(held.get(JOB_RECORD)),
+                exit=ExitRecord.from_json(read_object(held.get(EXIT_RECORD))),
+            )
+        )
+
+
+def _keep_object(run: RunSnapshot, into: dict[Any, dict[str, Any]], key: Any, path: str, text: str) -> None:
+    value = read_object(text)
+    if value is None:
+        run.unreadable.append(path)
+    else:
+        into[key] = value

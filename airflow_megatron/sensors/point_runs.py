@@ -1,0 +1,52 @@
+"""Sensor for the runs of a point DAG."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator
+
+from airflow_megatron.operators.point_runs import runs_without_scheduler
+from airflow_megatron.triggers.point_runs import ENDED, PointRunsTrigger, count_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+
+class PointRunsSensor(BaseSensorOperator):
+    """Wait until the runs of all points have ended, well or not.
+
+    :param point_dag_id: the point DAG
+    :param runs: point → run id (templated)
+    :param poll_interval: seconds between two looks
+    """
+
+    template_fields: Sequence[str] = ("runs",)
+    ui_color = "#f3ecd9"
+
+    def __init__(
+        self, *, point_dag_id: str, runs: Mapping[str, str] | str, poll_interval: float = 15.0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.point_dag_id = point_dag_id
+        self.runs = runs
+        self.poll_interval = poll_interval
+
+    def execute(self, context: Context) -> None:
+        """Wait, unless all have ended already."""
+        if runs_without_scheduler():
+            return  # the launching task has worked them itself
+        run_ids = list(self.runs.values())  # type: ignore[union-attr]
+        if count_runs(self.point_dag_id, run_ids, ENDED) < len(run_ids):
+            self.defer(
+                trigger=PointRunsTrigger(
+                    dag_id=self.point_dag_id, run_ids=run_ids, poll_interval=self.poll_interval
+                ),
+                method_name="execute_complete",
+            )
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
+        """End; whether the points succeeded is the report's matter."""
+        self.log.info("all %d points have ended", event["ended"])

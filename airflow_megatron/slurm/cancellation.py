@@ -1,0 +1,64 @@
+"""Cancelling our own jobs, and nobody else's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_megatron.slurm.framing import framed, here_document, unframed
+from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.quoting import checked_job_id, checked_job_name
+from airflow_megatron.slurm.shell_files import shell_file
+from airflow_megatron.slurm.submission import slurm_functions
+from airflow_megatron.slurm.transport import CommandResult, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class CancelOutcome:
+    """What became of a request to cancel.
+
+    :param cancelled: ids for which scancel was called.
+    :param absent: ids that are not in the queue under the given name: ended, or another job has the id now.
+    :param message: what scancel complained about.
+    """
+
+    cancelled: tuple[str, ...]
+    absent: tuple[str, ...]
+    message: str = ""
+
+
+def cancel_script(jobs: Sequence[tuple[str, str]], commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
+    """Return the remote script that cancels *jobs*, pairs of job id and exact job name.
+
+    A job id can be used again by Slurm, so only a job that still has the name is cancelled.
+    """
+    wanted = "\n".join(f"{checked_job_id(job_id)}|{checked_job_name(name)}" for job_id, name in jobs)
+    return framed(
+        f"{slurm_functions(commands)}\n"
+        f"am_wanted() {{\n  cat {here_document(wanted)}}}\n"
+        f"am_scancel_ids() {{ xargs -n 500 {commands.command('scancel')}; }}\n"
+        f"{shell_file('cancel')}"
+    )
+
+
+def parse_cancel(jobs: Sequence[tuple[str, str]], result: CommandResult) -> CancelOutcome:
+    """Return what a cancelling script did.
+
+    :raises TransportError: if the queue could not be read or the answer is not whole; cancelling again is
+        safe.
+    """
+    cancelled: list[str] = []
+    messages: list[str] = []
+    for line in unframed(result):
+        word, _, rest = line.partition(" ")
+        if word == "failed":
+            raise TransportError(f"squeue could not be asked which jobs to cancel: {rest}")
+        if word == "cancelled":
+            cancelled.append(rest.strip())
+        elif word == "scancel" and rest.strip():
+            messages.append(rest.strip())
+    absent = tuple(job_id for job_id, _ in jobs if job_id not in cancelled)
+    return CancelOutcome(tuple(cancelled), absent, "; ".join(messages))

@@ -1,0 +1,195 @@
+"""The sbatch script of an attempt, rendered from the templates in ``sbatch/``."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+import jinja2
+
+from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
+from airflow_megatron.slurm.quoting import MAX_JOB_NAME_LENGTH, quote
+from airflow_megatron.slurm.submission import Attempt
+from airflow_megatron.spec.expressions import script_environment
+from airflow_megatron.spec.quantities import slurm_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.jobs import Job
+
+DEFAULT_SIGNAL_BEFORE_S = 120
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+class JobScriptError(ValueError):
+    """A job script that cannot be rendered."""
+
+
+def attempt_of(job: Job, number: int) -> Attempt:
+    """Return the attempt ``number`` of a job.
+
+    Its Slurm name ends in a digest of the stage's directory, so that two checkouts of one sweep on one cluster never
+    take each other's jobs for their own.
+    """
+    suffix = f".a{number}.{hashlib.sha256(job.stage_dir.encode()).hexdigest()[:6]}"
+    name = re.sub(r"[^A-Za-z0-9._=+:@-]", "_", job.name)
+    if len(name) + len(suffix) > MAX_JOB_NAME_LENGTH:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[: MAX_JOB_NAME_LENGTH - len(suffix) - 9]}-{digest}"
+    return Attempt(name + suffix, job.stage_dir, number)
+
+
+def render_job_script(
+    job: Job,
+    cluster: ClusterProfile,
+    number: int,
+    templates: Path,
+    *,
+    branch_arguments: Sequence[str] = (),
+    exclude: Iterable[str] = (),
+) -> str:
+    """Render the script of an attempt.
+
+    :param job: the job, its command filled in
+    :param number: the attempt, from 1
+    :param templates: folder of the templates
+    :param branch_arguments: appended to the command while the branch has no checkpoint of its own
+    :param exclude: nodes to keep off, besides the spec's own
+    :raises JobScriptError: when the template is missing or reads a name that does not exist
+    """
+    environment = script_environment(templates)
+    environment.filters["quote"] = _quoted
+    environment.filters["words"] = _words
+    name = job.template or f"{'train' if job.kind == 'train' else 'command'}.sbatch.j2"
+    attempt = attempt_of(job, number)
+    processes = _count(job.slurm.nodes) * _count(job.slurm.gpus_per_node) if job.kind == "train" else 1
+    try:
+        return environment.get_template(name).render(
+            job=job,
+            cluster=cluster,
+            attempt=attempt,
+            number=number,
+            directives=_directives(job, cluster, attempt, number, exclude),
+            prologue=job_prologue(attempt.directory),
+            epilogue=job_epilogue(),
+            env=_environment(job, cluster),
+            command=job.command,
+            branch_arguments=tuple(branch_arguments),
+            launcher=_launcher(job, cluster, processes),
+            processes=processes,
+            nodes=_count(job.slurm.nodes),
+        )
+    except jinja2.TemplateNotFound as error:
+        raise JobScriptError(f"there is no sbatch template {error.name} in {templates}") from error
+    except jinja2.TemplateError as error:
+        raise JobScriptError(f"{templates / name}: {error.message}") from error
+
+
+def _directives(
+    job: Job, cluster: ClusterProfile, attempt: Attempt, number: int, exclude: Iterable[str]
+) -> list[str]:
+    slurm = job.slurm
+    options: dict[str, object] = {
+        "job-name": attempt.job_name,
+        "output": job.log_file(number).replace("%", "%%"),
+        "open-mode": "append",
+        "chdir": job.run_dir,
+        "nodes": _count(slurm.nodes),
+    }
+    processes_per_node = _count(slurm.gpus_per_node) if job.kind == "train" else 1
+    if _one_task_per_process(cluster, job):
+        options["ntasks-per-node"] = processes_per_node
+    else:
+        options["ntasks-per-node"] = 1
+    if slurm.cpus_per_task:
+        tasks = 1 if _one_task_per_process(cluster, job) else processes_per_node
+        options["cpus-per-task"] = _count(slurm.cpus_per_task) * tasks
+    if slurm.gpus_per_node and cluster.gpu_option != "none":
+        gpus = slurm.gpus_per_node
+        options[cluster.gpu_option] = f"gpu:{gpus}" if cluster.gpu_option == "gres" else gpus
+    if slurm.time:
+        options["time"] = slurm_time(int(slurm.time))
+        if job.kind == "train":
+            before = slurm.signal_before or min(DEFAULT_SIGNAL_BEFORE_S, int(slurm.time) // 4)
+            # a launcher under srun gets the signal from Slurm itself, one in the batch shell from the script's trap
+            options["signal"] = f"{'' if _uses_srun(cluster, job) else 'B:'}TERM@{before}"
+    for name in ("mem", "partition", "account", "qos", "constraint", "reservation"):
+        options[name] = getattr(slurm, name)
+    excluded = ",".join([*([slurm.exclude] if slurm.exclude else []), *exclude])
+    options["exclude"] = excluded or None
+    lines = [
+        f"--{name}={quote(_one_line(name, value))}" for name, value in options.items() if value is not None
+    ]
+    return lines + [_one_line("options", option) for option in slurm.options]
+
+
+def _count(value: int | str | None) -> int:
+    """Return a resolved resource, one when it is not given."""
+    return int(value or 1)
+
+
+def _uses_srun(cluster: ClusterProfile, job: Job) -> bool:
+    return job.kind == "train" and (cluster.launcher == "srun" or _count(job.slurm.nodes) > 1)
+
+
+def _one_task_per_process(cluster: ClusterProfile, job: Job) -> bool:
+    return job.kind == "train" and cluster.launcher == "srun"
+
+
+def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
+    """Return the words before the command: srun, container, torchrun; ``$`` variables are set by the template."""
+    words: list[str] = []
+    nodes = _count(job.slurm.nodes)
+    container = cluster.container
+    direct = processes == 1 and not (container and container.runtime == "pyxis")
+    if not direct and (_uses_srun(cluster, job) or (container and container.runtime == "pyxis")):
+        words += ["srun", "--kill-on-bad-exit=1"]
+        if container and container.runtime == "pyxis":
+            words += [f"--container-image={container.image}", *container.options]
+            words += [f"--container-mounts={','.join(container.binds)}"] if container.binds else []
+    if container and container.runtime != "pyxis":
+        words += [container.runtime, "exec", "--nv", *container.options]
+        words += [word for bind in container.binds for word in ("--bind", bind)]
+        words.append(container.image)
+    if processes > 1 and cluster.launcher == "torchrun":
+        words += [
+            cluster.python,
+            "-m",
+            "torch.distributed.run",
+            f"--nproc-per-node={_count(job.slurm.gpus_per_node)}",
+        ]
+        words += [f"--nnodes={nodes}"] if nodes > 1 else ["--standalone"]
+    return words
+
+
+def _environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
+    env: dict[str, str] = {key: str(value) for key, value in cluster.env.items()}
+    trainer = cluster.trainers.get(job.trainer)
+    if trainer:
+        env |= {key: str(value) for key, value in trainer.env.items()}
+    env |= job.env
+    for name in env:
+        if not _ENV_NAME.match(name):
+            raise JobScriptError(
+                f"{name!r} cannot be the name of an environment variable; use letters, digits and '_'"
+            )
+    return env
+
+
+def _one_line(name: str, value: object) -> str:
+    text = str(value)
+    if any(ord(character) < 32 for character in text):
+        raise JobScriptError(f"slurm.{name} {text!r} holds a control character; an #SBATCH line cannot")
+    return text
+
+
+def _quoted(value: object) -> str:
+    return quote(str(value))
+
+
+def _words(values: Iterable[object]) -> str:
+    return " ".join(quote(str(value)) for value in values)

@@ -1,0 +1,160 @@
+"""What a watcher asks about one job, and what one poll found out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.slurm.quoting import checked_job_id, checked_job_name, checked_path, quote_glob
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.slurm.states import JobState
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What to look at for one job. Every part is optional: a sensor may watch files alone.
+
+    :param key: the watcher's own name for it; unique in one poll.
+    :param job_id: Slurm job id.
+    :param job_name: exact Slurm job name; a row of *job_id* with another name is a recycled id and not
+        reported, and without *job_id* the queue is searched by name.
+    :param attempt_dir: the attempt's directory: its ``exit.json`` and ``run/job_id`` are read.
+    :param checkpoint_dir: Megatron's ``--save`` directory: tracker file and the sizes of all ``iter_*`` files
+        are read.
+    :param log_file: read from *log_offset* on.
+    :param log_offset: bytes of the log already seen.
+    :param read_files: small text files, sent whole (up to 64 KiB) at each poll.
+    :param check_files: paths of which only the existence is asked.
+    :param globs: absolute path patterns (``*``, ``?``, ``[…]``) to expand.
+    """
+
+    key: str
+    job_id: str | None = None
+    job_name: str | None = None
+    attempt_dir: str | None = None
+    checkpoint_dir: str | None = None
+    log_file: str | None = None
+    log_offset: int = 0
+    read_files: tuple[str, ...] = ()
+    check_files: tuple[str, ...] = ()
+    globs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be asked for safely."""
+        if self.job_id is not None:
+            checked_job_id(self.job_id)
+        if self.job_name is not None:
+            checked_job_name(self.job_name)
+        for path in (
+            self.attempt_dir,
+            self.checkpoint_dir,
+            self.log_file,
+            *self.read_files,
+            *self.check_files,
+        ):
+            if path is not None:
+                checked_path(path)
+        for pattern in self.globs:
+            quote_glob(pattern)
+        if self.log_offset < 0:
+            raise ValueError(f"log_offset must not be negative, got {self.log_offset}")
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """One line of ``squeue``; recently ended jobs are in it too, with their final state.
+
+    :param submitted: Unix time, None when Slurm does not say; *started*, *ended* likewise (*ended* of a
+        running job is the walltime limit).
+    """
+
+    job_id: str
+    name: str
+    state: JobState
+    reason: str = ""
+    node_list: str = ""
+    node_count: int = 0
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class AccountingRow:
+    """One allocation line of ``sacct -X``.
+
+    :param state_text: as printed, for example ``CANCELLED by 1000``.
+    :param exit_code: first number of ``ExitCode``.
+    :param exit_signal: second number: the signal that ended the script, 0 for none.
+    """
+
+    job_id: str
+    name: str
+    state: JobState
+    state_text: str
+    exit_code: int
+    exit_signal: int
+    node_list: str = ""
+    node_count: int = 0
+    submitted: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    elapsed: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """Polls have failed since *since* (Unix time of this machine), the last time because of *reason*."""
+
+    since: float
+    reason: str
+    failures: int
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one poll found for one :class:`Watch`. A failed question leaves its flag False and says nothing
+    else.
+
+    :param time: Unix time on the login node (of this machine when unreachable).
+    :param queue: squeue's row; None with *queue_ok* means: not in the queue.
+    :param queue_ok: whether squeue answered.
+    :param accounting: sacct's row; asked for only when the queue has no row or an ended one.
+    :param accounting_ok: whether sacct answered, or did not need to be asked.
+    :param accounting_enabled: False where the site keeps no accounting.
+    :param exit: ``exit.json`` of the attempt, if the watched job wrote it.
+    :param owner_job_id: the job that runs the attempt (``run/job_id``).
+    :param tracker: content of ``latest_checkpointed_iteration.txt``.
+    :param checkpoint_files: ``iter_*`` directory name → file path in it → bytes.
+    :param log_offset: where *log_chunk* begins.
+    :param log_chunk: new bytes of the log, at most 64 KiB a poll.
+    :param log_size: bytes the log has now, None when it does not exist.
+    :param files: ``read_files`` → text, None when absent.
+    :param existing: ``check_files`` → whether it exists.
+    :param matches: ``globs`` → paths found.
+    :param unreachable: set when this tick could not ask at all.
+    :param errors: what Slurm's commands complained about, for the log.
+    """
+
+    time: float
+    queue: QueueRow | None = None
+    queue_ok: bool = False
+    accounting: AccountingRow | None = None
+    accounting_ok: bool = False
+    accounting_enabled: bool = True
+    exit: Mapping[str, Any] | None = None
+    owner_job_id: str | None = None
+    tracker: str | None = None
+    checkpoint_files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    log_offset: int = 0
+    log_chunk: bytes = b""
+    log_size: int | None = None
+    files: Mapping[str, str | None] = field(default_factory=dict)
+    existing: Mapping[str, bool] = field(default_factory=dict)
+    matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unreachable: Unreachable | None = None
+    errors: tuple[str, ...] = ()

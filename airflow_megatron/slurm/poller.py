@@ -1,0 +1,340 @@
+"""One poll loop per cluster, shared by every watcher of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+import time
+import weakref
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_megatron.slurm.observation import Observation, Unreachable, Watch
+from airflow_megatron.slurm.polling import LOG_BYTES_PER_JOB, LOG_BYTES_PER_POLL, parse_poll, poll_script
+from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
+    from airflow_megatron.slurm.transport import Transport
+
+log = logging.getLogger(__name__)
+
+DEBOUNCE_S = 0.3
+"""How long a newcomer's poll waits for others that arrive with it."""
+
+MAX_BACKOFF_S = 60.0
+LINGER_S = 30.0
+"""How long the connection is kept without watchers: a stage's successor often comes within seconds."""
+
+
+@dataclass
+class PollerStats:
+    """Counters since the poller was made.
+
+    :param ticks: polls begun.
+    :param commands: remote commands run, successful or not.
+    :param reconnects: transports opened after the first.
+    :param failures: polls that failed.
+    :param last_duration: seconds that the last successful poll took.
+    :param last_script_bytes: size of the last script sent.
+    """
+
+    ticks: int = 0
+    commands: int = 0
+    reconnects: int = 0
+    failures: int = 0
+    last_duration: float = 0.0
+    last_script_bytes: int = 0
+
+
+class Subscription:
+    """A watcher's end: an async iterator of observations that always yields the newest one.
+
+    A watcher that is slow misses observations but no log bytes: the log's offset moves on only when an
+    observation is taken. Use it as an async context manager, or call :meth:`close`.
+    """
+
+    def __init__(self, poller: Poller, watch: Watch, key: str) -> None:
+        self._poller = poller
+        self._key = key
+        self._watch = watch
+        self._version = 0
+        self._newest: Observation | None = None
+        self._arrived = asyncio.Event()
+        self._closed = False
+
+    @property
+    def watch(self) -> Watch:
+        """What is watched now."""
+        return self._watch
+
+    def update(self, **changes: Any) -> None:
+        """Change what is watched (fields of :class:`Watch`); an observation of the former watch is dropped.
+
+        :param changes: for example ``job_id="8", log_file=…, log_offset=0`` for a new attempt.
+        """
+        self._watch = replace(self._watch, **changes)
+        self._version += 1
+        self._newest = None
+        self._arrived.clear()
+        self._poller.wake()
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Observation:
+        """Return the newest observation not seen yet; cancelling the wait loses nothing."""
+        while self._newest is None:
+            if self._closed:
+                raise StopAsyncIteration
+            self._arrived.clear()
+            await self._arrived.wait()
+        observation, self._newest = self._newest, None
+        if observation.log_chunk:
+            self._watch = replace(self._watch, log_offset=observation.log_offset + len(observation.log_chunk))
+        return observation
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching; closing twice does no harm."""
+        if not self._closed:
+            self._closed = True
+            self._arrived.set()
+            self._poller.unsubscribe(self)
+
+    @property
+    def key(self) -> str:
+        """The subscription's own key in a poll."""
+        return self._key
+
+    @property
+    def version(self) -> int:
+        """Grows with every :meth:`update`."""
+        return self._version
+
+    def deliver(self, observation: Observation, version: int) -> None:
+        """Hand over what a poll found; for the poller.
+
+        :param observation: the newest one.
+        :param version: the subscription's version when the poll was begun.
+        """
+        if version != self._version or self._closed:
+            return
+        # Bytes taken while this poll was under way are in it again.
+        seen = self._watch.log_offset - observation.log_offset
+        if seen > 0 and observation.log_chunk:
+            observation = replace(
+                observation, log_offset=self._watch.log_offset, log_chunk=observation.log_chunk[seen:]
+            )
+        self._newest = observation
+        self._arrived.set()
+
+
+class Poller:
+    """Asks one cluster once per tick on behalf of all its watchers.
+
+    Lives in one event loop; :meth:`shared` gives the one for a key. A failed poll changes nothing: the loop
+    reconnects with growing, jittered pauses for as long as somebody watches, and tells the watchers since
+    when and why.
+    """
+
+    _by_loop: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Poller]]] = (
+        weakref.WeakKeyDictionary()
+    )
+
+    def __init__(
+        self,
+        transport_factory: Callable[[], Awaitable[Transport]],
+        *,
+        interval: float,
+        commands: SlurmCommands = DEFAULT_COMMANDS,
+        command_timeout: float = 60.0,
+        name: str = "",
+    ) -> None:
+        """Make a poller; it starts with its first watcher.
+
+        :param transport_factory: opens a connection to the login node.
+        :param interval: seconds from the end of one poll to the next.
+        :param commands: how Slurm's commands are called there.
+        :param command_timeout: seconds a poll may take.
+        :param name: for log messages.
+        """
+        self.interval = interval
+        self.stats = PollerStats()
+        self._factory = transport_factory
+        self._commands = commands
+        self._command_timeout = command_timeout
+        self._name = name
+        self._subscriptions: dict[str, Subscription] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._transport: Transport | None = None
+        self._opened = 0
+        self._unreachable: Unreachable | None = None
+        self._next_key = 0
+
+    @classmethod
+    def shared(
+        cls,
+        key: Hashable,
+        transport_factory: Callable[[], Awaitable[Transport]],
+        *,
+        interval: float,
+        commands: SlurmCommands = DEFAULT_COMMANDS,
+        command_timeout: float = 60.0,
+    ) -> Poller:
+        """Return the running event loop's poller for *key*, made at the first call.
+
+        :param key: what identifies the connection, for example its id and the slurm_bin directory.
+        :param transport_factory: used by the first caller's poller only.
+        :param interval: the shortest one asked for so far counts.
+        :param commands: as *transport_factory*.
+        :param command_timeout: as *transport_factory*.
+        """
+        pollers = cls._by_loop.setdefault(asyncio.get_running_loop(), {})
+        poller = pollers.get(key)
+        if poller is None:
+            poller = pollers[key] = cls(
+                transport_factory,
+                interval=interval,
+                commands=commands,
+                command_timeout=command_timeout,
+                name=str(key),
+            )
+        poller.interval = min(poller.interval, interval)
+        return poller
+
+    @property
+    def unreachable(self) -> Unreachable | None:
+        """Since when and why polls fail, None while they succeed."""
+        return self._unreachable
+
+    def subscribe(self, watch: Watch) -> Subscription:
+        """Watch a job from now on; the first observation comes without waiting for the next tick."""
+        self._next_key += 1
+        subscription = Subscription(self, watch, str(self._next_key))
+        self._subscriptions[subscription.key] = subscription
+        if self._unreachable is not None:
+            subscription.deliver(self._nothing(), subscription.version)
+        if self._task is None:
+            # An empty context: log lines of the loop must not land in the task log of the first watcher.
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name=f"slurm-poller {self._name}", context=contextvars.Context()
+            )
+        self.wake()
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Forget a watcher."""
+        self._subscriptions.pop(subscription.key, None)
+
+    def wake(self) -> None:
+        """Poll soon: something new is to be watched."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            idle_since: float | None = None
+            while True:
+                if self._subscriptions:
+                    idle_since = None
+                    await self._tick()
+                else:
+                    idle_since = idle_since or time.monotonic()
+                    if time.monotonic() - idle_since > LINGER_S:
+                        return
+                await self._pause()
+        finally:
+            # From here on a newcomer starts a loop of its own.
+            self._task = None
+            transport, self._transport = self._transport, None
+            if transport is not None:
+                await self._close(transport)
+
+    async def _pause(self) -> None:
+        if self._unreachable is not None:
+            # Newcomers do not hurry a cluster that does not answer.
+            await asyncio.sleep(
+                min(MAX_BACKOFF_S, 2.0**self._unreachable.failures * random.uniform(0.5, 1.5))
+            )
+            return
+        try:
+            # not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event
+            async with asyncio.timeout(self.interval):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(min(DEBOUNCE_S, self.interval))
+
+    async def _tick(self) -> None:
+        self._wake.clear()
+        self.stats.ticks += 1
+        subscriptions = self._in_turn()
+        versions = [subscription.version for subscription in subscriptions]
+        watches = [replace(subscription.watch, key=subscription.key) for subscription in subscriptions]
+        began = time.monotonic()
+        try:
+            observations = await self._poll(watches)
+        except (
+            Exception
+        ) as error:  # whatever it is, the next poll may succeed: nobody's job is given up for it
+            await self._failed(error)
+            for subscription, version in zip(subscriptions, versions, strict=True):
+                subscription.deliver(self._nothing(subscription.watch.log_offset), version)
+            return
+        self.stats.last_duration = time.monotonic() - began
+        if self._unreachable is not None:
+            log.info("%s answers again after %d failed polls", self._name, self._unreachable.failures)
+            self._unreachable = None
+        for subscription, version in zip(subscriptions, versions, strict=True):
+            subscription.deliver(observations[subscription.key], version)
+
+    def _in_turn(self) -> list[Subscription]:
+        """Return all subscriptions, each tick beginning with others: a poll sends a limited amount of log."""
+        subscriptions = list(self._subscriptions.values())
+        first = self.stats.ticks * (LOG_BYTES_PER_POLL // LOG_BYTES_PER_JOB) % max(len(subscriptions), 1)
+        return subscriptions[first:] + subscriptions[:first]
+
+    async def _poll(self, watches: list[Watch]) -> dict[str, Observation]:
+        # Thousands of watches make a script of several 100 kB: not in the event loop's time.
+        script = await asyncio.to_thread(poll_script, watches, self._commands)
+        self.stats.last_script_bytes = len(script)
+        if self._transport is None:
+            self._transport = await self._factory()
+            self.stats.reconnects += self._opened > 0
+            self._opened += 1
+        self.stats.commands += 1
+        result = await self._transport.run(script, timeout=self._command_timeout)
+        return await asyncio.to_thread(parse_poll, watches, result)
+
+    async def _failed(self, error: Exception) -> None:
+        self.stats.failures += 1
+        reason = str(error) or type(error).__name__
+        before = self._unreachable
+        self._unreachable = Unreachable(
+            since=before.since if before else time.time(),
+            reason=reason,
+            failures=before.failures + 1 if before else 1,
+        )
+        if before is None or before.reason != reason:
+            log.warning("%s cannot be polled: %s", self._name, reason)
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await self._close(transport)
+
+    async def _close(self, transport: Transport) -> None:
+        try:
+            await transport.close()
+        except Exception:
+            log.debug("closing the connection to %s failed", self._name, exc_info=True)
+
+    def _nothing(self, log_offset: int = 0) -> Observation:
+        return Observation(time=time.time(), unreachable=self._unreachable, log_offset=log_offset)

@@ -1,0 +1,397 @@
+"""One poll of a cluster: the remote script for any number of watches, and the reading of its answer.
+
+The script asks squeue once (``-t all``: jobs that ended within Slurm's MinJobAge are in it with their final
+state), asks sacct only about watched jobs that the queue does not have or has as ended, reads the one-line
+files with shell built-ins (no process per job), lists all checkpoint directories with one ``find``, and sends
+new log bytes as one base64 stream.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.slurm.framing import framed, here_document, unframed
+from airflow_megatron.slurm.observation import AccountingRow, Observation, QueueRow, Watch
+from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.quoting import quote, quote_glob
+from airflow_megatron.slurm.records import EXIT_RECORD, OWNER_RECORD, read_object
+from airflow_megatron.slurm.shell_files import shell_file
+from airflow_megatron.slurm.states import JobState, parse_state
+from airflow_megatron.slurm.submission import slurm_functions
+from airflow_megatron.slurm.transport import CommandResult, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+LOG_BYTES_PER_JOB = 64 * 1024
+LOG_BYTES_PER_POLL = 4 * 1024 * 1024
+ACCOUNTING_CHUNK = 500
+"""Ids in one sacct call: slurmdbd answers long lists slowly (Parsl issue 3814)."""
+
+TRACKER = "latest_checkpointed_iteration.txt"
+
+_QUEUE_FORMAT = "%i|%T|%V|%S|%e|%D|%N|%r|%j"
+_ACCOUNTING_FORMAT = (
+    "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,ElapsedRaw,NNodes,NodeList,Reason,JobName"
+)
+_ENDED_STATES = "|".join(state.value for state in JobState if state.ended)
+_DECIMAL = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
+_STREAM_RECORD = re.compile(rb"F (\d+) (\d+) (\d+) (\d+)\n")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The questions of one poll, each asked once however many watches want the answer."""
+
+    job_ids: tuple[str, ...]
+    one_liners: tuple[str, ...]
+    checkpoint_dirs: tuple[str, ...]
+    streams: tuple[tuple[str, int], ...]
+    checks: tuple[str, ...]
+    globs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, watches: Sequence[Watch]) -> _Plan:
+        logs = [(watch.log_file, watch.log_offset) for watch in watches if watch.log_file]
+        small = [(path, 0) for watch in watches for path in watch.read_files]
+        return cls(
+            job_ids=_unique(watch.job_id for watch in watches),
+            one_liners=_unique(path for watch in watches for path in _one_liners(watch)),
+            checkpoint_dirs=_unique(
+                watch.checkpoint_dir.rstrip("/") for watch in watches if watch.checkpoint_dir
+            ),
+            streams=tuple(dict.fromkeys((*small, *logs))),
+            checks=_unique(path for watch in watches for path in watch.check_files),
+            globs=_unique(pattern for watch in watches for pattern in watch.globs),
+        )
+
+
+def _unique(values: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for value in values if value is not None))
+
+
+def _exit_file(attempt_dir: str) -> str:
+    return f"{attempt_dir.rstrip('/')}/{EXIT_RECORD}"
+
+
+def _owner_file(attempt_dir: str) -> str:
+    return f"{attempt_dir.rstrip('/')}/{OWNER_RECORD}"
+
+
+def _tracker_file(checkpoint_dir: str) -> str:
+    return f"{checkpoint_dir.rstrip('/')}/{TRACKER}"
+
+
+def _one_liners(watch: Watch) -> tuple[str, ...]:
+    files: tuple[str, ...] = ()
+    if watch.attempt_dir is not None:
+        files = (_exit_file(watch.attempt_dir), _owner_file(watch.attempt_dir))
+    if watch.checkpoint_dir is not None:
+        files = (*files, _tracker_file(watch.checkpoint_dir))
+    return files
+
+
+def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
+    """Return the remote script that answers all *watches* at once.
+
+    :param watches: any number; equal questions are asked once. Order matters to :func:`parse_poll`, which
+        must be given the same.
+    :param commands: how Slurm's commands are called on this cluster.
+    """
+    plan = _Plan.of(watches)
+    root = _common_root(
+        (*plan.one_liners, *plan.checkpoint_dirs, *plan.checks, *(path for path, _ in plan.streams))
+    )
+
+    def words(paths: Iterable[str]) -> str:
+        return " ".join(quote(path.removeprefix(root)) for path in paths)
+
+    parts = [
+        f"am_root={quote(root)}\nexport am_root",
+        slurm_functions(commands),
+        shell_file("poll"),
+        "printf 'now %s\\n' \"$(date +%s.%N)\"",
+    ]
+    if any(watch.job_id or watch.job_name for watch in watches):
+        parts.append(f"am_queue {quote(_QUEUE_FORMAT)}")
+    if plan.job_ids:
+        ids = " ".join(plan.job_ids)
+        parts.append(f"am_accounting {_ACCOUNTING_FORMAT} {ACCOUNTING_CHUNK} {quote(_ENDED_STATES)} {ids}")
+    if plan.one_liners:
+        parts.append(f"am_one_liners {words(plan.one_liners)}")
+    if plan.checkpoint_dirs:
+        parts.append(f"am_checkpoints {words(plan.checkpoint_dirs)}")
+    if plan.checks:
+        parts.append(f"am_checks {words(plan.checks)}")
+    if plan.streams:
+        listing = "\n".join(f"{offset}\t{path.removeprefix(root)}" for path, offset in plan.streams)
+        parts.append(f"am_stream_list() {{\n  cat {here_document(listing)}}}")
+        parts.append(f"am_streams {LOG_BYTES_PER_JOB} {LOG_BYTES_PER_POLL}")
+    parts += [f"am_matches {index} {quote_glob(pattern)}" for index, pattern in enumerate(plan.globs)]
+    return framed("\n".join(parts))
+
+
+def _common_root(paths: Sequence[str]) -> str:
+    """Return the text that all paths begin with: it is sent once."""
+    if len(paths) < 2:
+        return ""
+    first, last = min(paths), max(paths)
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return first[:length]
+
+
+@dataclass
+class _Answer:
+    """What the script printed, by section."""
+
+    time: float
+    queue: dict[str, QueueRow]
+    queue_by_name: dict[str, QueueRow]
+    queue_ok: bool
+    accounting: dict[str, AccountingRow]
+    accounting_ok: bool
+    accounting_enabled: bool
+    one_liners: dict[int, str]
+    checkpoints: dict[str, dict[str, dict[str, int]]]
+    existing: set[int]
+    stream: bytes
+    matches: dict[int, list[str]]
+    errors: list[str]
+
+
+def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Observation]:
+    """Return what the poll found for each watch, by its key.
+
+    :param watches: the ones the script was made for, in the same order.
+    :raises TransportError: if the answer is not whole.
+    """
+    plan = _Plan.of(watches)
+    try:
+        answer = _read_answer(unframed(result))
+    except (ValueError, KeyError) as error:
+        raise TransportError(f"the poll's answer is damaged: {error}") from error
+    lines = {path: answer.one_liners[i] for i, path in enumerate(plan.one_liners) if i in answer.one_liners}
+    streams = _read_streams(answer.stream, plan.streams)
+    existing = {path: i in answer.existing for i, path in enumerate(plan.checks)}
+    matches = {pattern: tuple(answer.matches.get(i, ())) for i, pattern in enumerate(plan.globs)}
+    return {watch.key: _observe(watch, answer, lines, streams, existing, matches) for watch in watches}
+
+
+def _observe(
+    watch: Watch,
+    answer: _Answer,
+    lines: Mapping[str, str],
+    streams: Mapping[tuple[str, int], tuple[int, bytes]],
+    existing: Mapping[str, bool],
+    matches: Mapping[str, tuple[str, ...]],
+) -> Observation:
+    queue = answer.queue.get(watch.job_id) if watch.job_id else answer.queue_by_name.get(watch.job_name or "")
+    accounting = answer.accounting.get(watch.job_id or (queue.job_id if queue else ""))
+    if watch.job_name is not None:
+        # Slurm starts its ids again from FirstJobId: a row with another name belongs to another job.
+        queue = queue if queue and queue.name == watch.job_name else None
+        accounting = accounting if accounting and accounting.name == watch.job_name else None
+    queue_active = queue is not None and not queue.state.ended
+    observation = Observation(
+        time=answer.time,
+        queue=queue,
+        queue_ok=answer.queue_ok,
+        accounting=accounting,
+        accounting_ok=answer.queue_ok and (queue_active or answer.accounting_ok),
+        accounting_enabled=answer.accounting_enabled,
+        files={path: _text(streams.get((path, 0))) for path in watch.read_files},
+        existing={path: existing[path] for path in watch.check_files},
+        matches={pattern: matches[pattern] for pattern in watch.globs},
+        log_offset=watch.log_offset,
+        errors=tuple(answer.errors),
+    )
+    if watch.attempt_dir is not None:
+        observation = replace(
+            observation,
+            exit=_exit_record(lines.get(_exit_file(watch.attempt_dir)), watch.job_id),
+            owner_job_id=lines.get(_owner_file(watch.attempt_dir)) or None,
+        )
+    if watch.checkpoint_dir is not None:
+        observation = replace(
+            observation,
+            tracker=lines.get(_tracker_file(watch.checkpoint_dir)),
+            checkpoint_files=answer.checkpoints.get(watch.checkpoint_dir.rstrip("/"), {}),
+        )
+    if watch.log_file is not None and (found := streams.get((watch.log_file, watch.log_offset))) is not None:
+        observation = replace(observation, log_size=found[0], log_chunk=found[1])
+    return observation
+
+
+def _exit_record(text: str | None, job_id: str | None) -> dict[str, Any] | None:
+    """Return ``exit.json`` unless it tells of another job: the attempt's owner, when a duplicate is watched."""
+    record = read_object(text)
+    if (
+        record is not None
+        and job_id is not None
+        and job_id.isdecimal()
+        and record.get("job_id", job_id) != job_id
+    ):
+        return None
+    return record
+
+
+def _text(found: tuple[int, bytes] | None) -> str | None:
+    return None if found is None else found[1].decode(errors="replace")
+
+
+def _read_answer(lines: Sequence[str]) -> _Answer:
+    answer = _Answer(0.0, {}, {}, False, {}, True, True, {}, {}, set(), b"", {}, [])
+    queue_lines: list[str] = []
+    accounting_lines: list[str] = []
+    stream_lines: list[str] = []
+    files: dict[str, int] = {}
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        match word:
+            case "now":
+                answer.time = _number(rest) or 0.0
+            case "Q":
+                queue_lines.append(rest)
+            case "queue_status":
+                _read_queue(answer, queue_lines, succeeded=rest == "0")
+            case "A":
+                accounting_lines.append(rest)
+            case "accounting_status":
+                _read_accounting(answer, accounting_lines, succeeded=rest == "0")
+                accounting_lines = []
+            case "L":
+                index, _, text = rest.partition(" ")
+                answer.one_liners[int(index)] = text.strip()
+            case "D":
+                directory, _, name = rest.rpartition("/")
+                files = answer.checkpoints.setdefault(directory, {}).setdefault(name, {})
+            case "C":
+                size, _, name = rest.partition(" ")
+                files[name] = int(size)
+            case "E":
+                answer.existing.add(int(rest))
+            case "S":
+                stream_lines.append(rest)
+            case "G":
+                index, _, path = rest.partition(" ")
+                answer.matches.setdefault(int(index), []).append(path)
+            case _:
+                pass  # a stray line of a background process of the login shell
+    if not answer.time:
+        raise ValueError("it holds no time; something printed into it")
+    answer.stream = base64.b64decode("".join(stream_lines), validate=True)
+    return answer
+
+
+def _read_queue(answer: _Answer, lines: Sequence[str], *, succeeded: bool) -> None:
+    if not succeeded:
+        answer.errors += [f"squeue: {line}" for line in lines if line.strip()]
+        return
+    answer.queue_ok = True
+    for line in lines:
+        row = parse_queue_row(line)
+        if row is None:
+            if line.strip():
+                answer.errors.append(f"squeue: {line}")
+            continue
+        answer.queue[row.job_id] = row
+        known = answer.queue_by_name.get(row.name)
+        if known is None or known.state.ended >= row.state.ended:  # an active job counts before an ended one
+            answer.queue_by_name[row.name] = row
+
+
+def parse_queue_row(line: str) -> QueueRow | None:
+    """Return one line of the poll's squeue, or None for anything else (a warning, a ``CLUSTER:`` header)."""
+    cells = line.split("|", 8)
+    if len(cells) != 9 or not cells[0].strip()[:1].isdigit():
+        return None
+    job_id, state, submitted, started, ended, nodes, node_list, reason, name = (
+        cell.strip() for cell in cells
+    )
+    return QueueRow(
+        job_id=job_id,
+        name=name,
+        state=parse_state(state),
+        reason="" if reason == "None" else reason,
+        node_list=node_list,
+        node_count=_integer(nodes),
+        submitted=_number(submitted),
+        started=_number(started),
+        ended=_number(ended),
+    )
+
+
+def _read_accounting(answer: _Answer, lines: Sequence[str], *, succeeded: bool) -> None:
+    if not succeeded:
+        answer.accounting_ok = False
+        answer.accounting_enabled &= not any("accounting storage is disabled" in line for line in lines)
+        answer.errors += [f"sacct: {line}" for line in lines if line.strip()]
+        return
+    for line in lines:
+        row = parse_accounting_row(line)
+        if row is not None:
+            answer.accounting[row.job_id] = row
+        elif "accounting storage is disabled" in line:  # older releases print it and exit 0
+            answer.accounting_ok = answer.accounting_enabled = False
+
+
+def parse_accounting_row(line: str) -> AccountingRow | None:
+    """Return one line of the poll's sacct, or None for anything else (a step, a warning)."""
+    cells = line.split("|", 11)
+    if len(cells) != 12 or not cells[0].strip()[:1].isdigit() or "." in cells[0]:
+        return None
+    job_id, _, state, exit_code, submitted, started, ended, elapsed, nodes, node_list, reason, name = (
+        cell.strip() for cell in cells
+    )
+    code, _, signal = exit_code.partition(":")
+    return AccountingRow(
+        job_id=job_id,
+        name=name,
+        state=parse_state(state),
+        state_text=state,
+        exit_code=_integer(code),
+        exit_signal=_integer(signal),
+        node_list="" if node_list == "None assigned" else node_list,
+        node_count=_integer(nodes),
+        submitted=_number(submitted),
+        started=_number(started),
+        ended=_number(ended),
+        elapsed=_number(elapsed) or 0.0,
+        reason="" if reason == "None" else reason,
+    )
+
+
+def _number(text: str) -> float | None:
+    """Return Unix seconds; None for ``N/A``, ``Unknown``, ``None`` and an unset 0."""
+    return float(text) or None if _DECIMAL.fullmatch(text) else None
+
+
+def _integer(text: str) -> int:
+    return int(text) if _DECIMAL.fullmatch(text) and "." not in text else 0
+
+
+def _read_streams(
+    data: bytes, streams: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], tuple[int, bytes]]:
+    """Return (path, offset) → (size, bytes) of every file that exists.
+
+    Each record says its length. A file truncated while it was read makes its record too short; what follows
+    cannot be told apart any more and is left for the next poll.
+    """
+    found: dict[tuple[str, int], tuple[int, bytes]] = {}
+    at = 0
+    while (header := _STREAM_RECORD.match(data, at)) is not None:
+        index, size, _, length = map(int, header.groups())
+        end = header.end() + length
+        if index >= len(streams) or data[end : end + 1] != b"\n" or not _record_follows(data, end + 1):
+            break
+        found[streams[index]] = (size, data[header.end() : end])
+        at = end + 1
+    return found
+
+
+def _record_follows(data: bytes, at: int) -> bool:
+    return at == len(data) or _STREAM_RECORD.match(data, at) is not None

@@ -1,0 +1,95 @@
+"""The small JSON files of a job's ``.jobs/<stage>`` directory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+JOB_RECORD = "job.json"
+VERDICT_RECORD = "verdict.json"
+EXIT_RECORD = "exit.json"
+JOB_SCRIPT = "job.sbatch"
+JOB_ID_RECORD = "jobid"
+OWNER_RECORD = "run/job_id"
+"""Id of the job that runs (or ran) the attempt, written by the job itself."""
+
+
+def read_object(text: str | None) -> dict[str, Any] | None:
+    """Return the JSON object in *text*, or None when it is absent, cut off or not an object."""
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@dataclass(frozen=True)
+class ExitRecord:
+    """``exit.json``: how the job script ended, written by the script itself.
+
+    :param exit_code: the script's exit status.
+    :param signal: the signal that asked it to stop (``TERM``, ``USR1`` …), or None.
+    :param host: node that ran the script.
+    :param nodes: Slurm's node list expression.
+    :param started: Unix time at which this run began (of a requeued job: the last run).
+    :param ended: Unix time of the end.
+    :param job_id: Slurm job id.
+    :param restart_count: how often Slurm requeued the job before this run.
+    """
+
+    exit_code: int
+    signal: str | None
+    host: str
+    nodes: str
+    started: float
+    ended: float
+    job_id: str
+    restart_count: int
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any] | None) -> ExitRecord | None:
+        """Return the record, or None when *value* is not one."""
+        if value is None:
+            return None
+        try:
+            return cls(
+                exit_code=int(value["exit_code"]),
+                signal=str(value["signal"]) if value.get("signal") else None,
+                host=str(value.get("host", "")),
+                nodes=str(value.get("nodes", "")),
+                started=float(value.get("started", 0)),
+                ended=float(value["ended"]),
+                job_id=str(value.get("job_id", "")),
+                restart_count=int(value.get("restart_count", 0)),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """``job.json``: what was submitted, enough to explain or repeat the attempt.
+
+    :param job: the job's name in the sweep.
+    :param attempt: number of the attempt, from 1.
+    :param job_name: exact name given to Slurm.
+    :param digest: digest of the resolved point.
+    :param command: the stage's command line.
+    :param log_file: the job's output file on the cluster.
+    :param params: swept parameters of the point.
+    """
+
+    job: str
+    attempt: int
+    job_name: str
+    digest: str
+    command: tuple[str, ...]
+    log_file: str
+    params: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object to write."""
+        return {**asdict(self), "command": list(self.command)}

@@ -1,0 +1,17 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# Body of cancellation.py's script, after: am_wanted (prints ID|NAME lines), am_squeue, am_scancel_ids.
+
+am_rows=$(am_squeue --me -h -o 'queue|%A|%j' 2>&1) || {
+  printf 'failed %s\n' "$(printf '%s' "$am_rows" | tr '\n' ' ')"
+  am_rows=
+}
+am_ids=$({
+  printf '%s\n' "$am_rows"
+  am_wanted
+} | awk -F'|' '
+  $1 == "queue" { queued[$2] = $3; next }
+  NF == 2 && ($1 in queued) && queued[$1] == $2 { print $1 }')
+if [ -n "$am_ids" ]; then
+  printf '%s\n' "$am_ids" | sed 's/^/cancelled /'
+  printf '%s\n' "$am_ids" | am_scancel_ids 2>&1 | sed 's/^/scancel /'
+fi

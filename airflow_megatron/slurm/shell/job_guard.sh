@@ -1,0 +1,79 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# Included in every job script by job_guard.py, after: am_attempt_dir, am_stop_signal, am_duplicate_status.
+# Works under "set -eu" of the job script.
+
+am_started=$(date +%s)
+am_signal=
+am_interrupted=
+am_child=
+
+am_record_exit() { # EXIT_STATUS
+  am_record=$am_attempt_dir/exit.json
+  {
+    printf '{"exit_code": %s, "signal": %s, "host": "%s", ' "$1" "${am_signal:-null}" "$(uname -n)"
+    printf '"nodes": "%s", "started": %s, ' "${SLURM_JOB_NODELIST-}" "$am_started"
+    printf '"ended": %s, "job_id": "%s", ' "$(date +%s)" "$SLURM_JOB_ID"
+    printf '"restart_count": %s}\n' "${SLURM_RESTART_COUNT:-0}"
+  } >"$am_record.$SLURM_JOB_ID" && mv -f "$am_record.$SLURM_JOB_ID" "$am_record"
+}
+
+am_stop() { # SIGNAL
+  am_signal="\"$1\""
+  am_interrupted=1
+  if [ -n "$am_child" ]; then kill -s "$am_stop_signal" "$am_child" 2>/dev/null || true; fi
+}
+
+# am_run COMMAND…
+# Runs it so that a signal to this script reaches it at once, and waits until it has really ended.
+am_run() {
+  "$@" &
+  am_child=$!
+  am_status=
+  while :; do
+    am_interrupted=
+    wait "$am_child" && am_waited=0 || am_waited=$?
+    # A trapped signal ends wait early; the next wait has the command's own status, unless it is the one we hold.
+    if [ -z "$am_status" ] || [ "$am_waited" -ne 127 ]; then am_status=$am_waited; fi
+    if [ -z "$am_interrupted" ]; then break; fi
+  done
+  am_child=
+  return "$am_status"
+}
+
+am_own_attempt() { # one job runs an attempt; the same job after a requeue may go on
+  for am_try in 1 2 3 4 5 6 7 8 9 10; do # the submitter records the id within moments of our start
+    if [ -s "$am_attempt_dir/jobid" ] || [ -d "$am_attempt_dir/run" ]; then break; fi
+    sleep 1
+  done
+  am_recorded=
+  if [ -s "$am_attempt_dir/jobid" ]; then IFS=';' read -r am_recorded am_cluster <"$am_attempt_dir/jobid"; fi
+  am_owner=$am_recorded
+  if [ -z "$am_recorded" ] || [ "$am_recorded" = "$SLURM_JOB_ID" ]; then
+    if mkdir "$am_attempt_dir/run" 2>/dev/null; then
+      if printf '%s\n' "$SLURM_JOB_ID" >"$am_attempt_dir/run/job_id.new" &&
+        mv -f "$am_attempt_dir/run/job_id.new" "$am_attempt_dir/run/job_id"; then return 0; fi
+      rm -rf "$am_attempt_dir/run"
+    fi
+    if [ ! -d "$am_attempt_dir/run" ]; then
+      echo "airflow-megatron: cannot write to $am_attempt_dir on $(uname -n); the job does not run" >&2
+      exit 73
+    fi
+    am_owner=
+    for am_try in 1 2 3 4 5; do
+      if [ -s "$am_attempt_dir/run/job_id" ] && read -r am_owner <"$am_attempt_dir/run/job_id"; then break; fi
+      sleep 1
+    done
+    if [ "$am_owner" = "$SLURM_JOB_ID" ]; then return 0; fi
+  fi
+  echo "airflow-megatron: job ${am_owner:-unknown} owns this attempt; job $SLURM_JOB_ID does not run" >&2
+  exit "$am_duplicate_status"
+}
+
+am_own_attempt
+if [ -e "$am_attempt_dir/exit.json" ]; then # requeued: keep the record of the run before
+  mv -f "$am_attempt_dir/exit.json" "$am_attempt_dir/exit.$((${SLURM_RESTART_COUNT:-1} - 1)).json"
+fi
+trap 'am_status=$?; trap - EXIT; am_record_exit "$am_status"; exit "$am_status"' EXIT
+trap 'am_stop TERM' TERM
+trap 'am_stop USR1' USR1
+trap 'am_stop USR2' USR2

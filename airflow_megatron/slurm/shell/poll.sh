@@ -1,0 +1,117 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# The functions of polling.py's script, after: am_root (common beginning of all paths), am_squeue, am_sacct.
+# Calls with the lists of ids and paths follow. Nothing here starts a process per job, except for new log bytes.
+
+am_queue() { # FORMAT; -t all: jobs that ended within MinJobAge show their final state
+  am_queue=$(am_squeue --me -h -t all -o "$1" 2>&1)
+  am_status=$?
+  printf '%s\n' "$am_queue" | sed 's/^/Q /'
+  printf 'queue_status %s\n' "$am_status"
+}
+
+# am_accounting FORMAT IDS_PER_CALL ENDED_STATES ID…
+# Asks only for ids that squeue does not list as active, and not at all without squeue's answer: the last record of a
+# requeued job looks like its end.
+am_accounting() {
+  [ "$am_status" -eq 0 ] || return
+  am_format=$1 am_per_call=$2 am_ended=$3
+  shift 3
+  am_chunks=$({
+    printf '%s\n' "$am_queue"
+    printf '=\n'
+    printf '%s\n' "$@"
+  } | awk -F'|' -v per_call="$am_per_call" -v ended="^($am_ended)" '
+    $1 == "=" { ids = 1; next }
+    !ids { if ($2 !~ ended) active[$1] = 1; next }
+    !($1 in active) {
+      line = line sep $1; sep = ","
+      if (++n == per_call) { print line; line = sep = ""; n = 0 }
+    }
+    END { if (n) print line }')
+  for am_chunk in $am_chunks; do
+    am_rows=$(am_sacct -X -n -P -j "$am_chunk" -o "$am_format" 2>&1)
+    am_status=$?
+    printf '%s\n' "$am_rows" | sed 's/^/A /'
+    printf 'accounting_status %s\n' "$am_status"
+  done
+}
+
+am_one_liners() { # PATH…; first line of each file that exists
+  am_index=0
+  for am_file; do
+    am_file=$am_root$am_file
+    if [ -f "$am_file" ]; then
+      am_line=
+      read -r am_line <"$am_file"
+      printf 'L %s %s\n' "$am_index" "$am_line"
+    fi
+    am_index=$((am_index + 1))
+  done
+}
+
+am_iterations() { # PATH…; the iter_* directories, NUL after each
+  for am_directory; do
+    for am_path in "$am_root$am_directory"/iter_*/; do
+      [ -d "$am_path" ] && printf '%s\0' "${am_path%/}"
+    done
+  done
+}
+
+am_checkpoints() { # PATH…; directory lines, each followed by its files (two levels deep: mp_rank_00/…)
+  am_iterations "$@" |
+    xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 2 -printf "%H\t%y\t%s\t%P\n"' find 2>/dev/null |
+    awk -F'\t' '
+      $1 != last { last = $1; print "D " $1 }
+      $2 != "d" && NF == 4 { print "C " $3 " " $4 }'
+}
+
+am_checks() { # PATH…; the index of each that exists
+  am_index=0
+  for am_file; do
+    [ -e "$am_root$am_file" ] && printf 'E %s\n' "$am_index"
+    am_index=$((am_index + 1))
+  done
+}
+
+am_matches() { # INDEX PATH…; an expanded pattern
+  am_index=$1
+  shift
+  for am_file; do
+    [ -e "$am_file" ] && printf 'G %s %s\n' "$am_index" "$am_file"
+  done
+}
+
+# am_streams BYTES_PER_FILE BYTES_IN_ALL; am_stream_list prints OFFSET<tab>PATH lines
+# One stat finds the sizes of all; only files with news cost a process of their own.
+am_streams() {
+  {
+    am_stream_list | awk -F'\t' '{ print ENVIRON["am_root"] $2 }' | tr '\n' '\0' |
+      xargs -0 -r stat -L -c '%s|%n' 2>/dev/null
+    printf '=\n'
+    am_stream_list
+  } | awk -v cap="$1" -v total="$2" '
+    $0 == "=" { list = 1; next }
+    !list { cut = index($0, "|"); size[substr($0, cut + 1)] = substr($0, 1, cut - 1); next }
+    {
+      cut = index($0, "\t")
+      offset = substr($0, 1, cut - 1)
+      path = ENVIRON["am_root"] substr($0, cut + 1)
+      at = n++
+      if (!(path in size)) next
+      want = size[path] - offset
+      if (want < 0) want = 0
+      if (want > cap) want = cap
+      if (want > total) want = total
+      total -= want
+      printf "%.0f\t%.0f\t%.0f\t%.0f\t%s\n", at, size[path], offset, want, path
+    }' | {
+    am_tab=$(printf '\t')
+    while IFS=$am_tab read -r am_index am_size am_offset am_want am_file; do
+      printf 'F %s %s %s %s\n' "$am_index" "$am_size" "$am_offset" "$am_want"
+      if [ "$am_want" -gt 0 ]; then
+        dd "if=$am_file" bs=65536 iflag=skip_bytes,count_bytes "skip=$am_offset" "count=$am_want" 2>/dev/null
+      fi
+      printf '\n'
+    done
+  } | base64 | sed 's/^/S /'
+}

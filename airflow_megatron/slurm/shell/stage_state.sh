@@ -1,0 +1,26 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# The reading part of stage_records.py's script; calls of am_stage follow.
+
+am_show() { # WORD FILE; the file's lines, each after WORD
+  [ -s "$2" ] || return
+  while IFS= read -r am_line || [ -n "$am_line" ]; do printf '%s %s\n' "$1" "$am_line"; done <"$2"
+}
+
+am_stage() { # INDEX DIRECTORY
+  printf 'stage %s\n' "$1"
+  am_show verdict "$2/verdict.json"
+  for am_attempt in "$2"/*/; do
+    am_attempt=${am_attempt%/}
+    case ${am_attempt##*/} in '' | *[!0-9]*) continue ;; esac
+    printf 'attempt %s\n' "${am_attempt##*/}"
+    am_show job_id "$am_attempt/jobid"
+    am_show owner "$am_attempt/run/job_id"
+    am_show exit "$am_attempt/exit.json"
+    for am_claim in "$am_attempt"/claim.*; do
+      if [ -d "$am_claim" ] && [ ! -e "$am_claim/released" ]; then
+        printf 'claimed yes\n'
+        break
+      fi
+    done
+  done
+}

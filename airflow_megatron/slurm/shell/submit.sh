@@ -1,0 +1,287 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# The protocol of submission.py (described there), after: am_dir am_name am_token am_prefix am_window am_busy am_log_dir
+# and the functions am_squeue am_sacct am_scancel, am_run_sbatch COMMENT, am_write_job.
+# Redirections of special built-ins (":", "exec") are avoided: their failure, on a full disk, would end the shell.
+
+# A cut connection must not stop us between sbatch and the record of its id.
+trap '' HUP INT QUIT PIPE TERM
+am_host=$(uname -n)
+
+am_answer() { # STATUS MESSAGE
+  printf 'status %s\nmessage %s\n' "$1" "$(printf '%s' "$2" | tr '\n' ' ')"
+}
+
+am_refuse_unwritable() { # PATH
+  am_answer refused "cannot write to $1 on $am_host; free space or mend permissions: $(df -h "$1" 2>&1 | tail -n 1)"
+}
+
+am_read_id() { # sets am_id from the record
+  am_id=
+  [ -s "$am_dir/jobid" ] && read -r am_id <"$am_dir/jobid"
+  [ -n "$am_id" ]
+}
+
+am_put() { # FILE, content on standard input; atomic
+  am_new=$1.$am_token.$$ # a caller may ask again, with its token, while its first call still runs
+  cat >"$am_new" && mv -f "$am_new" "$1" && return
+  rm -f "$am_new"
+  return 1
+}
+
+am_record() { # ID
+  printf 'job_id %s\n' "$1"
+  printf '%s\n' "$1" | am_put "$am_dir/jobid" ||
+    printf 'stderr %s\n' "the job id could not be recorded in $am_dir/jobid"
+}
+
+am_newest_claim() { # sets am_generation, 0 without a claim, and am_claim
+  am_generation=0
+  for am_path in "$am_dir"/claim.*; do
+    am_number=${am_path##*.}
+    case $am_number in '' | *[!0-9]*) continue ;; esac
+    if [ "$am_number" -gt "$am_generation" ]; then am_generation=$am_number; fi
+  done
+  am_claim=$am_dir/claim.$am_generation
+}
+
+am_drop_old_claims() { # the last two tell the story
+  for am_path in "$am_dir"/claim.*; do
+    am_number=${am_path##*.}
+    case $am_number in '' | *[!0-9]*) continue ;; esac
+    if [ "$am_number" -lt "$((am_generation - 1))" ]; then rm -rf "$am_path"; fi
+  done
+}
+
+am_process_start() { # PID; prints its start time in clock ticks (proc(5), field 22)
+  am_stat=
+  if [ -r "/proc/$1/stat" ]; then read -r am_stat <"/proc/$1/stat"; fi 2>/dev/null
+  # shellcheck disable=SC2086 # split on purpose; what follows the command name begins with field 3
+  set -- ${am_stat##*) }
+  if [ $# -ge 20 ]; then
+    shift 19
+    printf '%s' "$1"
+  fi
+}
+
+am_owner_state() { # sets am_owner (alive, dead, elsewhere), am_since (time of the claim), am_patience
+  am_owner_host='' am_owner_pid='' am_owner_start='' am_since='' am_patience=0
+  [ -s "$am_claim/owner" ] && read -r am_owner_host am_owner_pid am_owner_start am_since <"$am_claim/owner"
+  if [ -z "$am_since" ]; then
+    # Its maker has not (or not yet) signed: it gets the time that a signature takes.
+    am_since=$(stat -c %Y "$am_claim" 2>/dev/null) || am_since=0
+    am_owner=elsewhere am_patience=3
+  elif [ "$am_owner_host" != "$am_host" ]; then
+    am_owner=elsewhere am_patience=30
+  elif [ "$(am_process_start "$am_owner_pid")" = "$am_owner_start" ]; then
+    am_owner=alive
+  else
+    am_owner=dead
+  fi
+}
+
+am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; fails when Slurm does not answer
+  am_found='' am_lookup_error=''
+  if [ -s "$am_dir/run/job_id" ]; then
+    read -r am_found <"$am_dir/run/job_id"
+    return 0
+  fi
+  am_created=0 am_nonce=''
+  [ -s "$am_dir/created" ] && read -r am_created am_nonce <"$am_dir/created"
+  am_rows=$(am_squeue --me -h -t all -n "$am_name" -o '%A|%T|%V|%k|%j' 2>&1) || {
+    am_lookup_error="squeue: $am_rows"
+    return 1
+  }
+  am_from=$(date -d "@$((am_created - 600))" +%Y-%m-%dT%H:%M:%S)
+  am_more=$(am_sacct -X -D -n -P -u "$(id -u)" -S "$am_from" --name "$am_name" \
+    -o JobIDRaw,State,Submit,Comment,JobName 2>&1) || {
+    am_lookup_error="sacct: $am_more"
+    am_more=
+  }
+  # Accounting has the comment late (when the job has ended) or never; what squeue said of a job holds there too,
+  # and otherwise the submission time tells an older job of the same name apart.
+  am_found=$(printf '%s\n%s\n' "$am_rows" "$am_more" | awk -F'|' -v name="$am_name" -v prefix="$am_prefix" \
+    -v mine="$am_prefix$am_nonce:$am_name" -v from="$((am_created - 600))" '
+    NF == 5 && $5 == name && $1 ~ /^[0-9]+$/ {
+      if (index($4, prefix) == 1 && $4 != mine) other[$1] = 1
+      if ($1 in other || ($4 != mine && $3 + 0 < from)) next
+      print $3 + 0, $1 + 0
+    }' | sort -n -k1,1 -k2,2 | awk '!seen[$2]++ { printf "%s%s", sep, $2; sep = " " }')
+  [ -n "$am_found" ] && return 0
+  case $am_lookup_error in
+    '') return 0 ;;
+    *"accounting storage is disabled"*) return 0 ;; # squeue -t all and run/job_id have to do
+  esac
+  return 1
+}
+
+am_adopt() { # ID…; keeps the first
+  am_first=$1
+  shift
+  am_record "$am_first"
+  if [ $# -gt 0 ]; then
+    am_scancel --state=PENDING "$@" 2>/dev/null
+    am_answer adopted "job $am_first was already submitted as $am_name; of $* those still pending were cancelled"
+  else
+    am_answer adopted "job $am_first was already submitted as $am_name"
+  fi
+}
+
+am_printed_id() { # sets am_id from what sbatch printed
+  am_id=$(sed -n \
+    -e 's/^[[:space:]]*\([0-9][0-9]*\)[[:space:]]*$/\1/p;t' \
+    -e 's/^[[:space:]]*\([0-9][0-9]*;[A-Za-z0-9_.-]*\)[[:space:]]*$/\1/p;t' \
+    -e 's/^.*Submitted batch job \([0-9][0-9]*\) on cluster \([A-Za-z0-9_.-]*\).*$/\1;\2/p;t' \
+    -e 's/^.*Submitted batch job \([0-9][0-9]*\).*$/\1/p' "$am_claim/sbatch.out" 2>/dev/null | tail -n 1)
+  [ -n "$am_id" ]
+}
+
+am_release() { # certain that no job came of this claim
+  printf '' >"$am_claim/released" || rm -rf "$am_claim"
+}
+
+am_resolve() { # an sbatch of unknown outcome: succeeds when answered, fails when the claim may be taken over
+  am_started=0
+  read -r am_started <"$am_claim/sbatch.started"
+  if am_printed_id; then
+    am_record "$am_id"
+    am_answer adopted "job ${am_id%%;*} was submitted by a call that ended before it could record it"
+    return 0
+  fi
+  if ! am_lookup; then
+    am_answer pending "whether an earlier sbatch of $am_name was accepted is unknown: $am_lookup_error"
+    return 0
+  fi
+  if [ -n "$am_found" ]; then
+    # shellcheck disable=SC2086 # a list of ids
+    am_adopt $am_found
+    return 0
+  fi
+  am_age=$(($(date +%s) - am_started))
+  if [ "$am_age" -ge "$am_window" ]; then return 1; fi
+  am_answer pending "an sbatch of $am_name begun $am_age s ago has no known outcome; its job may show within $am_window s"
+}
+
+am_failure_kind() { # EXIT_STATUS TEXT; sets am_kind to deferred, refused or unknown
+  am_kind=refused
+  case $2 in
+    # Named limits on the number of jobs pass with time, other named limits do not.
+    *SubmitJob*Limit* | *"temporarily unable to accept"* | *"Resource temporarily unavailable"*) am_kind=deferred ;;
+    # The request was never sent.
+    *"controller (connect failure)"* | *"in standby mode"* | *"RPC limit exceeded"*) am_kind=deferred ;;
+    *QOS*Limit* | *Assoc*Limit*) ;;
+    *"job submit limit"*) am_kind=deferred ;;
+    *[Tt]"imed out"* | *"onnection reset"* | *"onnection refused"* | *"Broken pipe"*) am_kind=unknown ;;
+    *"Transport endpoint"* | *"Zero Bytes"* | *"ommunication"* | *"send/recv"*) am_kind=unknown ;;
+    *"Unable to contact slurm controller"* | *"Unexpected message received"*) am_kind=unknown ;;
+    *"Message receive failure"* | *"Message send failure"*) am_kind=unknown ;;
+  esac
+  if [ "$1" -gt 128 ]; then am_kind=unknown; fi
+  if [ "$am_kind" = refused ] && am_printed_id; then am_kind=unknown; fi
+}
+
+am_sbatch_outcome() { # EXIT_STATUS
+  am_error=$(cat "$am_claim/sbatch.err" 2>/dev/null)
+  if [ "$1" -eq 0 ] && am_printed_id; then
+    am_record "$am_id"
+    sed 's/^/stderr /' "$am_claim/sbatch.err"
+    am_answer submitted "submitted job ${am_id%%;*} as $am_name"
+    return
+  fi
+  if [ "$1" -ne 0 ]; then
+    am_failure_kind "$1" "$am_error"
+    if [ "$am_kind" != unknown ]; then
+      am_release
+      am_answer "$am_kind" "sbatch (exit status $1): $am_error"
+      return
+    fi
+  fi
+  sed 's/^/stderr /' "$am_claim/sbatch.err"
+  am_resolve || am_answer pending "sbatch of $am_name has no known outcome: $am_error"
+}
+
+am_still_newest() { # whether the claim is still ours; answers if not
+  am_newest_claim
+  if [ "$am_generation" = "$am_mine" ]; then return 0; fi
+  am_answer pending "another caller has taken over the submission of $am_name"
+  return 1
+}
+
+am_prepare() { # the files that sbatch needs
+  if [ ! -s "$am_dir/created" ]; then
+    printf '%s %s\n' "$(date +%s)" "$am_token" | am_put "$am_dir/created" || return
+  fi
+  am_write_job
+}
+
+am_submit() { # as owner of $am_claim
+  am_mine=$am_generation
+  am_still_newest || return
+  if am_read_id; then
+    am_release
+    printf 'job_id %s\n' "$am_id"
+    am_answer recorded "job ${am_id%%;*} is recorded for $am_name"
+    return
+  fi
+  if ! am_prepare || ! date +%s | am_put "$am_claim/sbatch.started"; then
+    am_release
+    am_refuse_unwritable "$am_dir"
+    return
+  fi
+  # Looks again after announcing sbatch: a slow owner and one who takes over cannot both miss each other.
+  am_still_newest || return
+  am_drop_old_claims
+  read -r am_created am_nonce <"$am_dir/created"
+  am_run_sbatch "$am_prefix$am_nonce:$am_name" \
+    <"$am_dir/job.sbatch" >"$am_claim/sbatch.out" 2>"$am_claim/sbatch.err"
+  am_sbatch_outcome $?
+}
+
+am_attempt() {
+  am_error=$(mkdir -p "$am_dir" ${am_log_dir:+"$am_log_dir"} 2>&1) || {
+    am_answer refused "cannot make the job's directories on $am_host: $am_error"
+    return
+  }
+  am_patient_until=$(($(date +%s) + am_busy))
+  while :; do
+    if am_read_id; then
+      printf 'job_id %s\n' "$am_id"
+      am_answer recorded "job ${am_id%%;*} is recorded for $am_name"
+      return
+    fi
+    am_newest_claim
+    am_state=free
+    if [ "$am_generation" -gt 0 ] && [ ! -e "$am_claim/released" ]; then
+      am_owner_state
+      if [ "$am_owner" = alive ]; then
+        am_state=busy
+      elif [ -e "$am_claim/sbatch.started" ]; then
+        am_resolve && return
+      elif [ "$am_owner" = elsewhere ] && [ "$(($(date +%s) - am_since))" -lt "$am_patience" ]; then
+        am_state=busy
+      fi
+    fi
+    if [ "$am_state" = busy ]; then
+      if [ "$(date +%s)" -ge "$am_patient_until" ]; then
+        am_answer pending "$am_name is being submitted by process ${am_owner_pid:-?} on ${am_owner_host:-?}"
+        return
+      fi
+      sleep 0.2
+      continue
+    fi
+    am_generation=$((am_generation + 1))
+    am_claim=$am_dir/claim.$am_generation
+    if mkdir "$am_claim" 2>/dev/null; then
+      am_start=$(am_process_start $$)
+      if printf '%s %s %s %s\n' "$am_host" $$ "${am_start:--}" "$(date +%s)" | am_put "$am_claim/owner"; then
+        am_submit
+      else
+        am_release
+        am_refuse_unwritable "$am_dir"
+      fi
+      return
+    elif [ ! -d "$am_claim" ]; then
+      am_refuse_unwritable "$am_dir"
+      return
+    fi
+  done
+}

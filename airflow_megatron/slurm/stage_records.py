@@ -1,0 +1,145 @@
+"""What is recorded on the cluster about stages: one remote command for any number of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.slurm.framing import framed, here_document, unframed
+from airflow_megatron.slurm.quoting import quote_path
+from airflow_megatron.slurm.records import ExitRecord, read_object
+from airflow_megatron.slurm.shell_files import shell_file
+from airflow_megatron.slurm.transport import CommandResult, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class RemoteWriteError(Exception):
+    """The login node answered that a file could not be written."""
+
+
+@dataclass(frozen=True)
+class AttemptState:
+    """What one attempt left behind.
+
+    :param number: from 1.
+    :param job_id: recorded id, None before or without a submission.
+    :param owner_job_id: the job that ran (or runs) it, None before it started.
+    :param claimed: a submission was begun and not given back: its outcome has to be asked for again.
+    :param exit: how the job script ended.
+    """
+
+    number: int
+    job_id: str | None
+    owner_job_id: str | None
+    claimed: bool
+    exit: ExitRecord | None
+
+
+@dataclass(frozen=True)
+class StageState:
+    """What is recorded for a stage.
+
+    :param attempts: by number, ascending.
+    :param verdict: ``verdict.json``, None before the first.
+    """
+
+    attempts: tuple[AttemptState, ...]
+    verdict: dict[str, Any] | None
+
+    @property
+    def latest(self) -> AttemptState | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def latest_attempt(self) -> int:
+        """Number of the newest attempt, 0 when there is none."""
+        return self.attempts[-1].number if self.attempts else 0
+
+    @property
+    def job_id(self) -> str | None:
+        """Slurm id of the newest attempt."""
+        return self.attempts[-1].job_id if self.attempts else None
+
+
+def stage_state_script(stage_dirs: Sequence[str]) -> str:
+    """Return the remote script that reads what is recorded in *stage_dirs* (``<run_dir>/.jobs/<stage>``)."""
+    calls = "\n".join(f"am_stage {index} {quote_path(path)}" for index, path in enumerate(stage_dirs))
+    return framed(f"{shell_file('stage_state')}\n{calls}")
+
+
+def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict[str, StageState]:
+    """Return the state of each of *stage_dirs*, empty for a stage that never ran.
+
+    :raises TransportError: if the answer is not whole.
+    """
+    attempts: dict[str, dict[int, dict[str, str]]] = {path: {} for path in stage_dirs}
+    verdicts: dict[str, str] = dict.fromkeys(stage_dirs, "")
+    stage, values = "", dict[str, str]()
+    for line in unframed(result):
+        word, _, rest = line.partition(" ")
+        try:
+            if word == "stage":
+                stage = stage_dirs[int(rest)]
+                continue
+            if word == "attempt" and stage:
+                values = attempts[stage].setdefault(int(rest), {})
+                continue
+        except (ValueError, IndexError):
+            raise TransportError(f"unexpected line in a stage's state: {line!r}") from None
+        if word == "verdict" and stage:
+            verdicts[stage] += rest + "\n"
+        elif stage:
+            values[word] = values.get(word, "") + rest
+    return {
+        path: StageState(
+            tuple(_attempt_state(number, found) for number, found in sorted(attempts[path].items())),
+            read_object(verdicts[path]),
+        )
+        for path in stage_dirs
+    }
+
+
+def _attempt_state(number: int, values: Mapping[str, str]) -> AttemptState:
+    job_id = values.get("job_id", "").partition(";")[0].strip()
+    return AttemptState(
+        number=number,
+        job_id=job_id if job_id.isdecimal() else None,
+        owner_job_id=values.get("owner", "").strip() or None,
+        claimed="claimed" in values,
+        exit=ExitRecord.from_json(read_object(values.get("exit"))),
+    )
+
+
+def write_record_script(path: str, content: Mapping[str, Any]) -> str:
+    """Return the remote script that writes a JSON object to *path* by atomic rename, making its directory."""
+    directory = path.rpartition("/")[0] or "/"
+    text = json.dumps(content, indent=2, sort_keys=True)
+    return framed(
+        f"am_file={quote_path(path)}\n"
+        f"am_write() {{\n"
+        f'  mkdir -p {quote_path(directory)} && cat >"$am_file.$$" {here_document(text)}'
+        f'  [ $? -eq 0 ] && mv -f "$am_file.$$" "$am_file"\n'
+        f"}}\n"
+        f"am_error=$(am_write 2>&1) && printf 'written\\n' || {{\n"
+        f'  rm -f "$am_file.$$"\n  printf \'failed %s\\n\' "$am_error"\n}}'
+    )
+
+
+def write_verdict_script(stage_dir: str, verdict: Mapping[str, Any]) -> str:
+    """Return the remote script that writes ``<stage_dir>/verdict.json``."""
+    return write_record_script(f"{stage_dir.rstrip('/')}/verdict.json", verdict)
+
+
+def parse_written(result: CommandResult) -> None:
+    """Check the answer of a writing script.
+
+    :raises RemoteWriteError: if the file could not be written; it is as it was before.
+    :raises TransportError: if the answer is not whole.
+    """
+    answer = unframed(result)
+    if answer[:1] != ["written"]:
+        raise RemoteWriteError("\n".join(answer).removeprefix("failed").strip() or "no reason given")

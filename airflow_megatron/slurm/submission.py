@@ -1,0 +1,246 @@
+"""Exactly one Slurm job per attempt: the remote submission script and the reading of its answer.
+
+An attempt's directory ``<stage_dir>/<number>`` holds the protocol's state:
+
+``claim.<g>/``
+    Made with mkdir, which exactly one caller can do: the right to submit, generation *g*. The highest one
+    counts. In it
+    ``owner`` (token, host, process), ``sbatch.started`` (Unix time; written before sbatch runs),
+    ``sbatch.out``,
+    ``sbatch.err``, and ``released`` once it is certain that no job came of it.
+``created``
+    Unix time and nonce of the first claim. The nonce is in the job's comment and tells this attempt's job
+    from an older one of the same name (a sweep started afresh).
+``jobid``
+    The recorded id, renamed into place. Once it is there nothing is ever submitted again.
+``run/job_id``
+    Written by the job itself when it starts (:mod:`airflow_megatron.slurm.job_guard`).
+
+The script may be killed between any two of its commands; a later call finds out what happened from these
+files and from squeue and sacct, by the exact job name, and only submits when it is certain, or a visibility
+window has passed, that nothing was accepted. sbatch can be accepted without its caller knowing: it retries
+for up to 120 s and may then report "Socket timed out" (SchedMD/slurm ``src/sbatch/sbatch.c``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from airflow_megatron.slurm.framing import framed, here_document, unframed
+from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.quoting import QuotingError, checked_job_name, quote, quote_path
+from airflow_megatron.slurm.records import JOB_RECORD, JOB_SCRIPT
+from airflow_megatron.slurm.shell_files import shell_file
+from airflow_megatron.slurm.transport import CommandResult, TransportError
+
+SubmissionStatus = Literal["submitted", "recorded", "adopted", "pending", "deferred", "refused"]
+"""What became of a request.
+
+``submitted``: sbatch was called now. ``recorded``: an earlier call did it. ``adopted``: an earlier call did
+it without recording, the job was found again. ``pending``: not known yet (another caller is at it, or a job
+may still become visible): ask again. ``deferred``: Slurm cannot take the job now (job limit, controller
+away): ask again later. ``refused``: sbatch will not have it; *message* is its own text.
+"""
+
+COMMENT_PREFIX = "airflow-megatron:"
+
+_RESERVED_OPTIONS = (
+    "--job-name",
+    "-J",
+    "--comment",
+    "--dependency",
+    "-d",
+    "--parsable",
+    "--wrap",
+    "--hold",
+    "-H",
+    "-W",
+)
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One Slurm submission of a job.
+
+    :param job_name: unique, exact Slurm name of this attempt, for example ``<sweep>.<point>.<stage>.a1``.
+    :param stage_dir: ``<run_dir>/.jobs/<stage>``.
+    :param number: from 1.
+    """
+
+    job_name: str
+    stage_dir: str
+    number: int
+
+    def __post_init__(self) -> None:
+        """Refuse names and paths that Slurm or a shell could not carry."""
+        checked_job_name(self.job_name)
+        quote_path(self.stage_dir)
+        if self.number < 1:
+            raise ValueError(f"attempts count from 1, got {self.number}")
+
+    @property
+    def directory(self) -> str:
+        """The attempt's directory on the cluster."""
+        return f"{self.stage_dir.rstrip('/')}/{self.number}"
+
+
+@dataclass(frozen=True)
+class SubmissionRequest:
+    """What to submit.
+
+    :param attempt: which attempt this is.
+    :param script: the whole job script, ``#!`` line and ``#SBATCH`` lines included.
+    :param job_json: written next to it (:class:`airflow_megatron.slurm.records.JobRecord`).
+    :param claim_token: unique to this call; letters, digits, ``-`` and ``_``.
+    :param sbatch_options: further arguments of sbatch; they override ``#SBATCH`` lines.
+    :param dependencies: sbatch dependencies (``afterok:7``) besides ``singleton``, which is always set.
+    :param log_dir: made before submission: Slurm loses a job whose output directory is missing.
+    :param visibility_window_s: seconds after an sbatch of unknown outcome during which its job may still
+        appear.
+    :param busy_wait_s: seconds to wait for another caller that is submitting the same attempt.
+    """
+
+    attempt: Attempt
+    script: str
+    job_json: dict[str, Any]
+    claim_token: str
+    sbatch_options: tuple[str, ...] = ()
+    dependencies: tuple[str, ...] = ()
+    log_dir: str | None = None
+    visibility_window_s: float = 300.0
+    busy_wait_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Refuse what would break the protocol."""
+        if not self.script.startswith("#!"):
+            raise ValueError(
+                f"job script of {self.attempt.job_name} must begin with '#!', for example '#!/bin/bash'"
+            )
+        if "\0" in self.script:
+            raise QuotingError(f"job script of {self.attempt.job_name} holds a NUL character; remove it")
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.claim_token):
+            raise QuotingError(f"claim token {self.claim_token!r} may hold letters, digits, '-' and '_' only")
+        for option in self.sbatch_options:
+            quote(option)
+            if _is_reserved(option):
+                raise ValueError(
+                    f"sbatch option {option!r} belongs to the submission protocol; remove it "
+                    "(dependencies have a field of their own)"
+                )
+        for dependency in self.dependencies:
+            if not re.fullmatch(r"[a-z]+(:[0-9_+*]+)*", dependency):
+                raise ValueError(f"dependency {dependency!r} is not of the form 'afterok:<job id>'")
+
+
+def _is_reserved(option: str) -> bool:
+    if option.startswith("--"):
+        return option.partition("=")[0] in _RESERVED_OPTIONS
+    return option[:2] in _RESERVED_OPTIONS
+
+
+@dataclass(frozen=True)
+class SubmissionOutcome:
+    """What became of a request.
+
+    :param status: see :data:`SubmissionStatus`.
+    :param job_id: set for ``submitted``, ``recorded`` and ``adopted``.
+    :param cluster: name of the cluster in a multi-cluster set-up, else None.
+    :param message: one line for a log; for ``refused`` and ``deferred`` with sbatch's own text.
+    :param warnings: what sbatch printed on standard error although it took the job.
+    """
+
+    status: SubmissionStatus
+    job_id: str | None
+    message: str
+    cluster: str | None = None
+    warnings: tuple[str, ...] = field(default=())
+
+
+def submission_script(request: SubmissionRequest, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
+    """Return the remote script that submits *request* unless its attempt has a job already.
+
+    :param request: what to submit.
+    :param commands: how Slurm's commands are called on this cluster.
+    """
+    attempt = request.attempt
+    dependency = ",".join(("singleton", *request.dependencies))
+    sbatch = [
+        commands.command("sbatch"),
+        "--parsable",
+        quote(f"--job-name={attempt.job_name}"),
+        '"--comment=$1"',
+        quote(f"--dependency={dependency}"),
+        *(quote(option) for option in request.sbatch_options),
+    ]
+    job_json = json.dumps(request.job_json, indent=2, sort_keys=True)
+    return framed(
+        "\n".join(
+            (
+                f"am_dir={quote_path(attempt.directory)}",
+                f"am_log_dir={quote_path(request.log_dir) if request.log_dir else ''}",
+                f"am_name={quote(attempt.job_name)}",
+                f"am_token={quote(request.claim_token)}",
+                f"am_prefix={quote(COMMENT_PREFIX)}",
+                f"am_window={round(request.visibility_window_s)}",
+                f"am_busy={round(request.busy_wait_s)}",
+                slurm_functions(commands),
+                "am_run_sbatch() { # COMMENT; the job gets the account's own locale back",
+                '  (if [ -n "$am_site_locale" ]; then LC_ALL=$am_site_locale; else unset LC_ALL; fi',
+                f"  exec {' '.join(sbatch)})",
+                "}",
+                "am_write_job() {",
+                f'  am_put "$am_dir/{JOB_SCRIPT}" {here_document(request.script)}',
+                f'  [ $? -eq 0 ] && am_put "$am_dir/{JOB_RECORD}" {here_document(job_json)}',
+                "}",
+                shell_file("submit"),
+                "am_attempt",
+            )
+        )
+    )
+
+
+def slurm_functions(commands: SlurmCommands) -> str:
+    """Return shell functions ``am_squeue``, ``am_sacct`` and ``am_scancel``; times are printed as Unix
+    seconds.
+    """
+    return "\n".join(
+        f'am_{name}() {{ SLURM_TIME_FORMAT=%s {commands.command(name)} "$@"; }}'
+        for name in ("squeue", "sacct", "scancel")
+    )
+
+
+def parse_submission(result: CommandResult) -> SubmissionOutcome:
+    """Return what a submission script answered.
+
+    :raises TransportError: if the answer is not whole; the request has to be made again, which is always
+        safe.
+    """
+    values: dict[str, str] = {}
+    warnings: list[str] = []
+    for line in unframed(result):
+        word, _, rest = line.partition(" ")
+        if word == "stderr":
+            if rest.strip():
+                warnings.append(rest.strip())
+        else:
+            values[word] = rest.strip()
+    status = values.get("status")
+    match status:
+        case "submitted" | "recorded" | "adopted":
+            job_id, _, cluster = values.get("job_id", "").partition(";")
+            if not job_id.isdecimal() or (cluster and not _CLUSTER_NAME.fullmatch(cluster)):
+                raise TransportError(
+                    f"submission answered {status!r} with the unusable job id {values.get('job_id')!r}"
+                )
+            return SubmissionOutcome(
+                status, job_id, values.get("message", ""), cluster or None, tuple(warnings)
+            )
+        case "pending" | "deferred" | "refused":
+            return SubmissionOutcome(status, None, values.get("message", ""), None, tuple(warnings))
+    raise TransportError(
+        f"submission gave no answer (shell exit status {result.exit_status}): {result.stderr.strip()}"
+    )

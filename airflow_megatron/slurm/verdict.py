@@ -1,0 +1,389 @@
+"""What became of an attempt: one observation, weighed against what the stage was to achieve."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE
+from airflow_megatron.slurm.records import ExitRecord
+from airflow_megatron.slurm.states import JobState, cancelled_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_megatron.slurm.observation import Observation
+
+SETTLE_S = 10.0
+"""Time that files written by a job may take to show on the login node of a network file system."""
+
+ACCOUNTING_LAG_S = 60.0
+"""How long sacct may still say RUNNING of a job that has left the queue before ``exit.json`` decides."""
+
+RERUN_EXIT_CODE = 16
+"""Megatron-LM ends with it to be resumed on other nodes (``megatron/core/rerun_state_machine.py``)."""
+
+_SIGTERM = 15
+_OUT_OF_MEMORY_LINE = re.compile(
+    rb"torch(?:\.cuda)?\.OutOfMemoryError|CUDA out of memory\. Tried to allocate"
+    rb"|oom[-_]kill event|\boom_kill\b|Out Of Memory"
+)
+_NODE_FAILURE_LINE = re.compile(rb"[Nn]ode failure on ([A-Za-z0-9._-]+)")
+_SINGLE_NODE = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class Outcome(StrEnum):
+    """What an attempt came to."""
+
+    FINISHED = "finished"
+    """The stage has achieved what it was to achieve."""
+    ROLLED_OVER = "rolled_over"
+    """Stopped in good order before the end (walltime, SIGTERM, ``--exit-duration-in-mins``): goes on in a new
+    attempt."""
+    RETRYABLE = "retryable"
+    """Lost through no fault of its own (node failure, preemption, boot failure)."""
+    OUT_OF_MEMORY = "out_of_memory"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    """By a person."""
+    DUPLICATE = "duplicate"
+    """Did not run: another job owns the attempt."""
+    ACTIVE = "active"
+    """Not a verdict: queued or running."""
+    UNKNOWN = "unknown"
+    """Not a verdict: nothing certain is known; wait."""
+
+    @property
+    def is_verdict(self) -> bool:
+        """Whether the attempt is over."""
+        return self not in {Outcome.ACTIVE, Outcome.UNKNOWN}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a stage is to achieve.
+
+    :param kind: ``train``: reach *train_iters* and leave a complete checkpoint of it. ``command``: exit 0 and
+        leave *required_files*.
+    :param train_iters: Megatron's ``--train-iters``.
+    :param complete: says of the files of an ``iter_*`` directory (path → bytes) whether the checkpoint is
+        whole (:func:`airflow_megatron.megatron.checkpoints.checkpoint_verdict`).
+    :param required_files: absolute paths; they must be among the watch's ``check_files``.
+    """
+
+    kind: Literal["train", "command"]
+    train_iters: int | None = None
+    complete: Callable[[Mapping[str, int]], bool] | None = None
+    required_files: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse an expectation that could never be judged."""
+        if self.kind == "train" and (self.train_iters is None or self.complete is None):
+            raise ValueError("an expectation of kind 'train' needs train_iters and complete")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an attempt, and why.
+
+    :param outcome: see :class:`Outcome`.
+    :param reason: one sentence that names what decided.
+    :param state: Slurm's state, None when neither squeue nor sacct told it.
+    :param exit_code: of the job script, None when unknown.
+    :param iteration: of the newest checkpoint by the tracker file, 0 before the first; None for a command.
+    :param job_id: the job that was judged; of a duplicate, the job that owns the attempt.
+    :param node_list: Slurm's expression for the nodes it ran on.
+    :param failed_nodes: nodes known to have failed.
+    :param line: the log line that decided, None when none did.
+    :param elapsed: seconds the job ran, None when unknown.
+    """
+
+    outcome: Outcome
+    reason: str
+    state: JobState | None = None
+    exit_code: int | None = None
+    iteration: int | None = None
+    job_id: str | None = None
+    node_list: str = ""
+    failed_nodes: tuple[str, ...] = ()
+    line: str | None = None
+    elapsed: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object for ``verdict.json``."""
+        return {**asdict(self), "failed_nodes": list(self.failed_nodes)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Verdict:
+        """Return the verdict that :meth:`to_json` wrote; unknown keys are passed over.
+
+        :raises KeyError: without ``outcome`` or ``reason``; ValueError: for an unknown outcome or state.
+        """
+        return cls(
+            outcome=Outcome(value["outcome"]),
+            reason=str(value["reason"]),
+            state=JobState(value["state"]) if value.get("state") else None,
+            exit_code=value.get("exit_code"),
+            iteration=value.get("iteration"),
+            job_id=value.get("job_id"),
+            node_list=value.get("node_list") or "",
+            failed_nodes=tuple(value.get("failed_nodes") or ()),
+            line=value.get("line"),
+            elapsed=value.get("elapsed"),
+        )
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """How the job ended, by the best source there is."""
+
+    source: str
+    state: JobState
+    state_text: str
+    exit_code: int | None
+    exit_signal: int
+    ended: float | None
+    elapsed: float | None
+    node_list: str
+
+
+def judge(observation: Observation, expectation: Expectation, *, log_tail: bytes = b"") -> Verdict:
+    """Return what *observation* tells about an attempt.
+
+    Final accounting beats the queue's row, which beats ``exit.json``, which beats accounting that still says
+    RUNNING. A failed question, or a job known to neither squeue nor sacct, is never a verdict.
+
+    :param observation: the newest one.
+    :param expectation: what the stage is to achieve.
+    :param log_tail: the last part of the job's log (some 64 KiB), searched for what the states do not tell.
+    """
+    iteration = _iteration(observation.tracker) if expectation.kind == "train" else None
+    queue, accounting = observation.queue, observation.accounting
+    job_id = (queue.job_id if queue else None) or (accounting.job_id if accounting else None)
+
+    def waiting(outcome: Outcome, reason: str, state: JobState | None = None) -> Verdict:
+        return Verdict(outcome, reason, state, None, iteration, job_id, queue.node_list if queue else "")
+
+    if observation.unreachable is not None:
+        return waiting(Outcome.UNKNOWN, f"the login node cannot be asked: {observation.unreachable.reason}")
+    if not observation.queue_ok:
+        return waiting(Outcome.UNKNOWN, f"squeue does not answer{_complaint(observation, 'squeue')}")
+    if queue is not None and not queue.state.ended:
+        if queue.state is JobState.UNKNOWN:
+            return waiting(
+                Outcome.UNKNOWN, "squeue shows a state that this version does not know", queue.state
+            )
+        held = "; it waits for 'scontrol release'" if queue.state.waits_for_a_person else ""
+        why = f" ({queue.reason})" if queue.reason else ""
+        return waiting(Outcome.ACTIVE, f"job {queue.job_id} is {queue.state.value}{why}{held}", queue.state)
+
+    ending = _ending(observation)
+    if isinstance(ending, str):
+        return waiting(Outcome.UNKNOWN, ending, accounting.state if accounting else None)
+    achieved, shortfall = _achievement(observation, expectation, iteration)
+    outcome, reason, line = _weigh(ending, expectation, achieved, log_tail)
+    if outcome in {Outcome.ROLLED_OVER, Outcome.FAILED} and not achieved and _clean(ending):
+        age = observation.time - ending.ended if ending.ended else None
+        if age is not None and age < SETTLE_S:
+            return waiting(
+                Outcome.UNKNOWN, f"the job has ended; {shortfall}, which may still show", ending.state
+            )
+    if not achieved and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED} and shortfall:
+        reason = f"{reason}; {shortfall}"
+    exit_record = ExitRecord.from_json(dict(observation.exit) if observation.exit else None)
+    if outcome is Outcome.DUPLICATE:
+        job_id = observation.owner_job_id or job_id
+    return Verdict(
+        outcome=outcome,
+        reason=f"{reason} [{ending.source}]",
+        state=ending.state,
+        exit_code=ending.exit_code,
+        iteration=iteration,
+        job_id=job_id or (exit_record.job_id if exit_record else None),
+        node_list=ending.node_list,
+        failed_nodes=_failed_nodes(ending, log_tail),
+        line=line,
+        elapsed=ending.elapsed,
+    )
+
+
+def _ending(observation: Observation) -> _Ending | str:
+    """Return how the job ended, or why that is not known."""
+    queue, accounting = observation.queue, observation.accounting
+    record = ExitRecord.from_json(dict(observation.exit) if observation.exit else None)
+    if accounting is not None and accounting.state.ended:
+        if record is not None and _relaunch_was_cancelled(accounting.state, accounting.elapsed, record):
+            return _ending_by(record)
+        return _Ending(
+            "sacct",
+            accounting.state,
+            accounting.state_text,
+            accounting.exit_code,
+            accounting.exit_signal,
+            accounting.ended,
+            accounting.elapsed,
+            accounting.node_list,
+        )
+    if queue is not None:
+        # The exit code tells a duplicate or a resumable stop from a crash: it is worth waiting for.
+        undecided = queue.state is JobState.FAILED and record is None and observation.accounting_enabled
+        if undecided and _age(observation, queue.ended) < ACCOUNTING_LAG_S:
+            return f"the queue has job {queue.job_id} as {queue.state.value}; sacct has no exit code yet"
+        elapsed = queue.ended - queue.started if queue.ended and queue.started else None
+        if record is not None and _relaunch_was_cancelled(queue.state, elapsed, record):
+            return _ending_by(record)
+        code = record.exit_code if record else (0 if queue.state is JobState.COMPLETED else None)
+        return _Ending(
+            "squeue", queue.state, queue.state.value, code, 0, queue.ended, elapsed, queue.node_list
+        )
+    if observation.accounting_enabled:
+        if not observation.accounting_ok:
+            return f"the job has left the queue and sacct does not answer{_complaint(observation, 'sacct')}"
+        if record is None:
+            if accounting is None:
+                return "the job is in neither squeue nor sacct"
+            return f"the job has left the queue while sacct still has it as {accounting.state_text}"
+        if _age(observation, record.ended) < ACCOUNTING_LAG_S:
+            return "the job has left the queue; its accounting is not final yet"
+    elif record is None:
+        return "the job has left the queue and left no exit.json; the site keeps no accounting"
+    return _ending_by(record)
+
+
+def _relaunch_was_cancelled(state: JobState, elapsed: float | None, record: ExitRecord) -> bool:
+    """Whether Slurm's record is of a second launch that never ran, while the job had ended by itself.
+
+    A controller that died before it saved that a job was running takes it for pending when it comes back,
+    starts it again, and cancels that when the node already has it (seen with Slurm 22.05 after SIGKILL of
+    slurmctld).
+    """
+    return state is JobState.CANCELLED and not elapsed and record.signal is None
+
+
+def _ending_by(record: ExitRecord) -> _Ending:
+    state = JobState.COMPLETED if record.exit_code == 0 else JobState.FAILED
+    return _Ending(
+        "exit.json",
+        state,
+        state.value,
+        record.exit_code,
+        0,
+        record.ended,
+        record.ended - record.started,
+        record.nodes,
+    )
+
+
+def _weigh(
+    ending: _Ending, expectation: Expectation, achieved: bool, log_tail: bytes
+) -> tuple[Outcome, str, str | None]:
+    """Return outcome, reason and the deciding log line of a job that has ended."""
+    what = _described(ending)
+    train = expectation.kind == "train"
+    if ending.exit_code == DUPLICATE_EXIT_CODE:
+        return Outcome.DUPLICATE, f"{what}: another job owns this attempt", None
+    if achieved and (train or _clean(ending)):
+        if train:
+            return (
+                Outcome.FINISHED,
+                f"iteration {expectation.train_iters} has a complete checkpoint; {what}",
+                None,
+            )
+        return Outcome.FINISHED, what, None
+    match ending.state:
+        case JobState.OUT_OF_MEMORY:
+            return Outcome.OUT_OF_MEMORY, f"{what}: the memory limit of a node was reached", None
+        case JobState.NODE_FAIL | JobState.PREEMPTED | JobState.BOOT_FAIL | JobState.REVOKED:
+            return Outcome.RETRYABLE, what, None
+        case JobState.CANCELLED:
+            by = cancelled_by(ending.state_text)
+            return Outcome.CANCELLED, f"{what}" + (f" (user id {by})" if by else ""), None
+        case JobState.DEADLINE:
+            return Outcome.FAILED, f"{what}: its --deadline passed", None
+        case JobState.TIMEOUT:
+            return (
+                (Outcome.ROLLED_OVER if train else Outcome.FAILED),
+                f"{what}: the time limit was reached",
+                None,
+            )
+        case _:
+            pass
+    if line := _last_line(_OUT_OF_MEMORY_LINE, log_tail):
+        return Outcome.OUT_OF_MEMORY, f"{what}: {line}", line
+    if train and _clean(ending):
+        return Outcome.ROLLED_OVER, f"{what} before the end of training", None
+    if train and (ending.exit_signal == _SIGTERM or ending.exit_code == 128 + _SIGTERM):
+        return Outcome.ROLLED_OVER, f"{what}: stopped by SIGTERM", None
+    if ending.exit_code == RERUN_EXIT_CODE and train:
+        return (
+            Outcome.RETRYABLE,
+            f"{what}: Megatron asks to be resumed to tell a transient fault from a lasting one",
+            None,
+        )
+    return Outcome.FAILED, what, None
+
+
+def _described(ending: _Ending) -> str:
+    text = f"the job ended as {ending.state.value}"
+    if ending.exit_code:
+        text += f" with exit code {ending.exit_code}"
+    if ending.exit_signal:
+        text += f" by signal {ending.exit_signal}"
+    return text
+
+
+def _clean(ending: _Ending) -> bool:
+    return ending.state is JobState.COMPLETED and not ending.exit_code and not ending.exit_signal
+
+
+def _achievement(
+    observation: Observation, expectation: Expectation, iteration: int | None
+) -> tuple[bool, str]:
+    """Return whether the stage has achieved its aim, and otherwise what is missing."""
+    if expectation.kind == "command":
+        missing = [path for path in expectation.required_files if not observation.existing.get(path, False)]
+        return not missing, f"{missing[0]} is missing" if missing else ""
+    if iteration is None or expectation.train_iters is None or expectation.complete is None:
+        raise ValueError("an expectation of kind 'train' needs train_iters and complete")
+    if iteration < expectation.train_iters:
+        return False, f"the newest checkpoint is of iteration {iteration} of {expectation.train_iters}"
+    files = observation.checkpoint_files.get(f"iter_{iteration:07d}")
+    if files is None or not expectation.complete(files):
+        return False, f"the checkpoint of iteration {iteration} is not complete"
+    return True, ""
+
+
+def _iteration(tracker: str | None) -> int:
+    text = (tracker or "").strip()
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _age(observation: Observation, ended: float | None) -> float:
+    return observation.time - ended if ended else float("inf")
+
+
+def _complaint(observation: Observation, command: str) -> str:
+    said = next((error for error in observation.errors if error.startswith(command)), "")
+    return f": {said.removeprefix(f'{command}: ')}" if said else ""
+
+
+def _last_line(pattern: re.Pattern[bytes], log_tail: bytes) -> str | None:
+    for line in reversed(log_tail.splitlines()):
+        if pattern.search(line):
+            return line.decode(errors="replace").strip()
+    return None
+
+
+def _failed_nodes(ending: _Ending, log_tail: bytes) -> tuple[str, ...]:
+    """Return the nodes that failed: the one named in the log, or the only one the job had.
+
+    ``CANCELLED … DUE TO NODE FAILURE`` names the batch node, which is not the failed one.
+    """
+    named = tuple(dict.fromkeys(name.decode() for name in _NODE_FAILURE_LINE.findall(log_tail)))
+    if named:
+        return named
+    if ending.state in {JobState.NODE_FAIL, JobState.BOOT_FAIL} and _SINGLE_NODE.fullmatch(ending.node_list):
+        return (ending.node_list,)
+    return ()

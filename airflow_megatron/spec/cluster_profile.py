@@ -1,0 +1,67 @@
+"""Cluster profiles: ``sbatch/clusters/<name>.yaml``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.expressions import ExpressionError, evaluate_tree
+from airflow_megatron.spec.project import clusters_dir, local_dir, project_root
+from airflow_megatron.spec.schema import ClusterSection, validate
+from airflow_megatron.spec.yaml_document import YamlDocument, load_yaml_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ClusterProfile(ClusterSection):
+    """A cluster profile with its name and all expressions evaluated."""
+
+    name: str
+
+
+def cluster_names(directory: Path | None = None) -> list[str]:
+    """Return the names of the profiles that exist."""
+    return sorted(path.stem for path in (directory or clusters_dir()).glob("*.yaml"))
+
+
+def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
+    """Load a cluster profile.
+
+    Its expressions may use ``project_root``, ``local_dir`` and ``env`` (environment variables).
+
+    :raises SpecError: when there is no such profile, or it is wrong
+    """
+    directory = directory or clusters_dir()
+    path = directory / f"{name}.yaml"
+    if not path.is_file():
+        known = cluster_names(directory)
+        raise SpecError(
+            Problem(
+                str(path),
+                0,
+                0,
+                f"there is no cluster profile {name!r}",
+                did_you_mean(name, known) or f"known: {', '.join(known)}; or write {path.name}",
+            )
+        )
+    document = load_yaml_file(path)
+    names = {"project_root": str(project_root()), "local_dir": str(local_dir()), "env": dict(os.environ)}
+    evaluated = YamlDocument(document.file, _evaluated(document, names), document.positions)
+    section = validate(ClusterSection, evaluated)
+    return ClusterProfile(name=name, **{key: getattr(section, key) for key in ClusterSection.model_fields})
+
+
+def _evaluated(document: YamlDocument, names: dict[str, Any]) -> Any:
+    if not isinstance(document.data, dict):
+        return document.data
+    data, problems = {}, []
+    for key, value in document.data.items():
+        try:
+            data[key] = evaluate_tree(value, names)
+        except ExpressionError as error:
+            problems.append(document.problem((key,), str(error)))
+    if problems:
+        raise SpecError(problems)
+    return data

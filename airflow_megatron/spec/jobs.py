@@ -1,0 +1,127 @@
+"""Jobs: one stage at one point, with all values resolved."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.schema import RestartSection, SlurmSection, StageKind, Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs")
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """What a job waits for.
+
+    :param job: name of the other job
+    :param stage: its stage instance
+    :param until: ``finished``, ``checkpoint`` or ``log``
+    :param iteration: the checkpoint's iteration
+    :param pattern: the regular expression looked for in the log
+    """
+
+    job: str
+    stage: str
+    until: str = "finished"
+    iteration: int | None = None
+    pattern: str | None = None
+
+    def to_plan(self) -> dict[str, str]:
+        """Return the form that ``plan --format json`` prints."""
+        detail = {"checkpoint": f"checkpoint {self.iteration}", "log": f"log {self.pattern}"}
+        return {"job": self.job, "until": detail.get(self.until, self.until)}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One stage at one point.
+
+    :param name: unique in the sweep
+    :param sweep: name of the sweep
+    :param point: name of the point, empty for a job of the whole sweep
+    :param stage: name of the stage instance
+    :param kind: what it runs
+    :param cluster: name of the cluster profile
+    :param trainer: the trainer of the sweep
+    :param release: the Megatron release whose arguments it takes
+    :param branch: stage instance of the training branch it works in, or None
+    :param params: every resolved value: variables, Megatron arguments, swept values
+    :param explicit_arguments: the params that stand in a ``megatron:`` section
+    :param variables: the params that stand in a ``params:`` section, and resources
+    :param swept: the params that the sweep varies
+    :param depends_on: what it waits for
+    :param run_dir: absolute directory on the cluster
+    :param parent_dir: run directory of the parent's branch, where it has one
+    :param iteration: checkpoint iteration that a convert or evaluate job works on
+    :param command: words of the user's own command; empty for the kind's own
+    :param outputs: files that must exist at the end, absolute
+    :param slurm: resources, resolved
+    :param env: environment of the command
+    :param restart: the restart policy
+    :param template: sbatch template, or None for the kind's own
+    """
+
+    name: str
+    sweep: str
+    point: str
+    stage: str
+    kind: StageKind
+    cluster: str
+    trainer: Trainer
+    release: str
+    branch: str | None
+    params: Mapping[str, Any]
+    explicit_arguments: tuple[str, ...]
+    variables: tuple[str, ...]
+    swept: tuple[str, ...]
+    depends_on: tuple[Dependency, ...]
+    run_dir: str
+    parent_dir: str | None = None
+    iteration: int | None = None
+    command: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    slurm: SlurmSection = field(default_factory=SlurmSection)
+    env: Mapping[str, str] = field(default_factory=dict)
+    restart: RestartSection = field(default_factory=RestartSection)
+    template: str | None = None
+
+    @property
+    def stage_dir(self) -> str:
+        """Directory of the stage's attempts; instances of one branch share a run directory, so the name is in it."""
+        return f"{self.run_dir}/.jobs/{self.stage}"
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Directory of the branch's Megatron checkpoints."""
+        return f"{self.run_dir}/checkpoints"
+
+    def log_file(self, attempt: int) -> str:
+        """Return the log of an attempt."""
+        return f"{self.run_dir}/logs/{self.stage}-{attempt}.out"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data, from which :meth:`from_json` makes an equal job."""
+        data = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        data["depends_on"] = [dataclasses.asdict(dependency) for dependency in self.depends_on]
+        data["slurm"] = self.slurm.model_dump(exclude_none=True, exclude_defaults=True)
+        data["restart"] = self.restart.model_dump()
+        for name in _TUPLES:
+            data[name] = list(data[name])
+        data["params"], data["env"] = dict(self.params), dict(self.env)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Job:
+        """Return the job that :meth:`to_json` described."""
+        values = dict(data)
+        values["depends_on"] = tuple(Dependency(**item) for item in values["depends_on"])
+        values["slurm"] = SlurmSection.model_validate(values["slurm"])
+        values["restart"] = RestartSection.model_validate(values["restart"])
+        for name in _TUPLES:
+            values[name] = tuple(values[name])
+        return cls(**values)

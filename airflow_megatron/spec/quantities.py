@@ -1,0 +1,70 @@
+"""Quantities as people write them: token counts (``100M``), durations (``6h``, ``06:00:00``), memory (``16G``)."""
+
+from __future__ import annotations
+
+import re
+
+_SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+_QUANTITY = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([kKMGBT]?)\s*\Z")
+_CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<h>\d{1,4}):(?P<m>\d{1,2})(?::(?P<s>\d{1,2}))?\Z")
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(min|[smhd])")
+
+
+def parse_quantity(value: int | float | str) -> int:
+    """Return a count written as a number or with a decimal suffix: ``2_000_000_000``, ``2e9``, ``2B``, ``0.5G``.
+
+    :raises ValueError: when it is none of these or not a whole number
+    """
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a quantity; write a number such as 100M or 2_000_000_000")
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        number = value
+    else:
+        match = _QUANTITY.match(value)
+        if not match:
+            raise ValueError(f"{value!r} is not a quantity; write a number such as 100M or 2_000_000_000")
+        digits = match[1].replace("_", "")
+        scale = _SCALES[match[2]]
+        if digits.isdigit():
+            return int(digits) * scale
+        number = float(digits) * scale
+    if number != round(number):
+        raise ValueError(f"{value!r} is not a whole number")
+    return round(number)
+
+
+def parse_duration(value: int | float | str) -> int:
+    """Return seconds for a duration: a number of seconds, ``90s``, ``1h30m``, ``2d`` or ``[d-]hh:mm[:ss]``.
+
+    :raises ValueError: when it is none of these
+    """
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a duration; write 30m, 6h or 06:00:00")
+    if isinstance(value, int | float):
+        return round(value)
+    text = value.strip()
+    clock = _CLOCK.match(text)
+    if clock:
+        hours, minutes, seconds = int(clock["h"]), int(clock["m"]), int(clock["s"] or 0)
+        return ((int(clock["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    if text.isdigit():
+        return int(text)
+    total, position = 0.0, 0
+    for part in _PART.finditer(text):
+        if part.start() != position:
+            break
+        total += float(part[1]) * _UNITS[part[2]]
+        position = part.end()
+    if not text or position != len(text):
+        raise ValueError(f"{value!r} is not a duration; write 30m, 6h or 06:00:00")
+    return round(total)
+
+
+def slurm_time(seconds: int) -> str:
+    """Return seconds as Slurm's ``--time`` takes them: ``[d-]hh:mm:ss`` (Slurm rounds up to whole minutes)."""
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"{days}-{clock}" if days else clock

@@ -1,0 +1,325 @@
+"""What may stand in a sweep spec: pydantic models, from which the JSON Schema for editors is made as well.
+
+Validation errors are turned into :class:`~airflow_megatron.spec.errors.Problem` with file, line and mend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+
+from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.quantities import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
+
+Expression: TypeAlias = Annotated[str, StringConstraints(pattern=r"\{\{")]
+"""A string that holds a ``{{ … }}`` expression."""
+
+IntValue: TypeAlias = Annotated[int, Field(ge=0, strict=True)] | Expression
+Duration: TypeAlias = Annotated[
+    int | Expression,
+    BeforeValidator(
+        lambda value: value if isinstance(value, str) and "{{" in value else parse_duration(value)
+    ),
+]
+"""Seconds; ``30m``, ``6h``, ``06:00:00`` and expressions are read too."""
+
+# dots separate sweep, point and stage in job names, so no part may hold one
+Word: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
+Scalar: TypeAlias = bool | int | float | str | None
+Values: TypeAlias = dict[str, Any]
+
+
+class Strict(BaseModel):
+    """Base of all sections: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class SlurmSection(Strict):
+    """Slurm resources of a stage; the cluster profile fills what is left out."""
+
+    nodes: IntValue | None = None
+    """Number of nodes (default 1)."""
+    gpus_per_node: IntValue | None = None
+    """GPUs on each node; also the number of training processes on each node (default 1)."""
+    cpus_per_task: IntValue | None = None
+    """CPU cores for each process."""
+    mem: str | None = None
+    """Memory per node as Slurm takes it, for example 64G."""
+    time: Duration | None = None
+    """Walltime of one attempt, for example 6h or 06:00:00."""
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    reservation: str | None = None
+    exclude: str | None = None
+    """Nodes that must not be used."""
+    signal_before: Duration | None = None
+    """How long before the walltime the job is asked to save and exit."""
+    options: list[str] = []
+    """Further sbatch options, word by word."""
+
+
+class StartSection(Strict):
+    """What a stage waits for, beyond its parent having been submitted; without it, the parent being finished."""
+
+    checkpoint: IntValue | None = None
+    """The parent's checkpoint at exactly this iteration is complete."""
+    log: str | None = None
+    """A regular expression found in the parent's log."""
+
+
+class RestartSection(Strict):
+    """How many attempts may end in each way and be followed by another; ``null`` means any number."""
+
+    rolled_over: int | None = Field(default=None, ge=0)
+    """Stopped in good order: walltime, SIGTERM, exit duration."""
+    retryable: int | None = Field(default=10, ge=0)
+    """Node failures, preemptions and boot failures."""
+    failed: int | None = Field(default=0, ge=0)
+    """Ended with an error."""
+    out_of_memory: int | None = Field(default=0, ge=0)
+    cancelled: int | None = Field(default=0, ge=0)
+    """Cancelled by a person."""
+    no_progress: int = Field(default=3, ge=0)
+    """Attempts in a row without a newer checkpoint, after which the job is given up; 0 switches it off."""
+    backoff: Duration = 30
+    """Pause before the first attempt after a failure; doubled for each further failure in a row."""
+    exclude_failed_nodes: bool = True
+    """Keep the next attempts off nodes that failed."""
+
+
+Trainer: TypeAlias = Literal["megatron_core", "megatron_lm"]
+StageKind: TypeAlias = Literal["train", "convert", "evaluate", "command"]
+
+
+class StageSection(Strict):
+    """One stage of the chain at a point."""
+
+    kind: StageKind
+    """What it runs: the trainer, the converter to Hugging Face, the evaluation, or a command of yours."""
+    scope: Literal["point", "sweep"] = "point"
+    """``sweep``: run once for all points (data preparation)."""
+    parent: Word | list[Word] | None = None
+    """The stage that it follows; with several, it is repeated after each."""
+    for_each: dict[str, list[Scalar | Values]] | None = None
+    """One variable and its values: the stage is repeated for each of them."""
+    start: StartSection | None = None
+    run_dir: str | None = None
+    """Directory of a training branch, relative to the point's."""
+    params: Values = {}
+    megatron: Values = {}
+    slurm: SlurmSection = SlurmSection()
+    env: dict[str, str | int | float] = {}
+    command: list[str | int | float] | None = None
+    """The words of the command, for ``kind: command``; of any other kind it replaces the default one."""
+    outputs: list[str] = []
+    """Files that must exist for the job to count as finished, relative to the run directory."""
+    template: str | None = None
+    """sbatch template in ``sbatch/`` to use instead of the kind's own."""
+    restart: RestartSection | None = None
+
+
+class SweepSpecSection(Strict):
+    """A whole sweep spec."""
+
+    name: Word | None = None
+    """Name of the sweep and of its DAG; the file's name when left out."""
+    description: str = ""
+    cluster: Word = "local"
+    """Profile in ``sbatch/clusters/``."""
+    trainer: Trainer = "megatron_core"
+    release: str = "core_v0.16.1"
+    """Megatron release whose arguments the trainer takes."""
+    point: str
+    """Name of a point, an expression that differs for every point."""
+    params: Values = {}
+    """Variables of your own, for use in expressions."""
+    megatron: Values = {}
+    """Megatron arguments, underscores for dashes."""
+    slurm: SlurmSection = SlurmSection()
+    env: dict[str, str | int | float] = {}
+    restart: RestartSection = RestartSection()
+    sweep: Values | None = None
+    """Axes: product, list, groups, params, configs, grids, base_values, defaults, filter."""
+    stages: dict[Word, StageSection] = Field(min_length=1)
+    max_active_points: int = Field(default=16, ge=1)
+    """Points in flight at the same time."""
+    max_active_jobs_per_stage: int | None = Field(default=None, ge=1)
+    """Jobs of one stage in flight at the same time."""
+    poll_interval: float = Field(default=15, ge=1)
+    """Seconds between two looks at the cluster."""
+    tags: list[str] = []
+    results: Values = {}
+    """Options of the report."""
+
+
+class ContainerSection(Strict):
+    """The container that a job's commands run in."""
+
+    runtime: Literal["apptainer", "singularity", "pyxis"]
+    image: str
+    binds: list[str] = []
+    options: list[str] = []
+
+
+class TrainerSection(Strict):
+    """Where a trainer is on the cluster."""
+
+    checkout: str | None = None
+    """Upstream Megatron-LM checkout (``megatron_lm``)."""
+    env: dict[str, str | int | float] = {}
+    arguments: Values = {}
+    """Megatron arguments that this cluster needs; a spec's own win."""
+
+
+class LimitsSection(Strict):
+    """What the site allows."""
+
+    max_jobs: int | None = Field(default=None, ge=1)
+    """Jobs in the queue at the same time."""
+    max_time: Duration | None = None
+    max_nodes: int | None = Field(default=None, ge=1)
+
+
+class ClusterSection(Strict):
+    """A cluster profile."""
+
+    description: str = ""
+    ssh_conn_id: str
+    """Airflow connection that reaches the login node."""
+    run_root: str
+    """Directory, shared by all nodes, that holds the sweeps."""
+    python: str
+    """Python of the trainer environment."""
+    megatron_lm_dir: str
+    """This project's ``Megatron-LM/`` folder on the cluster."""
+    launcher: Literal["torchrun", "srun"] = "torchrun"
+    gpu_option: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
+    """How GPUs are asked for."""
+    slurm: SlurmSection = SlurmSection()
+    """Defaults for every job."""
+    container: ContainerSection | None = None
+    modules: list[str] = []
+    setup: list[str] = []
+    """Shell lines run before the command."""
+    env: dict[str, str | int | float] = {}
+    trainers: dict[Trainer, TrainerSection] = {}
+    limits: LimitsSection = LimitsSection()
+    login_shell: bool = False
+    """Talk to Slurm through a login shell, where its commands are not on the plain PATH."""
+    slurm_bin: str | None = None
+    """Directory of Slurm's commands, where they are not on the PATH at all."""
+    visibility_window: Duration = 300
+    """How long an accepted submission may stay invisible in squeue and sacct."""
+
+
+SectionT = TypeVar("SectionT", bound=Strict)
+
+
+def validate(section: type[SectionT], document: YamlDocument) -> SectionT:
+    """Check a document against a section model.
+
+    :raises SpecError: with one problem for each wrong place
+    """
+    if not isinstance(document.data, dict):
+        raise SpecError(document.problem((), "expected keys with values", "write name: …"))
+    try:
+        return section.model_validate(document.data)
+    except ValidationError as error:
+        raise SpecError(list(_problems(error, document, section))) from error
+
+
+def _problems(error: ValidationError, document: YamlDocument, section: type[Strict]) -> Iterator[Problem]:
+    seen: set[KeyPath] = set()
+    for detail in error.errors(include_url=False):
+        path = _document_path(detail["loc"], document)
+        if detail["type"] == "extra_forbidden":
+            key = str(detail["loc"][-1])
+            known = _fields_at(section, detail["loc"][:-1])
+            mend = did_you_mean(key, known) or f"known here: {', '.join(sorted(known))}"
+            yield document.problem(path, f"unknown key {key!r}", mend)
+        elif detail["type"] == "missing":
+            yield document.problem(
+                path, f"{str(detail['loc'][-1])!r} is missing", f"add {detail['loc'][-1]}: …"
+            )
+        elif path not in seen:
+            # a union reports once for every member; the first place is enough
+            seen.add(path)
+            yield _wrong_value(detail, path, document, error)
+
+
+def _wrong_value(detail: Any, path: KeyPath, document: YamlDocument, error: ValidationError) -> Problem:
+    wanted = []
+    for other in error.errors(include_url=False):
+        if _document_path(other["loc"], document) == path:
+            wanted.append(_expected(other))
+    name = ".".join(str(part) for part in path) or "the document"
+    return document.problem(
+        path, f"{name} is {detail['input']!r}", "expected " + " or ".join(dict.fromkeys(wanted))
+    )
+
+
+def _expected(detail: Any) -> str:
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "int_parsing" | "int_type" | "int_from_float":
+            return "a whole number"
+        case "float_parsing" | "float_type":
+            return "a number"
+        case "bool_parsing" | "bool_type":
+            return "true or false"
+        case "string_type":
+            return "text (quote it)"
+        case "list_type":
+            return "a list"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            return "keys with values"
+        case "literal_error":
+            return f"one of {context['expected']}"
+        case "string_pattern_mismatch" if "{" in context["pattern"]:
+            return 'an expression "{{ … }}"'
+        case "string_pattern_mismatch":
+            return "letters, digits, '_' and '-'"
+        case "value_error":
+            return str(context["error"])
+        case _:
+            return str(detail["msg"]).lower().removeprefix("input should be ")
+
+
+def _document_path(loc: tuple[str | int, ...], document: YamlDocument) -> KeyPath:
+    """Drop the union and key tags that pydantic adds, keeping what is a place in the document."""
+    path: KeyPath = ()
+    for part in loc:
+        if (*path, part) in document.positions:
+            path = (*path, part)
+    return path
+
+
+def _fields_at(section: type[Strict], loc: tuple[str | int, ...]) -> list[str]:
+    """Return the keys that are known in the section at ``loc``."""
+    current: type[Strict] = section
+    for part in loc:
+        for name, field in current.model_fields.items():
+            if name == part:
+                nested = _nested_section(field.annotation)
+                if nested:
+                    current = nested
+    return list(current.model_fields)
+
+
+def _nested_section(annotation: Any) -> type[Strict] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        nested = _nested_section(argument)
+        if nested:
+            return nested
+    return None

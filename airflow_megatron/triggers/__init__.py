@@ -1,0 +1,1 @@
+"""Airflow triggers; they only observe, and may run twice without harm."""

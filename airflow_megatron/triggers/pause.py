@@ -1,0 +1,37 @@
+"""Trigger that waits for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+
+class PauseTrigger(BaseTrigger):
+    """Wait until a moment; the event hands back what it was given.
+
+    :param until: Unix time
+    :param carry: the event's payload
+    """
+
+    def __init__(self, *, until: float, carry: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.until = until
+        self.carry = dict(carry or {})
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and every argument."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            "until": self.until,
+            "carry": self.carry,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Sleep."""
+        await asyncio.sleep(max(0.0, self.until - time.time()))
+        yield TriggerEvent(self.carry)

@@ -1,0 +1,63 @@
+"""Trigger that waits for the runs of a point DAG."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+ENDED = ("success", "failed")
+RUN_IDS_IN_ONE_QUESTION = 100
+"""The ids travel in a URL."""
+
+
+def count_runs(dag_id: str, run_ids: Sequence[str], states: Sequence[str]) -> int:
+    """Return how many of the runs are in one of the states."""
+    total = 0
+    for start in range(0, len(run_ids), RUN_IDS_IN_ONE_QUESTION):
+        chunk = list(run_ids[start : start + RUN_IDS_IN_ONE_QUESTION])
+        total += RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=chunk, states=list(states))
+    return total
+
+
+class PointRunsTrigger(BaseTrigger):
+    """Wait until every run has ended.
+
+    Yields one event: ``{"ended": number of runs}``.
+
+    :param dag_id: the point DAG
+    :param run_ids: its runs
+    :param poll_interval: seconds between two looks at Airflow's database
+    """
+
+    def __init__(self, *, dag_id: str, run_ids: Sequence[str], poll_interval: float = 15.0) -> None:
+        super().__init__()
+        self.dag_id = dag_id
+        self.run_ids = list(run_ids)
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and every argument."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"dag_id": self.dag_id, "run_ids": self.run_ids, "poll_interval": self.poll_interval},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Ask until all have ended."""
+        said = -1
+        while True:
+            ended = await sync_to_async(count_runs)(self.dag_id, self.run_ids, ENDED)
+            if ended != said:
+                self.log.info("%d of %d points have ended", ended, len(self.run_ids))
+                said = ended
+            if ended >= len(self.run_ids):
+                yield TriggerEvent({"ended": ended})
+                return
+            await asyncio.sleep(self.poll_interval)

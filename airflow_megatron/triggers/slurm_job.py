@@ -1,0 +1,214 @@
+"""Trigger that follows one attempt of a job to its verdict."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_megatron.megatron.checkpoints import checkpoint_verdict
+from airflow_megatron.megatron.log_lines import ErrorRecord, IterationRecord, LogParser, MarkerRecord
+from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.observation import Observation, Watch
+from airflow_megatron.slurm.transport import TransportError
+from airflow_megatron.slurm.verdict import Expectation, Verdict, judge
+from airflow_megatron.triggers.cluster_poller import shared_poller, trigger_hook
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+LOG_TAIL_BYTES = 64 * 1024
+PROGRESS_PAUSE_S = 30.0
+UNKNOWN_ALARM_S = 900.0
+
+
+class SlurmJobTrigger(BaseTrigger):
+    """Wait until an attempt has a verdict.
+
+    Yields one event: ``{"verdict": …, "log_tail": [last lines]}``, or one without a verdict when the
+    deadline passed.
+
+    :param ssh_conn_id: connection to the login node
+    :param commands: keyword arguments of :class:`airflow_megatron.slurm.profile.SlurmCommands`
+    :param job_id: Slurm id
+    :param job_name: exact Slurm name of the attempt
+    :param attempt_dir: the attempt's directory on the cluster
+    :param log_file: the attempt's log
+    :param kind: ``train`` or ``command``
+    :param train_iters: iteration at which training is done
+    :param checkpoint_dir: where training saves
+    :param required_files: files without which a command has not finished
+    :param poll_interval: seconds between two looks at the cluster
+    :param deadline: Unix time after which to stop waiting, or None
+    :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
+    :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
+    """
+
+    def __init__(
+        self,
+        *,
+        ssh_conn_id: str,
+        commands: Mapping[str, Any],
+        job_id: str,
+        job_name: str,
+        attempt_dir: str,
+        log_file: str,
+        kind: str,
+        train_iters: int | None = None,
+        checkpoint_dir: str | None = None,
+        required_files: Sequence[str] = (),
+        poll_interval: float = 15.0,
+        deadline: float | None = None,
+        cancel_on_kill: bool = True,
+        carry: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.ssh_conn_id = ssh_conn_id
+        self.commands = dict(commands)
+        self.job_id = job_id
+        self.job_name = job_name
+        self.attempt_dir = attempt_dir
+        self.log_file = log_file
+        self.kind = kind
+        self.train_iters = train_iters
+        self.checkpoint_dir = checkpoint_dir
+        self.required_files = list(required_files)
+        self.poll_interval = poll_interval
+        self.deadline = deadline
+        self.cancel_on_kill = cancel_on_kill
+        self.carry = dict(carry or {})
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and every argument."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "ssh_conn_id": self.ssh_conn_id,
+                "commands": self.commands,
+                "job_id": self.job_id,
+                "job_name": self.job_name,
+                "attempt_dir": self.attempt_dir,
+                "log_file": self.log_file,
+                "kind": self.kind,
+                "train_iters": self.train_iters,
+                "checkpoint_dir": self.checkpoint_dir,
+                "required_files": self.required_files,
+                "poll_interval": self.poll_interval,
+                "deadline": self.deadline,
+                "cancel_on_kill": self.cancel_on_kill,
+                "carry": self.carry,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Follow the job; a cluster that does not answer is waited for."""
+        expectation = self._expectation()
+        report = _JobReport(self.log)
+        poller = shared_poller(self.ssh_conn_id, self.commands, self.poll_interval)
+        async with poller.subscribe(self._watch()) as subscription:
+            async for observation in subscription:
+                report.read(observation)
+                verdict = judge(observation, expectation, log_tail=bytes(report.tail))
+                report.state(verdict, observation)
+                if verdict.outcome.is_verdict and not report.unread(observation):
+                    yield self._event(report, verdict=verdict.to_json(), error=report.error)
+                    return
+                if self.deadline is not None and time.time() > self.deadline:
+                    yield self._event(report)
+                    return
+
+    def _event(self, report: _JobReport, **values: Any) -> TriggerEvent:
+        return TriggerEvent({**values, "log_tail": report.last_lines(), "carry": self.carry})
+
+    async def on_kill(self) -> None:
+        """Cancel the job: a person marked the waiting task failed or success, or cleared it."""
+        if not self.cancel_on_kill:
+            return
+        hook = trigger_hook(self.ssh_conn_id, self.commands)
+        transport = await hook.transport()
+        jobs = [(self.job_id, self.job_name)]
+        try:
+            result = await transport.run(cancel_script(jobs, hook.commands), timeout=20)
+            outcome = parse_cancel(jobs, result)
+            self.log.info("cancelled job %s", self.job_id) if outcome.cancelled else None
+        except TransportError as error:
+            self.log.error(
+                "job %s could not be cancelled: %s; use scancel %s", self.job_id, error, self.job_id
+            )
+        finally:
+            await transport.close()
+
+    def _watch(self) -> Watch:
+        return Watch(
+            key=f"{self.job_name}#{id(self)}",
+            job_id=self.job_id,
+            job_name=self.job_name,
+            attempt_dir=self.attempt_dir,
+            checkpoint_dir=self.checkpoint_dir if self.kind == "train" else None,
+            log_file=self.log_file,
+            check_files=tuple(self.required_files),
+        )
+
+    def _expectation(self) -> Expectation:
+        if self.kind == "train":
+            return Expectation(
+                "train", self.train_iters, complete=lambda files: checkpoint_verdict(files).is_complete
+            )
+        return Expectation("command", required_files=tuple(self.required_files))
+
+
+class _JobReport:
+    """Tells the task's log what happens to the job, without flooding it."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._parser = LogParser()
+        self._said = ""
+        self._next_progress = 0.0
+        self._offset = 0
+        self.tail = bytearray()
+        self.error: str | None = None
+
+    def read(self, observation: Observation) -> None:
+        """Take in new log bytes."""
+        if observation.log_chunk and observation.log_offset == self._offset:
+            self._offset += len(observation.log_chunk)
+            self.tail += observation.log_chunk
+            del self.tail[:-LOG_TAIL_BYTES]
+            for record in self._parser.feed(observation.log_chunk):
+                self._tell(record)
+
+    def unread(self, observation: Observation) -> bool:
+        """Tell whether the log has bytes that were not read yet: the line that explains the end may be among them."""
+        return bool(observation.log_size and observation.log_size > self._offset and observation.log_chunk)
+
+    def state(self, verdict: Verdict, observation: Observation) -> None:
+        """Say a state or trouble once, when it changes."""
+        if observation.unreachable is not None:
+            minutes = (observation.time - observation.unreachable.since) / 60
+            text = f"the login node has not answered for {minutes:.0f} min: {observation.unreachable.reason}"
+            level = self._log.error if minutes * 60 > UNKNOWN_ALARM_S else self._log.warning
+        else:
+            text, level = verdict.reason, self._log.info
+        if text != self._said:
+            level("%s", text)
+            self._said = text
+
+    def last_lines(self, count: int = 20) -> list[str]:
+        """Return the last lines of the log."""
+        return self.tail.decode(errors="replace").splitlines()[-count:]
+
+    def _tell(self, record: object) -> None:
+        if isinstance(record, IterationRecord):
+            now = time.monotonic()
+            if now >= self._next_progress or record.iteration == record.train_iters:
+                self._next_progress = now + PROGRESS_PAUSE_S
+                loss = "" if record.loss is None else f", loss {record.loss:.4f}"
+                rate = "" if record.learning_rate is None else f", learning rate {record.learning_rate:.3e}"
+                self._log.info("iteration %d/%d%s%s", record.iteration, record.train_iters or 0, loss, rate)
+        elif isinstance(record, MarkerRecord):
+            self._log.info("job log: %s", record.kind)
+        elif isinstance(record, ErrorRecord):
+            self.error = f"{record.exception or record.kind}: {record.message}"
+            self._log.error("job log: %s", self.error)

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Install what the local cluster, Airflow and the trainer need. Says what it does; does nothing twice.
+#
+#   docker/install.sh [LOCAL_DIR]     default: .local in the checkout, or $AIRFLOW_MEGATRON_LOCAL
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+local_dir=${1:-${AIRFLOW_MEGATRON_LOCAL:-$root/.local}}
+mkdir -p "$local_dir"
+
+say() { printf '%s install: %s\n' "$(date +%T)" "$*"; }
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+    if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  echo "install: Python 3.11 or newer is needed; install it and run again with PYTHON=/path/to/python3" >&2
+  return 1
+}
+
+# A virtual environment that was made only half is made again: the stamp is written last.
+airflow_environment() {
+  local venv=$local_dir/venv-airflow stamp
+  stamp=$(cat "$root/requirements.lock" "$root/pyproject.toml" | sha256sum | cut -d' ' -f1)-$root
+  if [ "$(cat "$venv/.installed" 2>/dev/null)" = "$stamp" ]; then
+    say "Airflow environment is ready: $venv"
+    return
+  fi
+  say "making the Airflow environment: $venv"
+  rm -f "$venv/.installed"
+  [ -x "$venv/bin/python" ] || "$python" -m venv --clear "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/requirements.lock"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --editable "$root"
+  printf '%s\n' "$stamp" >"$venv/.installed"
+}
+
+python=$(find_python)
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+  say "installing python3-venv"
+  as_root apt-get update -q
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends python3-venv
+fi
+"$python" "$root/docker/local_cluster" install
+airflow_environment
+PYTHON=$python "$root/Megatron-LM/install.sh" "$local_dir/venv-trainer"
+say "everything is there"

@@ -1,0 +1,131 @@
+"""The command line: ``python3 docker/local_cluster <command>``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from local_cluster.cluster import Cluster
+from local_cluster.errors import ClusterError
+from local_cluster.layout import Layout
+from local_cluster.packages import install
+from local_cluster.settings import Size
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+DEFAULT_DIRECTORY = Path(__file__).resolve().parents[2] / ".local" / "cluster"
+
+EXIT_FAILED = 1
+EXIT_NOT_UP = 3
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command.
+
+    :returns: the exit status: 0; 1 if it failed; 3 from ``status`` if the cluster is not (wholly) up; 130 if
+        interrupted.
+    """
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _run(arguments)
+    except ClusterError as error:
+        print(f"local cluster: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except OSError as error:
+        print(f"local cluster: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print("local cluster: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "install":
+        install(_say)
+        return 0
+    cluster = Cluster(Layout.at(arguments.dir), _say)
+    match arguments.command:
+        case "up":
+            wanted = {name: getattr(arguments, name) for name in Size.__dataclass_fields__}
+            cluster.up({name: value for name, value in wanted.items() if value is not None})
+        case "down":
+            cluster.down(purge=arguments.purge)
+        case "status":
+            status = cluster.status()
+            print(json.dumps(status, indent=1) if arguments.json else _status_text(status))
+            return 0 if status["up"] else EXIT_NOT_UP
+        case "kill":
+            cluster.kill(arguments.daemon)
+        case "start":
+            cluster.start(arguments.daemon)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="local_cluster", description="A complete Slurm cluster on this machine, without containers."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("install", help="install the Debian or Ubuntu packages that are missing")
+    place = argparse.ArgumentParser(add_help=False)
+    place.add_argument(
+        "--dir",
+        type=Path,
+        default=DEFAULT_DIRECTORY,
+        help="where the cluster keeps its files (default: %(default)s)",
+    )
+    up = commands.add_parser(
+        "up", parents=[place], help="start the cluster; its size is kept for the next start"
+    )
+    defaults = Size()
+    for name, meaning in (
+        ("nodes", "number of nodes"),
+        ("gpus_per_node", "fake GPUs of each"),
+        ("cpus_per_node", "CPUs that each claims to have"),
+        ("memory_mb", "memory that each claims to have, MiB"),
+        ("slurmd_timeout", "seconds without an answer after which a node is down"),
+    ):
+        text = f"{meaning} (at first: {getattr(defaults, name)})"
+        up.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=text)
+    down = commands.add_parser("down", parents=[place], help="stop it, and all jobs on it")
+    down.add_argument("--purge", action="store_true", help="delete its files too: accounting, logs, keys")
+    status = commands.add_parser(
+        "status", parents=[place], help="say what runs; exit status 3 if not everything does"
+    )
+    status.add_argument("--json", action="store_true", help="as one JSON object")
+    kill = commands.add_parser("kill", parents=[place], help="kill a daemon, to see what happens")
+    kill.add_argument(
+        "daemon", help="slurmctld, slurmdbd, sshd, slurmd:n1, ...; node:n1 for a node with its jobs"
+    )
+    start = commands.add_parser("start", parents=[place], help="start a daemon that was killed")
+    start.add_argument("daemon", help="slurmctld, slurmdbd, sshd, slurmd:n1, ...")
+    return parser
+
+
+def _status_text(status: dict[str, Any]) -> str:
+    lines = [f"{'up' if status['up'] else 'not up'}: {status['dir']}"]
+    lines += [
+        f"  {name:<12} {f'process {pid}' if pid else 'not running'}"
+        for name, pid in status["daemons"].items()
+    ]
+    if status["nodes"]:
+        lines.append("nodes: " + ", ".join(f"{name} {state}" for name, state in status["nodes"].items()))
+        lines.append(
+            "jobs: " + (", ".join(f"{count} {state}" for state, count in status["jobs"].items()) or "none")
+        )
+    return "\n".join(lines)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Treat SIGTERM like Ctrl-C, so that what was begun is undone."""
+    raise KeyboardInterrupt

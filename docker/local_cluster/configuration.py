@@ -1,0 +1,289 @@
+"""The text of every configuration file, as pure functions of the layout and the settings."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from local_cluster.layout import Layout
+    from local_cluster.settings import Settings, Size
+
+CLUSTER_NAME = "local"
+ACCOUNT = "local"
+LOOPBACK = "127.0.0.1"
+DATABASE_USER = "slurm"
+DATABASE_NAME = "slurm_acct_db"
+
+#: Name and options of each partition.  Jobs in `preemptable` make way for jobs in the others.
+PARTITIONS: dict[str, str] = {
+    "main": "Default=YES MaxTime=1-00:00:00 DefaultTime=01:00:00 PriorityTier=10 PreemptMode=OFF",
+    "short": "MaxTime=00:10:00 DefaultTime=00:05:00 PriorityTier=10 PreemptMode=OFF",
+    "preemptable": "MaxTime=1-00:00:00 DefaultTime=01:00:00 PriorityTier=1 PreemptMode=REQUEUE GraceTime=0",
+}
+
+#: Before it, cgroup.conf has no ``CgroupPlugin=disabled``.
+CGROUP_CAN_BE_DISABLED = (23, 2)
+#: From it on, sshd refuses clients for a while after failed logins, unless told not to.
+SSHD_HAS_PENALTIES = (9, 8)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the files say about the machine and its user.
+
+    :param host: short host name, as Slurm finds it.
+    :param user: login name of the user who runs the daemons and the jobs.
+    :param slurm_version: for example (22, 5).
+    :param openssh_version: for example (9, 2).
+    :param private_path: whether nobody else can write on the way to the SSH files, as StrictModes demands.
+    :param password_locked: whether the user's account is locked, which sshd only accepts with PAM.
+    """
+
+    host: str
+    user: str
+    slurm_version: tuple[int, int]
+    openssh_version: tuple[int, int]
+    private_path: bool = True
+    password_locked: bool = False
+
+
+def slurm_conf(layout: Layout, settings: Settings, machine: Machine) -> str:
+    """Return slurm.conf (slurm.conf(5)): several slurmd on one host, told apart by name and port."""
+    size = settings.size
+    lines = [
+        f"ClusterName={CLUSTER_NAME}",
+        f"SlurmctldHost={machine.host}({LOOPBACK})",
+        f"SlurmctldPort={settings.ports['slurmctld']}",
+        f"SlurmUser={machine.user}",
+        f"SlurmdUser={machine.user}",
+        "AuthType=auth/munge",
+        "CredType=cred/munge",
+        f"AuthInfo=socket={layout.munge_socket}",
+        f"StateSaveLocation={layout.controller_state}",
+        f"SlurmdSpoolDir={layout.spool}/%n",
+        f"SlurmctldPidFile={layout.runtime}/slurmctld.pid",
+        f"SlurmdPidFile={layout.runtime}/slurmd-%n.pid",
+        f"SlurmctldLogFile={layout.log('slurmctld')}",
+        f"SlurmdLogFile={layout.log('slurmd')}".removesuffix(".log") + "-%n.log",
+        "MailProg=/bin/true",
+        # The machine does not have the processors and the memory that the nodes claim.
+        "SlurmdParameters=config_overrides",
+        "ProctrackType=proctrack/linuxproc",
+        f"TaskProlog={layout.task_prolog}",
+        f"Epilog={layout.epilog}",
+        f"TaskEpilog={layout.epilog}",
+        "TaskPlugin=task/none",
+        "MpiDefault=none",
+        "JobAcctGatherType=jobacct_gather/linux",
+        "JobAcctGatherFrequency=10",
+        # A dead slurmd is noticed, and a stopped job is killed, within seconds.
+        f"SlurmdTimeout={size.slurmd_timeout}",
+        # slurmctld keeps knocking at a dead node for this long before each verdict; with 5 and a SlurmdTimeout of 10,
+        # a dead node is DOWN after about 18 s.
+        "MessageTimeout=5",
+        "KillWait=5",
+        "UnkillableStepTimeout=30",
+        "InactiveLimit=0",
+        "MinJobAge=300",
+        "OverTimeLimit=0",
+        "CompleteWait=0",
+        "ReturnToService=2",
+        # A job that lost its node is submitted again by whoever submitted it, unless it asks for --requeue.
+        "JobRequeue=0",
+        "SchedulerType=sched/backfill",
+        # Start a batch job at once instead of collecting submissions for three seconds.
+        "SchedulerParameters=batch_sched_delay=0,sched_interval=5,bf_interval=5",
+        "PriorityType=priority/basic",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_CPU_Memory",
+        f"DefMemPerCPU={max(1, size.memory_mb // size.cpus_per_node)}",
+        "PreemptType=preempt/partition_prio",
+        "PreemptMode=REQUEUE",
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        f"AccountingStorageHost={LOOPBACK}",
+        f"AccountingStoragePort={settings.ports['slurmdbd']}",
+        f"AccountingStoragePass={layout.munge_socket}",
+        # A submission with an unknown account is refused, as on a real cluster.
+        "AccountingStorageEnforce=associations",
+        "AccountingStoreFlags=job_comment",
+    ]
+    if size.gpus_per_node:
+        lines += ["AccountingStorageTRES=gres/gpu", "GresTypes=gpu"]
+    gres = f" Gres=gpu:{size.gpus_per_node}" if size.gpus_per_node else ""
+    for node in size.node_names:
+        lines.append(
+            f"NodeName={node} NodeHostname={machine.host} NodeAddr={LOOPBACK} "
+            f"Port={settings.ports[f'slurmd:{node}']} CPUs={size.cpus_per_node} Boards=1 SocketsPerBoard=1 "
+            f"CoresPerSocket={size.cpus_per_node} ThreadsPerCore=1 RealMemory={size.memory_mb}{gres} State=UNKNOWN"
+        )
+    nodes = ",".join(size.node_names)
+    lines += [
+        f"PartitionName={name} Nodes={nodes} State=UP {options}" for name, options in PARTITIONS.items()
+    ]
+    return _text(lines)
+
+
+def gres_conf(layout: Layout, size: Size) -> str:
+    """Return gres.conf.
+
+    Slurm wants a device file for each GPU, and takes a symbolic link to one: no need to be root and make devices.
+    """
+    lines = ["AutoDetect=off"]
+    if size.gpus_per_node:
+        last = size.gpus_per_node - 1
+        lines += [
+            f"NodeName={node} Name=gpu File={layout.gpus}/{node}-gpu[0-{last}]" for node in size.node_names
+        ]
+    return _text(lines)
+
+
+def cgroup_conf(machine: Machine) -> str:
+    """Return cgroup.conf: no cgroups, which need systemd or root and are not there in containers.
+
+    Releases that cannot do without get the plugin that touches nothing until a step is constrained.
+    """
+    disabled = machine.slurm_version >= CGROUP_CAN_BE_DISABLED
+    return _text([f"CgroupPlugin={'disabled' if disabled else 'cgroup/v1'}"])
+
+
+def task_prolog(login: dict[str, str]) -> str:
+    """Return the script that gives a task what a login shell would, where the job does not have it.
+
+    With ``sbatch --export=NONE`` slurmd asks the user's login shell, which only root's slurmd can; and ``srun`` in such
+    a job passes nothing on.  Slurm takes ``export NAME=value`` lines from the script's output.
+
+    :param login: variables and values.
+    """
+    lines = ["#!/bin/sh", "# Written by docker/local_cluster; changes are lost at the next start."]
+    for name, value in login.items():
+        line = shlex.quote(f"export {name}={value}")
+        lines.append(f"grep -qz '^{name}=' /proc/self/environ || echo {line}")
+    return "\n".join(lines) + "\n"
+
+
+def epilog() -> str:
+    """Return the script that ends what a task or a job left behind on its node.
+
+    proctrack/linuxproc loses a process whose parents have died, for example the workers of a torchrun that was killed;
+    clusters with cgroups do not.  Processes are known by their environment.  After a task (TaskEpilog) these are the
+    task's own; after the job (Epilog) all of the job's.  The batch script counts as a task without a step id.
+    """
+    return """#!/bin/sh
+# Written by docker/local_cluster; changes are lost at the next start.
+if [ "$SLURM_SCRIPT_CONTEXT" = epilog_slurmd ]; then
+    task=
+elif [ -n "$SLURM_STEP_ID" ]; then
+    task=yes
+else
+    exit 0
+fi
+for file in $(grep -lzx "SLURM_JOB_ID=$SLURM_JOB_ID" /proc/[0-9]*/environ 2>/dev/null); do
+    has() { grep -qzx "$1" "$file" 2>/dev/null; }
+    pid=${file#/proc/}
+    pid=${pid%/environ}
+    [ "$pid" != $$ ] && has "SLURM_CONF=$SLURM_CONF" && has "SLURMD_NODENAME=$SLURMD_NODENAME" || continue
+    if [ -n "$task" ]; then
+        has "SLURM_STEP_ID=$SLURM_STEP_ID" && has "SLURM_PROCID=$SLURM_PROCID" || continue
+    fi
+    kill -KILL "$pid" 2>/dev/null
+done
+exit 0
+"""
+
+
+def slurmdbd_conf(layout: Layout, settings: Settings, machine: Machine, password: str) -> str:
+    """Return slurmdbd.conf (slurmdbd.conf(5)); it holds the database password."""
+    return _text(
+        [
+            "AuthType=auth/munge",
+            f"AuthInfo=socket={layout.munge_socket}",
+            "DbdHost=localhost",
+            f"DbdAddr={LOOPBACK}",
+            f"DbdPort={settings.ports['slurmdbd']}",
+            f"SlurmUser={machine.user}",
+            "StorageType=accounting_storage/mysql",
+            f"StorageHost={LOOPBACK}",
+            f"StoragePort={settings.ports['mariadbd']}",
+            f"StorageUser={DATABASE_USER}",
+            f"StoragePass={password}",
+            f"StorageLoc={DATABASE_NAME}",
+            f"LogFile={layout.log('slurmdbd')}",
+            f"PidFile={layout.runtime}/slurmdbd.pid",
+        ]
+    )
+
+
+def database_grants(password: str) -> str:
+    """Return the SQL that gives slurmdbd its database.
+
+    :param password: hexadecimal digits.
+    :raises ValueError: if it is anything else, because it is put between quotes.
+    """
+    if not password or not set(password) <= set("0123456789abcdef"):
+        raise ValueError("the database password must be hexadecimal digits")
+    account = f"'{DATABASE_USER}'@'{LOOPBACK}'"
+    return _text(
+        [
+            f"CREATE USER IF NOT EXISTS {account} IDENTIFIED BY '{password}';",
+            f"ALTER USER {account} IDENTIFIED BY '{password}';",
+            f"GRANT ALL ON {DATABASE_NAME}.* TO {account};",
+        ]
+    )
+
+
+def mariadbd_arguments(layout: Layout, settings: Settings, machine: Machine) -> list[str]:
+    """Return the options of mariadbd: a small server, only on the loopback address.
+
+    Durability is traded for speed (a crash of the machine may lose a second of accounting).
+    """
+    return [
+        "--no-defaults",
+        f"--user={machine.user}",
+        f"--datadir={layout.database}",
+        f"--socket={layout.runtime / 'mariadb.socket'}",
+        f"--pid-file={layout.runtime / 'mariadb.pid'}",
+        f"--port={settings.ports['mariadbd']}",
+        f"--bind-address={LOOPBACK}",
+        f"--init-file={layout.database_grants}",
+        "--skip-name-resolve",
+        "--skip-log-bin",
+        "--innodb-buffer-pool-size=64M",
+        "--innodb-log-file-size=32M",
+        "--innodb-lock-wait-timeout=900",
+        "--innodb-flush-log-at-trx-commit=2",
+        "--innodb-fast-shutdown=1",
+        "--max-allowed-packet=16M",
+    ]
+
+
+def sshd_config(layout: Layout, settings: Settings, machine: Machine) -> str:
+    """Return the SSH server's configuration: one user, one key, and SLURM_CONF for Slurm's commands."""
+    lines = [
+        f"ListenAddress {LOOPBACK}:{settings.ports['sshd']}",
+        f"HostKey {layout.host_key}",
+        f"AuthorizedKeysFile {layout.authorized_keys}",
+        "PidFile none",
+        f"AllowUsers {machine.user}",
+        "PermitRootLogin prohibit-password",
+        "AuthenticationMethods publickey",
+        "PubkeyAuthentication yes",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        f"UsePAM {'yes' if machine.password_locked else 'no'}",
+        f"StrictModes {'yes' if machine.private_path else 'no'}",
+        f"SetEnv SLURM_CONF={layout.slurm_conf}",
+        "Subsystem sftp internal-sftp",
+        "UseDNS no",
+        "PrintMotd no",
+    ]
+    if machine.openssh_version >= SSHD_HAS_PENALTIES:
+        lines.append("PerSourcePenalties no")
+    return _text(lines)
+
+
+def _text(lines: list[str]) -> str:
+    return (
+        "\n".join(["# Written by docker/local_cluster; changes are lost at the next start.", *lines]) + "\n"
+    )

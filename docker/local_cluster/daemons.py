@@ -1,0 +1,274 @@
+"""The daemons of a cluster: how each is started, and how one sees that it serves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import socket
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from local_cluster import processes
+from local_cluster.configuration import Machine, mariadbd_arguments
+from local_cluster.errors import ClusterError
+from local_cluster.packages import program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from local_cluster.layout import Layout
+    from local_cluster.settings import Settings
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+LOG_LINES_SHOWN = 15
+#: Seconds a daemon may take to stop by itself.
+STOP_PATIENCE = 20.0
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """One daemon.
+
+    :param name: ``munged``, ``slurmd:n1``, ...
+    :param argv: the command that runs it in the foreground.
+    :param is_ready: says whether it serves.
+    :param node: the node whose slurmd it is.
+    :param patience: seconds it may take to become ready.
+    """
+
+    name: str
+    argv: list[str]
+    is_ready: Callable[[], bool]
+    node: str | None = None
+    patience: float = 30.0
+
+
+def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str, Daemon]:
+    """Return all daemons by name, in the order of starting; they stop in the reverse order."""
+
+    def listens(name: str) -> Callable[[], bool]:
+        # Connecting would be simpler, and leave a complaint in the daemon's log.
+        return lambda: processes.is_listening(settings.ports[name])
+
+    conf = str(layout.slurm_conf)
+    found = [
+        Daemon(
+            "munged",
+            [
+                program("munged"),
+                "--foreground",
+                "--force",  # the socket's directory is closed to other users, which munged warns about
+                f"--socket={layout.munge_socket}",
+                f"--key-file={layout.munge_key}",
+                f"--pid-file={layout.runtime / 'munged.pid'}",
+                f"--log-file={layout.log('munged')}",
+                f"--seed-file={layout.directory / 'munged.seed'}",
+            ],
+            lambda: _socket_answers(layout.munge_socket),
+        ),
+        Daemon(
+            "mariadbd",
+            [program("mariadbd"), *mariadbd_arguments(layout, settings, machine)],
+            # It listens before it has run the grants.
+            lambda: "ready for connections" in _printed("mariadbd", layout),
+            patience=90.0,
+        ),
+        Daemon("slurmdbd", [program("slurmdbd"), "-D"], listens("slurmdbd"), patience=60.0),
+        Daemon("slurmctld", [program("slurmctld"), "-D", "-f", conf], listens("slurmctld")),
+        *(
+            Daemon(
+                f"slurmd:{node}",
+                [program("slurmd"), "-D", "-N", node, "-f", conf],
+                listens(f"slurmd:{node}"),
+                node,
+            )
+            for node in settings.size.node_names
+        ),
+        Daemon(
+            "sshd",
+            [program("sshd"), "-D", "-f", str(layout.sshd_config), "-E", str(layout.log("sshd"))],
+            listens("sshd"),
+        ),
+    ]
+    return {daemon.name: daemon for daemon in found}
+
+
+def start(daemon: Daemon, layout: Layout) -> processes.ProcessIdentity:
+    """Start a daemon in a session of its own and remember its process; do not wait until it serves.
+
+    :raises ClusterError: if it ends at once.
+    """
+    log = layout.log(daemon.name)
+    _set_aside(log)
+    errors = log.with_suffix(".err")
+    environment = daemon_environment(layout)
+    if daemon.node is not None:
+        environment[processes.NODE_MARKER] = daemon.node
+    with errors.open("wb") as output:
+        child = subprocess.Popen(
+            daemon.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=layout.log("any").parent,
+            start_new_session=True,
+        )
+    process = processes.identify(child.pid)
+    # The daemon outlives this program: this object must not wait for it, nor complain that it still runs.
+    child.returncode = 0
+    if process is None:
+        raise ClusterError(f"{daemon.name} ended at once\n{log_tail(daemon.name, layout)}")
+    processes.write_record(record_path(daemon.name, layout), process)
+    return process
+
+
+def await_ready(daemon: Daemon, process: processes.ProcessIdentity, layout: Layout) -> None:
+    """Wait until a daemon serves.
+
+    :raises ClusterError: with its last log lines, if it ends or takes too long.
+    """
+
+    def settled() -> bool:
+        return daemon.is_ready() or not processes.is_running(process)
+
+    in_time = processes.wait_until(settled, daemon.patience)
+    if not processes.is_running(process):
+        raise ClusterError(f"{daemon.name} ended while starting\n{log_tail(daemon.name, layout)}")
+    if not in_time:
+        raise ClusterError(
+            f"{daemon.name} does not serve after {daemon.patience:.0f} s\n{log_tail(daemon.name, layout)}"
+        )
+
+
+def record_path(name: str, layout: Layout) -> Path:
+    """Return the file that remembers a daemon's process."""
+    return layout.records / f"{name.replace(':', '-')}.json"
+
+
+def running_process(name: str, layout: Layout) -> processes.ProcessIdentity | None:
+    """Return the process of a daemon, if it runs."""
+    process = processes.read_record(record_path(name, layout))
+    return process if process is not None and processes.is_running(process) else None
+
+
+def log_tail(name: str, layout: Layout) -> str:
+    """Return the last lines of a daemon's log, or of what it printed if it never came to logging."""
+    log = layout.log(name)
+    for path in (log, log.with_suffix(".err")):
+        with contextlib.suppress(OSError):
+            lines = path.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+            if lines:
+                return "\n".join([f"last lines of {path}:", *(f"  {line}" for line in lines)])
+    return f"(nothing in {log})"
+
+
+def login_environment() -> dict[str, str]:
+    """Return what every login shell of this user has."""
+    user = pwd.getpwuid(os.geteuid())
+    return {
+        "PATH": SYSTEM_PATH,
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "SHELL": user.pw_shell or "/bin/sh",
+    }
+
+
+def daemon_environment(layout: Layout) -> dict[str, str]:
+    """Return the environment of daemons and of the commands that talk to them: nothing of the caller's leaks in."""
+    return {
+        **login_environment(),
+        "LANG": "C.UTF-8",
+        "SLURM_CONF": str(layout.slurm_conf),
+        processes.MARKER: str(layout.directory),
+    }
+
+
+def ask_slurm(layout: Layout, *command: str, timeout: float = 30.0) -> str:
+    """Run one of Slurm's commands and return what it prints.
+
+    :raises ClusterError: if it fails or takes longer than *timeout* seconds.
+    """
+    try:
+        result = subprocess.run(
+            [program(command[0]), *command[1:]],
+            env=daemon_environment(layout),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"{' '.join(command)} gave no answer in {timeout:.0f} s") from error
+    if result.returncode != 0:
+        raise ClusterError(f"{' '.join(command)} failed: {result.stderr.strip() or result.stdout.strip()}")
+    return result.stdout
+
+
+def describe_machine(layout: Layout) -> Machine:
+    """Find out what the configuration files need to know about this machine and user."""
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    return Machine(
+        host=socket.gethostname().partition(".")[0],
+        user=user,
+        slurm_version=_version([program("slurmctld"), "-V"]),
+        openssh_version=_version([program("ssh"), "-V"]),
+        private_path=_only_owner_writes(layout.ssh),
+        password_locked=_password_is_locked(user),
+    )
+
+
+def _printed(name: str, layout: Layout) -> str:
+    try:
+        return layout.log(name).with_suffix(".err").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _version(command: list[str]) -> tuple[int, int]:
+    output = subprocess.run(command, capture_output=True, text=True, check=False)
+    text = output.stdout + output.stderr
+    found = re.search(r"(\d+)\.(\d+)", text)
+    if found is None:
+        raise ClusterError(f"{' '.join(command)} names no version: {text.strip()}")
+    return int(found[1]), int(found[2])
+
+
+def _only_owner_writes(path: Path) -> bool:
+    """Apply sshd's StrictModes rule: no directory on the way is writable by group or others."""
+    for place in (path, *path.parents):
+        found = place.stat()
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+            return False
+    return True
+
+
+def _password_is_locked(user: str) -> bool:
+    """Say whether ``/etc/shadow`` locks the account; an sshd that cannot read it does not care either."""
+    with contextlib.suppress(OSError), open("/etc/shadow", encoding="utf-8", errors="replace") as shadow:
+        for line in shadow:
+            name, _, rest = line.partition(":")
+            if name == user:
+                return rest.startswith("!")
+    return False
+
+
+def _socket_answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _set_aside(log: Path) -> None:
+    """Keep one older log."""
+    with contextlib.suppress(FileNotFoundError):
+        log.replace(log.with_suffix(".log.1"))

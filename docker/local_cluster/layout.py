@@ -1,0 +1,197 @@
+"""Where a cluster keeps its files: one directory that stays, and one short private directory for sockets."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster.errors import ClusterError
+
+#: Characters that slurm.conf, gres.conf (host-list syntax) and sshd_config all take literally.
+PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@:~-]+")
+
+#: Parents tried for the runtime directory.  ``$TMPDIR`` is not: it differs between shells, and ``down`` must find
+#: what ``up`` made.
+RUNTIME_PARENTS = (Path("/tmp"), Path("/var/tmp"))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths of one cluster.
+
+    :param directory: configuration, keys, logs, accounting database, controller state; survives ``down``.
+    :param runtime: Unix sockets and slurmd's spool (whose step sockets are Unix sockets too: their path may have at
+        most 107 bytes, and clones live in deep folders); removed by ``down``.
+    """
+
+    directory: Path
+    runtime: Path
+
+    @classmethod
+    def at(cls, directory: Path) -> Layout:
+        """Return the layout of the cluster in *directory*, creating nothing.
+
+        :raises ClusterError: if the path has characters that Slurm's configuration files cannot hold.
+        """
+        resolved = directory.expanduser().resolve()
+        if not PLAIN_PATH.fullmatch(str(resolved)):
+            raise ClusterError(
+                f"{resolved}: Slurm's configuration files cannot hold this path (letters, digits and _./+@:~- only); "
+                "choose another place with --dir"
+            )
+        digest = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:10]
+        name = f"airflow-megatron-{os.geteuid()}-{digest}"
+        return cls(resolved, _runtime_parent() / name)
+
+    @property
+    def slurm_conf(self) -> Path:
+        """Slurm's configuration; slurmdbd.conf, gres.conf and cgroup.conf must lie beside it."""
+        return self.directory / "etc" / "slurm.conf"
+
+    @property
+    def task_prolog(self) -> Path:
+        """The script that slurmd runs before each task."""
+        return self.directory / "etc" / "task_prolog.sh"
+
+    @property
+    def epilog(self) -> Path:
+        """The script that slurmd runs after each task and after each job."""
+        return self.directory / "etc" / "epilog.sh"
+
+    @property
+    def sshd_config(self) -> Path:
+        """The SSH server's configuration."""
+        return self.directory / "etc" / "sshd_config"
+
+    @property
+    def munge_key(self) -> Path:
+        """The secret shared by all Slurm daemons."""
+        return self.directory / "munge.key"
+
+    @property
+    def munge_socket(self) -> Path:
+        """Where munged listens."""
+        return self.runtime / "munge.socket"
+
+    @property
+    def database(self) -> Path:
+        """MariaDB's data directory."""
+        return self.directory / "database"
+
+    @property
+    def database_password(self) -> Path:
+        """Password of the database user that slurmdbd is."""
+        return self.directory / "database.password"
+
+    @property
+    def database_grants(self) -> Path:
+        """SQL that MariaDB runs at each start."""
+        return self.directory / "etc" / "grants.sql"
+
+    @property
+    def controller_state(self) -> Path:
+        """Slurmctld's StateSaveLocation."""
+        return self.directory / "state"
+
+    @property
+    def gpus(self) -> Path:
+        """Links to /dev/null that stand for GPUs."""
+        return self.directory / "gpus"
+
+    @property
+    def spool(self) -> Path:
+        """Parent of each slurmd's spool directory."""
+        return self.runtime / "spool"
+
+    @property
+    def ssh(self) -> Path:
+        """Host key, user key, authorized_keys and known_hosts."""
+        return self.directory / "ssh"
+
+    @property
+    def host_key(self) -> Path:
+        """The SSH server's private key."""
+        return self.ssh / "host_key"
+
+    @property
+    def user_key(self) -> Path:
+        """The private key that opens the SSH server."""
+        return self.ssh / "user_key"
+
+    @property
+    def authorized_keys(self) -> Path:
+        """Public keys that the SSH server accepts."""
+        return self.ssh / "authorized_keys"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The server's host key as an SSH client wants it."""
+        return self.ssh / "known_hosts"
+
+    @property
+    def records(self) -> Path:
+        """One JSON file for each daemon that was started."""
+        return self.directory / "daemons"
+
+    @property
+    def settings(self) -> Path:
+        """The size and the ports chosen at the first ``up``."""
+        return self.directory / "settings.json"
+
+    @property
+    def description(self) -> Path:
+        """What a client needs to know; there while the cluster is up."""
+        return self.directory / "cluster.json"
+
+    def log(self, daemon: str) -> Path:
+        """Return the log file of a daemon."""
+        return self.directory / "log" / f"{daemon.replace(':', '-')}.log"
+
+    def make_directories(self) -> None:
+        """Create the directories, private to this user.
+
+        :raises ClusterError: if the runtime directory exists and somebody else could have made or can enter it.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for path in (
+            self.slurm_conf.parent,
+            self.controller_state,
+            self.gpus,
+            self.ssh,
+            self.records,
+            self.log("any").parent,
+        ):
+            path.mkdir(mode=0o700, exist_ok=True)
+        self.check_runtime()
+        self.runtime.mkdir(mode=0o700, exist_ok=True)
+        self.check_runtime()
+        self.spool.mkdir(mode=0o700, exist_ok=True)
+
+    def check_runtime(self) -> None:
+        """Refuse a runtime directory that is not a private directory of this user.
+
+        :raises ClusterError: if it is a link, belongs to somebody else, or is open to others.
+        """
+        try:
+            found = self.runtime.lstat()
+        except FileNotFoundError:
+            return
+        private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
+        if not private or found.st_uid != os.geteuid():
+            raise ClusterError(
+                f"{self.runtime} is not a private directory of this user: remove it and try again"
+            )
+
+
+def _runtime_parent() -> Path:
+    for parent in RUNTIME_PARENTS:
+        # slurmd executes job scripts from its spool, so a file system mounted noexec is of no use.
+        if parent.is_dir() and not os.statvfs(parent).f_flag & os.ST_NOEXEC:
+            return parent
+    raise ClusterError(
+        f"every one of {', '.join(map(str, RUNTIME_PARENTS))} is mounted noexec: jobs could not start"
+    )

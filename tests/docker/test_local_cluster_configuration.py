@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from local_cluster import configuration
+from local_cluster.configuration import Machine
+from local_cluster.errors import ClusterError
+from local_cluster.layout import Layout
+from local_cluster.settings import Settings, Size, port_names
+
+MACHINE = Machine(host="laptop", user="ada", slurm_version=(22, 5), openssh_version=(9, 2))
+
+
+def make_settings(**size: int) -> Settings:
+    chosen = Size(**size)
+    return Settings(chosen, {name: 20000 + number for number, name in enumerate(port_names(chosen))})
+
+
+def values(text: str, name: str) -> list[str]:
+    return [line.split("=", 1)[1] for line in text.splitlines() if line.startswith(f"{name}=")]
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout.at(tmp_path / "cluster")
+
+
+def test_each_node_has_its_own_port_and_gpus(layout: Layout) -> None:
+    settings = make_settings(nodes=3, gpus_per_node=2)
+    nodes = values(configuration.slurm_conf(layout, settings, MACHINE), "NodeName")
+    assert [node.split()[0] for node in nodes] == ["n1", "n2", "n3"]
+    assert len({re.search(r"Port=(\d+)", node)[1] for node in nodes}) == 3  # type: ignore[index]
+    assert all("Gres=gpu:2" in node and "NodeHostname=laptop" in node for node in nodes)
+    gres = configuration.gres_conf(layout, settings.size)
+    assert f"NodeName=n3 Name=gpu File={layout.gpus}/n3-gpu[0-1]" in gres.splitlines()
+
+
+def test_without_gpus_none_are_declared(layout: Layout) -> None:
+    settings = make_settings(gpus_per_node=0)
+    text = configuration.slurm_conf(layout, settings, MACHINE)
+    assert not re.search(r"gres", text, re.IGNORECASE)
+    assert "Name=" not in configuration.gres_conf(layout, settings.size)
+
+
+def test_partitions_have_one_default_and_every_node(layout: Layout) -> None:
+    text = configuration.slurm_conf(layout, make_settings(nodes=2), MACHINE)
+    partitions = values(text, "PartitionName")
+    assert [line.split()[0] for line in partitions] == ["main", "short", "preemptable"]
+    assert ["Default=YES" in line for line in partitions] == [True, False, False]
+    assert all("Nodes=n1,n2 " in line for line in partitions)
+
+
+def test_no_option_is_given_twice(layout: Layout) -> None:
+    text = configuration.slurm_conf(layout, make_settings(), MACHINE)
+    names = [line.partition("=")[0] for line in text.splitlines() if not line.startswith("#")]
+    once = [name for name in names if name not in {"NodeName", "PartitionName"}]
+    assert len(once) == len(set(once))
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [((21, 8), "cgroup/v1"), ((22, 5), "cgroup/v1"), ((23, 2), "disabled"), ((24, 11), "disabled")],
+)
+def test_cgroups_are_left_out_as_far_as_the_release_can(version: tuple[int, int], plugin: str) -> None:
+    machine = Machine("laptop", "ada", slurm_version=version, openssh_version=(9, 2))
+    assert values(configuration.cgroup_conf(machine), "CgroupPlugin") == [plugin]
+
+
+@pytest.mark.parametrize("password", ["", "it's", "abc\\", "ABC", "x'; DROP DATABASE slurm_acct_db; --"])
+def test_only_a_hexadecimal_password_reaches_sql(password: str) -> None:
+    with pytest.raises(ValueError, match="hexadecimal"):
+        configuration.database_grants(password)
+
+
+def test_sshd_accepts_one_user_by_key_only(layout: Layout) -> None:
+    text = configuration.sshd_config(layout, make_settings(), MACHINE)
+    lines = text.splitlines()
+    assert "AllowUsers ada" in lines
+    assert "PasswordAuthentication no" in lines
+    assert "StrictModes yes" in lines
+    assert f"SetEnv SLURM_CONF={layout.slurm_conf}" in lines
+    assert not any(line.startswith(("MaxStartups", "MaxSessions", "PerSource")) for line in lines)
+
+
+def test_sshd_penalties_are_off_where_they_exist(layout: Layout) -> None:
+    machine = Machine("laptop", "ada", slurm_version=(24, 11), openssh_version=(10, 0))
+    assert "PerSourcePenalties no" in configuration.sshd_config(layout, make_settings(), machine).splitlines()
+
+
+def test_sshd_itself_accepts_the_configuration(layout: Layout) -> None:
+    from local_cluster import credentials, daemons
+    from local_cluster.packages import missing_packages, program
+
+    if {"openssh-server", "openssh-client", "slurmctld"} & set(missing_packages()):
+        pytest.skip("OpenSSH and Slurm are not installed")
+    layout.make_directories()
+    try:
+        settings = make_settings()
+        credentials.make_ssh_keys(layout, settings.ports["sshd"])
+        layout.sshd_config.write_text(
+            configuration.sshd_config(layout, settings, daemons.describe_machine(layout))
+        )
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        result = subprocess.run(
+            [program("sshd"), "-t", "-f", str(layout.sshd_config)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        layout.spool.rmdir()
+        layout.runtime.rmdir()
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_task_prolog_adds_only_what_is_missing(tmp_path: Path) -> None:
+    script = tmp_path / "prolog.sh"
+    script.write_text(configuration.task_prolog({"PATH": "/usr/bin:/bin", "HOME": "/home/o'brien"}))
+    environment = {"PATH": os.defpath}
+    result = subprocess.run(["sh", str(script)], env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout == "export HOME=/home/o'brien\n"
+
+
+def test_sockets_fit_into_an_address_however_deep_the_clone_lies(tmp_path: Path) -> None:
+    layout = Layout.at(tmp_path / ("deep/" * 60) / "cluster")
+    longest = layout.spool / "n64" / "n64_4294967295.4294967291"
+    assert len(os.fsencode(longest)) < 108
+    assert len(os.fsencode(layout.munge_socket)) < 108
+
+
+def test_two_directories_have_two_runtime_directories(tmp_path: Path) -> None:
+    assert Layout.at(tmp_path / "a").runtime != Layout.at(tmp_path / "b").runtime
+    assert Layout.at(tmp_path / "a").runtime == Layout.at(tmp_path / "x" / ".." / "a").runtime
+
+
+@pytest.mark.parametrize("name", ["my cluster", "a,b", "n[1-2]", "50%", "#1", "a\nb", 'say "x"'])
+def test_a_path_that_slurm_cannot_read_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ClusterError, match="--dir"):
+        Layout.at(tmp_path / name)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770])
+def test_a_runtime_directory_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    runtime.chmod(mode)
+    with pytest.raises(ClusterError, match="private"):
+        Layout(tmp_path / "cluster", runtime).make_directories()
+
+
+def test_a_runtime_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    runtime = tmp_path / "runtime"
+    runtime.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ClusterError, match="private"):
+        Layout(tmp_path / "cluster", runtime).make_directories()

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from local_cluster import processes, settings
+from local_cluster.errors import ClusterError
+from local_cluster.settings import Settings, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PROGRAM = Path(__file__).resolve().parents[2] / "docker" / "local_cluster"
+
+Spawn = "Callable[..., subprocess.Popen[bytes]]"
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*argv: str, **environment: str) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(argv, env={"PATH": os.defpath, **environment})
+        started.append(child)
+        # between fork and exec the child still has this process's environment
+        assert processes.wait_until(lambda: processes.arguments(child.pid) == list(argv), 5.0)
+        return child
+
+    yield start
+    for child in started:
+        child.kill()
+        child.wait()
+
+
+def identity(child: subprocess.Popen[bytes]) -> processes.ProcessIdentity:
+    found = processes.identify(child.pid)
+    assert found is not None
+    return found
+
+
+def test_a_record_is_good_for_one_process_only(tmp_path: Path, spawn: Spawn) -> None:
+    child = spawn("sleep", "60")
+    record = tmp_path / "slurmctld.json"
+    processes.write_record(record, identity(child))
+    found = processes.read_record(record)
+    assert found is not None
+    assert processes.is_running(found)
+    child.kill()
+    assert processes.wait_until(lambda: not processes.is_running(found), 5.0), "a zombie does not run"
+    child.wait()
+    assert not processes.is_running(found)
+
+
+@pytest.mark.parametrize("change", [{"started": 1}, {"boot": "another boot"}])
+def test_a_process_that_got_an_old_number_is_never_ended(spawn: Spawn, change: dict[str, object]) -> None:
+    child = spawn("sleep", "60")
+    stale = dataclasses.replace(identity(child), **change)
+    processes.end([stale], 0.2)
+    assert child.poll() is None
+
+
+@pytest.mark.parametrize("text", ["", "7", "{}", '{"pid": "x"}', "not json", "[1]"])
+def test_a_damaged_record_names_no_process(tmp_path: Path, text: str) -> None:
+    record = tmp_path / "sshd.json"
+    record.write_text(text)
+    assert processes.read_record(record) is None
+
+
+def test_a_process_that_ignores_sigterm_is_killed(spawn: Spawn) -> None:
+    child = spawn("sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+    processes.end([identity(child)], 0.5)
+    assert child.wait(5) == -signal.SIGKILL
+
+
+class TestMembership:
+    @pytest.fixture
+    def found(self, tmp_path: Path) -> Callable[[], list[int]]:
+        conf = tmp_path / "etc" / "slurm.conf"
+        return lambda: processes.cluster_pids(tmp_path, conf, tmp_path / "etc" / "sshd_config", None)
+
+    def test_daemons_and_jobs_belong(
+        self, tmp_path: Path, spawn: Spawn, found: Callable[[], list[int]]
+    ) -> None:
+        daemon = spawn("sleep", "60", **{processes.MARKER: str(tmp_path)})
+        task = spawn("sleep", "61", SLURM_CONF=str(tmp_path / "etc" / "slurm.conf"), SLURM_JOB_ID="7")
+        assert found() == sorted([daemon.pid, task.pid])
+
+    def test_bystanders_do_not(self, tmp_path: Path, spawn: Spawn, found: Callable[[], list[int]]) -> None:
+        conf = tmp_path / "etc" / "slurm.conf"
+        conf.parent.mkdir()
+        conf.touch()
+        spawn("tail", "-f", str(conf))  # somebody reads the configuration
+        spawn("sleep", "60", SLURM_CONF=str(conf))  # a shell that works with the cluster
+        spawn("sleep", "61", SLURM_CONF="/etc/slurm/slurm.conf", SLURM_JOB_ID="7")  # another cluster's job
+        spawn("sleep", "62", **{processes.MARKER: str(tmp_path / "nested")})  # a cluster in a directory below
+        assert found() == []
+
+    def test_a_node_is_its_tasks_and_their_children(
+        self, tmp_path: Path, spawn: Spawn, found: Callable[[], list[int]]
+    ) -> None:
+        conf = str(tmp_path / "etc" / "slurm.conf")
+        script = "sleep 63 & wait"
+        here = spawn("sh", "-c", script, SLURM_CONF=conf, SLURM_JOB_ID="7", SLURMD_NODENAME="n2")
+        there = spawn("sleep", "60", SLURM_CONF=conf, SLURM_JOB_ID="7", SLURMD_NODENAME="n1")
+        assert processes.wait_until(lambda: len(found()) == 3, 5.0)
+        node = processes.node_pids(found(), "n2")
+        assert here.pid in node
+        assert len(node) == 2
+        assert there.pid not in node
+
+    def test_the_caller_and_its_parents_do_not(self, tmp_path: Path) -> None:
+        # A job of the cluster asks for its own cluster's processes.
+        environment = {**os.environ, processes.MARKER: str(tmp_path), "PYTHONPATH": str(PROGRAM.parent)}
+        code = (
+            "from pathlib import Path; from local_cluster import processes; "
+            f"p = Path({str(tmp_path)!r}); print(processes.cluster_pids(p, p, p, None))"
+        )
+        argv = ["sh", "-c", '"$0" -c "$1"; true', sys.executable, code]
+        result = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+        assert result.stdout.strip() == "[]"
+
+
+def test_ports_stay_where_they_are_free() -> None:
+    size = Size(nodes=2)
+    first = settings.choose_ports(size, {})
+    assert len(set(first.values())) == len(first) == 6
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", first["sshd"]))
+        other.listen()
+        second = settings.choose_ports(size, first)
+        assert processes.is_listening(first["sshd"])
+    assert second["sshd"] != first["sshd"]
+    assert {name: port for name, port in second.items() if name != "sshd"} == {
+        name: port for name, port in first.items() if name != "sshd"
+    }
+
+
+def test_a_larger_cluster_keeps_the_ports_it_had() -> None:
+    first = settings.choose_ports(Size(nodes=1), {})
+    second = settings.choose_ports(Size(nodes=3), first)
+    assert second.items() >= first.items()
+
+
+def test_settings_survive_and_damage_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    assert settings.load_settings(path) is None
+    kept = Settings(Size(nodes=2), {"sshd": 20001})
+    kept.save(path)
+    assert settings.load_settings(path) == kept
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(ClusterError, match="purge"):
+        settings.load_settings(path)
+
+
+class TestCommandLine:
+    @staticmethod
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(PROGRAM), *words], capture_output=True, text=True, check=False, timeout=60
+        )
+
+    def test_a_cluster_that_never_was(self, tmp_path: Path) -> None:
+        place = tmp_path / "cluster"
+        assert self.run("status", "--dir", str(place)).returncode == 3
+        assert self.run("down", "--dir", str(place)).returncode == 0
+        killed = self.run("kill", "slurmctld", "--dir", str(place))
+        assert killed.returncode == 1
+        assert "no cluster" in killed.stderr
+        assert not place.exists()
+
+    def test_purge_spares_a_directory_that_is_no_cluster(self, tmp_path: Path) -> None:
+        (tmp_path / "thesis.tex").touch()
+        result = self.run("down", "--purge", "--dir", str(tmp_path))
+        assert result.returncode == 1
+        assert "no cluster" in result.stderr
+        assert (tmp_path / "thesis.tex").exists()
+
+    @pytest.mark.parametrize("option", ["--nodes=0", "--gpus-per-node=99", "--memory-mb=1"])
+    def test_a_size_out_of_range_is_refused(self, tmp_path: Path, option: str) -> None:
+        result = self.run("up", option, "--dir", str(tmp_path))
+        assert result.returncode == 1
+        assert option.partition("=")[0] in result.stderr
+        assert not (tmp_path / "cluster.json").exists()

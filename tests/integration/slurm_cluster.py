@@ -1,0 +1,158 @@
+"""A local cluster of the tests' own and a way to run scripts on its login node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
+from airflow_megatron.slurm.profile import SlurmCommands
+from airflow_megatron.slurm.submission import (
+    Attempt,
+    SubmissionOutcome,
+    SubmissionRequest,
+    parse_submission,
+    submission_script,
+)
+from airflow_megatron.slurm.transport import CommandResult, TransportError
+
+PROGRAM = Path(__file__).resolve().parents[2] / "docker" / "local_cluster"
+
+
+class SlurmCluster:
+    """The cluster in *place*, reached over SSH with the system's client."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def control(self, *words: str) -> None:
+        """Run a command of the local cluster program (``kill slurmctld``, ``start slurmd:n2`` …)."""
+        argv = [sys.executable, str(PROGRAM), *words, "--dir", str(self.place)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=180)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return json.loads((self.place / "cluster.json").read_text())
+
+    def slurm(self, *argv: str) -> str:
+        """Run a Slurm command here, past SSH."""
+        environment = {**os.environ, "SLURM_CONF": self.description["slurm_conf"], "SLURM_TIME_FORMAT": "%s"}
+        return subprocess.run(
+            argv, env=environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    @property
+    def ssh_argv(self) -> list[str]:
+        server = self.description["ssh"]
+        options = {
+            "BatchMode": "yes",
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": server["known_hosts"],
+            "GlobalKnownHostsFile": "/dev/null",
+            "StrictHostKeyChecking": "yes",
+        }
+        words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        target = f"{server['user']}@{server['host']}"
+        return [
+            "ssh",
+            "-F",
+            "none",
+            "-T",
+            "-i",
+            server["key_file"],
+            "-p",
+            str(server["port"]),
+            *words,
+            target,
+        ]
+
+    def start(self, script: str) -> subprocess.Popen[str]:
+        """Start *script* on the login node; the caller reads its answer."""
+        process = subprocess.Popen(
+            [*self.ssh_argv, SlurmCommands().remote_shell()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        assert process.stdin is not None
+        process.stdin.write(script)
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def run(self, script: str, timeout: float = 120) -> CommandResult:
+        process = self.start(script)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise TransportError("time-out") from None
+        if process.returncode == 255:
+            raise TransportError(err.strip())
+        return CommandResult(process.returncode, out, err)
+
+    def submit(self, request: SubmissionRequest) -> SubmissionOutcome:
+        return parse_submission(self.run(submission_script(request)))
+
+    def submit_patiently(self, request: SubmissionRequest, timeout: float = 60) -> SubmissionOutcome:
+        """Ask until there is a job, as a caller does."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                outcome = self.submit(request)
+                if outcome.job_id is not None:
+                    return outcome
+                reason = outcome.message
+            except TransportError as error:
+                reason = str(error)
+            assert time.monotonic() < deadline, reason
+            time.sleep(0.3)
+
+    def jobs_named(self, name: str) -> set[str]:
+        """Return the ids of all jobs ever submitted under *name*, by queue and accounting."""
+        queue = self.slurm("squeue", "-h", "-t", "all", "-n", name, "-o", "%A")
+        accounting = self.slurm(
+            "sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "--name", name, "-o", "JobIDRaw"
+        )
+        return {*queue.split(), *accounting.split()}
+
+    def request(
+        self, run_dir: Path, name: str, body: str = "true", number: int = 1, **changes: Any
+    ) -> SubmissionRequest:
+        """Return a request for a guarded job that runs *body*."""
+        attempt = Attempt(f"{name}.a{number}", str(run_dir / ".jobs" / name), number)
+        logs = run_dir / "logs"
+        script = (
+            f"#!/bin/bash\n#SBATCH --output={logs}/{name}-{number}.out\n#SBATCH --open-mode=append\n"
+            f"#SBATCH --time=5\n#SBATCH --mem=100\n{job_prologue(attempt.directory)}{body}\n{job_epilogue()}"
+        )
+        values: dict[str, Any] = {
+            "attempt": attempt,
+            "script": script,
+            "job_json": {"job": name},
+            "claim_token": f"test-{os.urandom(6).hex()}",
+            "log_dir": str(logs),
+        }
+        return SubmissionRequest(**{**values, **changes})
+
+
+class SshTransport:
+    """A transport over one ssh process per command."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self.cluster = cluster
+
+    async def run(self, script: str, *, timeout: float) -> CommandResult:
+        return await asyncio.to_thread(self.cluster.run, script, timeout)
+
+    async def close(self) -> None:
+        return None

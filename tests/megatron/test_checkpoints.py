@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_megatron.megatron.checkpoints import (
+    checkpoint_verdict,
+    directory_name,
+    iteration_of,
+    list_checkpoints,
+    tracked_iteration,
+)
+
+LISTINGS: dict[str, dict[str, int]] = json.loads(
+    (Path(__file__).parents[1] / "fixtures" / "checkpoints" / "listings.json").read_text()
+)
+TORCH_DIST = LISTINGS["core_v0.16.0"]
+
+
+@pytest.mark.parametrize(
+    ("release", "verdict"),
+    [("core_v0.12.0", "incomplete"), ("core_v0.16.0", "complete"), ("core_v0.19.0", "complete")],
+)
+def test_recorded_torch_dist_checkpoints(release: str, verdict: str) -> None:
+    found = checkpoint_verdict(LISTINGS[release])
+    assert (found.verdict, found.format) == (verdict, "torch_dist")
+    assert found.is_complete is (verdict == "complete")
+
+
+@pytest.mark.parametrize("name", [".metadata", "metadata.json", "__1_0.distcp"])
+def test_torch_dist_with_an_empty_file(name: str) -> None:
+    found = checkpoint_verdict({**TORCH_DIST, name: 0}, iteration=7, tracked=7)
+    assert found.verdict == "incomplete"
+    assert name in found.reason
+
+
+@pytest.mark.parametrize("name", [".metadata", "metadata.json"])
+def test_torch_dist_cut_short(name: str) -> None:
+    files = {file: size for file, size in TORCH_DIST.items() if file != name}
+    found = checkpoint_verdict(files)
+    assert found.verdict == "incomplete"
+    assert name in found.reason
+
+
+def test_torch_dist_without_rank_files() -> None:
+    files = {file: size for file, size in TORCH_DIST.items() if not file.endswith(".distcp")}
+    assert checkpoint_verdict(files).verdict == "incomplete"
+
+
+def test_without_metadata_json_the_tracker_decides() -> None:
+    files = {".metadata": 9, "__0_0.distcp": 9, "__1_0.distcp": 9}
+    assert checkpoint_verdict(files).verdict == "unverifiable"
+    assert checkpoint_verdict(files, iteration=20, tracked=10).verdict == "unverifiable"
+    assert checkpoint_verdict(files, iteration=20, tracked=20).verdict == "complete"
+    assert checkpoint_verdict({"__0_0.distcp": 9}, iteration=20, tracked=20).verdict == "incomplete"
+
+
+LEGACY = [
+    ["mp_rank_00/model_optim_rng.pt"],
+    ["mp_rank_00/model_optim_rng.pt", "mp_rank_01/model_optim_rng.pt"],
+    [f"mp_rank_{t:02d}_{p:03d}/model_optim_rng.pt" for t in range(2) for p in range(2)],
+    [
+        f"mp_rank_{t:02d}_{p:03d}_{e:03d}/model_optim_rng.pt"
+        for t in range(2)
+        for p in range(2)
+        for e in range(4)
+    ],
+]
+
+
+@pytest.mark.parametrize("paths", LEGACY)
+def test_legacy_torch(paths: list[str]) -> None:
+    files = dict.fromkeys(paths, 100)
+    assert checkpoint_verdict(files).verdict == "unverifiable"
+    found = checkpoint_verdict(files, iteration=5, tracked=5)
+    assert (found.verdict, found.format) == ("complete", "torch")
+    assert checkpoint_verdict({**files, paths[-1]: 0}, iteration=5, tracked=5).verdict == "incomplete"
+    if len(paths) > 1:
+        del files[paths[0]]
+        assert checkpoint_verdict(files, iteration=5, tracked=5).verdict == "incomplete"
+
+
+def test_legacy_torch_with_the_optimizer_of_some_ranks() -> None:
+    files = {
+        "mp_rank_00/model_optim_rng.pt": 9,
+        "mp_rank_01/model_optim_rng.pt": 9,
+        "mp_rank_00/distrib_optim.pt": 9,
+    }
+    assert checkpoint_verdict(files, iteration=5, tracked=5).verdict == "incomplete"
+
+
+def test_what_is_no_checkpoint() -> None:
+    assert checkpoint_verdict({}).verdict == "incomplete"
+    assert checkpoint_verdict({"notes.txt": 4}).verdict == "unverifiable"
+
+
+@pytest.mark.parametrize(
+    ("name", "iteration"),
+    [
+        ("iter_0002000", 2000),
+        ("iter_0000000", 0),
+        ("iter_12345678", 12345678),
+        ("iter_00002000", None),
+        ("iter_2000", None),
+        ("iter_0002000.tmp", None),
+        ("xiter_0002000", None),
+        ("iter_0002000\n", None),
+        ("iter_٠٠٠٢٠٠٠", None),
+        ("release", None),
+    ],
+)
+def test_iteration_of_a_name(name: str, iteration: int | None) -> None:
+    assert iteration_of(name) == iteration
+
+
+@given(st.integers(min_value=0, max_value=10**9))
+def test_names_and_iterations_agree(iteration: int) -> None:
+    assert iteration_of(directory_name(iteration)) == iteration
+
+
+def test_an_iteration_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        directory_name(-1)
+
+
+@pytest.mark.parametrize(
+    ("text", "iteration"), [("20\n", 20), ("release", None), ("", None), (None, None), ("2e3", None)]
+)
+def test_tracker(text: str | None, iteration: int | None) -> None:
+    assert tracked_iteration(text) == iteration
+
+
+def test_list_is_exact_and_sorted() -> None:
+    folder = {
+        "iter_0012000": TORCH_DIST,
+        "iter_0002000": TORCH_DIST,
+        "iter_0022000": {"common.pt": 1},
+        "tensorboard": {"x": 1},
+    }
+    found = list_checkpoints(folder, tracker="12000")
+    assert [(checkpoint.iteration, checkpoint.verdict.verdict) for checkpoint in found] == [
+        (2000, "complete"),
+        (12000, "complete"),
+        (22000, "incomplete"),
+    ]

@@ -1,0 +1,455 @@
+"""Every wording of every release: recorded logs where there is one, else the release's own format."""
+
+# ruff: noqa: E501 - log lines are as long as they are
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import subprocess
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_megatron.megatron.log_lines import (
+    RECORD_LINES_ERE,
+    CheckpointEvent,
+    CheckpointRecord,
+    ErrorKind,
+    ErrorRecord,
+    IterationRecord,
+    LogParser,
+    MarkerKind,
+    MarkerRecord,
+    MemoryRecord,
+    ParameterCount,
+    ValidationRecord,
+    merge_iterations,
+    parse_log,
+)
+
+LOGS = Path(__file__).parents[1] / "fixtures" / "logs"
+CPU_LOG = (LOGS / "core_v0.16.1-cpu-tp2.log").read_bytes()
+GPU_LOG = (LOGS / "core_v0.14-gpt2xl-4gpu.log").read_bytes()
+
+COMMON = b"loss scale: 1.0 | grad norm: 0.908 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+ITERATION_LINES = {
+    "0.5": b" iteration        7/      20 | consumed samples:           28 | elapsed time per iteration (ms): 92.4 |"
+    b" learning rate: 1.000E-03 | global batch size:     4 | lm loss: 5.199335E+00 | " + COMMON,
+    "0.8": b" [2024-08-01 10:00:00] iteration        7/      20 | consumed samples:           28 | elapsed time per"
+    b" iteration (ms): 92.4 | throughput per GPU (TFLOP/s/GPU): 123.4 | learning rate: 1.000000E-03 | decoupled"
+    b" learning rate: 2.000000E-03 | global batch size:     4 | lm loss: 5.199335E+00 | " + COMMON,
+    "0.9": b" [2024-08-01 10:00:00] iteration        7/      20 | consumed samples:           28 | skipped samples:"
+    b"            8 | elapsed time per iteration (ms): 92.4 | learning rate: 1.000000E-03 | global batch size:     4 |"
+    b" lm loss: 5.199335E+00 | loss scale: 1.0 | grad norm: 0.908 | num zeros: 12 | params norm: 33.125 | number of"
+    b" skipped iterations:   0 | number of nan iterations:   0 |\n",
+    "0.14": b" [2025-08-01 10:00:00] iteration        7/      20 | consumed samples:           28 | elapsed time per"
+    b" iteration (ms): 92.4 | throughput per GPU (TFLOP/s/GPU): 123.4 | energy per GPU (J/iter/GPU): 55.1 | power per"
+    b" GPU (W/GPU): 601.5 | learning rate: 1.000000E-03 | global batch size:     4 | lm loss: 5.199335E+00 | "
+    + COMMON,
+    "0.16": b" [2026-02-26 10:00:00.123456] iteration        7/      20 | consumed samples:           28 | elapsed time"
+    b" per iteration (ms): 92.4 | learning rate: 1.000000E-03 | global batch size:     4 | lm loss: 5.199335E+00 | "
+    + COMMON,
+    "0.18 without learning rate": b" [2026-06-26 10:00:00.123456] iteration        7/      20 | consumed samples:"
+    b"           28 | elapsed time per iteration (ms): 92.4 | global batch size:     4 | lm loss: 5.199335E+00 |"
+    b" load_balancing_loss: 1.000000E+00 | tokens per expert: 12.5 | " + COMMON,
+    "OpenEuroLLM": b" [2025-08-01 10:00:00] iteration        7/      20 | consumed samples:           28 | elapsed time"
+    b" per iteration (ms): 92.4 | throughput per GPU (TFLOP/s/GPU): 123.4 | Tokens per second per GPU (Tok/s/GPU):"
+    b" 8123.4 | learning rate: 1.000000E-03 | global batch size:     4 | lm loss: 5.199335E+00 | " + COMMON,
+    "DeepSpeed": b" iteration        7/      20 | consumed samples:           28 | consumed tokens:        28672 | elapsed"
+    b" time per iteration (ms): 92.4 | learning rate: 1.000E-03 | global batch size:     4 | lm loss: 5.199335E+00 |"
+    b" loss scale: 1.0 | grad norm: 0.908 | actual seqlen:  1024 | number of skipped iterations:   0 | number of nan"
+    b" iterations:   0 | samples per second: 43.2 | TFLOPs: 88.10 |\n",
+}
+PREFIXES = (b"", b"[default0]:", b"[default3]: ", b"[node07:0]:", b"12: ", b"[rank3]: ")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("release", ITERATION_LINES)
+def test_iteration_line_of_each_release(release: str, prefix: bytes) -> None:
+    (record,) = parse_log(prefix + ITERATION_LINES[release])
+    assert isinstance(record, IterationRecord)
+    assert (record.iteration, record.train_iters, record.consumed_samples) == (7, 20, 28)
+    assert record.elapsed_ms == 92.4
+    assert record.loss == pytest.approx(5.199335)
+    assert record.global_batch_size == 4
+    assert record.grad_norm == 0.908
+    assert (record.loss_scale, record.skipped_iterations, record.nan_iterations) == (1.0, 0, 0)
+    assert record.learning_rate == (None if "without" in release else 1e-3)
+    assert not record.torn
+    assert not record.is_nan
+
+
+def test_fields_of_some_releases_only() -> None:
+    records = {name: parse_log(line)[0] for name, line in ITERATION_LINES.items()}
+    assert records["0.5"].time is None
+    assert records["0.8"].time == datetime(2024, 8, 1, 10)
+    assert records["0.16"].time == datetime(2026, 2, 26, 10, 0, 0, 123456)
+    assert records["0.8"].throughput == records["0.14"].throughput == 123.4
+    assert records["DeepSpeed"].throughput == 88.10
+    assert records["0.8"].extra == {"decoupled learning rate": 2e-3}
+    assert records["0.9"].extra == {"skipped samples": 8, "num zeros": 12, "params norm": 33.125}
+    assert records["0.14"].extra == {"energy per GPU (J/iter/GPU)": 55.1, "power per GPU (W/GPU)": 601.5}
+    moe = records["0.18 without learning rate"]
+    assert moe.losses == {"lm loss": pytest.approx(5.199335), "load_balancing_loss": 1.0}
+    assert moe.extra == {"tokens per expert": 12.5}
+    assert records["OpenEuroLLM"].extra == {"Tokens per second per GPU (Tok/s/GPU)": 8123.4}
+    assert records["DeepSpeed"].extra["consumed tokens"] == 28672
+
+
+def test_recorded_cpu_log() -> None:
+    records = parse_log(CPU_LOG)
+    iterations = [record for record in records if isinstance(record, IterationRecord)]
+    # The recorded file holds one such line per iteration: count them another way.
+    assert len(iterations) == len(re.findall(rb"iteration +\d+/ +20 \|", CPU_LOG)) == 20
+    assert [record.iteration for record in iterations] == list(range(1, 21))
+    assert iterations[-1].loss == pytest.approx(4.325816)
+    assert iterations[-1].learning_rate == 0.0
+    assert [
+        (record.iteration, record.split, record.final, record.loss)
+        for record in records
+        if isinstance(record, ValidationRecord)
+    ] == [
+        (10, "validation", False, pytest.approx(4.822732)),
+        (20, "validation", False, pytest.approx(4.306481)),
+        (20, "validation", True, pytest.approx(4.266902)),
+        (20, "test", True, pytest.approx(4.333656)),
+    ]
+    kinds = [record.kind for record in records if isinstance(record, MarkerRecord)]
+    assert [kind for kind in kinds if kind is not MarkerKind.OTHER] == [
+        MarkerKind.INITIALIZED,
+        MarkerKind.MODEL_BUILT,
+        MarkerKind.DATALOADERS_BUILT,
+        MarkerKind.BEFORE_TRAINING,
+        MarkerKind.TRAINING_DONE,
+    ]
+    assert [record for record in records if isinstance(record, CheckpointRecord)] == [
+        CheckpointRecord(CheckpointEvent.SAVING, 10, "ck_up"),
+        CheckpointRecord(CheckpointEvent.SAVED, 10, "ck_up"),
+        CheckpointRecord(CheckpointEvent.SAVING, 20, "ck_up"),
+        CheckpointRecord(CheckpointEvent.SAVED, 20, "ck_up"),
+    ]
+    assert {record for record in records if isinstance(record, ParameterCount) and record.ranks} == {
+        ParameterCount("rank", 57664, (0, 0)),
+        ParameterCount("rank", 57664, (1, 0)),
+    }
+    assert not [record for record in records if isinstance(record, ErrorRecord)]
+
+
+def test_recorded_gpu_log_with_two_lines_in_one() -> None:
+    records = parse_log(GPU_LOG)
+    iterations = [record for record in records if isinstance(record, IterationRecord)]
+    assert [record.iteration for record in iterations] == list(range(1, 51))
+    assert not any(record.torn for record in iterations)
+    assert [record.max_allocated for record in records if isinstance(record, MemoryRecord)] == [
+        27489.13525390625
+    ]
+    assert ParameterCount("total", 1_560_000_000) in records
+    assert ParameterCount("rank", 1557686400, (0, 0)) in records
+    assert (
+        CheckpointRecord(
+            CheckpointEvent.RANDOM_START, None, "./sandbox_run/ckpt/latest_checkpointed_iteration.txt"
+        )
+        in records
+    )
+
+
+def test_memory_on_the_line_of_an_iteration() -> None:
+    line = ITERATION_LINES["0.16"].rstrip(b"\n") + (
+        b"[Rank 0] (after 1 iterations) memory (MB) | allocated: 27489.13 | max allocated: 27490.5 | reserved: 29562.0 |"
+        b" max reserved: 29562.0 | total device memory used: 30001.50\n"
+    )
+    iteration, memory = parse_log(line)
+    assert isinstance(iteration, IterationRecord)
+    assert not iteration.extra
+    assert memory == MemoryRecord(0, "after 1 iterations", 27489.13, 27490.5, 29562.0, 29562.0)
+
+
+def test_two_iterations_on_one_line() -> None:
+    first = ITERATION_LINES["0.16"].rstrip(b"\n")
+    second = first.replace(b"iteration        7/", b"iteration        8/").replace(b"5.199335", b"5.100000")
+    records = parse_log(first + second + b"\n")
+    assert [(record.iteration, record.loss) for record in records] == [(7, 5.199335), (8, 5.1)]
+
+
+def test_torn_line_gives_what_it_holds_and_is_no_nan() -> None:
+    line = (
+        ITERATION_LINES["0.16"].split(b"5.199335")[0]
+        + b"5.19[Rank 1] (after 7 iterations) memory (MB) | allocated: 1 |\n"
+    )
+    record = parse_log(line)[0]
+    assert isinstance(record, IterationRecord)
+    assert record.torn
+    assert record.learning_rate == 1e-3
+    assert record.loss is None
+    assert not record.is_nan
+
+
+def test_nan_loss_drops_the_field() -> None:
+    nan_line = ITERATION_LINES["0.16"].replace(b"lm loss: 5.199335E+00 | ", b"")
+    (record,) = parse_log(nan_line)
+    assert record.loss is None
+    assert record.is_nan
+    (counted,) = parse_log(nan_line.replace(b"nan iterations:   0", b"nan iterations:   1"))
+    assert counted.is_nan
+    (skipped,) = parse_log(nan_line.replace(b"skipped iterations:   0", b"skipped iterations:   1"))
+    assert not skipped.is_nan
+
+
+def test_nan_beside_a_load_balancing_loss() -> None:
+    line = ITERATION_LINES["0.18 without learning rate"].replace(b"lm loss: 5.199335E+00 | ", b"")
+    (record,) = parse_log(line)
+    assert record.losses == {"load_balancing_loss": 1.0}
+    assert record.is_nan
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b" validation loss at iteration 10 | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | \n", (10, "validation", None, False)),
+        (b" validation loss at iteration 20 on validation set | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | \n", (20, "validation", None, True)),
+        (b" validation loss at iteration 20 on test set | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | \n", (20, "test", None, True)),
+        (b" validation-1 loss at iteration 10 | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | \n", (10, "validation", "1", False)),
+        (b" validation-wiki-de loss at iteration 20 on test set | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | \n", (20, "test", "wiki-de", True)),
+        (b" validation loss at the end of training for val data | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | \n", (None, "validation", None, True)),
+        (b" validation loss at the end of training for test data | lm loss value: 2.5E+00 | lm loss PPL: 1.2E+01 | \n", (None, "test", None, True)),
+    ],
+)  # fmt: skip
+def test_validation_lines(line: bytes, expected: tuple[object, ...]) -> None:
+    (record,) = parse_log(b"[default0]:" + line)
+    assert isinstance(record, ValidationRecord)
+    assert (record.iteration, record.split, record.dataset, record.final) == expected
+    assert record.losses == {"lm loss": 2.5}
+    assert record.perplexities == {"lm loss": 12.0}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "iteration", "minutes"),
+    [
+        (b"[after training is done] datetime: 2025-10-11 19:28:52 ", MarkerKind.TRAINING_DONE, None, None),
+        (b"[before the start of training step] datetime: 2025-10-11 19:28:52.123456 ", MarkerKind.BEFORE_TRAINING, None, None),
+        (b"[exiting program after receiving SIGTERM.] datetime: 2025-10-11 19:28:52 ", MarkerKind.EXITING_SIGNAL, None, None),
+        (b"[exiting program after 1.503 minutes] datetime: 2025-10-11 19:28:52 ", MarkerKind.EXITING_DURATION, None, 1.503),
+        (b"[exiting program at iteration 400] datetime: 2025-10-11 19:28:52 ", MarkerKind.EXITING_INTERVAL, 400, None),
+        (b"[after in-job setup and before x] datetime: 2025-10-11 19:28:52 ", MarkerKind.OTHER, None, None),
+        (b">> '--exit-on-missing-checkpoint' set ... exiting. <<", MarkerKind.EXITING_MISSING_CHECKPOINT, None, None),
+    ],
+)  # fmt: skip
+def test_markers(line: bytes, kind: MarkerKind, iteration: int | None, minutes: float | None) -> None:
+    (record,) = parse_log(b"[default0]:" + line + b"\n")
+    assert isinstance(record, MarkerRecord)
+    assert (record.kind, record.iteration, record.minutes) == (kind, iteration, minutes)
+    if b"datetime" in line:
+        assert record.time is not None
+        assert record.time.replace(microsecond=0) == datetime(2025, 10, 11, 19, 28, 52)
+
+
+@pytest.mark.parametrize(
+    ("line", "event", "iteration", "path"),
+    [
+        (b"saving checkpoint at iteration     500 to /s/my run/ck", "saving", 500, "/s/my run/ck"),
+        (b"  successfully saved checkpoint at iteration     500 to /s/ck", "saved", 500, "/s/ck"),
+        (b"saving checkpoint at iteration     500 to /s/ck in torch_dist format", "saving", 500, "/s/ck"),
+        (b"  successfully saved checkpoint from iteration     500 to /s/ck", "saved", 500, "/s/ck"),
+        (b"  successfully saved checkpoint from iteration     500 to /s/ck [ t 1/2, p 1/1 ]", "saved", 500, "/s/ck"),
+        (b"  scheduled an async checkpoint save at iteration     500 to /s/ck", "scheduled", 500, "/s/ck"),
+        (b"[2026-01-01 10:00:00.000001] saving checkpoint at iteration 12345678 to /s/ck in torch format", "saving", 12345678, "/s/ck"),
+        (b"  [2026-01-01 10:00:00.000001] successfully saved checkpoint from iteration     500 to /s/ck [ t 1/1, gtp_remat 1/1, p 1/1 ]", "saved", 500, "/s/ck"),
+        (b"  [2026-01-01 10:00:00.000001] successfully saved local checkpoint from iteration     500", "saved", 500, None),
+        (b" loading checkpoint from /s/ck at iteration 500", "loading", 500, "/s/ck"),
+        (b" loading distributed checkpoint from /s/ck at iteration 500", "loading", 500, "/s/ck"),
+        (b" loading release checkpoint from /s/ck", "loading", None, "/s/ck"),
+        (b"  successfully loaded checkpoint from /s/ck [ t 1/1, p 1/1 ] at iteration 500", "loaded", 500, "/s/ck"),
+        (b"  successfully deleted checkpoint from iteration     400 at /s/ck", "deleted", 400, "/s/ck"),
+    ],
+)  # fmt: skip
+def test_checkpoint_lines(line: bytes, event: str, iteration: int | None, path: str | None) -> None:
+    assert parse_log(b"[node07:0]:" + line + b" \n") == [
+        CheckpointRecord(CheckpointEvent(event), iteration, path)
+    ]
+
+
+def test_no_random_start_for_a_missing_non_persistent_checkpoint() -> None:
+    text = b"WARNING: could not find the metadata file /x\n    will not load any non-persistent checkpoint\n"
+    assert parse_log(text) == []
+
+
+TRACEBACK = (
+    b"%(p)sTraceback (most recent call last):\n"
+    b'%(p)s  File "/opt/pretrain_gpt.py", line 3, in <module>\n'
+    b"%(p)s    raise RuntimeError('this line quotes RuntimeError: inside')\n"
+    b"%(p)s           ^^^^^^^^^^^^\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "exception"),
+    [
+        (b"RuntimeError: shape '[1]' is invalid", ErrorKind.EXCEPTION, "RuntimeError"),
+        (b"KeyboardInterrupt", ErrorKind.EXCEPTION, "KeyboardInterrupt"),
+        (b"torch.distributed.DistStoreTimeout: no answer", ErrorKind.EXCEPTION, "torch.distributed.DistStoreTimeout"),
+        (b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of", ErrorKind.CUDA_OUT_OF_MEMORY, "torch.OutOfMemoryError"),
+        (b"torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", ErrorKind.CUDA_OUT_OF_MEMORY, "torch.cuda.OutOfMemoryError"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_last_line_of_a_traceback(line: bytes, kind: ErrorKind, exception: str, prefix: bytes) -> None:
+    text = TRACEBACK % {b"p": prefix} + b"INFO:other process talks\n" + prefix + line + b"\n"
+    for cut in (len(text), len(text) // 2, 40):
+        parser = LogParser()
+        records = parser.feed(text[:cut]) + parser.feed(text[cut:]) + parser.finish()
+        assert [(record.kind, record.exception) for record in records] == [(kind, exception)]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (b"pretrain_gpt.py: error: unrecognized arguments: --foo", ErrorKind.USAGE),
+        (b"srun: error: node1: task 0: Exited with exit code 1", ErrorKind.SLURM),
+        (
+            b"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***",
+            ErrorKind.SLURM,
+        ),
+        (b"slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch.", ErrorKind.HOST_OUT_OF_MEMORY),
+    ],
+)
+def test_errors_of_launchers(line: bytes, kind: ErrorKind) -> None:
+    (record,) = parse_log(line + b"\n")
+    assert isinstance(record, ErrorRecord)
+    assert record.kind is kind
+    assert line.decode() in record.message
+
+
+def test_warnings_are_no_errors() -> None:
+    text = (
+        b"/opt/mlm/x.py:11: FutureWarning: KeyError handling changes\n  warnings.warn('RuntimeError: no')\n"
+        b"WARNING:megatron:Error rate is low\nA page on Exception handling\n"
+    )
+    assert parse_log(text) == []
+
+
+def test_bytes_that_are_no_text() -> None:
+    text = b"\xff\xfe\x00\x00" + ITERATION_LINES["0.16"] + b"ValueError: caf\xe9\n"
+    iteration, error = parse_log(text)
+    assert isinstance(iteration, IterationRecord)
+    assert isinstance(error, ErrorRecord)
+    assert error.message == "caf\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_line_without_end_does_not_pile_up() -> None:
+    parser = LogParser()
+    for _ in range(40):
+        assert parser.feed(b"#" * (1 << 16)) == []
+    assert len(parser.finish()) == 0
+    assert len(parser._pending) == 0
+
+
+@given(st.lists(st.integers(min_value=0, max_value=len(CPU_LOG)), max_size=20))
+def test_chunks_do_not_matter(cuts: list[int]) -> None:
+    bounds = [0, *sorted(cuts), len(CPU_LOG)]
+    parser = LogParser()
+    records = []
+    for start, end in itertools.pairwise(bounds):
+        records += parser.feed(CPU_LOG[start:end])
+    assert records + parser.finish() == parse_log(CPU_LOG)
+
+
+@given(
+    st.lists(
+        st.sampled_from([*ITERATION_LINES.values(), b"\n", b"|", b" iteration ", b"Error", b"\x00"])
+        | st.binary()
+    )
+)
+def test_any_bytes_are_read_without_error(parts: list[bytes]) -> None:
+    text = b"".join(parts)
+    whole = parse_log(text)
+    complete = sum(text.count(line) for line in set(ITERATION_LINES.values()))
+    assert sum(isinstance(record, IterationRecord) and not record.torn for record in whole) >= complete
+
+
+@pytest.mark.parametrize("log", [CPU_LOG, GPU_LOG])
+def test_grep_pattern_keeps_every_record(log: bytes) -> None:
+    kept = subprocess.run(
+        ["grep", "-aE", RECORD_LINES_ERE], input=log, capture_output=True, check=True
+    ).stdout
+    assert len(kept) < 0.8 * len(log)
+    assert parse_log(kept) == parse_log(log)
+
+
+def test_grep_pattern_keeps_every_wording() -> None:
+    lines = b"".join(b"noise\n" + line for line in ITERATION_LINES.values())
+    lines += b"noise\n>> '--exit-on-missing-checkpoint' set ... exiting. <<\n"
+    lines += (
+        b"srun: error: node1: task 0: Exited with exit code 1\n[default0]:KeyError: 'x'\nfoo.SomeError: y\n"
+    )
+    lines += b"slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch.\n"
+    lines += b"    will not load any checkpoints and will start from random\n"
+    kept = subprocess.run(
+        ["grep", "-aE", RECORD_LINES_ERE], input=lines, capture_output=True, check=True
+    ).stdout
+    assert b"noise" not in kept
+    assert parse_log(kept) == parse_log(lines)
+    assert len(parse_log(kept)) == len(ITERATION_LINES) + 6
+
+
+def iteration(number: int, loss: float = 1.0) -> IterationRecord:
+    return IterationRecord(number, 100, number * 4, losses={"lm loss": loss})
+
+
+def test_merge_drops_what_a_restart_threw_away() -> None:
+    first = [iteration(number, 1.0) for number in (10, 20, 30, 40)]
+    loaded = CheckpointRecord(CheckpointEvent.LOADED, 20, "/ck")
+    second = [iteration(number, 2.0) for number in (21, 30, 50)]
+    merged = merge_iterations([*first, loaded, *second])
+    assert [(record.iteration, record.loss) for record in merged] == [
+        (10, 1.0),
+        (20, 1.0),
+        (21, 2.0),
+        (30, 2.0),
+        (50, 2.0),
+    ]
+
+
+def test_merge_knows_the_loaded_iteration() -> None:
+    # Logged every 10 iterations: the first line after the load is the 40th, so 30 was lost though no line
+    # repeats it.
+    records = [
+        iteration(10),
+        iteration(20),
+        iteration(30),
+        CheckpointRecord(CheckpointEvent.LOADED, 25, None),
+        iteration(40),
+    ]
+    assert [record.iteration for record in merge_iterations(records)] == [10, 20, 40]
+
+
+def test_merge_keeps_the_curve_while_a_restart_has_not_logged() -> None:
+    records = [iteration(10), iteration(20), CheckpointRecord(CheckpointEvent.LOADED, 10, None)]
+    assert [record.iteration for record in merge_iterations(records)] == [10, 20]
+
+
+def test_merge_starts_again_after_a_random_start() -> None:
+    records = [
+        iteration(10, 1.0),
+        iteration(20, 1.0),
+        CheckpointRecord(CheckpointEvent.RANDOM_START, None, None),
+        iteration(30, 9.0),
+    ]
+    assert [(record.iteration, record.loss) for record in merge_iterations(records)] == [(30, 9.0)]
+
+
+@given(st.lists(st.integers(min_value=1, max_value=50)))
+def test_merge_is_ascending_and_keeps_the_last(numbers: list[int]) -> None:
+    records = [iteration(number, float(index)) for index, number in enumerate(numbers)]
+    merged = merge_iterations(records)
+    kept = [record.iteration for record in merged]
+    assert kept == sorted(set(kept))
+    for record in merged:
+        last = max(index for index, number in enumerate(numbers) if number == record.iteration)
+        assert record.loss == float(last)
+        assert not math.isnan(record.loss)
+    if numbers:
+        assert kept[-1] == numbers[-1]

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import html.parser
+import re
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+from run_tree import take_snapshot
+
+from airflow_megatron.results.plots import draw_plots, loss_at, loss_curve
+from airflow_megatron.results.report import write_report
+from airflow_megatron.results.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.tables import result_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from run_tree import RunTree
+
+    from airflow_megatron.results.snapshot import SweepSnapshot
+
+
+def png_pixels(png: bytes) -> tuple[int, int, bytes]:
+    """Width, height and raw scanlines of a PNG."""
+    width, height = struct.unpack(">II", png[16:24])
+    data, at = b"", 8
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        if png[at + 4 : at + 8] == b"IDAT":
+            data += png[at + 8 : at + 8 + length]
+        at += length + 12
+    return width, height, zlib.decompress(data)
+
+
+def test_every_plot_of_a_full_sweep(sweep: tuple[RunTree, SweepSnapshot]) -> None:
+    tree, snapshot = sweep
+    table = result_table(snapshot, read_jobs(tree.jobs))
+    plots = {plot.name: plot for plot in draw_plots(table)}
+    assert list(plots) == ["loss_curves", "loss_by_learning_rate", "cooldown_gain", "evaluations"]
+    for plot in plots.values():
+        width, height, pixels = png_pixels(plot.png)
+        assert width > 800
+        assert height > 300
+        assert len(set(pixels)) > 20
+    # Text stays text in an SVG, so that what is written can be read back.
+    texts = {
+        name: " ".join(re.findall(r"<text[^>]*>([^<]*)<", plot.svg.decode())) for name, plot in plots.items()
+    }
+    for name in ("loss_curves", "cooldown_gain"):
+        assert "hidden_size=64, num_layers=2" in texts[name]
+        assert "120k parameters" in texts[name]
+        assert "training loss (nats per token)" in texts[name]
+        for rate in ("lr 0.001", "lr 0.003", "lr 0.01"):
+            assert rate in texts[name]
+    assert "tokens" in texts["loss_curves"]
+    assert "failed or diverged" in texts["loss_curves"]
+    assert "validation loss (nats per token)" in texts["loss_by_learning_rate"]
+    assert "cooldown_1.6M (1.64M tokens)" in texts["loss_by_learning_rate"]
+    assert "1.02M" in texts["cooldown_gain"]
+    assert "next_line/acc" in texts["evaluations"]
+
+
+def test_nothing_to_draw() -> None:
+    job = {"name": "n", "point": "p", "stage": "pretrain", "kind": "train", "run_dir": "/nowhere"}
+    assert draw_plots(result_table(take_snapshot(["/nowhere"]), read_jobs([job]))) == []
+
+
+def test_many_learning_rates_get_a_colour_bar(tree: RunTree) -> None:
+    for step in range(15):
+        tree.add_point({"num_layers": 2, "hidden_size": 64}, 120_000, 1e-4 * 1.4**step)
+    jobs = read_jobs(tree.jobs)
+    plots = draw_plots(result_table(take_snapshot(run_directories(jobs)), jobs))
+    curves = plots[0].svg.decode()
+    assert "peak learning rate" in curves
+    assert "lr 0.0001" not in curves
+
+
+def test_a_sweep_without_learning_rates(tree: RunTree) -> None:
+    for hidden in (64, 128):
+        tree.add_point({"num_layers": 2, "hidden_size": hidden}, hidden * 1000, 1e-3, budgets={"1M": 250})
+    jobs = read_jobs(tree.jobs)
+    plots = {
+        plot.name: plot.svg.decode()
+        for plot in draw_plots(result_table(take_snapshot(run_directories(jobs)), jobs))
+    }
+    assert list(plots) == ["loss_curves", "cooldown_gain", "evaluations"]
+    assert "hidden_size=128" in plots["loss_curves"]
+
+
+def test_curves_are_smoothed_and_read_between_points(sweep: tuple[RunTree, SweepSnapshot]) -> None:
+    tree, snapshot = sweep
+    branch = result_table(snapshot, read_jobs(tree.jobs)).branches[0]
+    curve = loss_curve(branch)
+    assert len(curve) == 40
+    assert curve[-1][0] == branch.row.tokens
+    assert loss_at([(0.0, 4.0), (10.0, 2.0), (20.0, 1.0)], 5.0) == 3.0
+    assert loss_at([(0.0, 4.0), (10.0, 2.0)], 10.0) == 2.0
+    assert loss_at([(0.0, 4.0), (10.0, 2.0)], 11.0) is None
+    assert loss_at([], 1.0) is None
+
+
+class _Page(html.parser.HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows = self.pictures = 0
+        self.foreign: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.rows += tag == "tr"
+        for name, value in attrs:
+            if name in ("src", "href"):
+                self.pictures += (value or "").startswith("data:image/png;base64,")
+                self.foreign += [value or ""] if not (value or "").startswith("data:") else []
+
+
+def test_report(sweep: tuple[RunTree, SweepSnapshot], tmp_path: Path) -> None:
+    tree, snapshot = sweep
+    report = write_report(snapshot, tree.jobs, tmp_path / "out", title="<toy> & co")
+    assert sorted(path.name for path in report.paths) == sorted(
+        path.name for path in (tmp_path / "out").iterdir()
+    )
+    assert {path.name for path in report.tables} == {"results.csv", "results.json", "results.md"}
+    assert len(report.plots) == 8
+    text = report.page.read_text()
+    page = _Page(text)
+    assert page.rows == 1 + len(report.table.rows)
+    assert page.pictures == 4
+    assert page.foreign == []
+    assert "&lt;toy&gt; &amp; co" in text
+    assert "exit code 1: the loss is not a number" in text
+
+
+def test_equal_results_give_equal_files(sweep: tuple[RunTree, SweepSnapshot], tmp_path: Path) -> None:
+    tree, snapshot = sweep
+    first = write_report(snapshot, tree.jobs, tmp_path / "a")
+    second = write_report(snapshot, tree.jobs, tmp_path / "b")
+    for one, other in zip(first.paths, second.paths, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+
+
+def test_a_failed_write_leaves_the_old_report(
+    sweep: tuple[RunTree, SweepSnapshot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, snapshot = sweep
+    report = write_report(snapshot, tree.jobs, tmp_path)
+    before = {path: path.read_bytes() for path in report.paths}
+
+    def full_disk(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write_report(snapshot, tree.jobs[:1], tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_cooldowns_compare_validations_of_the_same_samples(tree: RunTree) -> None:
+    point = tree.add_point({"num_layers": 2, "hidden_size": 64}, 120_000, 1e-3, budgets={"1M": 250})
+    jobs = read_jobs(tree.jobs)
+
+    def axis_label() -> str:
+        plots = {
+            plot.name: plot for plot in draw_plots(result_table(take_snapshot(run_directories(jobs)), jobs))
+        }
+        return " ".join(re.findall(r"<text[^>]*>([^<]*)<", plots["cooldown_gain"].svg.decode()))
+
+    line = " validation loss at iteration 250 | lm loss value: 3.000000E+00 | lm loss PPL: 2.000000E+01 | \n"
+    assert "training loss" in axis_label()
+    trunk = tree.root / "toy" / point / "logs" / "pretrain-1.out"
+    tree.write(trunk, trunk.read_text() + line)
+    # The final validation after a cooldown is on other samples than one during training: still no pair.
+    assert "training loss" in axis_label()
+    cooled = tree.root / "toy" / point / "cooldown_s1M" / "logs" / "cooldown_1M-1.out"
+    tree.write(cooled, cooled.read_text() + line)
+    assert "validation loss" in axis_label()

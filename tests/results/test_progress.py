@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.console import Console
+from run_tree import iteration_line, take_snapshot
+
+from airflow_megatron.results.progress import (
+    StageState,
+    StageStatus,
+    changed_lines,
+    progress_grid,
+    progress_lines,
+    progress_table,
+)
+from airflow_megatron.results.sweep_jobs import read_jobs
+
+if TYPE_CHECKING:
+    from run_tree import RunTree
+
+    from airflow_megatron.results.snapshot import SweepSnapshot
+
+NOW = datetime(2026, 11, 21, 9, 0)
+
+
+def status_of(tree: RunTree, *, queue_states: dict[str, str] | None = None, **job: Any) -> StageStatus:
+    run_dir = str(tree.root / "p")
+    jobs = read_jobs(
+        [
+            {
+                "name": "s.p.pretrain",
+                "point": "p",
+                "stage": "pretrain",
+                "kind": "train",
+                "run_dir": run_dir,
+                **job,
+            }
+        ]
+    )
+    grid = progress_grid(take_snapshot([run_dir]), jobs, queue_states=queue_states)
+    return grid.cells["p", "pretrain"]
+
+
+def test_waiting(tree: RunTree) -> None:
+    assert status_of(tree).text == "waiting"
+
+
+def test_from_submission_to_the_end(tree: RunTree) -> None:
+    run_dir = tree.root / "p"
+    attempt = run_dir / ".jobs" / "pretrain" / "1"
+    tree.write(attempt / "job.json", "{}")
+    assert status_of(tree).state is StageState.WAITING
+    tree.write(attempt / "jobid", "7\n")
+    pending = status_of(tree)
+    assert (pending.state, pending.job_id, pending.attempts) == (StageState.PENDING, "7", 1)
+    assert status_of(tree, queue_states={"7": "RUNNING"}).state is StageState.RUNNING
+    tree.write(attempt / "run" / "job_id", "7")
+    assert status_of(tree).text == "running"
+    tree.write(run_dir / "logs" / "pretrain-1.out", iteration_line(40, 100, 3.21, 1e-3, NOW))
+    assert status_of(tree).text == "running 40/100 loss 3.210"
+    tree.attempt(run_dir, "pretrain", 1)
+    assert status_of(tree).state is StageState.ENDED
+    tree.verdict(run_dir, "pretrain", "finished", "iteration 100 reached")
+    assert status_of(tree).text == "finished loss 3.210"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        ("finished", StageState.FINISHED),
+        ("failed", StageState.FAILED),
+        ("out_of_memory", StageState.FAILED),
+        ("cancelled", StageState.CANCELLED),
+        ("rolled_over", StageState.RESTARTING),
+        ("retryable", StageState.RESTARTING),
+        ("no such outcome", StageState.ENDED),
+    ],
+)
+def test_verdicts(tree: RunTree, outcome: str, state: StageState) -> None:
+    tree.attempt(tree.root / "p", "pretrain", 1)
+    tree.verdict(tree.root / "p", "pretrain", outcome, "because")
+    status = status_of(tree)
+    assert status.state is state
+    assert status.reason == ("" if state in (StageState.FINISHED, StageState.ENDED) else "because")
+    assert state.is_final == (state in (StageState.FINISHED, StageState.FAILED, StageState.CANCELLED))
+
+
+def test_a_verdict_on_an_earlier_job_is_past(tree: RunTree) -> None:
+    run_dir = tree.root / "p"
+    tree.attempt(run_dir, "pretrain", 1)
+    tree.attempt(run_dir, "pretrain", 2, exit_code=None)
+    tree.write(
+        run_dir / ".jobs" / "pretrain" / "verdict.json",
+        '{"outcome": "failed", "reason": "x", "job_id": "101"}',
+    )
+    assert status_of(tree).text == "running (attempt 2)"
+    tree.write(
+        run_dir / ".jobs" / "pretrain" / "verdict.json",
+        '{"outcome": "failed", "reason": "x", "job_id": "102"}',
+    )
+    assert status_of(tree).state is StageState.FAILED
+
+
+def test_divergence_shows(tree: RunTree) -> None:
+    tree.attempt(tree.root / "p", "pretrain", 1, exit_code=None)
+    tree.write(tree.root / "p" / "logs" / "pretrain-1.out", iteration_line(40, 100, float("nan"), 1e-3, NOW))
+    assert status_of(tree).text == "running 40/100 loss nan"
+
+
+def test_grid_of_a_sweep(sweep: tuple[RunTree, SweepSnapshot]) -> None:
+    tree, snapshot = sweep
+    grid = progress_grid(snapshot, read_jobs(tree.jobs))
+    assert len(grid.points) == 6
+    assert grid.stages[:3] == ("pretrain", "pretrain.convert", "pretrain.evaluate")
+    assert len(grid.cells) == len(tree.jobs) == 4 * 9 + 2 * 3
+    assert grid.summary() == "42 jobs: 39 finished, 2 waiting, 1 failed"
+    assert not grid.is_final
+    failed = grid.cells["h128_lr0.01", "pretrain"]
+    assert failed.reason == "exit code 1: the loss is not a number"
+    lines = progress_lines(grid)
+    assert len(lines) == 43
+    assert "h128_lr0.01 pretrain: failed 400/400 loss nan: exit code 1: the loss is not a number" in lines
+
+
+def test_table_shows_every_point(sweep: tuple[RunTree, SweepSnapshot]) -> None:
+    tree, snapshot = sweep
+    grid = progress_grid(snapshot, read_jobs(tree.jobs))
+    out = io.StringIO()
+    Console(file=out, width=300).print(progress_table(grid, title="toy"))
+    text = out.getvalue()
+    for point in grid.points:
+        assert point in text
+    assert "42 jobs: 39 finished" in text
+    out = io.StringIO()
+    Console(file=out, width=300).print(progress_table(grid, rows=2))
+    assert "h128_lr0.01" in out.getvalue()
+    assert "4 more points not shown" in out.getvalue()
+
+
+def test_only_changes_are_told(sweep: tuple[RunTree, SweepSnapshot]) -> None:
+    tree, snapshot = sweep
+    grid = progress_grid(snapshot, read_jobs(tree.jobs))
+    assert len(changed_lines(None, grid)) == 40
+    assert changed_lines(grid, grid) == []
+    key = ("h64_lr0.001", "pretrain")
+    earlier = replace(
+        grid, cells={**grid.cells, key: replace(grid.cells[key], state=StageState.RUNNING, iteration=10)}
+    )
+    assert changed_lines(earlier, grid) == [progress_lines(grid)[0]]
+
+
+def test_jobs_need_a_run_directory() -> None:
+    with pytest.raises(ValueError, match=r"job s\.p of the plan has no stage and no run_dir"):
+        read_jobs([{"name": "s.p"}])

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from run_tree import iteration_line, take_snapshot
+
+from airflow_megatron.megatron.log_lines import ErrorRecord, IterationRecord, parse_log
+from airflow_megatron.results.snapshot import SnapshotError, parse_snapshot, snapshot_script
+from airflow_megatron.slurm.quoting import QuotingError
+
+if TYPE_CHECKING:
+    from run_tree import RunTree
+
+    from airflow_megatron.results.snapshot import SweepSnapshot
+
+LOG = Path(__file__).parents[1] / "fixtures" / "logs" / "core_v0.16.1-cpu-tp2.log"
+NOW = datetime(2026, 11, 21, 9, 0)
+
+
+def long_log(iterations: int) -> str:
+    return "".join(iteration_line(number, iterations, 3.0, 1e-3, NOW) for number in range(1, iterations + 1))
+
+
+def test_a_finished_run(sweep: tuple[RunTree, SweepSnapshot]) -> None:
+    tree, snapshot = sweep
+    assert len(snapshot.runs) == 2 * (2 * 3 + 1)
+    run = snapshot.run(str(tree.root / "toy" / "h64_lr0.001"))
+    assert run.exists
+    assert run.unreadable == []
+    assert run.tracked == 400
+    assert run.checkpoints == run.converted == [400]
+    assert run.evaluations[400]["results"]["next_line"]["acc_stderr,none"] == 0.02
+    assert sorted(run.attempts) == ["pretrain", "pretrain.convert", "pretrain.evaluate"]
+    (attempt,) = run.attempts["pretrain"]
+    assert (attempt.number, attempt.job_id, attempt.started) == (1, "101", True)
+    assert attempt.job == {"job": "pretrain", "attempt": 1}
+    assert attempt.exit is not None
+    assert attempt.exit.ended - attempt.exit.started == 60.5
+    assert run.verdicts["pretrain"]["outcome"] == "finished"
+    log = (tree.root / "toy" / "h64_lr0.001" / "logs" / "pretrain-1.out").read_bytes()
+    assert run.records("pretrain") == parse_log(log)
+
+
+def test_directories_that_do_not_exist(tree: RunTree) -> None:
+    path = str(tree.root / "none")
+    snapshot = take_snapshot([path])
+    assert not snapshot.run(path).exists
+    assert not snapshot.run("/never/asked").exists
+    assert take_snapshot([]).runs == {}
+
+
+def test_paths_with_odd_names(tree: RunTree) -> None:
+    for name in ("with space", "it's", '$(touch x) "q"', "*", "a=b", "ü"):
+        tree.write(tree.root / name / "logs" / "pretrain-1.out", long_log(3))
+        tree.verdict(tree.root / name, "pre train=1", "failed", "@end of\n @run /x\n")
+    paths = [str(path) for path in sorted(tree.root.iterdir())]
+    snapshot = take_snapshot(paths)
+    assert list(snapshot.runs) == paths
+    for path in paths:
+        run = snapshot.run(path)
+        assert len(run.records("pretrain")) == 3
+        assert run.verdicts["pre train=1"]["reason"] == "@end of\n @run /x\n"
+    assert sorted(path.name for path in tree.root.iterdir()) == sorted(Path(path).name for path in paths)
+
+
+def test_relative_paths_and_newlines_are_refused() -> None:
+    for path in ("runs/a", "/runs/a\nb"):
+        with pytest.raises(QuotingError):
+            snapshot_script([path])
+
+
+def test_attempts_come_in_numeric_order(tree: RunTree) -> None:
+    run_dir = tree.root / "p"
+    for number in (1, 2, 10):
+        tree.attempt(run_dir, "pretrain", number, exit_code=0 if number < 10 else None)
+        tree.write(run_dir / "logs" / f"pretrain-{number}.out", iteration_line(number, 10, 3.0, 1e-3, NOW))
+    run = take_snapshot([str(run_dir)]).run(str(run_dir))
+    assert [attempt.number for attempt in run.attempts["pretrain"]] == [1, 2, 10]
+    assert [attempt.exit is None for attempt in run.attempts["pretrain"]] == [False, False, True]
+    assert [record.iteration for record in run.records("pretrain")] == [1, 2, 10]
+
+
+def test_a_log_with_every_byte_survives(tree: RunTree) -> None:
+    run_dir = tree.root / "p"
+    tree.write(run_dir / "logs" / "pretrain-1.out", "")
+    noise = bytes(range(256)) * 20
+    path = run_dir / "logs" / "pretrain-1.out"
+    path.write_bytes(
+        LOG.read_bytes()
+        + noise
+        + b"\n"
+        + b"KeyError: caf\xe9 \xff\n@end\n@run /x\n"
+        + b"no newline at the end"
+    )
+    run = take_snapshot([str(run_dir)]).run(str(run_dir))
+    *rest, error = run.records("pretrain")
+    assert rest == parse_log(LOG.read_bytes())
+    assert isinstance(error, ErrorRecord)
+    assert error.exception == "KeyError"
+
+
+def test_unreadable_files_are_told(tree: RunTree) -> None:
+    run_dir = tree.root / "p"
+    tree.write(run_dir / ".jobs" / "pretrain" / "verdict.json", '{"outcome": "fin')
+    tree.write(run_dir / "eval_results" / "iter_5" / "results.json", "[]")
+    run = take_snapshot([str(run_dir)]).run(str(run_dir))
+    assert run.unreadable == [".jobs/pretrain/verdict.json", "eval_results/iter_5/results.json"]
+    assert run.verdicts == run.evaluations == {}
+
+
+def test_long_logs_are_thinned_evenly(tree: RunTree) -> None:
+    run_dir = tree.root / "p"
+    text = "".join(f"RuntimeError: {number}\n" for number in range(2000))
+    tree.write(run_dir / "logs" / "pretrain-1.out", long_log(30_000) + text)
+    run = take_snapshot([str(run_dir)], iteration_lines=500).run(str(run_dir))
+    records = run.records("pretrain")
+    iterations = [record.iteration for record in records if isinstance(record, IterationRecord)]
+    assert 250 <= len(iterations) <= 700
+    assert iterations == sorted(set(iterations))
+    assert iterations[-100:] == list(range(29_901, 30_001))
+    gaps = {after - before for before, after in itertools.pairwise(iterations)}
+    assert len(gaps - {1}) <= 2
+    assert iterations[0] <= 128
+    errors = [int(record.message) for record in records if isinstance(record, ErrorRecord)]
+    assert errors[:400] == list(range(400))
+    assert errors[400:] == list(range(1600, 2000))
+
+
+def test_tail_of_a_log(tree: RunTree) -> None:
+    run_dir = tree.root / "p"
+    tree.write(run_dir / "logs" / "pretrain-1.out", long_log(2000))
+    run = take_snapshot([str(run_dir)], log_tail_bytes=10_000).run(str(run_dir))
+    iterations = [record.iteration for record in run.records("pretrain")]
+    assert iterations[-1] == 2000
+    assert len(iterations) < 60
+
+
+def test_every_cut_is_noticed(tree: RunTree) -> None:
+    tree.write(tree.root / "p" / "logs" / "pretrain-1.out", long_log(50))
+    script = snapshot_script([str(tree.root / "p")])
+    whole = subprocess.run(["sh", "-s"], input=script, capture_output=True, text=True, check=True).stdout
+    parse_snapshot(whole)
+    for cut in range(0, len(whole) - 2, 7):
+        with pytest.raises(SnapshotError, match="cut off"):
+            parse_snapshot(whole[:cut])
+    lines = whole.splitlines(keepends=True)
+    for missing in range(1, len(lines) - 1):
+        with pytest.raises(SnapshotError, match="damaged"):
+            parse_snapshot("".join(lines[:missing] + lines[missing + 1 :]))
+
+
+def test_a_command_that_dies_inside_is_noticed(tree: RunTree) -> None:
+    script = snapshot_script([str(tree.root)]).replace("printf '@end\\n'", "true")
+    done = subprocess.run(["sh", "-s"], input=script, capture_output=True, text=True, check=True)
+    with pytest.raises(SnapshotError, match="last section"):
+        parse_snapshot(done.stdout)
+
+
+@pytest.mark.parametrize("shell", [name for name in ("dash", "bash", "busybox") if shutil.which(name)])
+def test_other_shells(tree: RunTree, shell: str) -> None:
+    tree.write(tree.root / "p" / "logs" / "pretrain-1.out", long_log(20))
+    command = ["busybox", "sh", "-s"] if shell == "busybox" else [shell, "-s"]
+    done = subprocess.run(
+        command, input=snapshot_script([str(tree.root / "p")]), capture_output=True, text=True, check=True
+    )
+    assert len(parse_snapshot(done.stdout).run(str(tree.root / "p")).records("pretrain")) == 20
+
+
+def test_iteration_lines_has_a_lower_bound() -> None:
+    with pytest.raises(ValueError, match="at least 2"):
+        snapshot_script(["/x"], iteration_lines=1)

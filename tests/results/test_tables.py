@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+from run_tree import BATCH, SEQ_LENGTH, take_snapshot
+
+from airflow_megatron.results.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.tables import (
+    ResultRow,
+    ResultTable,
+    display_columns,
+    display_rows,
+    flatten_evaluation,
+    format_count,
+    format_seconds,
+    result_table,
+    to_csv,
+    to_json,
+    to_markdown,
+    to_rich,
+    to_text,
+)
+
+if TYPE_CHECKING:
+    from run_tree import RunTree
+
+    from airflow_megatron.results.snapshot import SweepSnapshot
+
+
+@pytest.fixture
+def table(sweep: tuple[RunTree, SweepSnapshot]) -> ResultTable:
+    tree, snapshot = sweep
+    return result_table(snapshot, read_jobs(tree.jobs))
+
+
+def row_of(table: ResultTable, point: str, branch: str) -> ResultRow:
+    (row,) = [row for row in table.rows if (row.point, row.branch) == (point, branch)]
+    return row
+
+
+def test_a_finished_branch(table: ResultTable) -> None:
+    row = row_of(table, "h64_lr0.003", "cooldown_1M")
+    assert row.state == "finished"
+    assert row.parameters == 120_000
+    assert row.tokens == 250 * BATCH * SEQ_LENGTH
+    assert (row.iteration, row.train_iters, row.learning_rate) == (250, 250, 3e-3)
+    assert row.train_loss is not None
+    assert row.validation_loss is not None
+    assert row.test_loss == pytest.approx(row.validation_loss + 0.01, abs=1e-5)
+    assert row.tokens_per_second == pytest.approx(BATCH * SEQ_LENGTH / 0.125)
+    assert row.wall_seconds == 60.5
+    assert row.attempts == 1
+    assert row.evaluated_iteration == 250
+    assert set(row.evaluations) == {"heldout/byte_perplexity", "next_line/acc"}
+    assert row.evaluation_errors == {"next_line/acc": 0.02}
+
+
+def test_failed_points_stay_in_the_table(table: ResultTable) -> None:
+    assert len(table.rows) == 4 * 3 + 2
+    row = row_of(table, "h128_lr0.01", "pretrain")
+    assert row.state == "failed"
+    assert row.diverged
+    assert row.train_loss is None
+    assert row.reason == "exit code 1: the loss is not a number"
+    assert not row.best
+
+
+def test_points_not_started_stay_in_the_table(tree: RunTree) -> None:
+    job = {
+        "name": "s.p.pretrain",
+        "point": "p",
+        "stage": "pretrain",
+        "kind": "train",
+        "run_dir": "/nowhere/p",
+        "sweep_params": {"lr": 0.1},
+    }
+    (row,) = result_table(take_snapshot(["/nowhere/p"]), read_jobs([job])).rows
+    assert (row.state, row.learning_rate, row.loss, row.attempts) == ("waiting", 0.1, None, 0)
+
+
+def test_best_of_each_size_and_branch(table: ResultTable) -> None:
+    groups: dict[tuple[object, ...], list[ResultRow]] = {}
+    for row in table.rows:
+        groups.setdefault((row.group, row.branch), []).append(row)
+    assert len(groups) == 6
+    for rows in groups.values():
+        losses = [
+            row.validation_loss for row in rows if row.state == "finished" and row.validation_loss is not None
+        ]
+        assert [row.validation_loss for row in rows if row.best] == [min(losses)]
+
+
+def test_wall_time_of_an_attempt_that_was_killed(tree: RunTree) -> None:
+    tree.add_point({"num_layers": 2, "hidden_size": 64}, 120_000, 1e-3)
+    (exit_record,) = tree.root.glob("toy/*/.jobs/pretrain/1/exit.json")
+    exit_record.unlink()
+    jobs = read_jobs(tree.jobs)
+    (row,) = result_table(take_snapshot(run_directories(jobs)), jobs).rows
+    # 40 lines, each of the 10 iterations since the one before, 125 ms an iteration; the first stands for
+    # itself.
+    assert row.wall_seconds == pytest.approx(0.125 * (1 + 39 * 10))
+
+
+def test_csv(table: ResultTable) -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
+    assert len(rows) == len(table.rows)
+    for read, row in zip(rows, table.rows, strict=True):
+        assert (read["point"], read["branch"], read["state"]) == (row.point, row.branch, row.state)
+        assert read["param:hidden_size"] == str(row.sweep_params["hidden_size"])
+        assert float(read["param:lr"]) == row.learning_rate
+        for name in ("train_loss", "validation_loss"):
+            assert read[name] == ("" if getattr(row, name) is None else repr(getattr(row, name)))
+        assert read["eval:next_line/acc"] == (
+            "" if not row.evaluations else repr(row.evaluations["next_line/acc"])
+        )
+
+
+def test_csv_defuses_formulas(tree: RunTree) -> None:
+    job = {"name": "n", "point": "=cmd()", "stage": "pretrain", "kind": "train", "run_dir": "/nowhere"}
+    text = to_csv(result_table(take_snapshot(["/nowhere"]), read_jobs([job])))
+    assert next(csv.DictReader(io.StringIO(text)))["point"] == "'=cmd()"
+
+
+def test_json(table: ResultTable) -> None:
+    rows = json.loads(to_json(table))
+    assert [row["validation_loss"] for row in rows] == [row.validation_loss for row in table.rows]
+    assert rows[0]["sweep_params"] == {"num_layers": 2, "hidden_size": 64, "lr": 1e-3}
+
+
+def test_markdown(table: ResultTable) -> None:
+    lines = to_markdown(table).splitlines()
+    assert len(lines) == 2 + len(table.rows)
+    assert len({line.count("|") for line in lines}) == 1
+    assert sum("★**" in line for line in lines) == 6
+
+
+def test_text_and_terminal_show_every_row(table: ResultTable) -> None:
+    out = io.StringIO()
+    Console(file=out, width=400).print(to_rich(table, title="toy"))
+    for text in (to_text(table), out.getvalue()):
+        for row in table.rows:
+            assert any(
+                row.point in line and row.branch in line and row.state in line for line in text.splitlines()
+            )
+        assert "NaN" in text
+
+
+def test_columns_without_any_value_are_left_out(tree: RunTree) -> None:
+    job = {
+        "name": "n",
+        "point": "p",
+        "stage": "pretrain",
+        "kind": "train",
+        "run_dir": "/nowhere",
+        "sweep_params": {"state": "CA"},
+    }
+    table = result_table(take_snapshot(["/nowhere"]), read_jobs([job]))
+    # A swept parameter may be called like a column of the table.
+    assert display_columns(table) == ["point", "branch", "state", "time", "attempts", "state"]
+    assert display_rows(table) == [["p", "pretrain", "CA", "–", "0", "waiting"]]
+
+
+def test_flatten_evaluation() -> None:
+    results = {
+        "results": {
+            "mmlu": {
+                "alias": "mmlu", "acc,none": 0.25, "acc_stderr,none": 0.01, "acc_norm,none": 0.3,
+                "acc_norm_stderr,none": "N/A", "exact_match,strict-match": 0.5, "exact_match_stderr,strict-match": 0.1,
+                "sample_len": 100, "bad,none": math.nan,
+            },
+            "broken": None,
+        }
+    }  # fmt: skip
+    values, errors = flatten_evaluation(results)
+    assert values == {"mmlu/acc": 0.25, "mmlu/acc_norm": 0.3, "mmlu/exact_match,strict-match": 0.5}
+    assert errors == {"mmlu/acc": 0.01, "mmlu/exact_match,strict-match": 0.1}
+    assert flatten_evaluation({}) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"), (0, "0"), (12, "12"), (999, "999"), (1000, "1k"), (57664, "57.7k"), (999_999, "1M"),
+        (1_557_686_400, "1.56B"), (2e12, "2T"),
+    ],
+)  # fmt: skip
+def test_counts(value: float | None, text: str) -> None:
+    assert format_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (5.4, "00:05"), (65, "01:05"), (3600, "01:00:00"), (90061, "1d 01:01:01")],
+)
+def test_durations(value: float | None, text: str) -> None:
+    assert format_seconds(value) == text
+
+
+def test_branches_know_where_they_start(table: ResultTable) -> None:
+    for branch in table.branches:
+        parent = table.parent_of(branch)
+        if branch.row.branch == "pretrain":
+            assert parent is branch.row.parent_branch is None
+        else:
+            assert parent is not None
+            assert (parent.row.point, parent.row.branch) == (branch.row.point, "pretrain")

@@ -1,0 +1,197 @@
+"""A file-backed Slurm command line for tests of what a real one does rarely: scripts run for real, against it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.slurm.profile import SlurmCommands
+from airflow_megatron.slurm.submission import (
+    Attempt,
+    SubmissionOutcome,
+    SubmissionRequest,
+    parse_submission,
+    submission_script,
+)
+from airflow_megatron.slurm.transport import CommandResult, TransportError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SBATCH = r"""#!/bin/sh
+# Accepts a job as $FAKE_SLURM/jobs/<id>; $FAKE_SLURM/sbatch.sh, if there, says what it prints and returns instead.
+for option; do
+  case $option in
+    --job-name=*) name=${option#*=} ;;
+    --comment=*) comment=${option#*=} ;;
+  esac
+done
+accept() {
+  id=1001
+  until mkdir "$FAKE_SLURM/ids/$id" 2>/dev/null; do id=$((id + 1)); done
+  printf '%s|PENDING|%s|%s|%s\n' "$id" "$(date +%s)" "$comment" "$name" >"$FAKE_SLURM/jobs/$id"
+  cat >"$FAKE_SLURM/ids/$id/script"
+  printf '%s\n' "$@" >"$FAKE_SLURM/ids/$id/argv"
+  env >"$FAKE_SLURM/ids/$id/env"
+}
+printf 'call\n' >>"$FAKE_SLURM/sbatch.calls"
+if [ -e "$FAKE_SLURM/sbatch.sh" ]; then . "$FAKE_SLURM/sbatch.sh"; exit; fi
+accept "$@"
+echo "$id"
+"""
+
+SQUEUE = r"""#!/bin/sh
+printf '%s\n' "$*" >>"$FAKE_SLURM/squeue.calls"
+if [ -e "$FAKE_SLURM/squeue.sh" ]; then . "$FAKE_SLURM/squeue.sh"; exit; fi
+format= name=
+while [ $# -gt 0 ]; do
+  case $1 in
+    -o) format=$2; shift ;;
+    -n) name=$2; shift ;;
+  esac
+  shift
+done
+cat "$FAKE_SLURM"/jobs/* 2>/dev/null | while IFS='|' read -r id state submitted comment job; do
+  [ -n "$name" ] && [ "$name" != "$job" ] && continue
+  case $format in
+    queue*) printf 'queue|%s|%s\n' "$id" "$job" ;;
+    *%S*) printf '%s|%s|%s|N/A|N/A|1||None|%s\n' "$id" "$state" "$submitted" "$job" ;;
+    *) printf '%s|%s|%s|%s|%s\n' "$id" "$state" "$submitted" "$comment" "$job" ;;
+  esac
+done
+"""
+
+SACCT = r"""#!/bin/sh
+printf '%s\n' "$*" >>"$FAKE_SLURM/sacct.calls"
+if [ -e "$FAKE_SLURM/sacct.sh" ]; then . "$FAKE_SLURM/sacct.sh"; exit; fi
+"""
+
+SCANCEL = r"""#!/bin/sh
+printf '%s\n' "$*" >>"$FAKE_SLURM/scancel.calls"
+for word; do
+  case $word in [0-9]*) rm -f "$FAKE_SLURM/jobs/$word" ;; esac
+done
+"""
+
+
+@dataclass
+class FakeSlurm:
+    """Directory of the commands and of what they saw."""
+
+    root: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
+            "FAKE_SLURM": str(self.root),
+        }
+
+    def behave(self, command: str, shell: str) -> None:
+        """Replace what *command* does; in sbatch's ``accept "$@"`` takes the job in."""
+        (self.root / f"{command}.sh").write_text(shell)
+
+    def behave_normally(self, command: str) -> None:
+        (self.root / f"{command}.sh").unlink(missing_ok=True)
+
+    def calls(self, command: str) -> list[str]:
+        path = self.root / f"{command}.calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def jobs(self) -> list[str]:
+        return sorted(path.name for path in (self.root / "jobs").iterdir())
+
+    def accepted(self, job_id: str, what: str) -> str:
+        return (self.root / "ids" / job_id / what).read_text()
+
+    def start(self, script: str, commands: SlurmCommands | None = None) -> subprocess.Popen[bytes]:
+        """Start *script* as a login node would; a session of its own, so that it can be killed whole."""
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", (commands or SlurmCommands()).remote_shell()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(script.encode())
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def run(self, script: str, commands: SlurmCommands | None = None) -> CommandResult:
+        process = self.start(script, commands)
+        out, err = process.communicate(timeout=60)
+        return CommandResult(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    def submit(self, request: SubmissionRequest) -> SubmissionOutcome:
+        return parse_submission(self.run(submission_script(request)))
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> FakeSlurm:
+    root = tmp_path / "slurm"
+    for name in ("bin", "jobs", "ids"):
+        (root / name).mkdir(parents=True)
+    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("sacct", SACCT), ("scancel", SCANCEL)):
+        path = root / "bin" / name
+        path.write_text(text)
+        path.chmod(0o755)
+    return FakeSlurm(root)
+
+
+@pytest.fixture
+def request_for(tmp_path: Path):
+    """Return a function that makes requests for attempts under ``tmp_path/run``."""
+    counter = iter(range(1, 10**6))
+
+    def make(number: int = 1, **changes: object) -> SubmissionRequest:
+        values: dict[str, object] = {
+            "attempt": Attempt(
+                f"sweep.point.train.a{number}", str(tmp_path / "run" / ".jobs" / "train"), number
+            ),
+            "script": "#!/bin/bash\n#SBATCH --time=5\necho hello\n",
+            "job_json": {"job": "sweep.point.train", "attempt": number},
+            "claim_token": f"caller-{next(counter)}",
+            "busy_wait_s": 0,
+        }
+        return SubmissionRequest(**{**values, **changes})  # type: ignore[arg-type]
+
+    return make
+
+
+class LocalTransport:
+    """Runs scripts on this machine, as the login node."""
+
+    def __init__(self, slurm: FakeSlurm) -> None:
+        self.slurm = slurm
+        self.fail_with: str | None = None
+        self.closed = False
+        self.running = 0
+        self.most_running = 0
+
+    async def run(self, script: str, *, timeout: float) -> CommandResult:
+        if self.fail_with is not None:
+            raise TransportError(self.fail_with)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            return await asyncio.to_thread(self.slurm.run, script)
+        finally:
+            self.running -= 1
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def transport(slurm: FakeSlurm) -> LocalTransport:
+    return LocalTransport(slurm)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.transport import TransportError
+
+
+def cancel(slurm, *jobs):
+    return parse_cancel(jobs, slurm.run(cancel_script(jobs)))
+
+
+def test_only_our_own_jobs_are_cancelled(slurm, request_for):
+    slurm.submit(request_for(1))
+    slurm.submit(request_for(2))
+    (slurm.root / "jobs" / "7").write_text("7|RUNNING|1|(null)|somebody.else\n")
+    outcome = cancel(slurm, ("1001", "sweep.point.train.a1"), ("7", "sweep.point.train.a3"), ("8", "gone"))
+    assert outcome.cancelled == ("1001",)
+    assert outcome.absent == ("7", "8")
+    assert slurm.calls("scancel") == ["1001"]
+    assert slurm.jobs == ["1002", "7"]
+
+
+def test_many_jobs_take_one_command(slurm):
+    for number in range(1, 1201):
+        (slurm.root / "jobs" / str(number)).write_text(f"{number}|RUNNING|1|(null)|j{number}\n")
+    outcome = cancel(slurm, *((str(number), f"j{number}") for number in range(1, 1201)))
+    assert len(outcome.cancelled) == 1200
+    assert slurm.jobs == []
+    assert len(slurm.calls("scancel")) == 3
+
+
+def test_nothing_to_cancel(slurm):
+    assert cancel(slurm, ("1", "a")).absent == ("1",)
+    assert cancel(slurm).cancelled == ()
+    assert slurm.calls("scancel") == []
+
+
+def test_silent_controller_is_no_answer(slurm):
+    slurm.behave("squeue", 'echo "slurm_load_jobs error: Socket timed out" >&2; exit 1')
+    with pytest.raises(TransportError, match="Socket timed out"):
+        cancel(slurm, ("1", "a"))

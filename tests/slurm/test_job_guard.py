@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE, job_epilogue, job_prologue
+from airflow_megatron.slurm.records import ExitRecord
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHELLS = ["bash", "sh"]
+
+
+class Job:
+    """Starts job scripts the way slurmd does: a shell of its own with SLURM_* variables."""
+
+    def __init__(self, directory: Path, shell: str) -> None:
+        self.attempt_dir = directory / "it's" / "1"
+        self.attempt_dir.mkdir(parents=True)
+        self.shell = shell
+
+    def start(self, body: str, job_id: str = "7", restarts: int = 0, **options: str) -> subprocess.Popen[str]:
+        prologue = job_prologue(str(self.attempt_dir), **options)
+        script = f"#!/bin/{self.shell}\nset -eu\n{prologue}\n{body}\n{job_epilogue()}"
+        script = script.replace("1 2 3 4 5 6 7 8 9 10", "1")  # the wait for a record that never comes
+        path = self.attempt_dir / f"script.{job_id}"
+        path.write_text(script)
+        environment = {**os.environ, "SLURM_JOB_ID": job_id, "SLURM_JOB_NODELIST": "n[1-2]"}
+        if restarts:
+            environment["SLURM_RESTART_COUNT"] = str(restarts)
+        return subprocess.Popen(
+            [self.shell, str(path)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, body: str, **options) -> tuple[int, str, str]:
+        process = self.start(body, **options)
+        out, err = process.communicate(timeout=30)
+        return process.returncode, out, err
+
+    def record(self, number: str = "7") -> None:
+        (self.attempt_dir / "jobid").write_text(f"{number}\n")
+
+    @property
+    def exit(self) -> ExitRecord | None:
+        path = self.attempt_dir / "exit.json"
+        return ExitRecord.from_json(json.loads(path.read_text())) if path.exists() else None
+
+
+@pytest.fixture(params=SHELLS)
+def job(tmp_path, request):
+    return Job(tmp_path, request.param)
+
+
+@pytest.mark.parametrize("code", [0, 1, 16])
+def test_status_is_passed_on_and_recorded(job, code):
+    job.record("7;cluster")
+    status, out, _ = job.run(f"echo before; am_run sh -c 'echo work; exit {code}'")
+    assert (status, out) == (code, "before\nwork\n")
+    assert job.exit is not None
+    assert (job.exit.exit_code, job.exit.signal, job.exit.nodes, job.exit.job_id) == (
+        code,
+        None,
+        "n[1-2]",
+        "7",
+    )
+    assert job.exit.ended >= job.exit.started > time.time() - 60
+    assert (job.attempt_dir / "run" / "job_id").read_text() == "7\n"
+
+
+def test_another_job_does_not_run(job):
+    job.record("7")
+    status, out, err = job.run("echo ran", job_id="8")
+    assert (status, out) == (DUPLICATE_EXIT_CODE, "")
+    assert "job 7 owns this attempt" in err
+    assert job.exit is None
+    assert job.run("echo ran")[1] == "ran\n"
+
+
+def test_first_to_start_wins_when_the_other_was_recorded_later(job):
+    (job.attempt_dir / "run").mkdir()
+    (job.attempt_dir / "run" / "job_id").write_text("8\n")
+    job.record("7")
+    assert job.run("echo ran")[0] == DUPLICATE_EXIT_CODE
+
+
+def test_two_unrecorded_jobs_one_runs(job):
+    processes = [job.start("echo ran; sleep 1", job_id=str(number)) for number in (7, 8)]
+    outputs = [process.communicate(timeout=40) for process in processes]
+    assert sorted(process.returncode for process in processes) == [0, DUPLICATE_EXIT_CODE]
+    assert sorted(out for out, _ in outputs) == ["", "ran\n"]
+
+
+def test_requeued_job_goes_on_and_keeps_both_records(job):
+    job.record()
+    job.run("exit 3")
+    assert job.run("exit 4", restarts=1)[0] == 4
+    assert job.exit is not None
+    assert (job.exit.exit_code, job.exit.restart_count) == (4, 1)
+    assert json.loads((job.attempt_dir / "exit.0.json").read_text())["exit_code"] == 3
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("sent", ["TERM", "USR1", "USR2"])
+@pytest.mark.parametrize("forwarded", ["TERM", "USR1"])
+def test_stop_signal_reaches_the_command_which_saves_and_ends(job, sent, forwarded):
+    job.record()
+    ready, saved = job.attempt_dir / "ready", job.attempt_dir / "saved"
+    command = f"""
+import pathlib, signal, sys, time
+def stop(*_):
+    time.sleep(0.3)
+    pathlib.Path({str(saved)!r}).touch()
+    sys.exit(5)
+signal.signal(signal.SIG{forwarded}, stop)
+pathlib.Path({str(ready)!r}).touch()
+time.sleep(30)
+"""
+    (job.attempt_dir / "work.py").write_text(command)
+    process = job.start('am_run python3 "$am_attempt_dir/work.py" || exit $?', stop_signal=forwarded)
+    wait_for(ready)
+    process.send_signal(getattr(signal, f"SIG{sent}"))
+    time.sleep(0.1)
+    process.send_signal(getattr(signal, f"SIG{sent}"))  # Slurm repeats itself
+    process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert saved.exists()
+    assert job.exit is not None
+    assert (job.exit.exit_code, job.exit.signal) == (5, sent)
+
+
+def test_command_without_a_handler_ends_by_the_signal(job):
+    job.record()
+    process = job.start('touch "$am_attempt_dir/ready"; am_run sleep 30')
+    wait_for(job.attempt_dir / "ready")
+    time.sleep(0.2)
+    process.terminate()
+    process.communicate(timeout=10)
+    assert process.returncode == 143
+    assert job.exit is not None
+    assert (job.exit.exit_code, job.exit.signal) == (143, "TERM")
+
+
+def test_attempt_directory_that_is_gone(job, tmp_path):
+    script = job_prologue("/proc/nowhere/1") + "echo ran\n"
+    environment = {**os.environ, "SLURM_JOB_ID": "7"}
+    shortened = script.replace("1 2 3 4 5 6 7 8 9 10", "1")
+    result = subprocess.run(
+        [job.shell, "-c", shortened], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 73
+    assert result.stdout == ""
+    assert "cannot write to /proc/nowhere/1" in result.stderr
+
+
+def test_unknown_stop_signal():
+    with pytest.raises(ValueError, match="stop_signal"):
+        job_prologue("/x", stop_signal="KILL")

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, Restart, RestartPolicy, next_step
+from airflow_megatron.slurm.verdict import Outcome, Verdict
+
+
+def ended(outcome: Outcome, iteration: int | None = None, *nodes: str, job_id: str = "7") -> Verdict:
+    return Verdict(outcome, "because", iteration=iteration, failed_nodes=nodes, job_id=job_id)
+
+
+POLICY = RestartPolicy(backoff_s=10, retryable=2, failed=1)
+
+
+def test_finished():
+    assert next_step([], ended(Outcome.FINISHED, 100), POLICY) == Done()
+
+
+def test_roll_over_goes_on_at_once_for_ever():
+    history = [ended(Outcome.ROLLED_OVER, 10 * i) for i in range(1, 100)]
+    step = next_step(history, ended(Outcome.ROLLED_OVER, 1000), POLICY)
+    assert isinstance(step, Restart)
+    assert step.delay_s == 0
+
+
+def test_budgets_are_per_kind():
+    history = [ended(Outcome.RETRYABLE, 10), ended(Outcome.FAILED, 20), ended(Outcome.ROLLED_OVER, 30)]
+    assert isinstance(next_step(history, ended(Outcome.RETRYABLE, 40), POLICY), Restart)
+    assert isinstance(next_step(history, ended(Outcome.FAILED, 40), POLICY), GiveUp)
+    more = [*history, ended(Outcome.RETRYABLE, 40)]
+    step = next_step(more, ended(Outcome.RETRYABLE, 50), POLICY)
+    assert isinstance(step, GiveUp)
+    assert "after 2 restarts" in step.reason
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OUT_OF_MEMORY, Outcome.CANCELLED])
+def test_not_restarted_by_default(outcome):
+    step = next_step([], ended(outcome, 10), RestartPolicy())
+    assert isinstance(step, GiveUp)
+    assert "is not restarted" in step.reason
+
+
+def test_no_progress():
+    stuck = [ended(Outcome.ROLLED_OVER, 50)] * 3
+    assert isinstance(next_step(stuck[:2], stuck[2], POLICY), Restart)
+    step = next_step(stuck, ended(Outcome.ROLLED_OVER, 50), POLICY)
+    assert isinstance(step, GiveUp)
+    assert "iteration 50" in step.reason
+    never = [ended(Outcome.ROLLED_OVER, 0)] * 2
+    assert isinstance(next_step(never, never[0], POLICY), GiveUp)
+    assert isinstance(next_step(stuck, ended(Outcome.ROLLED_OVER, 51), POLICY), Restart)
+    off = RestartPolicy(no_progress=0)
+    assert isinstance(next_step(stuck * 9, stuck[0], off), Restart)
+
+
+def test_commands_have_no_progress_to_lose():
+    history = [ended(Outcome.RETRYABLE)] * 7
+    assert isinstance(next_step(history, ended(Outcome.RETRYABLE), RestartPolicy(retryable=10)), Restart)
+
+
+def test_backoff_doubles_and_is_capped():
+    policy = RestartPolicy(backoff_s=10, retryable=None, no_progress=0)
+    delays = []
+    for failures in range(12):
+        step = next_step([ended(Outcome.RETRYABLE)] * failures, ended(Outcome.RETRYABLE), policy)
+        assert isinstance(step, Restart)
+        delays.append(step.delay_s)
+    assert delays[:4] == [10, 20, 40, 80]
+    assert delays[-1] == 3600
+    after_good = next_step(
+        [ended(Outcome.RETRYABLE), ended(Outcome.ROLLED_OVER, 5)], ended(Outcome.RETRYABLE, 6), policy
+    )
+    assert isinstance(after_good, Restart)
+    assert after_good.delay_s == 10
+
+
+def test_failed_nodes_are_excluded():
+    history = [ended(Outcome.RETRYABLE, 1, "n1"), ended(Outcome.RETRYABLE, 2, "n2", "n3")]
+    step = next_step(history, ended(Outcome.ROLLED_OVER, 3, "n1"), RestartPolicy(max_excluded_nodes=2))
+    assert isinstance(step, Restart)
+    assert step.exclude_nodes == ("n1", "n2")
+    off = next_step(history, ended(Outcome.ROLLED_OVER, 3), RestartPolicy(exclude_failed_nodes=False))
+    assert isinstance(off, Restart)
+    assert off.exclude_nodes == ()
+
+
+def test_duplicate_is_followed_and_costs_nothing():
+    assert next_step([], ended(Outcome.DUPLICATE, job_id="8"), POLICY) == Follow("8")
+    history = [ended(Outcome.DUPLICATE)] * 9
+    assert isinstance(next_step(history, ended(Outcome.FAILED, 1), POLICY), Restart)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ACTIVE, Outcome.UNKNOWN])
+def test_no_step_without_a_verdict(outcome):
+    with pytest.raises(ValueError, match="no verdict"):
+        next_step([], ended(outcome), POLICY)

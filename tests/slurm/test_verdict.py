@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE
+from airflow_megatron.slurm.observation import AccountingRow, Observation, QueueRow, Unreachable
+from airflow_megatron.slurm.states import JobState
+from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
+
+NOW = 10_000.0
+TRAIN = Expectation("train", train_iters=100, complete=lambda files: "metadata.json" in files)
+COMMAND = Expectation("command", required_files=("/r/results.json",))
+DONE = {"tracker": "100", "checkpoint_files": {"iter_0000100": {"metadata.json": 9}}}
+HALF = {"tracker": "50", "checkpoint_files": {"iter_0000050": {"metadata.json": 9}}}
+
+
+def queued(state: JobState, **changes) -> QueueRow:
+    return replace(QueueRow("7", "x", state, started=NOW - 500, ended=NOW - 100, node_list="n1"), **changes)
+
+
+def accounted(state: JobState, code: int = 0, signal: int = 0, **changes) -> AccountingRow:
+    row = AccountingRow("7", "x", state, state.value, code, signal, "n1", 1, ended=NOW - 100, elapsed=400)
+    return replace(row, **changes)
+
+
+def seen(**changes) -> Observation:
+    return replace(Observation(time=NOW, queue_ok=True, accounting_ok=True), **changes)
+
+
+def exit_record(code: int = 0, **changes) -> dict[str, object]:
+    return {"exit_code": code, "started": NOW - 500, "ended": NOW - 100, "job_id": "7", **changes}
+
+
+@pytest.mark.parametrize("state", [state for state in JobState if state.active])
+def test_active_states(state):
+    verdict = judge(seen(queue=queued(state, reason="Resources")), TRAIN)
+    assert verdict.outcome is Outcome.ACTIVE
+    assert state.value in verdict.reason
+    assert verdict.job_id == "7"
+    assert ("scontrol release" in verdict.reason) == (
+        state in {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+    )
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        Observation(time=NOW, unreachable=Unreachable(NOW - 60, "connection refused", 3)),
+        Observation(time=NOW, queue_ok=False, errors=("squeue: Socket timed out",)),
+        seen(queue=queued(JobState.UNKNOWN)),
+        seen(),  # in neither
+        seen(
+            accounting_ok=False, exit=exit_record()
+        ),  # slurmdbd down: the record may be of a job since requeued
+        seen(accounting=accounted(JobState.RUNNING)),  # accounting lags, no exit.json
+        seen(accounting=accounted(JobState.RUNNING), exit=exit_record(ended=NOW - 5)),
+        seen(accounting_ok=False, accounting_enabled=False),
+        seen(queue=queued(JobState.FAILED, ended=NOW - 5)),  # its exit code is on its way
+    ],
+)
+@pytest.mark.parametrize("files", [{}, DONE])
+def test_what_is_no_verdict(observation, files):
+    verdict = judge(replace(observation, **files), TRAIN)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert not verdict.outcome.is_verdict
+    assert verdict.reason
+
+
+@pytest.mark.parametrize("state", [state for state in JobState if state.ended])
+@pytest.mark.parametrize("source", ["queue", "accounting"])
+def test_training_that_is_done_is_finished_however_the_job_ended(state, source):
+    row = queued(state) if source == "queue" else accounted(state, 1)
+    verdict = judge(seen(**{source: row}, **DONE), TRAIN)
+    assert verdict.outcome is Outcome.FINISHED
+    assert verdict.iteration == 100
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome"),
+    [
+        (accounted(JobState.COMPLETED), Outcome.ROLLED_OVER),
+        (accounted(JobState.TIMEOUT), Outcome.ROLLED_OVER),
+        (accounted(JobState.FAILED, 143), Outcome.ROLLED_OVER),
+        (accounted(JobState.FAILED, 0, 15), Outcome.ROLLED_OVER),
+        (accounted(JobState.NODE_FAIL), Outcome.RETRYABLE),
+        (accounted(JobState.PREEMPTED), Outcome.RETRYABLE),
+        (accounted(JobState.BOOT_FAIL), Outcome.RETRYABLE),
+        (accounted(JobState.REVOKED), Outcome.RETRYABLE),
+        (accounted(JobState.FAILED, 16), Outcome.RETRYABLE),
+        (accounted(JobState.OUT_OF_MEMORY, 0, 125), Outcome.OUT_OF_MEMORY),
+        (accounted(JobState.CANCELLED, state_text="CANCELLED by 1000"), Outcome.CANCELLED),
+        (accounted(JobState.DEADLINE), Outcome.FAILED),
+        (accounted(JobState.FAILED, 1), Outcome.FAILED),
+        (accounted(JobState.FAILED, 17), Outcome.FAILED),
+        (accounted(JobState.FAILED, 0, 9), Outcome.FAILED),
+        (accounted(JobState.FAILED, DUPLICATE_EXIT_CODE), Outcome.DUPLICATE),
+    ],
+)
+def test_training_that_is_not_done(row, outcome):
+    verdict = judge(seen(accounting=row, **HALF), TRAIN)
+    assert verdict.outcome is outcome
+    assert row.state.value in verdict.reason
+    assert "[sacct]" in verdict.reason
+    assert verdict.iteration == 50
+    assert verdict.elapsed == 400
+    if outcome is Outcome.CANCELLED:
+        assert "1000" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"tracker": "release"},
+        {"tracker": "100"},
+        {"tracker": "100", "checkpoint_files": {"iter_0000100": {}}},
+        {"tracker": "50", "checkpoint_files": {"iter_0000100": {"metadata.json": 9}}},
+    ],
+)
+def test_completed_is_not_done(files):
+    assert (
+        judge(seen(accounting=accounted(JobState.COMPLETED), **files), TRAIN).outcome is Outcome.ROLLED_OVER
+    )
+
+
+def test_files_get_a_moment_to_show():
+    row = accounted(JobState.COMPLETED, ended=NOW - 2)
+    assert judge(seen(accounting=row, **HALF), TRAIN).outcome is Outcome.UNKNOWN
+    assert judge(seen(accounting=row, **DONE), TRAIN).outcome is Outcome.FINISHED
+    assert judge(seen(accounting=row), COMMAND).outcome is Outcome.UNKNOWN
+    assert judge(seen(accounting=accounted(JobState.FAILED, 1, ended=NOW)), COMMAND).outcome is Outcome.FAILED
+
+
+def test_requeued_job_is_active_whatever_accounting_says():
+    for state in (JobState.PREEMPTED, JobState.NODE_FAIL):
+        observation = seen(queue=queued(JobState.PENDING, reason="BeginTime"), accounting=accounted(state))
+        assert judge(observation, TRAIN).outcome is Outcome.ACTIVE
+
+
+def test_final_accounting_beats_the_queue_which_beats_the_exit_record():
+    both = seen(
+        queue=queued(JobState.FAILED), accounting=accounted(JobState.OUT_OF_MEMORY), exit=exit_record(0)
+    )
+    assert judge(both, TRAIN).outcome is Outcome.OUT_OF_MEMORY
+    no_accounting = replace(both, accounting=accounted(JobState.RUNNING))
+    verdict = judge(no_accounting, TRAIN)
+    assert verdict.outcome is Outcome.FAILED
+    assert "[squeue]" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(0, Outcome.ROLLED_OVER), (1, Outcome.FAILED), (143, Outcome.ROLLED_OVER)]
+)
+def test_exit_record_decides_without_accounting(code, outcome):
+    gone = seen(accounting_ok=False, accounting_enabled=False, exit=exit_record(code), **HALF)
+    assert judge(gone, TRAIN).outcome is outcome
+    lagging = seen(accounting=accounted(JobState.RUNNING), exit=exit_record(code), **HALF)
+    assert judge(lagging, TRAIN).outcome is outcome
+    assert "[exit.json]" in judge(gone, TRAIN).reason
+
+
+def test_controller_that_cancels_a_relaunch_of_a_job_that_had_ended():
+    phantom = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=0)
+    for code, outcome in ((0, Outcome.FINISHED), (1, Outcome.FAILED)):
+        done = {"existing": {"/r/results.json": True}, "exit": exit_record(code)}
+        assert judge(seen(accounting=phantom, **done), COMMAND).outcome is outcome
+        row = queued(JobState.CANCELLED, started=NOW - 100)
+        assert judge(seen(queue=row, **done), COMMAND).outcome is outcome
+    assert judge(seen(accounting=phantom), COMMAND).outcome is Outcome.CANCELLED
+    stopped = seen(accounting=phantom, exit=exit_record(143, signal="TERM"))
+    assert judge(stopped, COMMAND).outcome is Outcome.CANCELLED
+    ran = accounted(JobState.CANCELLED, elapsed=5)
+    assert judge(seen(accounting=ran, exit=exit_record(0)), COMMAND).outcome is Outcome.CANCELLED
+
+
+def test_damaged_exit_record_is_none():
+    gone = seen(accounting_ok=False, accounting_enabled=False, exit={"exit_code": "x"})
+    assert judge(gone, TRAIN).outcome is Outcome.UNKNOWN
+
+
+def test_command():
+    done = {"existing": {"/r/results.json": True}}
+    assert judge(seen(accounting=accounted(JobState.COMPLETED), **done), COMMAND).outcome is Outcome.FINISHED
+    missing = judge(seen(accounting=accounted(JobState.COMPLETED)), COMMAND)
+    assert missing.outcome is Outcome.FAILED
+    assert "/r/results.json is missing" in missing.reason
+    assert judge(seen(accounting=accounted(JobState.FAILED, 1), **done), COMMAND).outcome is Outcome.FAILED
+    assert judge(seen(accounting=accounted(JobState.TIMEOUT)), COMMAND).outcome is Outcome.FAILED
+    assert judge(seen(accounting=accounted(JobState.NODE_FAIL)), COMMAND).outcome is Outcome.RETRYABLE
+    assert judge(seen(queue=queued(JobState.COMPLETED), **done), COMMAND).outcome is Outcome.FINISHED
+    assert judge(seen(accounting=accounted(JobState.COMPLETED), **done), COMMAND).iteration is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total …",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch",
+    ],
+)
+def test_out_of_memory_from_the_log(line):
+    tail = f"iteration 5\n{line}\nTraceback …\n".encode() + b"\xff\n"
+    verdict = judge(seen(accounting=accounted(JobState.FAILED, 1), **HALF), TRAIN, log_tail=tail)
+    assert verdict.outcome is Outcome.OUT_OF_MEMORY
+    assert verdict.line == line
+    assert line in verdict.reason
+
+
+def test_failed_nodes():
+    alone = judge(seen(accounting=accounted(JobState.NODE_FAIL)), TRAIN)
+    assert alone.failed_nodes == ("n1",)
+    several = accounted(JobState.NODE_FAIL, node_list="n[1-4]")
+    assert judge(seen(accounting=several), TRAIN).failed_nodes == ()
+    tail = (
+        b"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-30T22:59:07 DUE TO NODE FAILURE ***\n"
+        b"srun: error: Node failure on n3\n"
+    )
+    assert judge(seen(accounting=several), TRAIN, log_tail=tail).failed_nodes == ("n3",)
+    assert judge(seen(accounting=accounted(JobState.FAILED, 1)), TRAIN).failed_nodes == ()
+
+
+def test_duplicate_names_the_owner():
+    observation = seen(accounting=accounted(JobState.FAILED, DUPLICATE_EXIT_CODE), owner_job_id="8")
+    assert judge(observation, TRAIN).job_id == "8"
+
+
+def test_verdicts_survive_json():
+    verdict = judge(seen(accounting=accounted(JobState.NODE_FAIL), **HALF), TRAIN)
+    assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+
+
+def test_expectation_must_be_decidable():
+    with pytest.raises(ValueError, match="train_iters"):
+        Expectation("train")

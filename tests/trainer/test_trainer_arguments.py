@@ -1,0 +1,157 @@
+"""The trainer's command line: what is accepted, completed and refused. Needs no torch."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trainer_harness import LOOP, MODEL, SCHEDULE, SCRIPTS
+
+from airflow_megatron.megatron.arguments import argument_table
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+sys.path.insert(0, str(SCRIPTS))
+
+from megatron_core_trainer import arguments
+from megatron_core_trainer.arguments import ArgumentError
+from megatron_core_trainer.distributed import first_host, place_from_environment
+from megatron_core_trainer.tokenizer import load_tokenizer
+
+MOCK = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", "255")
+
+
+def parse(extra: Sequence[str] = (), *, world_size: int = 1, has_cuda: bool = False) -> argparse.Namespace:
+    """Parse and complete a good command line with further arguments."""
+    argv = [*MODEL, *SCHEDULE, *LOOP, *MOCK, "--save", "/checkpoints", *extra]
+    args = arguments.parse_args(argv, world_size=world_size, has_cuda=has_cuda)
+    arguments.complete_args(args)
+    arguments.pad_vocab(args, load_tokenizer(args))
+    return args
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--num-expert", "4"], "has no argument '--num-expert'"),
+        (["--save-intervall", "4"], "did you mean --save-interval"),
+        (["--global-batch-size", "5"], "--global-batch-size (5) must be a multiple of"),
+        (["--lr-wsd-decay-iters", "13"], "--lr-wsd-decay-iters (13) must not exceed --lr-decay-iters (12)"),
+        (["--lr-warmup-iters", "12"], "--lr-warmup-iters (12) must be below --lr-decay-iters (12)"),
+        (["--tensor-model-parallel-size", "2"], "the number of processes (1) must be a multiple of"),
+        (
+            ["--num-attention-heads", "5"],
+            "--hidden-size (32) must be a multiple of --num-attention-heads (5)",
+        ),
+        (["--max-position-embeddings", "32"], "must reach --seq-length (64)"),
+        (["--train-data-path", "/nowhere/x"], "give exactly one of --mock-data, --data-path"),
+        (
+            ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", "/nowhere"],
+            "--tokenizer-model must name a directory",
+        ),
+        (["--ckpt-step", "3"], "--ckpt-step needs --load"),
+        (["--overlap-param-gather"], "needs --use-distributed-optimizer"),
+        (["--min-lr", "1"], "--min-lr (1.0) must lie between 0 and --lr"),
+        (["--exit-signal", "SIGNONE"], "no signal is called 'SIGNONE'"),
+        (["--hidden-size", "many"], "invalid int value: 'many'"),
+    ],
+)
+def test_wrong_combinations_are_refused(extra: list[str], message: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        parse(extra)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_data_paths_are_prefixes() -> None:
+    argv = [
+        *MODEL,
+        *SCHEDULE,
+        "--tokenizer-type",
+        "NullTokenizer",
+        "--vocab-size",
+        "9",
+        "--data-path",
+        "0.5",
+        "/no/x",
+    ]
+    args = arguments.parse_args(argv, world_size=1, has_cuda=False)
+    with pytest.raises(ArgumentError, match=r"/no/x\.idx does not exist: data paths are prefixes"):
+        arguments.complete_args(args)
+
+
+def test_derived_values() -> None:
+    args = parse(["--group-query-attention", "--num-query-groups", "2"], world_size=2)
+    assert (args.data_parallel_size, args.num_microbatches, args.kv_channels) == (2, 1, 8)
+    assert (args.num_query_groups, args.lr_decay_iters, args.padded_vocab_size) == (2, 12, 256)
+    assert args.start_weight_decay == args.end_weight_decay == 0.01
+
+
+def test_what_needs_cuda_is_switched_off_without_it() -> None:
+    on_gpu, on_cpu = parse(["--transformer-impl", "local"], has_cuda=True), parse()
+    assert on_gpu.distributed_backend == "nccl"
+    assert on_gpu.masked_softmax_fusion
+    assert on_gpu.apply_rope_fusion
+    assert (on_cpu.distributed_backend, on_cpu.transformer_impl) == ("gloo", "local")
+    assert not on_cpu.masked_softmax_fusion
+    assert not on_cpu.apply_rope_fusion
+
+
+def test_missing_transformer_engine_is_said_early() -> None:
+    with pytest.raises(ArgumentError, match="give --transformer-impl local"):
+        parse(has_cuda=True)
+
+
+def test_flags_are_those_of_upstream() -> None:
+    table = argument_table("core_v0.16.1")
+    for action in arguments.build_parser()._actions:
+        if action.dest == "help":
+            continue
+        upstream = table.get(action.dest)
+        assert upstream is not None, f"upstream has no {action.dest}"
+        assert set(action.option_strings) <= set(upstream.flags)
+        if action.dest not in ("exit_signal", "attention_backend"):
+            assert action.default == upstream.default or not (action.default or upstream.default), action.dest
+
+
+@pytest.mark.parametrize(
+    ("nodelist", "host"),
+    [
+        ("n1", "n1"),
+        ("n[3-5,9]", "n3"),
+        ("gpu-a[01-12]-ib,x", "gpu-a01-ib"),
+        ("a,b", "a"),
+        ("r1n[007]", "r1n007"),
+    ],
+)
+def test_first_host(nodelist: str, host: str) -> None:
+    assert first_host(nodelist) == host
+
+
+@given(st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True), st.integers(0, 999), st.integers(1, 4))
+def test_first_host_of_any_range(prefix: str, number: int, width: int) -> None:
+    first = f"{number:0{width}d}"
+    assert first_host(f"{prefix}[{first}-9999]") == prefix + first
+
+
+def test_place_in_the_job() -> None:
+    alone = place_from_environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"})
+    assert (alone.rank, alone.world_size) == (0, 1)  # a batch script that started no step
+    srun = {
+        "SLURM_PROCID": "3",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_LOCALID": "1",
+        "SLURM_STEP_NODELIST": "n[2-3]",
+    }
+    step = place_from_environment({**srun, "SLURM_JOB_ID": "7"})
+    assert (step.rank, step.world_size, step.local_rank) == (3, 4, 1)
+    assert (step.master_addr, step.master_port) == ("n2", 10007)
+    torchrun = place_from_environment(
+        {**srun, "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_PORT": "9"}
+    )
+    assert (torchrun.rank, torchrun.world_size, torchrun.master_port) == (1, 2, 9)

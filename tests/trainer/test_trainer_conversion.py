@@ -1,0 +1,186 @@
+"""Conversion to Hugging Face: the same logits, settings from the checkpoint, refusals; and evaluation of the result."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from trainer_harness import Data, Outcome, Trainer, pretrain_args
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VARIANTS = {
+    "grouped_untied": [
+        *("--group-query-attention", "--num-query-groups", "2", "--untie-embeddings-and-output-weights"),
+        *("--rotary-base", "100000", "--norm-epsilon", "1e-6", "--kv-channels", "16"),
+    ],
+    "qkv_bias": ["--add-qkv-bias", "--make-vocab-size-divisible-by", "1"],
+    "half_precision": ["--bf16"],
+}
+
+
+def brief_run(trainer: Trainer, data: Data, save: Path, extra: list[str]) -> None:
+    args = pretrain_args(
+        data, save, [*extra, "--lr-warmup-iters", "0", "--exit-interval", "2", "--lr", "3e-2"]
+    )
+    outcome = trainer.run("pretrain_gpt.py", *args)
+    assert outcome.status == 0, outcome.stderr
+
+
+@pytest.fixture(scope="module")
+def converted(
+    trainer: Trainer, reference: tuple[Outcome, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Outcome, Path]:
+    """The reference run's last checkpoint, converted, in a run directory."""
+    run = tmp_path_factory.mktemp("run")
+    outcome = trainer.run(
+        *("convert_to_hf.py", "--load", reference[1], "--output", run / "converted_hf" / "iter_12"),
+        *("--done-marker", run / "converted_checkpoints" / "iter_12.done"),
+    )
+    assert outcome.status == 0, outcome.stderr
+    return outcome, run
+
+
+def test_output_and_marker(converted: tuple[Outcome, Path], data: Data) -> None:
+    outcome, run = converted
+    output = run / "converted_hf" / "iter_12"
+    assert {path.name for path in output.iterdir()} == {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    marker = json.loads((run / "converted_checkpoints" / "iter_12.done").read_text())
+    assert marker["iteration"] == 12
+    assert 0 < marker["max_abs_logit_difference"] < 1e-4
+    assert f"of {data.directory}/test_text_document" in outcome.stdout
+    assert sorted(path.name for path in run.iterdir()) == ["converted_checkpoints", "converted_hf"]
+    assert [path.name for path in output.parent.iterdir()] == ["iter_12"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_settings_come_from_the_checkpoint(
+    variant: str, trainer: Trainer, data: Data, tmp_path: Path
+) -> None:
+    brief_run(trainer, data, tmp_path / "checkpoints", VARIANTS[variant])
+    output = tmp_path / "hf"
+    outcome = trainer.run("convert_to_hf.py", "--load", tmp_path / "checkpoints", "--output", output)
+    assert outcome.status == 0, outcome.stderr
+    config = json.loads((output / "config.json").read_text())
+    assert config["vocab_size"] == 257
+    if variant == "grouped_untied":
+        assert config["rope_parameters"]["rope_theta"] == config["rope_theta"] == 100000.0
+        assert (config["num_key_value_heads"], config["head_dim"], config["rms_norm_eps"]) == (2, 16, 1e-6)
+        assert not config["tie_word_embeddings"]
+    assert config["attention_bias"] == (variant == "qkv_bias")
+    assert config["dtype"] == ("bfloat16" if variant == "half_precision" else "float32")
+
+
+def test_biases_everywhere(trainer: Trainer, data: Data, tmp_path: Path) -> None:
+    args = pretrain_args(data, tmp_path / "checkpoints", ["--exit-interval", "2"])
+    args.remove("--disable-bias-linear")
+    assert trainer.run("pretrain_gpt.py", *args).status == 0
+    output = tmp_path / "hf"
+    outcome = trainer.run("convert_to_hf.py", "--load", tmp_path / "checkpoints", "--output", output)
+    assert outcome.status == 0, outcome.stderr
+    config = json.loads((output / "config.json").read_text())
+    assert config["attention_bias"] is config["mlp_bias"] is True
+
+
+def test_what_llama_cannot_express_is_refused(trainer: Trainer, data: Data, tmp_path: Path) -> None:
+    args = pretrain_args(
+        data, tmp_path / "checkpoints", ["--normalization", "LayerNorm", "--exit-interval", "1"]
+    )
+    args.remove("--swiglu")
+    assert trainer.run("pretrain_gpt.py", *args).status == 0
+    outcome = trainer.run("convert_to_hf.py", "--load", tmp_path / "checkpoints", "--output", tmp_path / "hf")
+    assert outcome.status == 2
+    assert "LlamaForCausalLM cannot express this model: normalization is LayerNorm" in outcome.stderr
+    assert "SwiGLU" in outcome.stderr
+    assert not (tmp_path / "hf").exists()
+
+
+def test_incomplete_checkpoint_is_refused(
+    trainer: Trainer, reference: tuple[Outcome, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(reference[1], tmp_path / "checkpoints")
+    (tmp_path / "checkpoints" / "iter_0000012" / "metadata.json").unlink()
+    outcome = trainer.run("convert_to_hf.py", "--load", tmp_path / "checkpoints", "--output", tmp_path / "hf")
+    assert outcome.status == 2
+    assert "iter_0000012 is incomplete: it has no metadata.json" in outcome.stderr
+    missing = trainer.run(
+        "convert_to_hf.py", "--load", tmp_path / "checkpoints", "--iteration", 5, "--output", tmp_path / "hf"
+    )
+    assert missing.status == 2
+    assert "there is no checkpoint" in missing.stderr
+    assert not (tmp_path / "hf").exists()
+
+
+def test_mismatch_fails_and_leaves_nothing(
+    trainer: Trainer, reference: tuple[Outcome, Path], tmp_path: Path
+) -> None:
+    # Float32 rounding differs between the two implementations, so a tolerance of zero is a mismatch.
+    outcome = trainer.run(
+        *("convert_to_hf.py", "--load", reference[1], "--output", tmp_path / "hf", "--tolerance", 0),
+        *("--done-marker", tmp_path / "done"),
+    )
+    assert outcome.status == 1
+    assert "logits differ from Megatron's" in outcome.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluation(trainer: Trainer, converted: tuple[Outcome, Path], data: Data) -> None:
+    run = converted[1]
+    results = run / "eval_results" / "iter_12" / "results.json"
+    outcome = trainer.run(
+        *("evaluate_hf.py", "--model", run / "converted_hf" / "iter_12", "--tasks", "heldout,next_line"),
+        *("--tasks-dir", data.directory / "evaluation", "--output", results),
+    )
+    assert outcome.status == 0, outcome.stderr
+    found = json.loads(results.read_text())
+    assert set(found["results"]) == {"heldout", "next_line"}
+    # Better than guessing bytes, worse than text compression: twelve iterations of a tiny model.
+    assert 2 < found["results"]["heldout"]["bits_per_byte,none"] < 8
+    assert 0 <= found["results"]["next_line"]["acc,none"] <= 1
+    assert found["n-samples"]["next_line"] == {"original": 12, "effective": 12}
+    assert outcome.stderr == ""
+    assert [path.name for path in results.parent.iterdir()] == ["results.json"]
+
+
+def test_evaluation_refuses_what_is_missing(
+    trainer: Trainer, converted: tuple[Outcome, Path], data: Data, tmp_path: Path
+) -> None:
+    outcome = trainer.run(
+        *(
+            "evaluate_hf.py",
+            "--model",
+            tmp_path,
+            "--tasks",
+            "heldout",
+            "--tasks-dir",
+            data.directory / "evaluation",
+        ),
+        *("--output", tmp_path / "results.json"),
+    )
+    assert outcome.status == 2
+    assert "has no config.json" in outcome.stderr
+    model = converted[1] / "converted_hf" / "iter_12"
+    outcome = trainer.run(
+        *(
+            "evaluate_hf.py",
+            "--model",
+            model,
+            "--tasks",
+            "helout",
+            "--tasks-dir",
+            data.directory / "evaluation",
+        ),
+        *("--output", tmp_path / "results.json"),
+    )
+    assert outcome.status == 2
+    assert "there is no task helout" in outcome.stderr
+    assert list(tmp_path.iterdir()) == []
