@@ -10,13 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import httpx
 
 from airflow_megatron.spec.project import local_dir, project_root
-from pathlib import Path
-
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 30

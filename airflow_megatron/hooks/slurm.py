@@ -90,6 +90,7 @@ class SlurmHook(BaseHook):
     :param ssh_conn_id: id of the Airflow connection
     :param commands: how Slurm's commands are found there
     :param conn_retry_attempts: connects before giving up; sshd refuses some of many simultaneous ones
+    :param connection: the connection itself, for callers outside of tasks, which cannot look it up
     """
 
     conn_name_attr = "ssh_conn_id"
@@ -102,11 +103,13 @@ class SlurmHook(BaseHook):
         ssh_conn_id: str = default_conn_name,
         commands: SlurmCommands | None = None,
         conn_retry_attempts: int = 5,
+        connection: Connection | None = None,
     ) -> None:
         super().__init__()
         self.ssh_conn_id = ssh_conn_id
         self.commands = commands or SlurmCommands()
         self.conn_retry_attempts = conn_retry_attempts
+        self.connection = connection
         self.address = f"connection {ssh_conn_id!r}"
 
     def run(self, script: str, *, timeout: float = 120.0) -> CommandResult:
@@ -172,6 +175,8 @@ class SlurmHook(BaseHook):
         raise AssertionError("the last attempt raises")
 
     def _airflow_connection(self) -> Connection:
+        if self.connection is not None:
+            return self.connection
         try:
             return BaseHook.get_connection(self.ssh_conn_id)
         except Exception as error:

@@ -1,0 +1,67 @@
+"""What sensors that wait for a file of a job have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_megatron.planning.attempts import slurm_commands
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ProducedFileSensor(BaseSensorOperator):
+    """Wait for something that a job writes. Always deferrable: the looks at the cluster are shared by all tasks.
+
+    The sensor fails at once when the job that should write has ended without. ``timeout`` bounds the wait.
+
+    :param cluster: name of the cluster profile (templated)
+    :param producer: handle of the job that writes (templated)
+    :param producer_dir: stage directory of that job (templated)
+    :param poll_interval: seconds between two looks at the cluster
+    """
+
+    template_fields: Sequence[str] = ("cluster", "producer", "producer_dir")
+    ui_color = "#e6f1f2"
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        producer: Mapping[str, Any] | str | None = None,
+        producer_dir: str | None = None,
+        poll_interval: float = 15.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.cluster = cluster
+        self.producer = producer
+        self.producer_dir = producer_dir
+        self.poll_interval = poll_interval
+
+    def trigger_arguments(self) -> dict[str, Any]:
+        """Return the arguments that the triggers of these sensors share.
+
+        :raises AirflowFailException: when the cluster profile cannot be used
+        """
+        try:
+            cluster = load_cluster(self.cluster)
+        except SpecError as error:
+            raise AirflowFailException(str(error)) from None
+        attempt = self.producer.get("attempt", 1) if isinstance(self.producer, Mapping) else 1
+        return {
+            "ssh_conn_id": cluster.ssh_conn_id,
+            "commands": dataclasses.asdict(slurm_commands(cluster)),
+            "producer_dir": self.producer_dir or None,
+            "producer_attempt": int(attempt),
+            "poll_interval": self.poll_interval,
+            "deadline": time.time() + self.timeout,
+        }
