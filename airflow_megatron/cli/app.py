@@ -8,7 +8,7 @@ import subprocess
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,10 @@ from airflow_megatron.planning.plan import Plan, check_sweep, job_script
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.project import local_dir, project_root, sweep_specs_dir
-from airflow_megatron.spec.sweep import Sweep, load_sweep, spec_files
+from airflow_megatron.spec.spec_files import load_sweep, spec_files
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.sweep import Sweep
 
 app = typer.Typer(
     name="airflow-megatron",
@@ -162,7 +165,7 @@ def _load(spec: str) -> Sweep:
 
 def _plan(spec: str, cluster: str | None) -> Plan:
     sweep = _load(spec)
-    return check_sweep(sweep, load_cluster(cluster or sweep.spec.cluster))
+    return check_sweep(sweep, load_cluster(cluster or sweep.settings.cluster))
 
 
 def _print_plan(planned: Plan) -> None:

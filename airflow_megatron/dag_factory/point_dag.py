@@ -10,6 +10,7 @@ from airflow_megatron.operators.resolve_point import ResolvePointOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.sensors.checkpoint import CheckpointSensor
+from airflow_megatron.sensors.condition import StartConditionSensor
 from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.spec.cluster_profile import cluster_names
 
@@ -39,15 +40,15 @@ def build_point_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         doc_md=_doc(sweep),
         schedule=None,
         catchup=False,
-        max_active_runs=sweep.spec.max_active_points,
+        max_active_runs=sweep.settings.max_active_points,
         # deferred tasks do not count; submissions that wait their turn must not starve each other
         max_active_tasks=max(16, len(sweep.tree)),
         default_args=dict(defaults),
         render_template_as_native_obj=True,
-        tags=["megatron", "point", *sweep.spec.tags],
+        tags=["megatron", "point", *sweep.settings.tags],
         params={
             "point": Param("", type="string", description="Name of the point (see the plan of the sweep)"),
-            "cluster": Param(sweep.spec.cluster, type="string", enum=_clusters(sweep)),
+            "cluster": Param(sweep.settings.cluster, type="string", enum=_clusters(sweep)),
         },
     ) as dag:
         resolve = ResolvePointOperator(
@@ -84,7 +85,7 @@ class StageTasks:
                 task_id="watch",
                 job=job,
                 handle=self._handle(submit),
-                poll_interval=self.sweep.spec.poll_interval,
+                poll_interval=self.sweep.settings.poll_interval,
             )
             wait = self._wait(instance)
         submit >> watch
@@ -93,23 +94,33 @@ class StageTasks:
         elif wait is None:
             self.watches[instance.parent] >> submit
         else:
-            self.submits[instance.parent] >> wait >> submit
+            for stage in dict.fromkeys((instance.parent, *instance.after)):
+                self.submits[stage] >> wait
+            wait >> submit
         self.submits[instance.name], self.watches[instance.name] = submit, watch
         return watch
 
-    def _wait(self, instance: StageInstance) -> CheckpointSensor | LogSensor | None:
-        start = self.sweep.spec.stages[instance.stage].start
-        if start is None or instance.parent is None:
+    def _wait(self, instance: StageInstance) -> BaseOperator | None:
+        if instance.waits == "parent" or instance.parent is None:
             return None
+        if instance.waits == "condition":
+            return StartConditionSensor(
+                task_id="await_start",
+                job=self._job(instance.name),
+                producers={
+                    stage: self._handle(self.submits[stage]) for stage in (instance.parent, *instance.after)
+                },
+                poll_interval=self.sweep.settings.poll_interval,
+            )
         pull = f"ti.xcom_pull(task_ids='{self.source.task_id}', key='{{}}')"
         own, parent = pull.format(instance.name), pull.format(instance.parent)
         producer: dict[str, Any] = {
             "producer": self._handle(self.submits[instance.parent]),
             "producer_dir": f"{{{{ ({parent} or {{}}) and {parent}['run_dir'] ~ '/.jobs/{instance.parent}' }}}}",
-            "cluster": f"{{{{ ({parent} or {{'cluster': '{self.sweep.spec.cluster}'}})['cluster'] }}}}",
-            "poll_interval": self.sweep.spec.poll_interval,
+            "cluster": f"{{{{ ({parent} or {{'cluster': '{self.sweep.settings.cluster}'}})['cluster'] }}}}",
+            "poll_interval": self.sweep.settings.poll_interval,
         }
-        if start.checkpoint is not None:
+        if instance.waits == "checkpoint":
             return CheckpointSensor(
                 task_id="await_checkpoint",
                 checkpoint_dir=f"{{{{ ({parent} or none) and {parent}['run_dir'] ~ '/checkpoints' }}}}",
@@ -141,7 +152,7 @@ class StageTasks:
 
 
 def _clusters(sweep: Sweep) -> list[str]:
-    return sorted({sweep.spec.cluster, *cluster_names()})
+    return sorted({sweep.settings.cluster, *cluster_names()})
 
 
 def _doc(sweep: Sweep) -> str:
@@ -149,6 +160,7 @@ def _doc(sweep: Sweep) -> str:
         f"| `{instance.name}` | {instance.kind} | {instance.parent or ''} |" for instance in sweep.tree
     )
     return (
-        f"{sweep.spec.description}\n\nEach run works one point of `{sweep.name}`. Clear a run to work its point again, "
+        f"{sweep.settings.description}\n\nEach run works one point of `{sweep.name}`. "
+        "Clear a run to work its point again, "
         f"clear a task to run one stage again.\n\n| stage | runs | after |\n| --- | --- | --- |\n{rows}\n"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, get_parsing_context
 
@@ -14,7 +14,10 @@ from airflow_megatron.dag_factory.sweep_dag import build_sweep_dag
 from airflow_megatron.planning.plan import check_document
 from airflow_megatron.spec.errors import Problem, SpecError
 from airflow_megatron.spec.project import sweep_specs_dir
-from airflow_megatron.spec.sweep import Sweep, load_sweep, spec_files
+from airflow_megatron.spec.spec_files import load_sweep, spec_files
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.sweep import Sweep
 
 log = logging.getLogger(__name__)
 

@@ -29,13 +29,13 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
     """
     with DAG(
         dag_id=sweep.name,
-        description=sweep.spec.description,
+        description=sweep.settings.description,
         doc_md=_doc(sweep),
         schedule=None,
         catchup=False,
         default_args=dict(defaults),
         render_template_as_native_obj=True,
-        tags=["megatron", "sweep", *sweep.spec.tags],
+        tags=["megatron", "sweep", *sweep.settings.tags],
         params={
             "points": Param(
                 "",
@@ -47,9 +47,9 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
                 0, type="integer", minimum=0, title="Limit", description="At most this many; 0: all"
             ),
             "cluster": Param(
-                sweep.spec.cluster,
+                sweep.settings.cluster,
                 type="string",
-                enum=sorted({sweep.spec.cluster, *cluster_names()}),
+                enum=sorted({sweep.settings.cluster, *cluster_names()}),
                 title="Cluster",
             ),
             "dry_run": Param(False, type="boolean", title="Dry run", description="Plan, but start nothing"),
@@ -78,7 +78,7 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
             task_id="wait",
             point_dag_id=point_dag_id(sweep.name),
             runs="{{ ti.xcom_pull(task_ids='launch') }}",
-            poll_interval=sweep.spec.poll_interval,
+            poll_interval=sweep.settings.poll_interval,
         )
         report = SweepReportOperator(task_id="report", pinned=pinned)
         shared = StageTasks(sweep, plan, fresh_start="{{ params.fresh_start }}")
@@ -90,7 +90,7 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
 
 def _doc(sweep: Sweep) -> str:
     return (
-        f"{sweep.spec.description}\n\n`launch` starts one run of `{point_dag_id(sweep.name)}` for every point; "
+        f"{sweep.settings.description}\n\n`launch` starts one run of `{point_dag_id(sweep.name)}` for every point; "
         "its grid is the sweep: stages down, points across. A second run of this DAG goes on: what has finished "
         "is passed over.\n"
     )

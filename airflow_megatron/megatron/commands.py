@@ -36,21 +36,47 @@ def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
     scripts = cluster.megatron_lm_dir.rstrip("/")
     if job.kind == "train":
         return _training_command(job, cluster, scripts)
+    fresh = (
+        next((leaf for leaf in job.start.leaves() if leaf.kind == "new_checkpoint"), None)
+        if job.start
+        else None
+    )
+    if fresh is not None:
+        return (
+            cluster.python,
+            f"{scripts}/each_checkpoint.py",
+            *_options(
+                source=fresh.path,
+                done=fresh.done,
+                from_iteration=fresh.iteration,
+                spacing=fresh.spacing,
+                last=fresh.last,
+            ),
+            "--",
+            *_checkpoint_command(job, cluster, scripts, "{iteration}"),
+        )
     if job.iteration is None:
         raise CommandError(
             "iteration", f"stage {job.stage} does not know its checkpoint; give it params: {{iteration: …}}"
         )
-    converted = f"{job.run_dir}/converted_hf/iter_{job.iteration}"
+    return _checkpoint_command(job, cluster, scripts, job.iteration)
+
+
+def _checkpoint_command(
+    job: Job, cluster: ClusterProfile, scripts: str, iteration: int | str
+) -> tuple[str, ...]:
+    """Return the command that converts or evaluates one checkpoint."""
+    converted = f"{job.run_dir}/converted_hf/iter_{iteration}"
     if job.kind == "convert":
         return (
             cluster.python,
             f"{scripts}/convert_to_hf.py",
             *_options(
                 load=job.checkpoint_dir,
-                iteration=job.iteration,
+                iteration=iteration,
                 output=converted,
                 tokenizer=_needed(job, "tokenizer"),
-                done_marker=f"{job.run_dir}/converted_checkpoints/iter_{job.iteration}.done",
+                done_marker=f"{job.run_dir}/converted_checkpoints/iter_{iteration}.done",
             ),
         )
     return (
@@ -60,24 +86,26 @@ def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
             model=converted,
             tasks_dir=_needed(job, "tasks_dir"),
             tasks=_needed(job, "tasks"),
-            output=evaluation_file(job),
+            output=evaluation_file(job, iteration),
             limit=job.params.get("limit"),
             num_fewshot=job.params.get("num_fewshot"),
         ),
     )
 
 
-def evaluation_file(job: Job) -> str:
-    """Return the results file of an evaluate job."""
-    return f"{job.run_dir}/eval_results/iter_{job.iteration}/results.json"
+def evaluation_file(job: Job, iteration: int | str | None) -> str:
+    """Return the results file of a checkpoint's evaluation."""
+    return f"{job.run_dir}/eval_results/iter_{iteration}/results.json"
 
 
 def required_outputs(job: Job) -> tuple[str, ...]:
     """Return the files without which a job that ended well has not finished."""
+    if job.finish is not None:
+        return job.outputs
     if job.kind == "convert":
         return (*job.outputs, f"{job.run_dir}/converted_hf/iter_{job.iteration}/config.json")
     if job.kind == "evaluate":
-        return (*job.outputs, evaluation_file(job))
+        return (*job.outputs, evaluation_file(job, job.iteration))
     return job.outputs
 
 

@@ -13,7 +13,7 @@ from airflow_megatron.planning.pinned import PinnedSweep, choose_points
 from airflow_megatron.planning.plan import check_sweep, plan_sweep
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.sweep import load_sweep_text
+from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ class PlanSweepOperator(BaseOperator):
         try:
             text = Path(self.spec_file).read_text(encoding="utf-8")
             sweep = load_sweep_text(text, self.spec_file)
-            profile = load_cluster(str(self.cluster or sweep.spec.cluster))
+            profile = load_cluster(str(self.cluster or sweep.settings.cluster))
             check_sweep(sweep, profile)
             chosen = choose_points(sweep, str(self.points or ""), int(self.limit or 0) or None)
             plan = plan_sweep(sweep, profile, chosen)
@@ -66,7 +66,7 @@ class PlanSweepOperator(BaseOperator):
         for job in plan.jobs:
             if not job.point:
                 context["ti"].xcom_push(key=job.stage, value=job.to_json())
-        pinned = PinnedSweep(self.spec_file, text, profile.name, plan.points)
+        pinned = PinnedSweep(self.spec_file, text, profile.name, plan.points, sources=sweep.document.sources)
         self.log.info(
             "%s on %s: %d points, %d jobs", sweep.name, profile.name, len(plan.points), len(plan.jobs)
         )

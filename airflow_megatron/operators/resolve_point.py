@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_megatron.planning.plan import check_document, plan_point
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.sweep import load_sweep
+from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ class ResolvePointOperator(BaseOperator):
         try:
             sweep = load_sweep(self.spec_file)
             check_document(sweep)
-            profile = load_cluster(cluster or sweep.spec.cluster)
+            profile = load_cluster(cluster or sweep.settings.cluster)
             return {job.stage: job.to_json() for job in plan_point(sweep, sweep.point(point), profile)}
         except SpecError as error:
             raise AirflowFailException(str(error)) from None

@@ -15,8 +15,9 @@ from airflow_megatron.planning.attempts import SubmissionRefusedError
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, RestartPolicy, next_step
-from airflow_megatron.slurm.verdict import Verdict
+from airflow_megatron.slurm.verdict import Outcome, Verdict
 from airflow_megatron.spec.jobs import Job
+from airflow_megatron.triggers.condition import ConditionTrigger
 from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 
@@ -75,12 +76,24 @@ class SlurmWatchOperator(BaseOperator):
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         handle = JobHandle(**event["carry"]["handle"])
         history: list[dict[str, Any]] = event["carry"]["history"]
+        if "seen" in event:
+            return self._act(job, handle, history, event)
         if "verdict" not in event:
             self._show_tail(event)
             raise AirflowFailException(
                 f"{job.name}: no verdict before the task's timeout; the job goes on in Slurm"
             )
-        verdict = Verdict.from_json(event["verdict"])
+        return self._follow_up(job, handle, history, Verdict.from_json(event["verdict"]), event)
+
+    def _follow_up(
+        self,
+        job: Job,
+        handle: JobHandle,
+        history: list[dict[str, Any]],
+        verdict: Verdict,
+        event: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Record a verdict and do what follows from it."""
         step = next_step([Verdict.from_json(item) for item in history], verdict, _policy(job))
         if isinstance(step, Follow):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id), history)
@@ -100,6 +113,33 @@ class SlurmWatchOperator(BaseOperator):
             step.delay_s, handle.attempt + 1, step.exclude_nodes, [*history, verdict.to_json()]
         )
 
+    def _act(
+        self, job: Job, handle: JobHandle, history: list[dict[str, Any]], event: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Do what an event of the running job, or its cancel condition, asks for."""
+        seen = event["seen"]
+        reason = str(seen["reason"])
+        self.log.warning("%s: %s", seen["do"], reason)
+        attempts = job_attempts(job, self.log)
+        if seen["do"] in ("notify", "run"):
+            if seen["do"] == "run":
+                variables = {f"am_match_{name}": text for name, text in seen["groups"].items()}
+                self.log.info("%s", attempts.run_command(seen["command"], variables))
+            return self._wait(job, handle, history, event.get("log_offset", 0), event.get("acted"))
+        attempts.cancel(handle.attempt, str(handle.job_id))
+        outcome = {
+            "cancel": Outcome.CANCELLED,
+            "finish": Outcome.FINISHED,
+            "fail": Outcome.FAILED,
+            "restart": Outcome.RETRYABLE,
+        }[seen["do"]]
+        verdict = Verdict(outcome, reason, job_id=str(handle.job_id))
+        if outcome is Outcome.CANCELLED:
+            attempts.record_verdict(handle.attempt, verdict.to_json())
+            attempts.record_end(handle.attempt, verdict.to_json())
+            raise AirflowSkipException(f"{job.name} was cancelled: {reason}")
+        return self._follow_up(job, handle, history, verdict, event)
+
     def submit_next(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Submit the next attempt after a pause."""
         return self._submit_next(event["number"], event["exclude"], event["history"])
@@ -114,10 +154,31 @@ class SlurmWatchOperator(BaseOperator):
             )
         return self._submit_next(number, exclude, history)
 
+    def submit_started(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Submit the next attempt when the start condition holds again."""
+        if event["status"] != "holds":
+            raise AirflowFailException(f"the start condition {event['status']}: {event['reason']}")
+        carry = event["carry"]
+        return self._submit_next(carry["number"], carry["exclude"], carry["history"], started=True)
+
     def _submit_next(
-        self, number: int, exclude: Sequence[str], history: list[dict[str, Any]]
+        self, number: int, exclude: Sequence[str], history: list[dict[str, Any]], *, started: bool = False
     ) -> dict[str, Any]:
         job = Job.from_json(self.job)  # type: ignore[arg-type]
+        if job.start is not None and job.start_every_attempt and not started:
+            attempts = job_attempts(job, self.log)
+            self.log.info("before the next attempt, waiting for: %s", job.start)
+            self.defer(
+                trigger=ConditionTrigger(
+                    ssh_conn_id=attempts.cluster.ssh_conn_id,
+                    commands=dataclasses.asdict(attempts.commands),
+                    condition=job.start.to_json(),
+                    check_interval=job.check_interval or 0.0,
+                    poll_interval=self.poll_interval,
+                    carry={"number": number, "exclude": list(exclude), "history": history},
+                ),
+                method_name="submit_started",
+            )
         try:
             outcome = job_attempts(job, self.log).submit(number, exclude=exclude)
         except (SubmissionRefusedError, LoginRefusedError) as error:
@@ -129,7 +190,12 @@ class SlurmWatchOperator(BaseOperator):
         return self._wait(job, JobHandle(job.name, number, outcome.job_id), history)
 
     def _wait(
-        self, job: Job, handle: JobHandle, history: list[dict[str, Any]] | None = None
+        self,
+        job: Job,
+        handle: JobHandle,
+        history: list[dict[str, Any]] | None = None,
+        log_offset: int = 0,
+        acted: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
         attempts = job_attempts(job, self.log)
         attempt = attempt_of(job, handle.attempt)
@@ -149,6 +215,9 @@ class SlurmWatchOperator(BaseOperator):
                 poll_interval=self.poll_interval,
                 deadline=time.time() + self.timeout if self.timeout else None,
                 cancel_on_kill=self.cancel_on_kill,
+                conditions=_conditions(job),
+                log_offset=log_offset,
+                acted=acted,
                 carry={"handle": dataclasses.asdict(handle), "history": history or []},
             ),
             method_name="execute_complete",
@@ -158,6 +227,20 @@ class SlurmWatchOperator(BaseOperator):
     def _show_tail(self, event: Mapping[str, Any]) -> None:
         lines = event.get("log_tail") or ["(the job wrote nothing)"]
         self.log.error("last lines of the job's log:\n%s", "\n".join(lines))
+
+
+def _conditions(job: Job) -> dict[str, Any]:
+    """Return what the trigger has to look for besides the job's end."""
+    conditions: dict[str, Any] = {}
+    if job.cancel is not None:
+        conditions |= {"cancel": job.cancel.to_json(), "cancel_text": str(job.cancel)}
+    if job.finish is not None:
+        conditions["finish"] = job.finish.to_json()
+    if job.events:
+        conditions["events"] = [event.to_json() for event in job.events]
+    if job.check_interval is not None:
+        conditions["check_interval"] = job.check_interval
+    return conditions
 
 
 def _policy(job: Job) -> RestartPolicy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 import time
 import uuid
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from airflow_megatron.planning.plan import job_digest, job_script
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.profile import SlurmCommands
+from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.records import JobRecord
 from airflow_megatron.slurm.stage_records import (
     StageState,
@@ -137,7 +139,7 @@ class JobAttempts:
             script=job_script(self.job, self.cluster, number, exclude),
             job_json={**record.to_json(), "origin": dict(origin or {})},
             claim_token=uuid.uuid4().hex,
-            log_dir=f"{self.job.run_dir}/logs",
+            log_dir=posixpath.dirname(self.job.log_file(number)),
             visibility_window_s=float(self.cluster.visibility_window),
         )
         script = submission_script(request, self.commands)
@@ -164,6 +166,19 @@ class JobAttempts:
         outcome = self._retried(cancel_script(jobs, self.commands), lambda answer: parse_cancel(jobs, answer))
         if outcome.cancelled:
             self.log.info("cancelled job %s (attempt %d)", job_id, number)
+
+    def run_command(self, command: str, variables: Mapping[str, str]) -> str:
+        """Run a user's command on the login node, in the job's run directory; return what it said, for the log.
+
+        It is not repeated when the connection is cut: nobody knows whether it has run.
+        """
+        exports = "".join(f"export {name}={quote(text)}\n" for name, text in variables.items())
+        script = f"cd {quote(self.job.run_dir)} || exit\n{exports}timeout 60 bash -c {quote(command)} 2>&1 </dev/null\n"
+        try:
+            result = self._run(script)
+        except TransportError as error:
+            return f"{command}: {error}"
+        return f"{command}: exit code {result.exit_status}\n{result.stdout[-4096:]}".strip()
 
     def record_verdict(self, number: int, verdict: Mapping[str, Any], *, final: bool) -> None:
         """Write the verdict on an attempt; with ``final``, it is the job's too."""

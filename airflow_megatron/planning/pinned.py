@@ -5,19 +5,20 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.planning.plan import Plan, job_digest, plan_sweep
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.expressions import ExpressionError, evaluate, is_template, resolve, template_names
-from airflow_megatron.spec.sweep import Point, Sweep, load_sweep_text
+from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.sweep import Point, Sweep
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class PinnedSweep:
     :param cluster: name of the cluster profile
     :param points: names of the chosen points
     :param digest: of the plan
+    :param sources: path → content of the other files that the spec draws on
     """
 
     file: str
@@ -36,10 +38,11 @@ class PinnedSweep:
     cluster: str
     points: tuple[str, ...]
     digest: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def plan(self) -> Plan:
         """Return the plan again."""
-        sweep = load_sweep_text(self.text, self.file)
+        sweep = load_sweep_text(self.text, self.file, self.sources)
         wanted = set(self.points)
         chosen = [point for point in sweep.points if point.name in wanted]
         return plan_sweep(sweep, load_cluster(self.cluster), chosen)
@@ -84,7 +87,7 @@ def point_digest(jobs: list[Job]) -> str:
 
 
 def _holds(sweep: Sweep, point: Point, choice: str) -> bool:
-    raw = {**sweep.spec.params, **sweep.spec.megatron, **point.values}
+    raw = sweep.names_of(point)
     try:
         given = {"sweep": sweep.name, "point": point.name}
         return bool(evaluate(choice, {**given, **resolve(raw, given, template_names(choice))}))

@@ -14,6 +14,7 @@ from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.expressions import template_names
+from airflow_megatron.spec.native_sweep import NativeSweep
 from airflow_megatron.spec.project import templates_dir
 from airflow_megatron.spec.sweep_grammar import swept_keys
 
@@ -110,7 +111,7 @@ def plan_sweep(
 
     :raises SpecError: naming file and line
     """
-    cluster = cluster or load_cluster(sweep.spec.cluster)
+    cluster = cluster or load_cluster(sweep.settings.cluster)
     chosen = sweep.points if points is None else tuple(points)
     jobs: dict[str, Job] = {}
     for job in _with_commands(sweep, sweep.shared_jobs(cluster), cluster):
@@ -126,7 +127,7 @@ def check_document(sweep: Sweep) -> None:
 
     :raises SpecError: with every problem found
     """
-    problems = [*_unknown_arguments(sweep), *_unused_axes(sweep)]
+    problems = [*_unknown_arguments(sweep), *_unused_axes(sweep)] if isinstance(sweep, NativeSweep) else []
     if problems:
         raise SpecError(problems)
 
@@ -138,7 +139,7 @@ def check_sweep(sweep: Sweep, cluster: ClusterProfile | None = None) -> Plan:
     :raises SpecError: with every problem found
     """
     check_document(sweep)
-    cluster = cluster or load_cluster(sweep.spec.cluster)
+    cluster = cluster or load_cluster(sweep.settings.cluster)
     plan = plan_sweep(sweep, cluster)
     rendered: set[tuple[str, str | None]] = set()
     for job in plan.jobs:
@@ -147,7 +148,7 @@ def check_sweep(sweep: Sweep, cluster: ClusterProfile | None = None) -> Plan:
             try:
                 job_script(job, cluster, 1)
             except (JobScriptError, ValueError) as error:
-                place: KeyPath = ("stages", job.stage.rsplit(".", 1)[-1])
+                place = sweep.place_of(job.stage, "template")
                 raise SpecError(sweep.document.problem(place, str(error))) from error
     return plan
 
@@ -165,31 +166,13 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -
         try:
             command = job_command(job, cluster)
         except CommandError as error:
-            stage = job.stage.rsplit(".", 1)[-1]
-            raise SpecError(
-                sweep.document.problem(_place_of(sweep, stage, error.name), str(error))
-            ) from error
+            place = sweep.place_of(job.stage, error.name)
+            raise SpecError(sweep.document.problem(place, str(error))) from error
         planned.append(dataclasses.replace(job, command=command, outputs=required_outputs(job)))
     return planned
 
 
-def _place_of(sweep: Sweep, stage: str, name: str) -> KeyPath:
-    """Return where a parameter of a stage is given, or the stage."""
-    for section in sweep.spec.stages:
-        if stage.startswith(section):
-            stage = section
-    candidates: list[KeyPath] = [
-        ("stages", stage, "megatron", name),
-        ("stages", stage, "params", name),
-        ("megatron", name),
-        ("params", name),
-        *(path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1:] == (name,)),
-        (name,),
-    ]
-    return next((path for path in candidates if path in sweep.document.positions), ("stages", stage))
-
-
-def _unknown_arguments(sweep: Sweep) -> list[Problem]:
+def _unknown_arguments(sweep: NativeSweep) -> list[Problem]:
     """Report keys of ``megatron:`` sections that the release does not know."""
     spec = sweep.spec
     try:
@@ -210,7 +193,7 @@ def _unknown_arguments(sweep: Sweep) -> list[Problem]:
     return problems
 
 
-def _unused_axes(sweep: Sweep) -> list[Problem]:
+def _unused_axes(sweep: NativeSweep) -> list[Problem]:
     """Report swept keys that nothing reads: neither Megatron arguments nor used in an expression."""
     spec = sweep.spec
     table = argument_table(spec.release)

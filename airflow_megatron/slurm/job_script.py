@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.jobs import Job
 
 DEFAULT_SIGNAL_BEFORE_S = 120
+_OWN_OPTION = re.compile(
+    r"#SBATCH\s+(?:--(?:job-name|output|error|open-mode|chdir|comment)\b|-[JoeD](?=[\s=]|\w))"
+)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -61,6 +64,8 @@ def render_job_script(
     :param exclude: nodes to keep off, besides the spec's own
     :raises JobScriptError: when the template is missing or reads a name that does not exist
     """
+    if job.script is not None:
+        return guarded_script(job, cluster, number, exclude=exclude)
     environment = script_environment(templates)
     environment.filters["quote"] = _quoted
     environment.filters["words"] = _words
@@ -87,6 +92,39 @@ def render_job_script(
         raise JobScriptError(f"there is no sbatch template {error.name} in {templates}") from error
     except jinja2.TemplateError as error:
         raise JobScriptError(f"{templates / name}: {error.message}") from error
+
+
+def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: Iterable[str] = ()) -> str:
+    """Return a user's own script with the lines that make its attempt run once and record its end.
+
+    The script's own ``#SBATCH`` lines stay, except for those that name the job, its log or its directory. They are
+    followed by the guard; a whole script cannot be stopped through ``am_run``, so signals reach it as Slurm sends them.
+
+    :raises JobScriptError: when it does not begin with ``#!``
+    """
+    lines = (job.script or "").splitlines()
+    if not lines or not lines[0].startswith("#!"):
+        raise JobScriptError(f"the script of {job.name} must begin with #!/bin/bash")
+    attempt = attempt_of(job, number)
+    options = {
+        "job-name": attempt.job_name,
+        "output": job.log_file(number).replace("%", "%%"),
+        "open-mode": "append",
+        "chdir": job.run_dir,
+        "exclude": ",".join(exclude) or None,
+        "comment": None,
+        "error": None,
+    }
+    head = 1
+    kept = [lines[0]]
+    while head < len(lines) and (lines[head].startswith("#") or not lines[head].strip()):
+        if not _OWN_OPTION.match(lines[head]):
+            kept.append(lines[head])
+        head += 1
+    ours = [
+        f"#SBATCH --{name}={_one_line(name, value)}" for name, value in options.items() if value is not None
+    ]
+    return "\n".join([kept[0], *ours, *kept[1:], job_prologue(attempt.directory), *lines[head:], ""])
 
 
 def _directives(

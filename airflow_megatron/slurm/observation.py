@@ -29,6 +29,8 @@ class Watch:
     :param read_files: small text files, sent whole (up to 64 KiB) at each poll.
     :param check_files: paths of which only the existence is asked.
     :param globs: absolute path patterns (``*``, ``?``, ``[…]``) to expand.
+    :param commands: shell texts to run, all at once, each for at most 30 s.
+    :param command_interval: seconds between two runs of *commands*; 0 for every poll.
     """
 
     key: str
@@ -41,6 +43,8 @@ class Watch:
     read_files: tuple[str, ...] = ()
     check_files: tuple[str, ...] = ()
     globs: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    command_interval: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what could not be asked for safely."""
@@ -59,6 +63,8 @@ class Watch:
                 checked_path(path)
         for pattern in self.globs:
             quote_glob(pattern)
+        if any("\0" in command for command in self.commands):
+            raise ValueError("a command cannot hold a NUL")
         if self.log_offset < 0:
             raise ValueError(f"log_offset must not be negative, got {self.log_offset}")
 
@@ -107,6 +113,14 @@ class AccountingRow:
 
 
 @dataclass(frozen=True)
+class CommandAnswer:
+    """What a command said: its exit status (124: it took too long) and the first 4 KiB of its output."""
+
+    exit_code: int
+    output: str
+
+
+@dataclass(frozen=True)
 class Unreachable:
     """Polls have failed since *since* (Unix time of this machine), the last time because of *reason*."""
 
@@ -136,6 +150,7 @@ class Observation:
     :param files: ``read_files`` → text, None when absent.
     :param existing: ``check_files`` → whether it exists.
     :param matches: ``globs`` → paths found.
+    :param answers: ``commands`` → what they said; those not due in this poll are absent.
     :param unreachable: set when this tick could not ask at all.
     :param errors: what Slurm's commands complained about, for the log.
     """
@@ -156,5 +171,6 @@ class Observation:
     files: Mapping[str, str | None] = field(default_factory=dict)
     existing: Mapping[str, bool] = field(default_factory=dict)
     matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    answers: Mapping[str, CommandAnswer] = field(default_factory=dict)
     unreachable: Unreachable | None = None
     errors: tuple[str, ...] = ()

@@ -65,6 +65,7 @@ class Subscription:
         self._newest: Observation | None = None
         self._arrived = asyncio.Event()
         self._closed = False
+        self._asked = float("-inf")
 
     @property
     def watch(self) -> Watch:
@@ -119,6 +120,16 @@ class Subscription:
     def version(self) -> int:
         """Grows with every :meth:`update`."""
         return self._version
+
+    def question(self) -> Watch:
+        """Return what to ask in the poll that begins now; for the poller."""
+        watch = replace(self._watch, key=self._key)
+        if not watch.commands or not watch.command_interval:
+            return watch
+        if time.monotonic() - self._asked < watch.command_interval:
+            return replace(watch, commands=())
+        self._asked = time.monotonic()
+        return watch
 
     def deliver(self, observation: Observation, version: int) -> None:
         """Hand over what a poll found; for the poller.
@@ -279,7 +290,7 @@ class Poller:
         self.stats.ticks += 1
         subscriptions = self._in_turn()
         versions = [subscription.version for subscription in subscriptions]
-        watches = [replace(subscription.watch, key=subscription.key) for subscription in subscriptions]
+        watches = [subscription.question() for subscription in subscriptions]
         began = time.monotonic()
         try:
             observations = await self._poll(watches)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.framing import framed, here_document, unframed
-from airflow_megatron.slurm.observation import AccountingRow, Observation, QueueRow, Watch
+from airflow_megatron.slurm.observation import AccountingRow, CommandAnswer, Observation, QueueRow, Watch
 from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
 from airflow_megatron.slurm.quoting import quote, quote_glob
 from airflow_megatron.slurm.records import EXIT_RECORD, OWNER_RECORD, read_object
@@ -30,6 +30,9 @@ LOG_BYTES_PER_JOB = 64 * 1024
 LOG_BYTES_PER_POLL = 4 * 1024 * 1024
 ACCOUNTING_CHUNK = 500
 """Ids in one sacct call: slurmdbd answers long lists slowly (Parsl issue 3814)."""
+
+COMMAND_SECONDS = 30
+"""How long a condition's command may take: everything else on the cluster waits for it."""
 
 TRACKER = "latest_checkpointed_iteration.txt"
 
@@ -52,6 +55,7 @@ class _Plan:
     streams: tuple[tuple[str, int], ...]
     checks: tuple[str, ...]
     globs: tuple[str, ...]
+    commands: tuple[str, ...]
 
     @classmethod
     def of(cls, watches: Sequence[Watch]) -> _Plan:
@@ -66,6 +70,7 @@ class _Plan:
             streams=tuple(dict.fromkeys((*small, *logs))),
             checks=_unique(path for watch in watches for path in watch.check_files),
             globs=_unique(pattern for watch in watches for pattern in watch.globs),
+            commands=_unique(command for watch in watches for command in watch.commands),
         )
 
 
@@ -131,6 +136,9 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
         parts.append(f"am_stream_list() {{\n  cat {here_document(listing)}}}")
         parts.append(f"am_streams {LOG_BYTES_PER_JOB} {LOG_BYTES_PER_POLL}")
     parts += [f"am_matches {index} {quote_glob(pattern)}" for index, pattern in enumerate(plan.globs)]
+    if plan.commands:
+        texts = " ".join(quote(command) for command in plan.commands)
+        parts.append(f"am_commands {COMMAND_SECONDS} {texts}")
     return framed("\n".join(parts))
 
 
@@ -159,6 +167,7 @@ class _Answer:
     existing: set[int]
     stream: bytes
     matches: dict[int, list[str]]
+    said: dict[int, CommandAnswer]
     errors: list[str]
 
 
@@ -177,7 +186,8 @@ def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Obs
     streams = _read_streams(answer.stream, plan.streams)
     existing = {path: i in answer.existing for i, path in enumerate(plan.checks)}
     matches = {pattern: tuple(answer.matches.get(i, ())) for i, pattern in enumerate(plan.globs)}
-    return {watch.key: _observe(watch, answer, lines, streams, existing, matches) for watch in watches}
+    said = {command: answer.said[i] for i, command in enumerate(plan.commands) if i in answer.said}
+    return {watch.key: _observe(watch, answer, lines, streams, existing, matches, said) for watch in watches}
 
 
 def _observe(
@@ -187,6 +197,7 @@ def _observe(
     streams: Mapping[tuple[str, int], tuple[int, bytes]],
     existing: Mapping[str, bool],
     matches: Mapping[str, tuple[str, ...]],
+    said: Mapping[str, CommandAnswer],
 ) -> Observation:
     queue = answer.queue.get(watch.job_id) if watch.job_id else answer.queue_by_name.get(watch.job_name or "")
     accounting = answer.accounting.get(watch.job_id or (queue.job_id if queue else ""))
@@ -205,6 +216,7 @@ def _observe(
         files={path: _text(streams.get((path, 0))) for path in watch.read_files},
         existing={path: existing[path] for path in watch.check_files},
         matches={pattern: matches[pattern] for pattern in watch.globs},
+        answers={command: said[command] for command in watch.commands if command in said},
         log_offset=watch.log_offset,
         errors=tuple(answer.errors),
     )
@@ -243,7 +255,7 @@ def _text(found: tuple[int, bytes] | None) -> str | None:
 
 
 def _read_answer(lines: Sequence[str]) -> _Answer:
-    answer = _Answer(0.0, {}, {}, False, {}, True, True, {}, {}, set(), b"", {}, [])
+    answer = _Answer(0.0, {}, {}, False, {}, True, True, {}, {}, set(), b"", {}, {}, [])
     queue_lines: list[str] = []
     accounting_lines: list[str] = []
     stream_lines: list[str] = []
@@ -278,6 +290,10 @@ def _read_answer(lines: Sequence[str]) -> _Answer:
             case "G":
                 index, _, path = rest.partition(" ")
                 answer.matches.setdefault(int(index), []).append(path)
+            case "R":
+                index, code, output = (rest + " ").split(" ")[:3]
+                text = base64.b64decode(output, validate=True).decode(errors="replace")
+                answer.said[int(index)] = CommandAnswer(int(code), text)
             case _:
                 pass  # a stray line of a background process of the login shell
     if not answer.time:

@@ -196,6 +196,35 @@ def template_names(value: Any) -> frozenset[str]:
     return frozenset()
 
 
+def attribute_names(value: Any, variable: str) -> frozenset[str]:
+    """Return the attributes of ``variable`` that the template strings inside ``value`` read (``stages.pretrain``)."""
+    if isinstance(value, str):
+        return _attributes(value, variable) if is_template(value) else frozenset()
+    if isinstance(value, list):
+        return frozenset().union(*(attribute_names(item, variable) for item in value))
+    if isinstance(value, dict):
+        return frozenset().union(*(attribute_names(item, variable) for item in value.values()))
+    return frozenset()
+
+
+@functools.lru_cache(maxsize=4096)
+def _attributes(source: str, variable: str) -> frozenset[str]:
+    try:
+        tree = environment().parse(source)
+    except jinja2.TemplateError as error:
+        raise ExpressionError(f"{source!r} is not a valid expression: {error.message}") from error
+    names = {
+        node.attr
+        for node in tree.find_all(jinja2.nodes.Getattr)
+        if isinstance(node.node, jinja2.nodes.Name) and node.node.name == variable
+    }
+    for item in tree.find_all(jinja2.nodes.Getitem):
+        of_variable = isinstance(item.node, jinja2.nodes.Name) and item.node.name == variable
+        if of_variable and isinstance(item.arg, jinja2.nodes.Const):
+            names.add(str(item.arg.value))
+    return frozenset(names)
+
+
 def resolve(
     raw: Mapping[str, Any], given: Mapping[str, Any], wanted: Iterable[str] | None = None
 ) -> dict[str, Any]:

@@ -6,12 +6,14 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.conditions import Condition, Event
 from airflow_megatron.spec.schema import RestartSection, SlurmSection, StageKind, Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs")
+_CONDITIONS = ("start", "cancel", "finish")
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Dependency:
 
     :param job: name of the other job
     :param stage: its stage instance
-    :param until: ``finished``, ``checkpoint`` or ``log``
+    :param until: ``finished``, ``checkpoint``, ``log`` or ``condition``
     :param iteration: the checkpoint's iteration
     :param pattern: the regular expression looked for in the log
     """
@@ -64,6 +66,14 @@ class Job:
     :param env: environment of the command
     :param restart: the restart policy
     :param template: sbatch template, or None for the kind's own
+    :param script: a whole sbatch script of the user's own, submitted instead of a rendered template
+    :param log: the log that the job writes, absolute; None for the attempt's own
+    :param start: what must hold before it is submitted
+    :param start_every_attempt: ask ``start`` again before every further attempt
+    :param cancel: what stops it while it is queued or runs
+    :param finish: what makes it finished, instead of the kind's own rule
+    :param events: what is looked for while it runs
+    :param check_interval: seconds between two runs of a condition's command; None for each look at the cluster
     """
 
     name: str
@@ -89,6 +99,14 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict)
     restart: RestartSection = field(default_factory=RestartSection)
     template: str | None = None
+    script: str | None = None
+    log: str | None = None
+    start: Condition | None = None
+    start_every_attempt: bool = False
+    cancel: Condition | None = None
+    finish: Condition | None = None
+    events: tuple[Event, ...] = ()
+    check_interval: float | None = None
 
     @property
     def stage_dir(self) -> str:
@@ -102,7 +120,7 @@ class Job:
 
     def log_file(self, attempt: int) -> str:
         """Return the log of an attempt."""
-        return f"{self.run_dir}/logs/{self.stage}-{attempt}.out"
+        return self.log or f"{self.run_dir}/logs/{self.stage}-{attempt}.out"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data, from which :meth:`from_json` makes an equal job."""
@@ -113,6 +131,10 @@ class Job:
         for name in _TUPLES:
             data[name] = list(data[name])
         data["params"], data["env"] = dict(self.params), dict(self.env)
+        for name in _CONDITIONS:
+            condition: Condition | None = data[name]
+            data[name] = condition.to_json() if condition else None
+        data["events"] = [event.to_json() for event in self.events]
         return data
 
     @classmethod
@@ -124,4 +146,7 @@ class Job:
         values["restart"] = RestartSection.model_validate(values["restart"])
         for name in _TUPLES:
             values[name] = tuple(values[name])
+        for name in _CONDITIONS:
+            values[name] = Condition.from_json(values[name]) if values.get(name) else None
+        values["events"] = tuple(Event.from_json(event) for event in values.get("events", ()))
         return cls(**values)

@@ -67,13 +67,74 @@ class SlurmSection(Strict):
     """Further sbatch options, word by word."""
 
 
-class StartSection(Strict):
-    """What a stage waits for, beyond its parent having been submitted; without it, the parent being finished."""
+class ConditionSection(Strict):
+    """Something that holds on the cluster, or not yet; with several keys, all of them must hold."""
 
+    finished: Word | list[Word] | None = None
+    """These stages of the same point have finished."""
     checkpoint: IntValue | None = None
-    """The parent's checkpoint at exactly this iteration is complete."""
+    """A checkpoint of exactly this iteration is complete."""
     log: str | None = None
-    """A regular expression found in the parent's log."""
+    """A regular expression found in a line of a log."""
+    of: Word | None = None
+    """The stage whose checkpoint or log is meant; the parent when left out (the stage itself for cancel and finish)."""
+    file: str | None = None
+    """A file, or a pattern of files, exists; relative to the run directory."""
+    command: str | list[str | int | float] | None = None
+    """A command on the login node says yes: it exits with 0, or prints what ``prints`` says."""
+    prints: str | int | None = None
+    """What the command prints for yes."""
+    all: list[ConditionSection] | None = None
+    any: list[ConditionSection] | None = None
+    not_: ConditionSection | None = Field(default=None, alias="not")
+
+
+class StartSection(ConditionSection):
+    """What a stage waits for instead of its parent being finished."""
+
+    every: Duration | None = None
+    """Pause between two runs of a command; each look at the cluster when left out."""
+    before_every_attempt: bool = False
+    """Wait again before each further attempt."""
+
+
+class FinishSection(ConditionSection):
+    """What makes a stage finished when its job has ended, instead of what its kind requires."""
+
+    every: Duration | None = None
+    """Pause between two runs of a command."""
+
+
+class EachCheckpointSection(Strict):
+    """Work on every checkpoint of the parent as it is saved, while training goes on."""
+
+    from_iteration: IntValue = 0
+    """The first one wanted."""
+    spacing: IntValue = 1
+    """Least iterations between two that are wanted."""
+    last: bool = True
+    """Always take the last one, whatever the spacing says."""
+
+
+class EventSection(Strict):
+    """Something seen while a job runs, and what is done about it."""
+
+    name: Word | None = None
+    log: str | None = None
+    """A regular expression found in a new line of the log."""
+    state: str | None = None
+    """A regular expression for Slurm's state: PENDING, RUNNING, …"""
+    idle: Duration | None = None
+    """So long without a new iteration, or without a new log line where there are none."""
+    when: ConditionSection | None = None
+    """Acts only when this holds too."""
+    do: Literal["cancel", "restart", "finish", "fail", "run", "notify"]
+    command: str | list[str | int | float] | None = None
+    """What ``run`` runs, on the login node."""
+    message: str = ""
+    """What ``notify`` says."""
+    limit: int | None = Field(default=1, ge=1)
+    """How often it acts in one attempt; ``null`` for every time."""
 
 
 class RestartSection(Strict):
@@ -112,6 +173,13 @@ class StageSection(Strict):
     for_each: dict[str, list[Scalar | Values]] | None = None
     """One variable and its values: the stage is repeated for each of them."""
     start: StartSection | None = None
+    """What it waits for instead of its parent being finished."""
+    cancel: ConditionSection | None = None
+    """Stops the job, for good, as soon as this holds."""
+    finish: FinishSection | None = None
+    each_checkpoint: bool | EachCheckpointSection | None = None
+    """Convert or evaluate every checkpoint of the parent as it comes."""
+    events: list[EventSection] = []
     run_dir: str | None = None
     """Directory of a training branch, relative to the point's."""
     params: Values = {}
@@ -130,6 +198,8 @@ class StageSection(Strict):
 class SweepSpecSection(Strict):
     """A whole sweep spec."""
 
+    extends: str | list[str] | None = None
+    """Specs whose content this one starts from, relative to this file; its own keys win."""
     name: Word | None = None
     """Name of the sweep and of its DAG; the file's name when left out."""
     description: str = ""

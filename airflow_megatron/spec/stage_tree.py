@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
-from airflow_megatron.spec.expressions import is_template
+from airflow_megatron.spec.expressions import ExpressionError, attribute_names, is_template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_megatron.spec.schema import StageKind, StageSection, SweepSpecSection
+    from airflow_megatron.spec.schema import ConditionSection, StageKind, StageSection, SweepSpecSection
     from airflow_megatron.spec.yaml_document import YamlDocument
+
+
+Waits = Literal["parent", "checkpoint", "log", "condition"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,9 @@ class StageInstance:
     :param parent: name of the instance that it follows, or None
     :param branch: name of the training instance whose run directory it works in, or None
     :param values: variables that ``for_each`` gives to this instance
+    :param after: other instances whose submission its start condition needs
+    :param waits: what stands before its submission: its parent being finished, a checkpoint or a line in the log of
+        its parent, or another condition
     """
 
     name: str
@@ -35,6 +42,8 @@ class StageInstance:
     parent: str | None
     branch: str | None
     values: Mapping[str, Any] = field(default_factory=dict)
+    waits: Waits = "parent"
+    after: tuple[str, ...] = ()
 
 
 def stage_tree(spec: SweepSpecSection, document: YamlDocument) -> tuple[StageInstance, ...]:
@@ -54,7 +63,59 @@ def stage_tree(spec: SweepSpecSection, document: YamlDocument) -> tuple[StageIns
         instances[stage] = made
     tree = tuple(instance for made in instances.values() for instance in made)
     _check_unique(tree, document)
-    return tree
+    return tuple(_with_waits(instance, spec, tree) for instance in tree)
+
+
+def instances_of(stage: str, instance: StageInstance, tree: Sequence[StageInstance]) -> list[StageInstance]:
+    """Return the instances that ``instance`` means by the name of a stage or of an instance.
+
+    That is the instance of this name, or the one that it descends from, or those with the same ``for_each`` value,
+    or all of the stage's.
+    """
+    by_name = {other.name: other for other in tree}
+    if stage in by_name:
+        return [by_name[stage]]
+    ancestor = by_name.get(instance.parent or "")
+    while ancestor is not None:
+        if ancestor.stage == stage:
+            return [ancestor]
+        ancestor = by_name.get(ancestor.parent or "")
+    found = [other for other in tree if other.stage == stage]
+    alike = [other for other in found if instance.values and other.values == instance.values]
+    return alike or found
+
+
+def condition_stages(condition: ConditionSection) -> list[str]:
+    """Return the stages that a condition names, in its order."""
+    finished = condition.finished or []
+    stages = [finished] if isinstance(finished, str) else list(finished)
+    stages += [condition.of] if condition.of else []
+    for part in (*(condition.all or ()), *(condition.any or ()), condition.not_):
+        if part is not None:
+            stages += condition_stages(part)
+    return list(dict.fromkeys(stages))
+
+
+def _with_waits(
+    instance: StageInstance, spec: SweepSpecSection, tree: Sequence[StageInstance]
+) -> StageInstance:
+    section = spec.stages[instance.stage]
+    if section.each_checkpoint and instance.parent:
+        return dataclasses.replace(instance, waits="condition")
+    if section.start is None:
+        return instance
+    given = section.start.model_dump(exclude_none=True, exclude_defaults=True)
+    if given.keys() == {"checkpoint"}:
+        return dataclasses.replace(instance, waits="checkpoint")
+    if given.keys() == {"log"}:
+        return dataclasses.replace(instance, waits="log")
+    after = [
+        other.name
+        for stage in condition_stages(section.start)
+        for other in instances_of(stage, instance, tree)
+        if other.name != instance.parent
+    ]
+    return dataclasses.replace(instance, waits="condition", after=tuple(dict.fromkeys(after)))
 
 
 def _parents_of(section: StageSection) -> Sequence[str | None]:
@@ -136,6 +197,9 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
             problems.append(
                 document.problem(("stages", stage, "start"), "start needs a parent", "add parent: …")
             )
+        problems += _unknown_stages(stage, section, spec, document)
+        if section.each_checkpoint:
+            problems += _each_checkpoint_problems(stage, section, spec, document)
         if section.kind in ("convert", "evaluate") and not any(_parents_of(section)):
             problems.append(
                 document.problem(("stages", stage), f"{section.kind} needs a parent", "add parent: …")
@@ -150,18 +214,49 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
         raise SpecError(problems)
 
 
+def _unknown_stages(
+    stage: str, section: StageSection, spec: SweepSpecSection, document: YamlDocument
+) -> list[Problem]:
+    """Report conditions that name a stage that does not exist."""
+    problems: list[Problem] = []
+    for word, condition in (("start", section.start), ("cancel", section.cancel), ("finish", section.finish)):
+        for other in condition_stages(condition) if condition else ():
+            if other not in spec.stages and other.split("_")[0] not in spec.stages:
+                mend = did_you_mean(other, spec.stages) or f"stages: {', '.join(spec.stages)}"
+                place = ("stages", stage, word)
+                problems.append(document.problem(place, f"{word} names {other!r}, which is no stage", mend))
+    return problems
+
+
+def _each_checkpoint_problems(
+    stage: str, section: StageSection, spec: SweepSpecSection, document: YamlDocument
+) -> list[Problem]:
+    path = ("stages", stage, "each_checkpoint")
+    if section.kind not in ("convert", "evaluate"):
+        mend = "use it in a stage of kind convert or evaluate"
+        return [document.problem(path, f"{section.kind} cannot work on each checkpoint", mend)]
+    if section.start is not None:
+        return [document.problem(path, "each_checkpoint is itself what the stage waits for", "drop start:")]
+    for parent in _parents_of(section):
+        other = spec.stages.get(parent or "")
+        if other and section.kind == "convert" and other.kind != "train":
+            return [document.problem(path, f"{parent!r} saves no checkpoints", "follow a train stage")]
+        if other and section.kind == "evaluate" and not (other.kind == "convert" and other.each_checkpoint):
+            mend = f"give {parent!r} each_checkpoint: true as well"
+            return [document.problem(path, f"{parent!r} does not convert each checkpoint", mend)]
+    return []
+
+
 def _parents_first(spec: SweepSpecSection, document: YamlDocument) -> list[str]:
     ordered: list[str] = []
 
     def visit(stage: str, chain: tuple[str, ...]) -> None:
         if stage in chain:
             cycle = " → ".join((*chain[chain.index(stage) :], stage))
-            raise SpecError(
-                document.problem(("stages", stage, "parent"), f"stages follow each other: {cycle}")
-            )
+            raise SpecError(document.problem(("stages", stage, "parent"), f"stages need each other: {cycle}"))
         if stage in ordered:
             return
-        for parent in _parents_of(spec.stages[stage]):
+        for parent in (*_parents_of(spec.stages[stage]), *_read_stages(stage, spec, document)):
             if parent:
                 visit(parent, (*chain, stage))
         ordered.append(stage)
@@ -169,6 +264,16 @@ def _parents_first(spec: SweepSpecSection, document: YamlDocument) -> list[str]:
     for stage in spec.stages:
         visit(stage, ())
     return ordered
+
+
+def _read_stages(stage: str, spec: SweepSpecSection, document: YamlDocument) -> list[str]:
+    """Return the stages whose names, directories or params a stage's own expressions read."""
+    section = spec.stages[stage].model_dump(exclude_none=True, exclude={"events", "cancel", "finish"})
+    try:
+        read = attribute_names(section, "stages")
+    except ExpressionError as error:
+        raise SpecError(document.problem(("stages", stage), str(error))) from error
+    return [other for other in spec.stages if other in read and other != stage]
 
 
 def _check_unique(tree: Sequence[StageInstance], document: YamlDocument) -> None:

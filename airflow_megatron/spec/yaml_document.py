@@ -37,19 +37,35 @@ class YamlDocument:
     :param file: the path as given, used in messages
     :param data: plain dicts, lists and scalars
     :param positions: (line, column), 1-based, of the node at each key path; for a mapping entry, of its key
+    :param text: the YAML itself, for dialects that read scalars by other rules
+    :param files: the file of those positions that are not in ``file``
+    :param sources: path → content of the other files that the document drew on; a pinned sweep brings them along
     """
 
     file: str
     data: Any
     positions: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
+    text: str = ""
+    files: dict[KeyPath, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
 
     def problem(self, path: KeyPath, message: str, mend: str = "") -> Problem:
         """Return a problem at ``path``, or at the nearest enclosing node that has a position."""
         for length in range(len(path), -1, -1):
             position = self.positions.get(path[:length])
             if position is not None:
-                return Problem(self.file, *position, message, mend)
+                return Problem(self.files.get(path[:length], self.file), *position, message, mend)
         return Problem(self.file, 0, 0, message, mend)
+
+    def read(self, path: str) -> str:
+        """Return the text of another file, named relative to this document's folder.
+
+        :raises OSError: when it cannot be read
+        """
+        full = str(Path(self.file).parent / path)
+        if full not in self.sources:
+            self.sources[full] = Path(full).read_text(encoding="utf-8")
+        return self.sources[full]
 
 
 def plain_scalar(text: str) -> Any:
@@ -91,7 +107,7 @@ def load_yaml_text(text: str, file: str) -> YamlDocument:
         raise SpecError(Problem(file, 0, 0, f"not valid YAML: {error}")) from error
     if root is None:
         raise SpecError(Problem(file, 1, 1, "the file is empty"))
-    document = YamlDocument(file, None)
+    document = YamlDocument(file, None, text=text)
     problems: list[Problem] = []
     document.data = _construct(root, (), document, problems)
     if problems:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_megatron.megatron.checkpoints import checkpoint_verdict
 from airflow_megatron.megatron.log_lines import ErrorRecord, IterationRecord, LogParser, MarkerRecord
+from airflow_megatron.planning.condition_watch import ConditionWatch, Truth, with_finish
+from airflow_megatron.planning.event_watch import EventWatch, Seen
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.observation import Observation, Watch
 from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.slurm.verdict import Expectation, Verdict, judge
+from airflow_megatron.spec.conditions import Condition, Event
 from airflow_megatron.triggers.cluster_poller import shared_poller, trigger_hook
+from airflow_megatron.triggers.condition import ConditionFollower, followed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from airflow_megatron.slurm.poller import Poller
 
 LOG_TAIL_BYTES = 64 * 1024
 PROGRESS_PAUSE_S = 30.0
@@ -26,8 +33,8 @@ UNKNOWN_ALARM_S = 900.0
 class SlurmJobTrigger(BaseTrigger):
     """Wait until an attempt has a verdict.
 
-    Yields one event: ``{"verdict": …, "log_tail": [last lines]}``, or one without a verdict when the
-    deadline passed.
+    Yields one event: ``{"verdict": …, "log_tail": [last lines]}``; ``{"seen": …}`` when an event of the job asks for
+    something to be done, or its cancel condition holds; or one with neither when the deadline passed.
 
     :param ssh_conn_id: connection to the login node
     :param commands: keyword arguments of :class:`airflow_megatron.slurm.profile.SlurmCommands`
@@ -42,6 +49,9 @@ class SlurmJobTrigger(BaseTrigger):
     :param poll_interval: seconds between two looks at the cluster
     :param deadline: Unix time after which to stop waiting, or None
     :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
+    :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``
+    :param log_offset: bytes of the log that an earlier trigger of this attempt has read
+    :param acted: name of an event → how often it has acted in this attempt
     :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
     """
 
@@ -61,6 +71,9 @@ class SlurmJobTrigger(BaseTrigger):
         poll_interval: float = 15.0,
         deadline: float | None = None,
         cancel_on_kill: bool = True,
+        conditions: Mapping[str, Any] | None = None,
+        log_offset: int = 0,
+        acted: Mapping[str, int] | None = None,
         carry: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -77,6 +90,9 @@ class SlurmJobTrigger(BaseTrigger):
         self.poll_interval = poll_interval
         self.deadline = deadline
         self.cancel_on_kill = cancel_on_kill
+        self.conditions = dict(conditions or {})
+        self.log_offset = log_offset
+        self.acted = dict(acted or {})
         self.carry = dict(carry or {})
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -97,6 +113,9 @@ class SlurmJobTrigger(BaseTrigger):
                 "poll_interval": self.poll_interval,
                 "deadline": self.deadline,
                 "cancel_on_kill": self.cancel_on_kill,
+                "conditions": self.conditions,
+                "log_offset": self.log_offset,
+                "acted": self.acted,
                 "carry": self.carry,
             },
         )
@@ -104,19 +123,69 @@ class SlurmJobTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job; a cluster that does not answer is waited for."""
         expectation = self._expectation()
-        report = _JobReport(self.log)
+        report = _JobReport(self.log, self.log_offset)
+        events = EventWatch([Event.from_json(item) for item in self.conditions.get("events", ())], self.acted)
         poller = shared_poller(self.ssh_conn_id, self.commands, self.poll_interval)
-        async with poller.subscribe(self._watch()) as subscription:
+        async with (
+            poller.subscribe(self._watch()) as subscription,
+            self._condition(poller, "cancel") as cancel,
+            self._condition(poller, "finish") as finish,
+        ):
             async for observation in subscription:
                 report.read(observation)
+                cancelled = await cancel.look() if cancel else Truth.NO
+                finished = await finish.look() if finish else None
                 verdict = judge(observation, expectation, log_tail=bytes(report.tail))
                 report.state(verdict, observation)
                 if verdict.outcome.is_verdict and not report.unread(observation):
+                    verdict = with_finish(verdict, finished, finish.watch.missing() if finish else "")
                     yield self._event(report, verdict=verdict.to_json(), error=report.error)
+                    return
+                if cancelled is Truth.YES:
+                    reason = f"its cancel condition holds: {self.conditions['cancel_text']}"
+                    yield self._event(report, seen={"do": "cancel", "reason": reason})
+                    return
+                for seen in await self._seen(events, observation, report, poller):
+                    events.count(seen.event)
+                    yield self._event(
+                        report,
+                        seen={
+                            "do": seen.event.do,
+                            "reason": seen.reason,
+                            "command": seen.event.command,
+                            "groups": dict(seen.groups),
+                        },
+                        acted=events.acted,
+                        log_offset=report.offset,
+                    )
                     return
                 if self.deadline is not None and time.time() > self.deadline:
                     yield self._event(report)
                     return
+
+    @asynccontextmanager
+    async def _condition(self, poller: Poller, name: str) -> AsyncIterator[ConditionFollower | None]:
+        data = self.conditions.get(name)
+        if not data:
+            yield None
+            return
+        interval = float(self.conditions.get("check_interval") or 0.0)
+        async with followed(poller, ConditionWatch(Condition.from_json(data), None, interval)) as follower:
+            yield follower
+
+    async def _seen(
+        self, events: EventWatch, observation: Observation, report: _JobReport, poller: Poller
+    ) -> list[Seen]:
+        """Return the events of this observation whose own conditions hold."""
+        seen = events.read(observation, progressed=report.progressed)
+        holding: list[Seen] = []
+        for item in seen:
+            if item.event.condition is not None:
+                async with followed(poller, ConditionWatch(item.event.condition)) as follower:
+                    if await follower.look() is not Truth.YES:
+                        continue
+            holding.append(item)
+        return holding
 
     def _event(self, report: _JobReport, **values: Any) -> TriggerEvent:
         return TriggerEvent({**values, "log_tail": report.last_lines(), "carry": self.carry})
@@ -147,6 +216,7 @@ class SlurmJobTrigger(BaseTrigger):
             attempt_dir=self.attempt_dir,
             checkpoint_dir=self.checkpoint_dir if self.kind == "train" else None,
             log_file=self.log_file,
+            log_offset=self.log_offset,
             check_files=tuple(self.required_files),
         )
 
@@ -161,27 +231,34 @@ class SlurmJobTrigger(BaseTrigger):
 class _JobReport:
     """Tells the task's log what happens to the job, without flooding it."""
 
-    def __init__(self, log: Any) -> None:
+    def __init__(self, log: Any, offset: int = 0) -> None:
         self._log = log
         self._parser = LogParser()
         self._said = ""
         self._next_progress = 0.0
-        self._offset = 0
+        self.offset = offset
+        self._iterations = False
+        self.progressed = False
         self.tail = bytearray()
         self.error: str | None = None
 
     def read(self, observation: Observation) -> None:
         """Take in new log bytes."""
-        if observation.log_chunk and observation.log_offset == self._offset:
-            self._offset += len(observation.log_chunk)
+        self.progressed = False
+        if observation.log_chunk and observation.log_offset == self.offset:
+            self.offset += len(observation.log_chunk)
             self.tail += observation.log_chunk
             del self.tail[:-LOG_TAIL_BYTES]
-            for record in self._parser.feed(observation.log_chunk):
+            records = list(self._parser.feed(observation.log_chunk))
+            iterations = any(isinstance(record, IterationRecord) for record in records)
+            self._iterations = self._iterations or iterations
+            self.progressed = iterations or not self._iterations
+            for record in records:
                 self._tell(record)
 
     def unread(self, observation: Observation) -> bool:
         """Tell whether the log has bytes that were not read yet: the line that explains the end may be among them."""
-        return bool(observation.log_size and observation.log_size > self._offset and observation.log_chunk)
+        return bool(observation.log_size and observation.log_size > self.offset and observation.log_chunk)
 
     def state(self, verdict: Verdict, observation: Observation) -> None:
         """Say a state or trouble once, when it changes."""

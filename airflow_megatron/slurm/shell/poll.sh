@@ -81,6 +81,26 @@ am_matches() { # INDEX PATH…; an expanded pattern
   done
 }
 
+# am_commands SECONDS TEXT…; runs all at once: exit status and the beginning of what each prints
+am_commands() {
+  am_seconds=$1
+  shift
+  am_index=0
+  am_answers=$(mktemp -d) || return 0
+  for am_text; do
+    (
+      timeout "$am_seconds" bash -c "$am_text" </dev/null >"$am_answers/$am_index.out" 2>/dev/null
+      printf 'R %s %s ' "$am_index" "$?"
+      head -c 4096 "$am_answers/$am_index.out" | base64 | tr -d '\n'
+      printf '\n'
+    ) >"$am_answers/$am_index.line" &
+    am_index=$((am_index + 1))
+  done
+  wait
+  cat "$am_answers"/*.line
+  rm -rf "$am_answers"
+}
+
 # am_streams BYTES_PER_FILE BYTES_IN_ALL; am_stream_list prints OFFSET<tab>PATH lines
 # One stat finds the sizes of all; only files with news cost a process of their own.
 am_streams() {

@@ -1,0 +1,243 @@
+"""Following a condition: what to ask the cluster for it, and what the answers make of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.checkpoints import (
+    checkpoint_verdict,
+    directory_name,
+    iteration_of,
+    tracked_iteration,
+)
+from airflow_megatron.slurm.observation import Watch
+from airflow_megatron.slurm.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.slurm.observation import Observation
+    from airflow_megatron.spec.conditions import Condition
+
+_CARRY_BYTES = 64 * 1024
+_NUMBER = re.compile(r"\d+")
+
+
+class Truth(Enum):
+    """What is known of a condition."""
+
+    YES = "holds"
+    NO = "does not hold yet"
+    NEVER = "cannot hold any more"
+
+
+class ConditionWatch:
+    """The state of a condition while it is followed.
+
+    :param condition: what to follow
+    :param attempts: stage directory → the attempt from which on a verdict in it counts; an older one tells of an
+        earlier run of that stage
+    :param check_interval: seconds between two runs of a command
+    """
+
+    def __init__(
+        self, condition: Condition, attempts: Mapping[str, int] | None = None, check_interval: float = 0.0
+    ) -> None:
+        self._condition = condition
+        self._attempts = dict(attempts or {})
+        self._check_interval = check_interval
+        self.leaves: tuple[Condition, ...] = tuple(dict.fromkeys(condition.leaves()))
+        self._truth: dict[Condition, Truth] = dict.fromkeys(self.leaves, Truth.NO)
+        self._carry: dict[Condition, bytes] = {}
+
+    def watches(self) -> list[Watch]:
+        """Return one question for each of :attr:`leaves`, in their order."""
+        return [self._watch(leaf) for leaf in self.leaves]
+
+    def read(self, observations: Sequence[Observation]) -> Truth:
+        """Take in one answer to each question and return what is known now.
+
+        :param observations: in the order of :meth:`watches`
+        """
+        for leaf, observation in zip(self.leaves, observations, strict=True):
+            if observation.unreachable is None:
+                self._truth[leaf] = self._judge(leaf, observation)
+        return self.truth
+
+    @property
+    def truth(self) -> Truth:
+        """What is known now."""
+        return self._combined(self._condition)
+
+    def missing(self) -> str:
+        """Return the parts that do not hold, for people."""
+        parts = [f"{leaf} {truth.value}" for leaf, truth in self._truth.items() if truth is not Truth.YES]
+        return "; ".join(parts) or "holds"
+
+    def _watch(self, leaf: Condition) -> Watch:
+        key = str(leaf)
+        match leaf.kind:
+            case "finished" | "ended":
+                return Watch(key, read_files=(f"{leaf.path}/verdict.json",))
+            case "checkpoint":
+                return Watch(key, checkpoint_dir=leaf.path, read_files=_verdict_file(leaf))
+            case "new_checkpoint":
+                done = (leaf.done.replace("{iteration}", "*"),)
+                if "{iteration}" in leaf.path:
+                    return Watch(key, globs=(leaf.path.replace("{iteration}", "*"), *done))
+                return Watch(key, checkpoint_dir=leaf.path, globs=done)
+            case "log":
+                return Watch(key, log_file=leaf.path, read_files=_verdict_file(leaf))
+            case "file":
+                if any(character in leaf.path for character in "*?["):
+                    return Watch(key, globs=(leaf.path,))
+                return Watch(key, check_files=(leaf.path,))
+            case "command":
+                return Watch(key, commands=(leaf.command,), command_interval=self._check_interval)
+            case _:
+                raise ValueError(f"{leaf.kind} is made of other conditions")
+
+    def _judge(self, leaf: Condition, observation: Observation) -> Truth:
+        match leaf.kind:
+            case "finished" | "ended":
+                outcome = self._outcome(leaf.path, observation)
+                if outcome is None:
+                    return Truth.NO
+                fits = leaf.kind == "ended" or outcome == Outcome.FINISHED
+                return Truth.YES if fits else Truth.NEVER
+            case "checkpoint":
+                return self._unless_ended(leaf, observation, holds=self._is_complete(leaf, observation))
+            case "new_checkpoint":
+                return Truth.YES if new_checkpoints(leaf, observation) else Truth.NO
+            case "log":
+                if self._truth[leaf] is Truth.YES:
+                    return Truth.YES
+                found = self._search(leaf, observation.log_chunk)
+                return self._unless_ended(leaf, observation, holds=found, unread=bool(observation.log_chunk))
+            case "file":
+                found = any(observation.matches.get(leaf.path, ())) or observation.existing.get(
+                    leaf.path, False
+                )
+                return Truth.YES if found else Truth.NO
+            case _:
+                answer = observation.answers.get(leaf.command)
+                if answer is None:
+                    return self._truth[leaf]
+                if leaf.prints is None:
+                    return Truth.YES if answer.exit_code == 0 else Truth.NO
+                return Truth.YES if answer.output.strip() == leaf.prints else Truth.NO
+
+    def _outcome(self, stage_dir: str, observation: Observation) -> str | None:
+        try:
+            verdict = json.loads(observation.files.get(f"{stage_dir}/verdict.json") or "null")
+        except ValueError:
+            return None
+        if isinstance(verdict, dict) and int(verdict.get("attempt", 0)) >= self._attempts.get(stage_dir, 1):
+            return str(verdict.get("outcome"))
+        return None
+
+    def _unless_ended(
+        self, leaf: Condition, observation: Observation, *, holds: bool, unread: bool = False
+    ) -> Truth:
+        """Return the truth of what a job writes: it is not waited for when that job has ended without."""
+        if holds:
+            return Truth.YES
+        ended = bool(leaf.producer) and self._outcome(leaf.producer, observation) is not None
+        return Truth.NEVER if ended and not unread else Truth.NO
+
+    @staticmethod
+    def _is_complete(leaf: Condition, observation: Observation) -> bool:
+        iteration = leaf.iteration or 0
+        files = observation.checkpoint_files.get(directory_name(iteration))
+        tracked = tracked_iteration(observation.tracker)
+        return (
+            bool(files) and checkpoint_verdict(files or {}, iteration=iteration, tracked=tracked).is_complete
+        )
+
+    def _search(self, leaf: Condition, chunk: bytes) -> bool:
+        *lines, rest = (self._carry.get(leaf, b"") + chunk).split(b"\n")
+        self._carry[leaf] = rest[-_CARRY_BYTES:]
+        pattern = re.compile(leaf.pattern)
+        return any(pattern.search(line.decode(errors="replace")) for line in (*lines, rest))
+
+    def _combined(self, condition: Condition) -> Truth:
+        if condition.kind not in ("all", "any", "not"):
+            return self._truth[condition]
+        parts = [self._combined(part) for part in condition.parts]
+        if condition.kind == "not":
+            return Truth.NO if parts[0] is Truth.YES else Truth.YES
+        decisive, other = (Truth.NEVER, Truth.YES) if condition.kind == "all" else (Truth.YES, Truth.NEVER)
+        if decisive in parts:
+            return decisive
+        return other if all(part is other for part in parts) else Truth.NO
+
+
+def with_finish(verdict: Verdict, finished: Truth | None, missing: str) -> Verdict:
+    """Let a stage's own finish condition decide whether an attempt that ended was its last.
+
+    :param verdict: by the rule of the stage's kind
+    :param finished: what is known of the condition, None for a stage that has none
+    :param missing: what does not hold of it
+    """
+    if finished is Truth.YES:
+        return replace(
+            verdict, outcome=Outcome.FINISHED, reason=f"its finish condition holds; {verdict.reason}"
+        )
+    if finished is not None and verdict.outcome is Outcome.FINISHED:
+        reason = f"{verdict.reason}, but its finish condition does not hold: {missing}"
+        return replace(verdict, outcome=Outcome.ROLLED_OVER, reason=reason)
+    return verdict
+
+
+def new_checkpoints(leaf: Condition, observation: Observation) -> list[int]:
+    """Return the iterations of complete checkpoints that are wanted and not worked on, ascending.
+
+    Wanted are those from ``iteration`` on that are at least ``spacing`` after the one wanted before.
+    """
+    done = _numbers(leaf.done, observation.matches.get(leaf.done.replace("{iteration}", "*"), ()))
+    if "{iteration}" in leaf.path:
+        there = sorted(
+            _numbers(leaf.path, observation.matches.get(leaf.path.replace("{iteration}", "*"), ()))
+        )
+    else:
+        tracked = tracked_iteration(observation.tracker)
+        there = sorted(
+            iteration
+            for name, files in observation.checkpoint_files.items()
+            if (iteration := iteration_of(name)) is not None
+            and checkpoint_verdict(files, iteration=iteration, tracked=tracked).is_complete
+        )
+    return [iteration for iteration in wanted_iterations(there, leaf) if iteration not in done]
+
+
+def wanted_iterations(there: Sequence[int], leaf: Condition) -> list[int]:
+    """Return those of the iterations that a ``new_checkpoint`` condition asks for.
+
+    :param there: ascending
+    """
+    wanted: list[int] = []
+    for iteration in there:
+        if iteration < (leaf.iteration or 0):
+            continue
+        spaced = not wanted or iteration - wanted[-1] >= leaf.spacing
+        if spaced or iteration == leaf.last:
+            wanted.append(iteration)
+    return wanted
+
+
+def _numbers(pattern: str, paths: Sequence[str]) -> set[int]:
+    before, _, after = pattern.partition("{iteration}")
+    numbers: set[int] = set()
+    for path in paths:
+        middle = path.removeprefix(before).removesuffix(after)
+        if path.startswith(before) and path.endswith(after) and _NUMBER.fullmatch(middle):
+            numbers.add(int(middle))
+    return numbers
+
+
+def _verdict_file(leaf: Condition) -> tuple[str, ...]:
+    return (f"{leaf.producer}/verdict.json",) if leaf.producer else ()

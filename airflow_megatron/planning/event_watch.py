@@ -1,0 +1,99 @@
+"""Looking for the events of a job in what the polls of its cluster show."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.slurm.observation import Observation
+    from airflow_megatron.spec.conditions import Event
+
+_CARRY_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An event that was seen.
+
+    :param event: which
+    :param what: the log line, the state, or for how long nothing came
+    :param groups: named groups of the match
+    """
+
+    event: Event
+    what: str
+    groups: Mapping[str, str]
+
+    @property
+    def reason(self) -> str:
+        """One sentence for a verdict."""
+        said = f": {self.event.message}" if self.event.message else ""
+        return f"event {self.event.name!r} ({self.event.on}: {self.what}){said}"
+
+
+class EventWatch:
+    """The events of one attempt.
+
+    :param events: what to look for
+    :param acted: name of an event → how often it has acted
+    """
+
+    def __init__(self, events: Sequence[Event], acted: Mapping[str, int] | None = None) -> None:
+        self._events = tuple(events)
+        self._carry = b""
+        self._state = ""
+        self._progress: float | None = None
+        self.acted: dict[str, int] = dict(acted or {})
+
+    def read(self, observation: Observation, *, progressed: bool) -> list[Seen]:
+        """Return what this observation shows, in the order of the events.
+
+        :param progressed: a new iteration, or a new line of a job without iterations, has come
+        """
+        if observation.unreachable is not None:
+            self._progress = None  # nothing is known of the time without answers
+            return []
+        lines = self._lines(observation.log_chunk)
+        state = observation.queue.state.value if observation.queue else ""
+        running = state == "RUNNING"
+        if progressed or not running or self._progress is None:
+            self._progress = observation.time
+        quiet = observation.time - self._progress
+        seen: list[Seen] = []
+        for event in self._events:
+            if event.limit is not None and self.acted.get(event.name, 0) >= event.limit:
+                continue
+            match event.on:
+                case "log":
+                    seen += self._matches(event, lines)
+                case "state":
+                    seen += self._matches(event, [state]) if state and state != self._state else []
+                case "idle":
+                    if event.after is not None and quiet >= event.after:
+                        seen.append(Seen(event, f"nothing new for {quiet:.0f} s", {}))
+                        self._progress = observation.time
+        self._state = state or self._state
+        return seen
+
+    def count(self, event: Event) -> None:
+        """Note that an event has acted."""
+        self.acted[event.name] = self.acted.get(event.name, 0) + 1
+
+    def _lines(self, chunk: bytes) -> list[str]:
+        *lines, self._carry = (self._carry + chunk).split(b"\n")
+        self._carry = self._carry[-_CARRY_BYTES:]
+        return [line.decode(errors="replace") for line in lines]
+
+    @staticmethod
+    def _matches(event: Event, lines: Sequence[str]) -> list[Seen]:
+        pattern: Any = re.compile(event.pattern)
+        for line in lines:
+            match = pattern.search(line)
+            if match:
+                groups = {name: value or "" for name, value in match.groupdict().items()}
+                return [Seen(event, line.strip(), groups)]
+        return []

@@ -1,0 +1,85 @@
+"""Sensor for the start condition of a stage."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_megatron.planning.attempts import slurm_commands
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.jobs import Job
+from airflow_megatron.triggers.condition import ConditionTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+
+class StartConditionSensor(BaseSensorOperator):
+    """Wait until the ``start`` condition of a job holds; fail at once when it cannot hold any more. Always deferrable.
+
+    :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it; None skips the task (templated)
+    :param producers: stage → handle of its submission, for the stages that the condition may speak of (templated)
+    :param poll_interval: seconds between two looks at the cluster
+    """
+
+    template_fields: Sequence[str] = ("job", "producers")
+    template_fields_renderers = {"job": "json", "producers": "json"}  # noqa: RUF012
+    ui_color = "#e6f1f2"
+
+    def __init__(
+        self,
+        *,
+        job: Mapping[str, Any] | str | None,
+        producers: Mapping[str, Any] | None = None,
+        poll_interval: float = 15.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.job = job
+        self.producers = dict(producers or {})
+        self.poll_interval = poll_interval
+
+    def execute(self, context: Context) -> None:
+        """Start waiting."""
+        if self.job is None:
+            raise AirflowSkipException("this point has no such stage")
+        job = Job.from_json(self.job)  # type: ignore[arg-type]
+        if job.start is None:
+            return
+        try:
+            cluster = load_cluster(job.cluster)
+        except SpecError as error:
+            raise AirflowFailException(str(error)) from None
+        attempts: dict[str, int] = {}
+        for leaf in job.start.leaves():
+            for stage_dir in (leaf.producer, leaf.path):
+                handle = self.producers.get(stage_dir.rsplit("/", 1)[-1])
+                if isinstance(handle, Mapping):
+                    attempts[stage_dir] = int(handle.get("attempt", 1))
+        self.log.info("waiting for: %s", job.start)
+        self.defer(
+            trigger=ConditionTrigger(
+                ssh_conn_id=cluster.ssh_conn_id,
+                commands=dataclasses.asdict(slurm_commands(cluster)),
+                condition=job.start.to_json(),
+                attempts=attempts,
+                check_interval=job.check_interval or 0.0,
+                poll_interval=self.poll_interval,
+                deadline=time.time() + self.timeout,
+            ),
+            method_name="execute_complete",
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
+        """Return when the condition holds, or fail with the reason why it will not."""
+        if event["status"] != "holds":
+            raise AirflowFailException(f"the start condition {event['status']}: {event['reason']}")
+        self.log.info("the start condition holds")

@@ -1,0 +1,48 @@
+"""Loading spec files of every language."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from airflow_megatron.spec.dialects import dialect_sweep
+from airflow_megatron.spec.extension import extended
+from airflow_megatron.spec.native_sweep import NativeSweep
+from airflow_megatron.spec.schema import SweepSpecSection, validate
+from airflow_megatron.spec.yaml_document import load_yaml_file, load_yaml_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from airflow_megatron.spec.sweep import Sweep
+    from airflow_megatron.spec.yaml_document import YamlDocument
+
+
+def load_sweep(path: Path | str) -> Sweep:
+    """Load and check a sweep spec file.
+
+    :raises SpecError: with every problem found
+    """
+    return _sweep(load_yaml_file(path))
+
+
+def load_sweep_text(text: str, file: str, sources: Mapping[str, str] | None = None) -> Sweep:
+    """Load and check a sweep spec given as text.
+
+    :param file: names it in messages, and its folder is what other files are relative to
+    :param sources: path → content of files that it draws on, instead of what they hold now
+    """
+    document = load_yaml_text(text, file)
+    document.sources.update(sources or {})
+    return _sweep(document)
+
+
+def _sweep(document: YamlDocument) -> Sweep:
+    document = extended(document)
+    return dialect_sweep(document) or NativeSweep(validate(SweepSpecSection, document), document)
+
+
+def spec_files(directory: Path) -> list[Path]:
+    """Return the spec files in a folder, sorted."""
+    return sorted(itertools.chain(directory.glob("*.yaml"), directory.glob("*.yml")))
