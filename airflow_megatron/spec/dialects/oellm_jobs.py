@@ -1,0 +1,445 @@
+"""From one point of an oellm-autoexp sweep, resolved, to one job of this package.
+
+The backend decides the kind: MegatronBackend trains, MegatronBridgeBackend converts, OELLMEvalBackend evaluates,
+BashBackend and NullBackend run their command. What this package manages itself is not taken over: paths of
+checkpoints and logs, the launcher, the container, variables of the distributed environment.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.conditions import Condition
+from airflow_megatron.spec.dialects.oellm_conditions import ConditionError, Neighbour, Translator
+from airflow_megatron.spec.dialects.oellm_configuration import ConfigurationError
+from airflow_megatron.spec.jobs import Dependency, Job
+from airflow_megatron.spec.quantities import parse_duration
+from airflow_megatron.spec.schema import SlurmSection, SweepSpecSection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.spec.dialects.oellm_configuration import Configuration
+    from airflow_megatron.spec.schema import StageKind
+    from airflow_megatron.spec.stage_tree import Waits
+
+KINDS: Mapping[str, StageKind] = {
+    "MegatronBackend": "train",
+    "MegatronBridgeBackend": "convert",
+    "OELLMEvalBackend": "evaluate",
+    "BashBackend": "command",
+    "NullBackend": "command",
+}
+RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
+_MANAGED_ARGUMENTS = frozenset(
+    {"aux", "save", "load", "tensorboard_dir", "ckpt_step", "exit_signal_handler", "class_name"}
+)
+_SBATCH_TEXT = ("mem", "partition", "account", "qos", "constraint", "reservation", "exclude")
+_SBATCH_MANAGED = frozenset(
+    {
+        "job_name",
+        "output",
+        "error",
+        "ntasks",
+        "ntasks_per_node",
+        "gres",
+        "gpu_bind",
+        "array",
+        "open_mode",
+        "requeue",
+    }
+)
+_ENV_MANAGED = re.compile(
+    r"(?:MASTER_(?:ADDR|PORT)|NUM_(?:NODES|GPUS|GPUS_PER_NODE)|GPUS_PER_NODE|MACHINE_NAME|ARCH|SLURM_\w+"
+    r"|PYTHONPATH|PROJECT_DIR|RUN_DIR|LOCAL_ADDR)\Z"
+)
+_ITERATION = re.compile(r"iter_0*([1-9][0-9]*)")
+
+
+class JobError(ValueError):
+    """A point that no job can be made of.
+
+    :param message: what is wrong
+    :param key: dotted configuration key at fault
+    """
+
+    def __init__(self, message: str, key: str, mend: str = "") -> None:
+        self.key, self.mend = key, mend
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job stands in its sweep.
+
+    :param sweep: name of the sweep
+    :param point: name of the point
+    :param stage: name of the stage instance
+    :param cluster: name of the cluster profile
+    :param run_dir: absolute run directory
+    :param branch: stage instance whose run directory that is
+    :param parent: stage instance that it follows
+    :param swept: dotted keys that the sweep varies
+    """
+
+    sweep: str
+    point: str
+    stage: str
+    cluster: str
+    run_dir: str
+    branch: str | None
+    parent: str | None
+    swept: tuple[str, ...]
+
+    @property
+    def stage_dir(self) -> str:
+        """Directory of the attempts."""
+        return f"{self.run_dir}/.jobs/{self.stage}"
+
+    @property
+    def log(self) -> str:
+        """Log of the first attempt."""
+        return f"{self.run_dir}/logs/{self.stage}-1.out"
+
+
+def kind_of(configuration: Configuration) -> StageKind:
+    """Return what a point runs.
+
+    :raises JobError: for a backend that this package does not run
+    """
+    name = configuration.get("backend.class_name")
+    if name is None:
+        if configuration.get("backend.command") is not None:
+            return "command"
+        return "train"
+    kind = KINDS.get(str(name))
+    if kind is None:
+        raise JobError(
+            f"backend {name} cannot be run here",
+            "backend.class_name",
+            "it trains with torchtitan; this package runs Megatron"
+            if str(name).startswith("Titan")
+            else f"known: {', '.join(KINDS)}",
+        )
+    return kind
+
+
+def neighbour(job: Job, configuration: Configuration) -> Neighbour:
+    """Return a job as the conditions of later ones see it."""
+    last = job.params.get("train_iters") if job.kind == "train" else None
+    return Neighbour(
+        job.stage,
+        job.kind,
+        job.run_dir,
+        job.stage_dir,
+        job.log_file(1),
+        str(configuration.get("job.name") or ""),
+        job.branch,
+        last if isinstance(last, int) else None,
+    )
+
+
+def build_job(
+    configuration: Configuration,
+    place: Place,
+    made: Sequence[tuple[Job, Neighbour]],
+    defaults: SlurmSection | None = None,
+) -> tuple[Job, list[str]]:
+    """Return the job of one point and warnings about what was passed over.
+
+    :param configuration: of the point
+    :param place: where it stands
+    :param defaults: resources of the cluster profile
+    :param made: the jobs of its family made before it
+    :raises JobError: when it cannot be expressed
+    :raises ConfigurationError: when a value cannot be resolved
+    """
+    kind = kind_of(configuration)
+    parent = next((job for job, _ in made if job.stage == place.parent), None)
+    if kind in ("convert", "evaluate") and (parent is None or parent.branch is None):
+        raise JobError(
+            f"stage {place.stage} works on a checkpoint that no stage of the sweep makes",
+            "backend",
+            "add the stage that makes it, and refer to it by ${sibling.STAGE.…}",
+        )
+    slurm = _slurm(configuration, defaults)
+    resources = {key: getattr(slurm, key) or 1 for key in RESOURCES}
+    arguments = _arguments(configuration) if kind == "train" else {}
+    iteration = _iteration(configuration, kind, parent)
+    own = Neighbour(place.stage, kind, place.run_dir, place.stage_dir, place.log, "", place.branch)
+    translator = Translator(own, [other for _, other in made], iteration)
+    try:
+        start = translator.condition(_condition_data(configuration, "start"))
+        cancel = translator.condition(_condition_data(configuration, "cancel"))
+        finish = translator.condition(_condition_data(configuration, "finish"))
+        events = translator.events(configuration.get("job.log_events"), configuration.get("job.state_events"))
+    except ConditionError as error:
+        raise JobError(str(error), "job") from error
+    if kind == "evaluate":
+        start = _on_converted(start, parent)
+    if kind == "train" and parent and parent.kind == "train":
+        iteration = _starting_iteration(start, iteration, parent)
+    elif kind == "train":
+        iteration = None
+    waits, dependency = _dependency(start, parent)
+    swept = _swept_values(configuration, place.swept, arguments)
+    variables = {**resources, **swept, **_kind_values(configuration, kind)}
+    fields = SweepSpecSection.model_fields
+    job = Job(
+        name=".".join((place.sweep, place.point, place.stage)),
+        sweep=place.sweep,
+        point=place.point,
+        stage=place.stage,
+        kind=kind,
+        cluster=place.cluster,
+        trainer=fields["trainer"].default,
+        release=fields["release"].default,
+        branch=place.branch,
+        params={**arguments, **variables},
+        explicit_arguments=tuple(arguments),
+        variables=tuple(variables),
+        swept=(*swept, *(key.rpartition(".")[2] for key in place.swept if _argument_name(key) in arguments)),
+        depends_on=(dependency,) if dependency else (),
+        run_dir=place.run_dir,
+        parent_dir=parent.run_dir if parent and parent.branch else None,
+        iteration=iteration,
+        command=_command(configuration) if kind == "command" else (),
+        slurm=slurm,
+        env=_environment(configuration, translator.warnings),
+        start=start if waits == "condition" else None,
+        cancel=cancel,
+        finish=finish,
+        events=events,
+    )
+    return job, translator.warnings
+
+
+def waits_of(job: Job) -> Waits:
+    """Return what stands before a job's submission."""
+    if job.start is not None:
+        return "condition"
+    until = job.depends_on[0].until if job.depends_on else "finished"
+    return until if until in ("checkpoint", "log") else "parent"  # type: ignore[return-value]
+
+
+def _condition_data(configuration: Configuration, word: str) -> Any:
+    """Return a condition of the job; the README writes a list, ``start_conditions``, the implementation one."""
+    one = configuration.get(f"job.{word}_condition")
+    return one if one else configuration.get(f"job.{word}_conditions")
+
+
+def _arguments(configuration: Configuration) -> dict[str, Any]:
+    section = configuration.get("backend.megatron") or {}
+    if not isinstance(section, dict):
+        raise JobError("backend.megatron takes keys with values", "backend.megatron")
+    arguments = {
+        key: value
+        for key, value in section.items()
+        if key not in _MANAGED_ARGUMENTS and value is not None and value != [] and not isinstance(value, dict)
+    }
+    for key in ("train_iters", "train_samples", "save_interval", "lr_decay_iters", "lr_warmup_iters"):
+        value = arguments.get(key)
+        if isinstance(value, float) and value.is_integer():
+            arguments[key] = int(value)
+    return arguments
+
+
+def _iteration(configuration: Configuration, kind: StageKind, parent: Job | None) -> int | None:
+    """Return the checkpoint that a point names: in its paths, or by ``ckpt_step``."""
+    if kind == "train":
+        step = configuration.get("backend.megatron.ckpt_step")
+        texts = [configuration.get("backend.megatron.load")]
+    else:
+        step = configuration.get("backend.iteration")
+        models = configuration.get("backend.models")
+        texts = [
+            configuration.get("backend.megatron_path"),
+            configuration.get("backend.hf_path"),
+            *(models if isinstance(models, list) else []),
+        ]
+    if isinstance(step, int) and step > 0:
+        return step
+    for text in texts:
+        match = _ITERATION.search(str(text or ""))
+        if match:
+            return int(match[1])
+    if kind in ("train", "command") or parent is None:
+        return None
+    last = parent.params.get("train_iters")
+    return last if isinstance(last, int) else parent.iteration
+
+
+def _starting_iteration(start: Condition | None, named: int | None, parent: Job) -> int | None:
+    if start is not None and start.kind == "checkpoint" and start.path == parent.checkpoint_dir:
+        return start.iteration
+    last = parent.params.get("train_iters")
+    return named or (last if isinstance(last, int) else None)
+
+
+def _on_converted(start: Condition | None, parent: Job | None) -> Condition | None:
+    """An evaluation waits for its conversion; a checkpoint that is there is not converted yet."""
+    if parent is not None and parent.kind == "convert":
+        return Condition("finished", path=parent.stage_dir)
+    return start
+
+
+def _dependency(start: Condition | None, parent: Job | None) -> tuple[Waits, Dependency | None]:
+    if start is None:
+        return "parent", Dependency(parent.name, parent.stage) if parent else None
+    if parent is None:
+        return "condition", None
+    if start.kind == "finished" and start.path == parent.stage_dir:
+        return "parent", Dependency(parent.name, parent.stage)
+    if start.kind == "checkpoint" and start.path == parent.checkpoint_dir:
+        return "checkpoint", Dependency(parent.name, parent.stage, "checkpoint", start.iteration)
+    if start.kind == "log" and start.path == parent.log_file(1):
+        return "log", Dependency(parent.name, parent.stage, "log", pattern=start.pattern)
+    return "condition", Dependency(parent.name, parent.stage, "condition")
+
+
+def _argument_name(key: str) -> str:
+    return key.removeprefix("backend.megatron.") if key.startswith("backend.megatron.") else ""
+
+
+def _swept_values(
+    configuration: Configuration, swept: Sequence[str], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the swept values that are no Megatron arguments, under the last part of their key."""
+    values: dict[str, Any] = {}
+    for key in swept:
+        name = key.rpartition(".")[2]
+        if _argument_name(key) in arguments or name in arguments or key.startswith(("job.", "container.")):
+            continue
+        value = configuration.get(key)
+        if isinstance(value, bool | int | float | str):
+            values[name] = value
+    return values
+
+
+def _kind_values(configuration: Configuration, kind: StageKind) -> dict[str, Any]:
+    if kind == "convert":
+        names: dict[str, tuple[str, ...]] = {"tokenizer": ("backend.tokenizer", "backend.hf_model")}
+    elif kind == "evaluate":
+        names = {
+            "tasks": ("backend.tasks", "backend.task_groups"),
+            "tasks_dir": ("backend.tasks_dir", "backend.lm_eval_include_path"),
+            "limit": ("backend.limit",),
+            "num_fewshot": ("backend.n_shot",),
+        }
+    else:
+        return {}
+    values = {}
+    for name, keys in names.items():
+        found = next((value for value in map(configuration.get, keys) if value not in (None, "", [])), None)
+        if found is not None:
+            values[name] = found
+    return values
+
+
+def _command(configuration: Configuration) -> tuple[str, ...]:
+    command = configuration.get("backend.command")
+    if isinstance(command, str):
+        return ("bash", "-c", command)
+    words = command or [
+        *(configuration.get("backend.base_command") or ()),
+        *(configuration.get("backend.extra_cli_args") or ()),
+    ]
+    if not words:
+        raise JobError("the backend has no command", "backend", "write command: …")
+    return tuple(str(word) for word in words)
+
+
+def _slurm(configuration: Configuration, defaults: SlurmSection | None) -> SlurmSection:
+    sbatch = configuration.get("slurm.sbatch") or {}
+    if not isinstance(sbatch, dict):
+        raise JobError("slurm.sbatch takes keys with values", "slurm.sbatch")
+    data: dict[str, Any] = {}
+    for key in RESOURCES:
+        value = sbatch.get(key)
+        if value is not None:
+            data[key] = _whole(value, f"slurm.sbatch.{key}")
+    gres = re.search(r"gpu(?::\w*[A-Za-z]\w*)?:([0-9]+)", str(sbatch.get("gres") or ""))
+    if "gpus_per_node" not in data and gres:
+        data["gpus_per_node"] = int(gres[1])
+    if sbatch.get("time") not in (None, ""):
+        data["time"] = _slurm_seconds(sbatch["time"])
+    for key in _SBATCH_TEXT:
+        if sbatch.get(key) not in (None, ""):
+            data[key] = str(sbatch[key])
+    options = []
+    for key, value in sbatch.items():
+        if key in data or key in _SBATCH_MANAGED or key in (*_SBATCH_TEXT, *RESOURCES, "time"):
+            continue
+        if value is True:
+            options.append(f"--{key.replace('_', '-')}")
+        elif value not in (None, False, ""):
+            options.append(f"--{key.replace('_', '-')}={value}")
+    given = defaults.model_dump(exclude_none=True, exclude_unset=True) if defaults else {}
+    options = [*given.pop("options", []), *options]
+    if options:
+        data["options"] = options
+    return SlurmSection.model_validate({**given, **data})
+
+
+def _whole(value: Any, key: str) -> int:
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(number, str) and number.isdigit():
+        number = int(number)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise JobError(f"{key} is {value!r}, not a whole number", key)
+    return number
+
+
+def _slurm_seconds(value: Any) -> int:
+    """Return the seconds of a Slurm time: minutes, mm:ss, hh:mm:ss, d-hh, d-hh:mm or d-hh:mm:ss (sbatch(1))."""
+    text = str(value).strip()
+    if text.isdigit():
+        return int(text) * 60
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
+    try:
+        numbers = [int(part) for part in parts]
+        if dash:
+            hours, minutes, seconds = (*numbers, 0, 0)[:3]
+            return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+        if len(numbers) == 2:
+            return numbers[0] * 60 + numbers[1]
+        return parse_duration(text)
+    except ValueError as error:
+        raise JobError(f"slurm.sbatch.time is {value!r}", "slurm.sbatch.time", "write hh:mm:ss") from error
+
+
+def _environment(configuration: Configuration, warnings: list[str]) -> dict[str, str]:
+    """Return the variables that are plain text; the cluster profile sets those of the site and the launcher."""
+    environment: dict[str, str] = {}
+    passed_over: list[str] = []
+    for section in ("slurm.env", "backend.env"):
+        for key, value in _readable(configuration, section).items():
+            if _ENV_MANAGED.match(key) or value in (None, ""):
+                continue
+            if "$" in str(value):
+                passed_over.append(key)
+            else:
+                environment[key] = str(value)
+    if passed_over:
+        warnings.append(
+            f"{', '.join(passed_over)}: variables that a shell would compute belong into the cluster profile's setup"
+        )
+    return environment
+
+
+def _readable(configuration: Configuration, section: str) -> dict[str, Any]:
+    """Return the variables that can be resolved; a site's variables may be missing on this machine."""
+    try:
+        names = configuration.keys(section)
+    except ConfigurationError:
+        return {}
+    values = {}
+    for name in names:
+        try:
+            values[name] = configuration.get(f"{section}.{name}")
+        except ConfigurationError:
+            continue
+    return values

@@ -1,0 +1,384 @@
+"""Configurations of oellm-autoexp as sweeps: stages, conditions, events, names, filters."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.conditions import Condition
+from airflow_megatron.spec.dialects import oellm
+from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.yaml_document import load_yaml_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_megatron.spec.jobs import Job
+
+BASE = r"""
+job:
+  name: "exp_${backend.megatron.lr}_${backend.megatron.global_batch_size}_${stage}"
+  base_output_dir: "out/${.name}"
+stage: ""
+backend:
+  class_name: MegatronBackend
+  megatron:
+    num_layers: 2
+    lr: 1e-3
+    global_batch_size: 64
+    seq_length: 128
+    save_interval: 100
+    train_iters: 1000
+    save: ${job.base_output_dir}/checkpoints
+    aux: {tokens: 0}
+slurm:
+  sbatch: {nodes: 2, gres: "gpu:4", time: "1-02:00:00", account: abc, hint: nomultithread}
+  env: {MASTER_ADDR: "$(hostname)", NCCL_DEBUG: INFO, SPECIAL: "$HOME/x"}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> ClusterProfile:
+    return load_cluster("local").model_copy(update={"run_root": "/runs"})
+
+
+def sweep(text: str, base: str = BASE) -> oellm.OellmSweep:
+    document = load_yaml_text(base + text, "study.yaml")
+    assert oellm.recognises(document)
+    return oellm.load(document)
+
+
+def all_jobs(text: str, cluster: ClusterProfile) -> list[Job]:
+    loaded = sweep(text)
+    return [job for point in loaded.points for job in loaded.jobs(point, cluster)]
+
+
+README_SWEEPS = {
+    "grid": (
+        9,
+        r"""
+sweep:
+  base_values:
+    backend.megatron.num_layers: 20
+    backend.megatron.hidden_size: 896
+    job.name: "experiment_\\${backend.megatron.lr}_\\${backend.megatron.global_batch_size}"
+  grids:
+    - backend.megatron.lr: [1e-4, 5e-4, 1e-3]
+      backend.megatron.global_batch_size: [64, 128, 256]
+""",
+    ),
+    "groups": (
+        14,
+        r"""
+sweep:
+  type: list
+  defaults:
+    job.name: "tuning_\\${backend.megatron.lr}_\\${backend.megatron.global_batch_size}_\\${stage}"
+  groups:
+    - type: product
+      groups:
+        - params: {backend.megatron.lr: [1e-4, 5e-4, 1e-3]}
+        - params: {backend.megatron.global_batch_size: [64, 128]}
+      defaults: {stage: small_batch, backend.megatron.train_iters: 5000}
+    - type: product
+      groups:
+        - params: {backend.megatron.lr: [5e-4, 1e-3, 2e-3]}
+        - params: {backend.megatron.global_batch_size: [256, 512]}
+      defaults: {stage: large_batch, backend.megatron.train_iters: 5000}
+    - configs:
+        - {stage: production, backend.megatron.lr: 5e-4, backend.megatron.global_batch_size: 256}
+        - {stage: production, backend.megatron.lr: 1e-3, backend.megatron.global_batch_size: 128}
+""",
+    ),
+    "filter": (
+        18,
+        r"""
+sweep:
+  defaults:
+    job.name: "experiment_\\${backend.megatron.lr}_\\${backend.megatron.global_batch_size}"
+  type: 'product'
+  groups:
+    - backend.megatron.lr: [1e-4, 5e-4, 1e-3, 2e-3]
+    - backend.megatron.global_batch_size: [64, 128, 256, 512, 1024]
+  filter: "\\${oc.eval:'not (\\${backend.megatron.lr} > 1e-3 and \\${backend.megatron.global_batch_size} > 256)'}"
+""",
+    ),
+    "nested": (
+        19,
+        r"""
+sweep:
+  type: list
+  groups:
+    - type: product
+      groups:
+        - params: {backend.megatron.lr: [1e-4, 5e-4, 1e-3, 2e-3]}
+        - params: {backend.megatron.global_batch_size: [64, 128]}
+      defaults: {stage: small_batch}
+      filter: "\\${oc.eval:'\\${backend.megatron.lr} <= 1e-3'}"
+    - type: product
+      groups:
+        - params: {backend.megatron.lr: [5e-4, 1e-3, 2e-3, 5e-3]}
+        - params: {backend.megatron.global_batch_size: [256, 512, 1024]}
+      defaults: {stage: large_batch}
+    - configs:
+        - {stage: production, backend.megatron.lr: 5e-4, backend.megatron.global_batch_size: 256}
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", README_SWEEPS)
+def test_sweeps_of_the_readme(name: str, cluster: ClusterProfile) -> None:
+    count, text = README_SWEEPS[name]
+    jobs = all_jobs(text, cluster)
+    assert len(jobs) == count
+    assert len({job.name for job in jobs}) == len({job.run_dir for job in jobs}) == count
+
+
+STAGES = r"""
+sweep:
+  type: list
+  groups:
+    - params:
+        backend.megatron.lr: [2.5e-4, 5e-4, 1e-3]
+        backend.megatron.global_batch_size: [64, 128, 256]
+      defaults: {stage: stable, backend.megatron.train_iters: 18000}
+    - params:
+        backend.megatron.lr: [2.5e-4, 5e-4, 1e-3]
+        backend.megatron.global_batch_size: [64, 128, 256]
+      defaults:
+        stage: decay6B
+        backend.megatron.train_iters: 36000
+        backend.megatron.load: "\\${sibling.stable.output_dir}/checkpoints"
+      job.start_conditions:
+        - class_name: FileExistsCondition
+          path: "\\${sibling.stable.output_dir}/checkpoints/done.txt"
+      job.cancel_conditions:
+        - class_name: SlurmStateCondition
+          job_name: "\\${sibling.stable.name}"
+          state: FAILED
+"""
+
+
+def test_stages_of_the_readme(cluster: ClusterProfile) -> None:
+    loaded = sweep(STAGES)
+    assert [(item.name, item.parent, item.waits) for item in loaded.tree] == [
+        ("stable", None, "parent"),
+        ("decay6B", "stable", "condition"),
+    ]
+    assert len(loaded.points) == 9
+    stable, decay = loaded.jobs(loaded.points[4], cluster)
+    assert (stable.params["lr"], stable.params["global_batch_size"]) == (5e-4, 128)
+    assert (decay.params["lr"], decay.params["global_batch_size"]) == (5e-4, 128)
+    assert stable.run_dir == "/runs/study/exp_0.0005_128"
+    assert decay.run_dir == "/runs/study/exp_0.0005_128/decay6B"
+    assert (decay.parent_dir, decay.iteration) == (stable.run_dir, 18000)
+    finished = Condition("finished", path=stable.stage_dir)
+    assert decay.start == Condition(
+        "any", parts=(finished, Condition("file", path=f"{stable.run_dir}/checkpoints/done.txt"))
+    )
+    assert decay.cancel == Condition(
+        "all", parts=(Condition("ended", path=stable.stage_dir), Condition("not", parts=(finished,)))
+    )
+
+
+COOLDOWNS = r"""
+sweep:
+  type: product
+  groups:
+    - params: {backend.megatron.lr: [1e-3, 2e-3]}
+    - type: list
+      configs:
+        - stage: stable
+        - type: list
+          defaults:
+            backend.megatron.aux.start: "\\${oc.eval:'int(\\${backend.megatron.aux.tokens}*0.8/128/64)//100*100'}"
+            backend.megatron.train_iters: "\\${oc.cdivi:\\${backend.megatron.aux.tokens},\\${oc.muli:128,64}}"
+            backend.megatron.load: "\\${sibling.stable.job.base_output_dir}/checkpoints"
+            job.start_condition:
+              class_name: FileExistsCondition
+              path: "\\${backend.megatron.load}/\\${oc.pad_iter:\\${backend.megatron.aux.start}}/metadata.json"
+          configs:
+            - {stage: decay4M, backend.megatron.aux.tokens: 4_000_000}
+            - {stage: decay8M, backend.megatron.aux.tokens: 8_000_000}
+        - stage: export
+          backend.class_name: MegatronBridgeBackend
+          backend.tokenizer: gpt2
+          aux.last: "\\${sibling.decay8M.backend.megatron.train_iters}"
+          backend.megatron_path: "\\${sibling.decay8M.job.base_output_dir}/\\${oc.pad_iter:\\${aux.last}}"
+          job.start_condition:
+            class_name: FileExistsCondition
+            path: "\\${sibling.decay8M.job.base_output_dir}/latest_checkpointed_iteration.txt"
+        - stage: score
+          backend.class_name: OELLMEvalBackend
+          backend.tasks: [a, b]
+          backend.limit: 4
+          job.start_condition:
+            class_name: FileExistsCondition
+            path: "\\${sibling.decay8M.job.base_output_dir}/hf/iter_0000977/model.safetensors"
+"""
+
+
+def test_cooldowns_wait_for_the_checkpoint_that_their_path_names(cluster: ClusterProfile) -> None:
+    loaded = sweep(COOLDOWNS)
+    assert [(item.name, item.kind, item.parent, item.branch, item.waits) for item in loaded.tree] == [
+        ("stable", "train", None, "stable", "parent"),
+        ("decay4M", "train", "stable", "decay4M", "checkpoint"),
+        ("decay8M", "train", "stable", "decay8M", "checkpoint"),
+        ("export", "convert", "decay8M", "decay8M", "checkpoint"),
+        ("score", "evaluate", "export", "decay8M", "parent"),
+    ]
+    assert [point.name for point in loaded.points] == ["exp_0.001_64", "exp_0.002_64"]
+    _, _, decay, export, score = loaded.jobs(loaded.points[1], cluster)
+    assert decay.params["train_iters"] == 977
+    assert (decay.iteration, decay.depends_on[0].until) == (700, "checkpoint")
+    assert (export.iteration, export.run_dir, export.params["tokenizer"]) == (977, decay.run_dir, "gpt2")
+    assert (score.iteration, score.params["tasks"], score.params["limit"]) == (977, ["a", "b"], 4)
+    assert {job.swept for job in (decay, export, score)} == {("lr",)}
+
+
+def test_slurm_and_environment(cluster: ClusterProfile) -> None:
+    loaded = sweep("sweep: {}\n")
+    (job,) = loaded.jobs(loaded.points[0], cluster)
+    assert (job.slurm.nodes, job.slurm.gpus_per_node, job.slurm.time) == (2, 4, 26 * 3600)
+    assert (job.slurm.account, job.slurm.options[-1:]) == ("abc", ["--hint=nomultithread"])
+    assert job.env == {"NCCL_DEBUG": "INFO"}
+    assert "save" not in job.params
+    assert any("SPECIAL" in problem.message for problem in loaded.warnings())
+
+
+EVENTS = r"""
+sweep: {}
+"""
+EVENTS_JOB = r"""
+  log_events:
+    - {name: done, pattern: "[after training is done]", action: {class_name: FinishAction, reason: ok}}
+    - name: node
+      pattern: 'failed on node ([^:\s]+): Communication (\w+)'
+      pattern_type: regex
+      extract_groups: {node: 1}
+      match_once: false
+      action: {class_name: AppendToFileAction, path: "/x/bad nodes", content: "{node}"}
+    - name: idle
+      pattern_type: inactivity
+      inactivity_polls: 5
+      inactivity_timeout_s: 200
+      action: {class_name: CancelAction}
+  state_events:
+    - name: failed
+      transition: [RUNNING, FAILED]
+      condition: {class_name: MaxAttemptsCondition, max_attempts: 3}
+      action: {class_name: RestartAction}
+  finish_condition:
+    class_name: AndCondition
+    conditions:
+      - {class_name: AlwaysTrueCondition}
+      - class_name: NotCondition
+        condition: {class_name: FileContentCondition, path: /a, pattern: "x+", mode: contains}
+      - {class_name: GlobExistsCondition, pattern: "/b/*.pt", min_matches: 2}
+      - {class_name: CommandCondition, command: [test, -e, "a b"]}
+"""
+
+
+def test_events_and_conditions(cluster: ClusterProfile) -> None:
+    loaded = sweep(EVENTS, BASE.replace('"out/${.name}"\n', '"out/${.name}"' + EVENTS_JOB))
+    (job,) = loaded.jobs(loaded.points[0], cluster)
+    done, node, idle, failed = job.events
+    assert (done.do, done.limit) == ("finish", 1)
+    assert re.search(done.pattern, "x [after training is done] y")
+    match = re.search(node.pattern, "failed on node n7: Communication connection")
+    assert match is not None
+    assert match["node"] == "n7"
+    assert (node.do, node.limit) == ("run", None)
+    assert "'/x/bad nodes'" in node.command
+    assert '"${am_match_node:-}"' in node.command
+    assert (idle.on, idle.after, idle.do) == ("idle", 300.0, "cancel")
+    assert (failed.pattern, failed.do, failed.limit) == ("^FAILED", "restart", 3)
+    assert job.finish is not None
+    assert [part.kind for part in job.finish.parts] == ["not", "command", "command"]
+    assert job.finish.parts[0].parts[0] == Condition("log", path="/a", pattern=r"x\+")
+    assert "-ge 2" in job.finish.parts[1].command
+    assert job.finish.parts[2].command == "test -e 'a b'"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sweep: {type: list, groups: [{configs: [{stage: a, job.x: '${sibling.b.job.name}'}]}]}", "b"),
+        (
+            r"""
+sweep:
+  type: list
+  groups:
+    - configs:
+        - {stage: a, job.x: "\\${sibling.b.job.name}"}
+        - {stage: b, job.x: "\\${sibling.a.job.name}"}
+""",
+            "stages wait for each other: a → b → a",
+        ),
+        (
+            r"""
+sweep:
+  type: list
+  groups:
+    - configs: [{stage: stable}, {stage: decay, job.x: "\\${sibling.stabel.job.name}"}]
+""",
+            "did you mean 'stable'",
+        ),
+        ("sweep: {type: list, groups: [{configs: [{backend: titan}]}]}", "airflow-megatron import oellm"),
+        ("sweep: {filter: false}", "the sweep has no points"),
+        ("sweep: {filter: '\\${oc.eval:1+1}'}", "filter gives 2, not true or false"),
+        (
+            "sweep: {base_values: {job.start_condition: {class_name: FileExist}}}",
+            "there is no condition 'FileExist'",
+        ),
+        ("sweep: {base_values: {backend.class_name: TitanBackend}}", "torchtitan"),
+        ("sweep: {base_values: {slurm.sbatch.nodes: many}}", "not a whole number"),
+        ('sweep: {base_values: {backend.megatron.lr: "\\\\${oc.env:NOT_SET_ANYWHERE}"}}', "study.yaml:"),
+        ("sweep: {}\ndefaults: [base]\n", "Hydra defaults list"),
+    ],
+)
+def test_mistakes_are_refused(text: str, message: str, cluster: ClusterProfile) -> None:
+    with pytest.raises(SpecError) as error:
+        all_jobs(text, cluster)
+    assert message in str(error.value)
+    assert re.match(r"study\.yaml:\d+", str(error.value))
+
+
+def test_names_that_repeat_get_the_index() -> None:
+    loaded = sweep("sweep: {type: list, groups: [{params: {backend.megatron.seq_length: [1, 2, 3]}}]}")
+    assert [point.name for point in loaded.points] == ["exp_0.001_64_0", "exp_0.001_64_1", "exp_0.001_64_2"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"stages": {}, "sweep": {}, "slurm": {}, "point": "x"},
+        {"sweep": [], "job": {}},
+        {"lr": [1, 2], "template": "x"},
+        [],
+    ],
+)
+def test_other_documents_are_not_recognised(data: Any) -> None:
+    document = load_yaml_text("a: 1", "x.yaml")
+    document.data = data
+    assert not oellm.recognises(document)
+
+
+def test_ten_thousand_points_are_quick(cluster: ClusterProfile) -> None:
+    numbers = ", ".join(str(number) for number in range(1, 101))
+    groups = f"[{{backend.megatron.lr: [{numbers}]}}, {{backend.megatron.global_batch_size: [{numbers}]}}]"
+    begin = time.perf_counter()
+    loaded = sweep(f"sweep: {{type: product, groups: {groups}}}")
+    assert len(loaded.points) == 10_000
+    assert time.perf_counter() - begin < 10
+
+
+def test_folder_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sweep(STAGES).points
+    assert list(tmp_path.iterdir()) == []

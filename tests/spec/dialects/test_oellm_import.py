@@ -1,0 +1,167 @@
+"""Composing a Hydra configuration of oellm-autoexp and writing it as a native spec."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.oellm_import import MissingHydraError, import_oellm, spec_text
+from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.spec.yaml_document import load_yaml_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_megatron.spec.jobs import Job
+
+FILES = {
+    "study.yaml": r"""
+defaults:
+  - backend: megatron
+  - slurm: base
+  - job: default
+  - _self_
+stage: ""
+sweep:
+  type: product
+  groups:
+    - type: list
+      configs:
+        - {backend.megatron.lr: 1e-3, slurm.sbatch.nodes: 1}
+        - {backend.megatron.lr: 5e-5, slurm.sbatch.nodes: 4, backend.env.EXTRA: "yes"}
+    - type: list
+      configs:
+        - {stage: stable, backend.megatron.train_iters: 1000}
+        - stage: decay
+          backend.megatron.train_iters: 800
+          backend.megatron.load: "\\${sibling.stable.job.base_output_dir}/checkpoints"
+          job.start_condition:
+            class_name: FileExistsCondition
+            path: "\\${sibling.stable.job.base_output_dir}/checkpoints/\\${oc.pad_iter:600}/metadata.json"
+        - stage: export
+          backend: megatron_bridge
+          backend.tokenizer: gpt2
+          backend.extra: "\\${sibling.decay.job.base_output_dir}/current.yaml"
+          backend.megatron_path: "\\${sibling.decay.job.base_output_dir}/iter_0000800"
+          job.start_condition:
+            class_name: AndCondition
+            conditions:
+              - class_name: FileExistsCondition
+                path: "\\${sibling.decay.job.base_output_dir}/checkpoints/iter_0000800/.metadata"
+              - class_name: ShellCommandCondition
+                command: "test -d \\${sibling.stable.job.base_output_dir}/{{braces}}"
+""",
+    "backend/megatron.yaml": r"""
+class_name: MegatronBackend
+env: {HF_HOME: /hf}
+megatron:
+  num_layers: 2
+  lr: 1e-4
+  micro_batch_size: 8
+  global_batch_size: ${oc.eval:${slurm.sbatch.nodes}*${slurm.sbatch.gpus_per_node}*${.micro_batch_size}}
+  norm_epsilon: 1e-5
+  split: "99,1,0"
+  data_path: ["1e-4"]
+  save: ${job.base_output_dir}/checkpoints
+  wandb_save_dir: ${job.base_output_dir}/wandb
+  unused: 0.5
+""",
+    "backend/megatron/base_defaults.yaml": "unused: 0.5\nlr: 7\n",
+    "backend/megatron_bridge.yaml": "class_name: MegatronBridgeBackend\nenv: {}\n",
+    "slurm/base.yaml": 'sbatch: {nodes: 1, gpus_per_node: 2, time: "06:00:00"}\nenv: {}\n',
+    "job/default.yaml": r"""
+name: "exp_${oc.select:backend.megatron.lr,x}_${stage}"
+base_output_dir: ${oc.env:OUT,"./output"}/${.name}
+log_events:
+  - {name: oom, pattern: "out of memory", action: {class_name: CancelAction}}
+""",
+}
+
+
+@pytest.fixture
+def config_dir(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def cluster() -> ClusterProfile:
+    return load_cluster("local").model_copy(update={"run_root": "/runs"})
+
+
+def test_missing_hydra_is_said(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hydra", None)
+    with pytest.raises(MissingHydraError, match=r"pip install 'airflow-megatron\[hydra\]'"):
+        import_oellm(config_dir, "study")
+
+
+def test_text_is_read_back_as_it_was() -> None:
+    data = {
+        "a": ["1e-4", "on", "06:00:00", "", "null", "x: y", "# z", "{{ b }}", "two\nlines\n", "1_0", "- d"],
+        "b": [1e-5, 1.0, 1e20, 5, True, None, float("inf")],
+        "sweep": {"configs": [{"label": "1.5", "lr": 1e-3}]},
+    }
+    text = spec_text(data)
+    assert load_yaml_text(text, "x.yaml").data == data
+    assert '- {label: "1.5", lr: 0.001}' in text
+
+
+@pytest.fixture
+def jobs(config_dir: Path, cluster: ClusterProfile) -> dict[str, Job]:
+    pytest.importorskip("hydra")
+    text = import_oellm(config_dir, "study", ["++backend.megatron.num_layers=3"], environment={})
+    sweep = load_sweep_text(text, "study.yaml")
+    made = [job for point in sweep.points for job in sweep.jobs(point, cluster)]
+    return {job.name: job for job in made}
+
+
+def test_jobs_of_the_native_spec(jobs: dict[str, Job]) -> None:
+    assert list(jobs) == [
+        f"study.{point}.{stage}"
+        for point in ("exp_0.001", "exp_5e-05")
+        for stage in ("stable", "decay", "decay.export")
+    ]
+
+
+def test_values_of_the_native_spec(jobs: dict[str, Job]) -> None:
+    stable, decay, export = list(jobs.values())[3:]
+    assert (stable.slurm.nodes, stable.slurm.gpus_per_node, stable.slurm.time) == (4, 2, 21600)
+    arguments = {name: stable.params[name] for name in stable.explicit_arguments}
+    assert arguments["num_layers"] == 3
+    assert arguments["norm_epsilon"] == 1e-5
+    assert arguments["split"] == "99,1,0"
+    assert arguments["data_path"] == ["1e-4"]
+    assert arguments["wandb_save_dir"] == f"{stable.run_dir}/wandb"
+    assert "unused" not in arguments
+    assert (stable.params["lr"], stable.params["global_batch_size"]) == (5e-5, 64)
+    assert stable.env == {"HF_HOME": "/hf", "EXTRA": "yes"}
+    assert next(iter(jobs.values())).env == {"HF_HOME": "/hf", "EXTRA": ""}
+    assert (decay.iteration, decay.parent_dir, decay.params["train_iters"]) == (600, stable.run_dir, 800)
+    assert (export.kind, export.iteration, export.params["tokenizer"]) == ("convert", 800, "gpt2")
+    assert export.start is not None
+    checkpoint, command = export.start.parts
+    assert (checkpoint.path, checkpoint.iteration) == (decay.checkpoint_dir, 800)
+    assert command.command == f"test -d {stable.run_dir}/{{{{braces}}}}"
+    assert [event.do for event in stable.events] == ["cancel"]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("nope", [], "Hydra cannot compose it"),
+        ("study", ["backend=nope"], "Could not find 'backend/nope'"),
+        ("study", ["backend.megatron.lr=${backend.megatron.nope}"], "nope"),
+    ],
+)
+def test_mistakes_are_refused(config_dir: Path, name: str, overrides: list[str], message: str) -> None:
+    pytest.importorskip("hydra")
+    with pytest.raises(SpecError) as error:
+        import_oellm(config_dir, name, overrides)
+    assert message in str(error.value)
