@@ -89,29 +89,26 @@ class StageTasks:
             )
             wait = self._wait(instance)
         submit >> watch
-        if instance.parent is None:
-            self.source >> submit
-        elif wait is None:
-            self.watches[instance.parent] >> submit
+        if wait is None:
+            (self.watches[instance.parent] if instance.parent else self.source) >> submit
         else:
-            for stage in dict.fromkeys((instance.parent, *instance.after)):
-                self.submits[stage] >> wait
+            before: list[BaseOperator] = [self.submits[stage] for stage in _awaited(instance)]
+            for task in before or [self.source]:
+                task >> wait
             wait >> submit
         self.submits[instance.name], self.watches[instance.name] = submit, watch
         return watch
 
     def _wait(self, instance: StageInstance) -> BaseOperator | None:
-        if instance.waits == "parent" or instance.parent is None:
-            return None
         if instance.waits == "condition":
             return StartConditionSensor(
                 task_id="await_start",
                 job=self._job(instance.name),
-                producers={
-                    stage: self._handle(self.submits[stage]) for stage in (instance.parent, *instance.after)
-                },
+                producers={stage: self._handle(self.submits[stage]) for stage in _awaited(instance)},
                 poll_interval=self.sweep.settings.poll_interval,
             )
+        if instance.waits == "parent" or instance.parent is None:
+            return None
         pull = f"ti.xcom_pull(task_ids='{self.source.task_id}', key='{{}}')"
         own, parent = pull.format(instance.name), pull.format(instance.parent)
         producer: dict[str, Any] = {
@@ -149,6 +146,11 @@ class StageTasks:
             parent, _, own = name.rpartition(".")
             self._groups[name] = TaskGroup(group_id=own, parent_group=self._group(parent) if parent else None)
         return self._groups[name]
+
+
+def _awaited(instance: StageInstance) -> list[str]:
+    """Return the stages that must have been submitted before one can wait for something of theirs."""
+    return list(dict.fromkeys(stage for stage in (instance.parent, *instance.after) if stage))
 
 
 def _clusters(sweep: Sweep) -> list[str]:

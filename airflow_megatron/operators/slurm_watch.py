@@ -156,6 +156,11 @@ class SlurmWatchOperator(BaseOperator):
 
     def submit_started(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Submit the next attempt when the start condition holds again."""
+        if event["status"] == "finished":
+            verdict = job_attempts(Job.from_json(self.job), self.log).record_finished(  # type: ignore[arg-type]
+                "its finish condition holds"
+            )
+            return {"job": self.job["name"], **verdict.to_json()}  # type: ignore[index]
         if event["status"] != "holds":
             raise AirflowFailException(f"the start condition {event['status']}: {event['reason']}")
         carry = event["carry"]
@@ -173,6 +178,7 @@ class SlurmWatchOperator(BaseOperator):
                     ssh_conn_id=attempts.cluster.ssh_conn_id,
                     commands=dataclasses.asdict(attempts.commands),
                     condition=job.start.to_json(),
+                    finish=job.finish.to_json() if job.finish else None,
                     check_interval=job.check_interval or 0.0,
                     poll_interval=self.poll_interval,
                     carry={"number": number, "exclude": list(exclude), "history": history},

@@ -69,12 +69,10 @@ def next_attempt(state: StageState, *, rerun: bool, digest: str) -> NextAttempt:
     latest = state.latest_attempt
     verdict = state.verdict or {}
     judged = bool(verdict) and verdict.get("attempt") == latest
-    if latest == 0:
-        return NextAttempt(1)
     same = verdict.get("digest") == digest
     if judged and verdict.get("outcome") == Outcome.FINISHED and same and not rerun:
         return NextAttempt(latest, finished=True)
-    if judged:
+    if judged or latest == 0:
         return NextAttempt(latest + 1)
     if rerun and state.job_id is not None:
         return NextAttempt(latest + 1, replaces=latest)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_megatron.operators.slurm_submit import job_attempts
 from airflow_megatron.planning.attempts import slurm_commands
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
@@ -70,6 +71,7 @@ class StartConditionSensor(BaseSensorOperator):
                 ssh_conn_id=cluster.ssh_conn_id,
                 commands=dataclasses.asdict(slurm_commands(cluster)),
                 condition=job.start.to_json(),
+                finish=job.finish.to_json() if job.finish and job.start_every_attempt else None,
                 attempts=attempts,
                 check_interval=job.check_interval or 0.0,
                 poll_interval=self.poll_interval,
@@ -80,6 +82,10 @@ class StartConditionSensor(BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
         """Return when the condition holds, or fail with the reason why it will not."""
+        if event["status"] == "finished":
+            attempts = job_attempts(Job.from_json(self.job), self.log)  # type: ignore[arg-type]
+            attempts.record_finished("its finish condition holds already")
+            return
         if event["status"] != "holds":
             raise AirflowFailException(f"the start condition {event['status']}: {event['reason']}")
         self.log.info("the start condition holds")

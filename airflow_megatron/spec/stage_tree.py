@@ -221,7 +221,7 @@ def _unknown_stages(
     problems: list[Problem] = []
     for word, condition in (("start", section.start), ("cancel", section.cancel), ("finish", section.finish)):
         for other in condition_stages(condition) if condition else ():
-            if other not in spec.stages and other.split("_")[0] not in spec.stages:
+            if _section_of(other, spec) is None:
                 mend = did_you_mean(other, spec.stages) or f"stages: {', '.join(spec.stages)}"
                 place = ("stages", stage, word)
                 problems.append(document.problem(place, f"{word} names {other!r}, which is no stage", mend))
@@ -273,7 +273,15 @@ def _read_stages(stage: str, spec: SweepSpecSection, document: YamlDocument) -> 
         read = attribute_names(section, "stages")
     except ExpressionError as error:
         raise SpecError(document.problem(("stages", stage), str(error))) from error
-    return [other for other in spec.stages if other in read and other != stage]
+    start = spec.stages[stage].start
+    named = {_section_of(name, spec) for name in (condition_stages(start) if start else ())}
+    return [other for other in spec.stages if (other in read or other in named) and other != stage]
+
+
+def _section_of(name: str, spec: SweepSpecSection) -> str | None:
+    """Return the stage that an instance's name belongs to: ``cooldown_100M.convert`` is of ``convert``."""
+    own = name.rsplit(".", 1)[-1]
+    return next((stage for stage in spec.stages if own == stage or own.startswith(f"{stage}_")), None)
 
 
 def _check_unique(tree: Sequence[StageInstance], document: YamlDocument) -> None:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class ConditionTrigger(BaseTrigger):
     """Wait until a condition holds.
 
-    Yields one event: ``{"status": "holds"}``, ``{"status": "missed", "reason": …}`` when it cannot hold any more, or
-    ``{"status": "timeout", "reason": …}``; each with ``carry``.
+    Yields one event: ``{"status": "holds"}``, ``{"status": "finished"}`` when the finish condition holds already,
+    ``{"status": "missed", "reason": …}`` when it cannot hold any more, or ``{"status": "timeout", "reason": …}``; each
+    with ``carry``.
 
     :param ssh_conn_id: connection to the login node
     :param commands: keyword arguments of :class:`airflow_megatron.slurm.profile.SlurmCommands`
@@ -31,6 +32,7 @@ class ConditionTrigger(BaseTrigger):
     :param check_interval: seconds between two runs of a command
     :param poll_interval: seconds between two looks at the cluster
     :param deadline: Unix time after which to stop waiting, or None
+    :param finish: condition that makes waiting needless: what is waited for is done already
     :param carry: handed back in the event
     """
 
@@ -44,6 +46,7 @@ class ConditionTrigger(BaseTrigger):
         check_interval: float = 0.0,
         poll_interval: float = 15.0,
         deadline: float | None = None,
+        finish: Mapping[str, Any] | None = None,
         carry: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -54,6 +57,7 @@ class ConditionTrigger(BaseTrigger):
         self.check_interval = check_interval
         self.poll_interval = poll_interval
         self.deadline = deadline
+        self.finish = dict(finish) if finish else None
         self.carry = dict(carry or {})
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -68,22 +72,28 @@ class ConditionTrigger(BaseTrigger):
                 "check_interval": self.check_interval,
                 "poll_interval": self.poll_interval,
                 "deadline": self.deadline,
+                "finish": self.finish,
                 "carry": self.carry,
             },
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at every tick of the cluster's poller; one that does not answer is waited for."""
-        watch = ConditionWatch(Condition.from_json(self.condition), self.attempts, self.check_interval)
+        watch = self._watched(self.condition)
+        # a condition without parts asks nothing and does not hold
+        done = self._watched(self.finish or Condition("any").to_json())
         poller = shared_poller(self.ssh_conn_id, self.commands, self.poll_interval)
         said = ""
-        async with followed(poller, watch) as follower:
+        async with followed(poller, watch) as follower, followed(poller, done) as finish:
             while True:
-                truth = await follower.look()
+                truth, finished = await follower.look(), await finish.look()
                 text = watch.missing()
                 if text != said:
                     self.log.info("%s", text)
                     said = text
+                if self.finish and finished is Truth.YES:
+                    yield TriggerEvent({"status": "finished", "reason": done.missing(), "carry": self.carry})
+                    return
                 if truth is not Truth.NO:
                     status = "holds" if truth is Truth.YES else "missed"
                     yield TriggerEvent({"status": status, "reason": text, "carry": self.carry})
@@ -91,6 +101,9 @@ class ConditionTrigger(BaseTrigger):
                 if self.deadline is not None and time.time() > self.deadline:
                     yield TriggerEvent({"status": "timeout", "reason": text, "carry": self.carry})
                     return
+
+    def _watched(self, condition: Mapping[str, Any]) -> ConditionWatch:
+        return ConditionWatch(Condition.from_json(condition), self.attempts, self.check_interval)
 
 
 class ConditionFollower:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_megatron.spec.dialects import autoexperiment, oellm
+
 if TYPE_CHECKING:
     from airflow_megatron.spec.sweep import Sweep
     from airflow_megatron.spec.yaml_document import YamlDocument
@@ -14,4 +16,8 @@ def dialect_sweep(document: YamlDocument) -> Sweep | None:
 
     :raises SpecError: when the document is of a known language, and wrong
     """
+    if autoexperiment.recognises(document):
+        return autoexperiment.load(document)
+    if oellm.recognises(document):
+        return oellm.load(document)
     return None

@@ -1,0 +1,239 @@
+"""AutoExperiment files as sweeps: the tool's jobs, sorted into points and a stage tree.
+
+A file is used unchanged. ``template: builtin`` instead of a script template's path makes Megatron jobs of this
+project of it (:mod:`airflow_megatron.spec.dialects.autoexperiment_builtin`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.dialects.autoexperiment_builtin import builtin_jobs, builtin_tree
+from airflow_megatron.spec.dialects.autoexperiment_expansion import MANDATORY, expand_document
+from airflow_megatron.spec.dialects.autoexperiment_grammar import document_axes, place_of
+from airflow_megatron.spec.dialects.autoexperiment_jobs import BUILTIN, ScriptTemplates, script_job
+from airflow_megatron.spec.dialects.autoexperiment_points import Outline, points_of
+from airflow_megatron.spec.dialects.autoexperiment_warnings import document_warnings
+from airflow_megatron.spec.dialects.autoexperiment_yaml import load_autoexperiment_yaml
+from airflow_megatron.spec.errors import Problem, SpecError
+from airflow_megatron.spec.stage_tree import StageInstance
+from airflow_megatron.spec.sweep import Point, Sweep, SweepSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.dialects.autoexperiment_expansion import ExpandedJob, Expansion
+    from airflow_megatron.spec.dialects.autoexperiment_grammar import Axis
+    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
+
+_MARKS = frozenset({*MANDATORY, "template"})
+_OTHER_LANGUAGES = frozenset({"stages", "sweep", "job", "backend"})
+
+
+def recognises(document: YamlDocument) -> bool:
+    """Tell whether a document is an AutoExperiment file: it has a job's fields, and no other language's sections."""
+    data = document.data
+    if not isinstance(data, dict) or _OTHER_LANGUAGES & {str(key) for key in data}:
+        return False
+    return len({path[-1] for path in document.positions if path} & _MARKS) >= 3
+
+
+def load(document: YamlDocument) -> AutoExperimentSweep:
+    """Return the sweep that an AutoExperiment file describes.
+
+    :param document: the file, its text included
+    :raises SpecError: when it is wrong
+    """
+    own, warnings = load_autoexperiment_yaml(document.text, document.file, os.environ)
+    return AutoExperimentSweep(own, warnings)
+
+
+class AutoExperimentSweep(Sweep):
+    """The sweep of one file. Loading reads the document and finds the stages; jobs are expanded on first use.
+
+    :param document: as :func:`load_autoexperiment_yaml` reads it
+    :param reading_warnings: what was odd when it was read
+    """
+
+    def __init__(self, document: YamlDocument, reading_warnings: Sequence[Problem] = ()) -> None:
+        self.axes: list[Axis] = document_axes(document)
+        self.outline = Outline(document.data, self.axes)
+        self.reading_warnings = tuple(reading_warnings)
+        self.templates = ScriptTemplates(Path(document.file).parent)
+        self.builtin = _is_builtin(self.axes)
+        super().__init__(
+            re.sub(r"[^A-Za-z0-9_-]+|^[^A-Za-z0-9]+", "_", Path(document.file).stem).lstrip("_-")[:100]
+            or "sweep",
+            document,
+            SweepSettings(description="Read from an AutoExperiment file.", tags=("autoexperiment",)),
+            builtin_tree(self.outline) if self.builtin else _script_tree(self.outline),
+        )
+
+    @functools.cached_property
+    def expansion(self) -> Expansion:
+        """The jobs as AutoExperiment expands them, in its order.
+
+        :raises SpecError: when the file is wrong
+        """
+        return expand_document(self.document, self.axes)
+
+    @functools.cached_property
+    def _jobs_of_points(self) -> Mapping[str, tuple[Point, Mapping[str, ExpandedJob]]]:
+        return {point.name: (point, stages) for point, stages in points_of(self.outline, self.expansion.jobs)}
+
+    @functools.cached_property
+    def _run_dirs_are_own(self) -> bool:
+        """Whether the file's RUN_DIR keeps all jobs of one stage apart."""
+        seen: set[tuple[str, str]] = set()
+        for _, stages in self._jobs_of_points.values():
+            for stage, job in stages.items():
+                place = (str(job.params.get("RUN_DIR", "")), stage)
+                if not place[0] or place in seen:
+                    return False
+                seen.add(place)
+        return True
+
+    def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
+        """Return the jobs of one point, parents first.
+
+        :raises SpecError: when a template or a job's field is wrong
+        """
+        stages = self._jobs_of_points[point.name][1]
+        sweep_dir = f"{cluster.run_root.rstrip('/')}/{self.name}"
+        params = {stage: job.params for stage, job in stages.items()}
+        if self.builtin:
+            return builtin_jobs(
+                params,
+                self.outline,
+                self.tree,
+                sweep=self.name,
+                point=point,
+                cluster=cluster,
+                document=self.document,
+            )
+        made: dict[str, Job] = {}
+        for stage in self.outline.stages:
+            if stage.name not in params:
+                continue
+            own = params[stage.name]
+            run_dir = f"{sweep_dir}/{point.name}"
+            if self._run_dirs_are_own:
+                given = str(own["RUN_DIR"]).rstrip("/")
+                run_dir = given if given.startswith("/") else f"{sweep_dir}/{given}"
+            try:
+                made[stage.name] = script_job(
+                    own,
+                    stage,
+                    sweep=self.name,
+                    point=point.name,
+                    swept=point.swept,
+                    cluster=cluster.name,
+                    sweep_dir=sweep_dir,
+                    run_dir=run_dir,
+                    parent=made.get(stage.parent or ""),
+                    templates=self.templates,
+                )
+            except SpecError:
+                raise
+            except ValueError as error:
+                key = str(error).split(" ", 1)[0]
+                raise SpecError(
+                    self.document.problem(place_of(self.document, key), f"{own['name']}: {error}")
+                ) from error
+        return list(made.values())
+
+    def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
+        """Return nothing: every job of such a file belongs to one point."""
+        return []
+
+    def names_of(self, point: Point) -> Mapping[str, Any]:
+        """Return the values that all jobs of a point have in common."""
+        stages = [job.params for job in self._jobs_of_points[point.name][1].values()]
+        first = stages[0]
+        common = {
+            key: value
+            for key, value in first.items()
+            if all(key in other and other[key] == value for other in stages)
+        }
+        return {**common, **point.values}
+
+    def place_of(self, stage: str, name: str) -> KeyPath:
+        """Return where the file gives a key."""
+        return place_of(self.document, name)
+
+    def missing_templates(self) -> list[Problem]:
+        """Return the script templates that do not exist; jobs that need them cannot be submitted."""
+        if self.builtin:
+            return []
+        counts: dict[str, int] = {}
+        for job in self.expansion.jobs:
+            template = str(job.params.get("template", ""))
+            counts[template] = counts.get(template, 0) + 1
+        problems = []
+        for template, count in counts.items():
+            if not template:
+                message = f"{count:,} jobs have no template, so there is no script to submit"
+            elif self.templates.text(template) is None:
+                path = self.templates.path(template)
+                message = f"{count:,} jobs need the script template {path}, which does not exist"
+            else:
+                continue
+            places = [path for path in self.document.positions if path and path[-1] == "template"]
+            place = next((path for path in places if _value_at(self.document.data, path) == template), ())
+            problems.append(
+                self.document.problem(
+                    place, message, f"put it there, or set template: {BUILTIN} for this project's own scripts"
+                )
+            )
+        return problems
+
+    def warnings(self) -> list[Problem]:
+        """Return what the tool accepts in silence and is probably not meant, missing templates included."""
+        return [
+            *self.reading_warnings,
+            *document_warnings(self.document, self.expansion),
+            *self.missing_templates(),
+        ]
+
+    def _points(self) -> Iterator[Point]:
+        for point, _ in self._jobs_of_points.values():
+            yield point
+
+
+def _is_builtin(axes: Sequence[Axis]) -> bool:
+    """Tell whether the document's last word on ``template`` is ``builtin``."""
+    for axis in reversed(axes):
+        said = {flat["template"] for flat in axis.flats if "template" in flat}
+        if said:
+            return said == {BUILTIN}
+    return False
+
+
+def _script_tree(outline: Outline) -> tuple[StageInstance, ...]:
+    return tuple(
+        StageInstance(
+            stage.name,
+            stage.name,
+            "command",
+            "point",
+            stage.parent,
+            None,
+            waits="condition" if stage.waits else "parent",
+        )
+        for stage in outline.stages
+    )
+
+
+def _value_at(data: Any, path: KeyPath) -> Any:
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data

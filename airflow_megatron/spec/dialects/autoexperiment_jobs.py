@@ -1,0 +1,218 @@
+"""Jobs of AutoExperiment files: their own script templates, start conditions and ends.
+
+The tool's loop (SLAMPAI/autoexperiment, ``autoexperiment/manager.py``, revision 3093b6b): a job is finished when its
+``output_file`` matches ``termination_str`` or ``termination_cmd`` prints 1; it is submitted when
+``start_condition_cmd`` prints 1, asked before every submission; it is submitted again until it is finished; a log that
+stands still means a frozen job.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.conditions import Condition, Event
+from airflow_megatron.spec.dialects.autoexperiment_expressions import (
+    RefusedExpressionError,
+    UnresolvedError,
+    analyse_format,
+    format_text,
+)
+from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.jobs import Dependency, Job
+from airflow_megatron.spec.schema import RestartSection, SlurmSection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.spec.dialects.autoexperiment_points import StageOutline
+
+RELEASE = "core_v0.16.1"
+DEFAULT_CHECK_INTERVAL_S = 900.0
+_SHORTEST_SILENCE_S = 1800.0
+_RESTART = RestartSection(rolled_over=None, failed=3, no_progress=0)
+BUILTIN = "builtin"
+
+
+class ScriptTemplates:
+    """The sbatch templates that a file names, each read once.
+
+    :param directory: of the file: where relative paths start
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._texts: dict[str, str | None] = {}
+
+    def path(self, template: str) -> Path:
+        """Return where a template is looked for."""
+        return self.directory / Path(template).expanduser()
+
+    def text(self, template: str) -> str | None:
+        """Return a template's text, None when there is no such file.
+
+        :raises SpecError: when it is there and cannot be read
+        """
+        if template not in self._texts:
+            try:
+                self._texts[template] = self.path(template).read_text(encoding="utf-8")
+            except (FileNotFoundError, NotADirectoryError):
+                self._texts[template] = None
+            except (OSError, UnicodeDecodeError, ValueError) as error:
+                raise SpecError(
+                    Problem(str(self.path(template)), 0, 0, f"cannot be read: {error}")
+                ) from error
+        return self._texts[template]
+
+    def script(self, template: str, params: Mapping[str, Any]) -> str | None:
+        """Return the script that a template makes of a job's values, None when there is no such file.
+
+        :raises SpecError: when it reads a key that the job does not have, or holds a lone brace
+        """
+        text = self.text(template)
+        if text is None:
+            return None
+        try:
+            return format_text(text, params)
+        except (UnresolvedError, RefusedExpressionError) as error:
+            raise SpecError(self._problem(template, text, params, error)) from error
+
+    def _problem(self, template: str, text: str, params: Mapping[str, Any], error: Exception) -> Problem:
+        file = str(self.path(template))
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                what = analyse_format(line)
+            except RefusedExpressionError as refused:
+                return Problem(file, number, 0, str(refused), refused.mend)
+            missing = next((name for name in what.names if name not in params), None)
+            if missing is not None:
+                mend = (
+                    did_you_mean(missing, params)
+                    or "give it a value; a brace meant for the shell is written twice"
+                )
+                return Problem(file, number, 0, f"no job has a key {missing!r}: {{{missing}}}", mend)
+            if what.error:
+                return Problem(
+                    file, number, 0, what.error, "a brace meant for the shell is written twice: ${{NAME}}"
+                )
+        return Problem(file, 0, 0, str(error), "a brace meant for the shell is written twice: ${{NAME}}")
+
+
+def script_job(
+    params: Mapping[str, Any],
+    stage: StageOutline,
+    *,
+    sweep: str,
+    point: str,
+    swept: tuple[str, ...],
+    cluster: str,
+    sweep_dir: str,
+    run_dir: str,
+    parent: Job | None,
+    templates: ScriptTemplates,
+) -> Job:
+    """Return a job that submits the file's own script.
+
+    A template that does not exist leaves ``script`` empty and its path in ``template``: such a job cannot be submitted.
+
+    :param params: the job's values
+    :param sweep_dir: directory that relative paths start from
+    :raises SpecError: when the template, a pattern or a number of the job is wrong
+    """
+    template = str(params.get("template", ""))
+    script = templates.script(template, params) if template else None
+    log = _below(sweep_dir, str(params["output_file"]))
+    interval = check_interval(params)
+    return Job(
+        name=str(params["name"]),
+        sweep=sweep,
+        point=point,
+        stage=stage.name,
+        kind="command",
+        cluster=cluster,
+        trainer="megatron_lm",
+        release=RELEASE,
+        branch=None,
+        params=dict(params),
+        explicit_arguments=(),
+        variables=tuple(params),
+        swept=tuple(key for key in swept if key in params),
+        depends_on=(Dependency(parent.name, parent.stage, "condition"),) if parent else (),
+        run_dir=run_dir,
+        parent_dir=parent.run_dir if parent else None,
+        command=_words(str(params["cmd"])),
+        slurm=SlurmSection(options=list(_options(str(params["cmd"])))),
+        restart=_RESTART,
+        template=None if script is not None else str(templates.path(template)) if template else None,
+        script=script,
+        log=log,
+        start=_answer(params, "start_condition_cmd"),
+        start_every_attempt=True,
+        finish=finish_condition(params, log),
+        events=(
+            Event(
+                "frozen", on="idle", do="restart", after=max(3 * interval, _SHORTEST_SILENCE_S), limit=None
+            ),
+        ),
+        check_interval=interval,
+    )
+
+
+def check_interval(params: Mapping[str, Any]) -> float:
+    """Return ``check_interval_secs``, 15 minutes when it is not given.
+
+    :raises ValueError: when it is not a positive number
+    """
+    value = params.get("check_interval_secs", DEFAULT_CHECK_INTERVAL_S)
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"check_interval_secs is {value!r}, not a number of seconds")
+    return seconds
+
+
+def finish_condition(params: Mapping[str, Any], log: str) -> Condition | None:
+    """Return what ends a job for good: ``termination_str`` in its log, or 1 from ``termination_cmd``.
+
+    :raises ValueError: when ``termination_str`` is no regular expression
+    """
+    parts: list[Condition] = []
+    pattern = str(params.get("termination_str") or "")
+    if pattern:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"termination_str {pattern!r} is not a regular expression: {error}") from error
+        parts.append(Condition("log", path=log, pattern=pattern))
+    answer = _answer(params, "termination_cmd")
+    if answer:
+        parts.append(answer)
+    return parts[0] if len(parts) == 1 else Condition("any", parts=tuple(parts)) if parts else None
+
+
+def _answer(params: Mapping[str, Any], key: str) -> Condition | None:
+    command = str(params.get(key) or "")
+    return Condition("command", command=command, prints="1") if command else None
+
+
+def _below(directory: str, path: str) -> str:
+    return path if path.startswith("/") else f"{directory}/{path}"
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command)) or (command,)
+    except ValueError:
+        return (command,)
+
+
+def _options(command: str) -> tuple[str, ...]:
+    """Return the options that ``cmd`` gives to sbatch before the script."""
+    words = _words(command)
+    if len(words) < 3 or words[0].rsplit("/", 1)[-1] != "sbatch":
+        return ()
+    return words[1:-1] if not words[-1].startswith("-") else words[1:]
