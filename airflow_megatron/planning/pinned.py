@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.planning.plan import Plan, job_digest, plan_sweep
 from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.errors import SpecError, did_you_mean
 from airflow_megatron.spec.expressions import ExpressionError, evaluate, is_template, resolve, template_names
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -90,6 +90,11 @@ def _holds(sweep: Sweep, point: Point, choice: str) -> bool:
     raw = sweep.names_of(point)
     try:
         given = {"sweep": sweep.name, "point": point.name}
+        for name in sorted(template_names(choice) - raw.keys() - given.keys()):
+            hint = did_you_mean(name, [*raw, *given])
+            raise ExpressionError(
+                f"{choice!r} uses {name!r}, which is not defined" + (f"; {hint}" if hint else "")
+            )
         return bool(evaluate(choice, {**given, **resolve(raw, given, template_names(choice))}))
     except ExpressionError as error:
         raise SpecError(sweep.document.problem(("point",), f"choosing points: {error}")) from error

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments import ArgumentError, argument_table
 from airflow_megatron.megatron.commands import CommandError, branch_arguments, job_command, required_outputs
+from airflow_megatron.planning.checks import check_jobs
+from airflow_megatron.planning.estimates import gpu_hours
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
@@ -34,12 +36,14 @@ class Plan:
     :param cluster: name of the cluster profile
     :param points: names of the points, in order
     :param jobs: all jobs; those that run once for the sweep come first
+    :param warnings: what the checks found allowed but probably not meant
     """
 
     sweep: str
     cluster: str
     points: tuple[str, ...]
     jobs: tuple[Job, ...]
+    warnings: tuple[Problem, ...] = field(default=(), compare=False)
 
     @property
     def digest(self) -> str:
@@ -70,7 +74,22 @@ class Plan:
             "digest": self.digest,
             "cluster": self.cluster,
             "points": len(self.points),
-            "jobs": [plan_row(job) for job in self.jobs],
+            "gpu_hours": gpu_hours(self.jobs).hours,
+            "warnings": [str(warning) for warning in self.warnings],
+            "jobs": [
+                {
+                    **plan_row(job),
+                    **{
+                        name: str(condition) if condition else None
+                        for name, condition in (
+                            ("start", job.start),
+                            ("cancel", job.cancel),
+                            ("finish", job.finish),
+                        )
+                    },
+                }
+                for job in self.jobs
+            ],
         }
 
 
@@ -93,6 +112,7 @@ def plan_row(job: Job) -> dict[str, Any]:
 def job_digest(job: Job) -> str:
     """Return a digest of what a job computes: its command and inputs, not the resources that it gets."""
     what = [job.command, job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
+    what += [job.script] if job.script else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
 
@@ -113,13 +133,13 @@ def plan_sweep(
     """
     cluster = cluster or load_cluster(sweep.settings.cluster)
     chosen = sweep.points if points is None else tuple(points)
-    jobs: dict[str, Job] = {}
-    for job in _with_commands(sweep, sweep.shared_jobs(cluster), cluster):
-        jobs[job.name] = job
+    jobs = _with_commands(sweep, sweep.shared_jobs(cluster), cluster)
+    shared = {job.name for job in jobs}
     for point in chosen:
         for job in plan_point(sweep, point, cluster):
-            jobs.setdefault(job.name, job)
-    return Plan(sweep.name, cluster.name, tuple(point.name for point in chosen), tuple(jobs.values()))
+            if job.point or job.name not in shared:
+                jobs.append(job)
+    return Plan(sweep.name, cluster.name, tuple(point.name for point in chosen), tuple(jobs))
 
 
 def check_document(sweep: Sweep) -> None:
@@ -132,25 +152,26 @@ def check_document(sweep: Sweep) -> None:
         raise SpecError(problems)
 
 
-def check_sweep(sweep: Sweep, cluster: ClusterProfile | None = None) -> Plan:
-    """Check everything that can be known before submission: arguments, names, expressions, scripts.
+def check_sweep(
+    sweep: Sweep, cluster: ClusterProfile | None = None, points: Sequence[Point] | None = None
+) -> Plan:
+    """Check everything that can be known before submission.
 
-    :return: the plan, when nothing is wrong
+    That is arguments, names, expressions and scripts of each job; checkpoints and schedules of jobs that build on each
+    other; and the cluster's limits.
+
+    :param points: some of the sweep's points; all when left out
+    :return: the plan with its warnings, when nothing is wrong
     :raises SpecError: with every problem found
     """
     check_document(sweep)
     cluster = cluster or load_cluster(sweep.settings.cluster)
-    plan = plan_sweep(sweep, cluster)
-    rendered: set[tuple[str, str | None]] = set()
-    for job in plan.jobs:
-        if (job.stage, job.template) not in rendered:
-            rendered.add((job.stage, job.template))
-            try:
-                job_script(job, cluster, 1)
-            except (JobScriptError, ValueError) as error:
-                place = sweep.place_of(job.stage, "template")
-                raise SpecError(sweep.document.problem(place, str(error))) from error
-    return plan
+    plan = plan_sweep(sweep, cluster, points)
+    _check_scripts(sweep, plan.jobs, cluster)
+    errors, warnings = check_jobs(sweep, plan.jobs, len(plan.points), cluster)
+    if errors:
+        raise SpecError(errors)
+    return dataclasses.replace(plan, warnings=tuple(sorted({*sweep.warnings(), *warnings})))
 
 
 def job_script(job: Job, cluster: ClusterProfile, number: int, exclude: Iterable[str] = ()) -> str:
@@ -158,6 +179,25 @@ def job_script(job: Job, cluster: ClusterProfile, number: int, exclude: Iterable
     return render_job_script(
         job, cluster, number, templates_dir(), branch_arguments=branch_arguments(job), exclude=exclude
     )
+
+
+def _check_scripts(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> None:
+    """Render the script of one job for each stage and template.
+
+    Other tools' files name templates that may only be on another machine: their sweeps warn about these, so that the
+    jobs can still be looked at; submitting one refuses it.
+    """
+    rendered: set[tuple[str, str | None]] = set()
+    for job in jobs:
+        kind = (job.stage, job.template)
+        if kind in rendered or (job.template and not isinstance(sweep, NativeSweep)):
+            continue
+        rendered.add(kind)
+        try:
+            job_script(job, cluster, 1)
+        except (JobScriptError, ValueError) as error:
+            place = sweep.place_of(job.stage, "template")
+            raise SpecError(sweep.document.problem(place, str(error))) from error
 
 
 def _with_commands(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> list[Job]:
@@ -196,7 +236,10 @@ def _unknown_arguments(sweep: NativeSweep) -> list[Problem]:
 def _unused_axes(sweep: NativeSweep) -> list[Problem]:
     """Report swept keys that nothing reads: neither Megatron arguments nor used in an expression."""
     spec = sweep.spec
-    table = argument_table(spec.release)
+    try:
+        table = argument_table(spec.release)
+    except ArgumentError:
+        return []  # _unknown_arguments tells
     used = template_names(spec.model_dump(exclude_none=True))
     problems = []
     for key in swept_keys(spec.sweep):

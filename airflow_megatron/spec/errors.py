@@ -29,8 +29,19 @@ class Problem:
 
     def __str__(self) -> str:
         """Render as ``file:line:column: message (mend)``, the form that editors jump to."""
-        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part)
-        return f"{place}: {self.message}" + (f" ({self.mend})" if self.mend else "")
+        return f"{self._place}: {self._text}"
+
+    def with_severity(self, severity: str) -> str:
+        """Render as ``file:line:column: warning: message (mend)``, as compilers do."""
+        return f"{self._place}: {severity}: {self._text}"
+
+    @property
+    def _place(self) -> str:
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part)
+
+    @property
+    def _text(self) -> str:
+        return self.message + (f" ({self.mend})" if self.mend else "")
 
 
 class SpecError(ValueError):

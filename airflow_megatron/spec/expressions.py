@@ -2,14 +2,14 @@
 
 A value that is one whole expression, ``"{{ nodes * gpus_per_node }}"``, keeps the type of its result; an expression
 inside text, ``"lr{{ lr }}"``, becomes text. Undefined names are errors, and so are reference cycles, shown as a chain.
+What expressions can call is in :mod:`airflow_megatron.spec.expression_functions`, what bounds them in
+:mod:`airflow_megatron.spec.sandbox`.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -18,67 +18,23 @@ import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_megatron.spec.errors import did_you_mean
-from airflow_megatron.spec.quantities import parse_duration, parse_quantity
+from airflow_megatron.spec.expression_functions import FUNCTIONS
+from airflow_megatron.spec.sandbox import SizeError, checked_template, checked_value, environment, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
+
+MAX_CHAIN = 100
+"""How many values may stand between a value and the last one that it depends on."""
 
 
 class ExpressionError(ValueError):
     """An expression that cannot be parsed or evaluated; the message says which and why."""
 
 
-def ceil_div(dividend: int, divisor: int) -> int:
-    """Return ``dividend / divisor`` rounded up to an integer."""
-    return -(-dividend // divisor)
-
-
-def round_up(value: int, multiple: int) -> int:
-    """Return the smallest multiple of ``multiple`` that is at least ``value``."""
-    return ceil_div(value, multiple) * multiple
-
-
-def iterations(tokens: int | str, seq_length: int, global_batch_size: int) -> int:
-    """Return the iterations that consume at least ``tokens`` tokens: tokens / (seq_length · global_batch_size)."""
-    return ceil_div(int(parse_quantity(tokens)), seq_length * global_batch_size)
-
-
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "ceil_div": ceil_div,
-    "duration": parse_duration,
-    "exp": math.exp,
-    "float": float,
-    "floor": math.floor,
-    "int": int,
-    "iterations": iterations,
-    "len": len,
-    "log": math.log,
-    "log2": math.log2,
-    "max": max,
-    "min": min,
-    "quantity": parse_quantity,
-    "round": round,
-    "round_up": round_up,
-    "sqrt": math.sqrt,
-    "str": str,
-    "sum": sum,
-}
-
-
 # without whitespace control ("{{-"), which only matters inside text
 _PLAIN_EXPRESSION = re.compile(r"\{\{(?![-+]).*(?<![-+])\}\}\Z", re.DOTALL).match
-
-
-@functools.cache
-def environment() -> jinja2.Environment:
-    """Return the sandboxed environment that every expression of a spec runs in."""
-    env = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, autoescape=False)
-    env.globals.clear()
-    env.globals.update(FUNCTIONS)
-    return env
 
 
 def script_environment(directory: Path) -> jinja2.Environment:
@@ -93,18 +49,25 @@ def script_environment(directory: Path) -> jinja2.Environment:
     )
 
 
-@dataclass(frozen=True)
 class Expression:
-    """A compiled template string.
+    """A template string, parsed; it is compiled when it is first evaluated, as many are only looked at.
 
     :param source: the text as written
-    :param names: the variables that it reads
-    :param evaluate: gives the value for a mapping of (at least) those variables
+    :param tree: what it was parsed to
     """
 
-    source: str
-    names: frozenset[str]
-    evaluate: Callable[[Mapping[str, Any]], Any]
+    def __init__(self, source: str, tree: jinja2.nodes.Template) -> None:
+        self.source = source
+        self.tree = tree
+        self.names = frozenset(jinja2.meta.find_undeclared_variables(tree))
+        """The variables that it reads."""
+
+    @functools.cached_property
+    def evaluate(self) -> Callable[[Mapping[str, Any]], Any]:
+        """Give the value for a mapping of (at least) the variables."""
+        if _is_one_expression(self.tree) and _PLAIN_EXPRESSION(self.source):
+            return _native(self.tree.body[0].nodes[0])  # type: ignore[attr-defined]
+        return _text(self.tree)
 
 
 def is_template(value: object) -> bool:
@@ -116,19 +79,18 @@ def is_template(value: object) -> bool:
 def compile_expression(source: str) -> Expression:
     """Compile a template string once; later calls with the same text are answered from memory.
 
-    :raises ExpressionError: on a syntax error
+    :raises ExpressionError: on a syntax error, or when it does more than an expression may
     """
-    env = environment()
     try:
-        tree = env.parse(source)
-        names = frozenset(jinja2.meta.find_undeclared_variables(tree))
-        if _is_one_expression(tree) and _PLAIN_EXPRESSION(source):
-            evaluate = _native(env, source[2:-2])
-        else:
-            evaluate = env.from_string(source).render
+        return Expression(source, checked_template(source))
     except jinja2.TemplateError as error:
-        raise ExpressionError(f"{source!r} is not a valid expression: {error.message}") from error
-    return Expression(source, names, evaluate)
+        raise ExpressionError(f"{_shown(source)} is not a valid expression: {error.message}") from error
+    except (RecursionError, ValueError) as error:
+        raise ExpressionError(f"{_shown(source)} is not a valid expression: {error}") from error
+
+
+def _shown(source: str) -> str:
+    return repr(source if len(source) <= 500 else source[:500] + "…")
 
 
 def _is_one_expression(tree: jinja2.nodes.Template) -> bool:
@@ -140,38 +102,62 @@ def _is_one_expression(tree: jinja2.nodes.Template) -> bool:
     )
 
 
-def _native(env: jinja2.Environment, source: str) -> Callable[[Mapping[str, Any]], Any]:
-    compiled = env.compile_expression(source, undefined_to_none=False)
+def _native(expression: jinja2.nodes.Expr) -> Callable[[Mapping[str, Any]], Any]:
+    """Compile an expression to a function that returns its value, not its text."""
+    env = environment()
+    target = jinja2.nodes.Name("result", "store", lineno=1)
+    tree = jinja2.nodes.Template([jinja2.nodes.Assign(target, expression, lineno=1)], lineno=1)
+    render = env.from_string(tree).root_render_func
 
     def evaluate(names: Mapping[str, Any]) -> Any:
-        value = compiled(names)
+        scope = env.scope(names)
+        for _ in render(scope):
+            pass
+        value = scope.vars["result"]
         if isinstance(value, jinja2.Undefined):
             value._fail_with_undefined_error()
-        return value
+        return checked_value(value)
 
     return evaluate
+
+
+def _text(tree: jinja2.nodes.Template) -> Callable[[Mapping[str, Any]], Any]:
+    env = environment()
+    render = env.from_string(tree).root_render_func
+    return lambda names: joined(render(env.scope(names)))
 
 
 def evaluate(source: str, names: Mapping[str, Any]) -> Any:
     """Evaluate one template string.
 
-    :raises ExpressionError: on a syntax error, an undefined name or a failing operation
+    :raises ExpressionError: on a syntax error, an undefined name, a failing operation or a result that is too large
     """
     expression = compile_expression(source)
-    unknown = sorted(expression.names - names.keys())
-    if unknown:
-        hint = did_you_mean(unknown[0], names)
-        raise ExpressionError(
-            f"{source!r} uses {unknown[0]!r}, which is not defined{'; ' + hint if hint else ''}"
-        )
+    if not expression.names <= names.keys():
+        unknown = sorted(expression.names - names.keys() - FUNCTIONS.keys())
+        if unknown:
+            hint = did_you_mean(unknown[0], [*names, *FUNCTIONS])
+            raise ExpressionError(
+                f"{_shown(source)} uses {unknown[0]!r}, which is not defined{'; ' + hint if hint else ''}"
+            )
     try:
         return expression.evaluate(names)
     except jinja2.UndefinedError as error:
-        raise ExpressionError(f"{source!r}: {error.message}") from error
+        raise ExpressionError(f"{_shown(source)}: {error.message}") from error
     except jinja2.TemplateError as error:
-        raise ExpressionError(f"{source!r}: {error}") from error
-    except (ArithmeticError, TypeError, ValueError, LookupError) as error:
-        raise ExpressionError(f"{source!r} fails: {type(error).__name__}: {error}") from error
+        raise ExpressionError(f"{_shown(source)}: {error}") from error
+    except SizeError as error:
+        raise ExpressionError(f"{_shown(source)}: {error}") from error
+    except _FAILURES as error:
+        raise ExpressionError(f"{_shown(source)} fails: {type(error).__name__}: {error}") from error
+
+
+_FAILURES = (
+    *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+    *(RecursionError, SyntaxError, MemoryError),
+)
+"""What operations on values of the wrong kind or size raise, those inside Jinja2's filters too; the last ones come from
+compiling an expression that is nested too deeply."""
 
 
 def evaluate_tree(value: Any, names: Mapping[str, Any]) -> Any:
@@ -185,34 +171,29 @@ def evaluate_tree(value: Any, names: Mapping[str, Any]) -> Any:
     return value
 
 
+def templates(value: Any) -> Iterator[str]:
+    """Yield the template strings inside ``value``."""
+    if isinstance(value, str):
+        if is_template(value):
+            yield value
+    elif isinstance(value, list | dict):
+        for item in value if isinstance(value, list) else value.values():
+            yield from templates(item)
+
+
 def template_names(value: Any) -> frozenset[str]:
     """Return the variables read by the template strings inside ``value``."""
-    if isinstance(value, str):
-        return compile_expression(value).names if is_template(value) else frozenset()
-    if isinstance(value, list):
-        return frozenset().union(*(template_names(item) for item in value))
-    if isinstance(value, dict):
-        return frozenset().union(*(template_names(item) for item in value.values()))
-    return frozenset()
+    return frozenset().union(*(compile_expression(source).names for source in templates(value)))
 
 
 def attribute_names(value: Any, variable: str) -> frozenset[str]:
     """Return the attributes of ``variable`` that the template strings inside ``value`` read (``stages.pretrain``)."""
-    if isinstance(value, str):
-        return _attributes(value, variable) if is_template(value) else frozenset()
-    if isinstance(value, list):
-        return frozenset().union(*(attribute_names(item, variable) for item in value))
-    if isinstance(value, dict):
-        return frozenset().union(*(attribute_names(item, variable) for item in value.values()))
-    return frozenset()
+    return frozenset().union(*(_attributes(source, variable) for source in templates(value)))
 
 
 @functools.lru_cache(maxsize=4096)
 def _attributes(source: str, variable: str) -> frozenset[str]:
-    try:
-        tree = environment().parse(source)
-    except jinja2.TemplateError as error:
-        raise ExpressionError(f"{source!r} is not a valid expression: {error.message}") from error
+    tree = compile_expression(source).tree
     names = {
         node.attr
         for node in tree.find_all(jinja2.nodes.Getattr)
@@ -243,22 +224,29 @@ def resolve(
     def visit(name: str) -> None:
         if name in done:
             return
+        value = raw[name]
+        if type(value) in _PLAIN or (type(value) is str and "{" not in value):
+            done[name] = scope[name] = value
+            return
         if name in chain:
             cycle = " → ".join([*chain[chain.index(name) :], name])
             raise ExpressionError(f"reference cycle: {cycle}")
-        value = raw[name]
+        if len(chain) >= MAX_CHAIN:
+            raise ExpressionError(f"{chain[0]}: more than {MAX_CHAIN} values in a chain of references")
         chain.append(name)
         for needed in sorted(template_names(value)):
             if needed in raw:
                 visit(needed)
         chain.pop()
         try:
-            done[name] = evaluate_tree(value, scope)
+            done[name] = scope[name] = evaluate_tree(value, scope)
         except ExpressionError as error:
             raise ExpressionError(f"{name}: {error}") from error
-        scope[name] = done[name]
 
     for name in raw if wanted is None else wanted:
         if name in raw:
             visit(name)
     return done
+
+
+_PLAIN = frozenset({int, float, bool, type(None)})

@@ -47,7 +47,7 @@ def _loaded(document: YamlDocument, name: str, place: KeyPath, chain: tuple[str,
         raise SpecError(document.problem(place, f"specs extend each other: {' → '.join((*chain, full))}"))
     try:
         text = document.read(name)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not UTF-8, a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else str(error)
         mend = "the path is relative to this file"
         raise SpecError(document.problem(place, f"{name!r} cannot be read: {reason}", mend)) from error

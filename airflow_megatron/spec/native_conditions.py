@@ -95,7 +95,7 @@ def each_checkpoint_conditions(
             evaluate_tree(section.from_iteration, scope.names), "from_iteration", least=0
         ),
         spacing=whole_iteration(evaluate_tree(section.spacing, scope.names), "spacing"),
-        last=int(last) if last else None,
+        last=whole_number(last, "train_iters") if last else None,
     )
     ended = Condition("ended", path=parent.stage_dir)
     start = Condition("any", parts=(fresh, ended))
@@ -124,7 +124,7 @@ def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> 
         on="log" if on == "log" else "state" if on == "state" else "idle",
         do=section.do,
         pattern="" if on == "idle" else checked_pattern(evaluate_tree(value, scope.names), on),
-        after=float(parse_duration(evaluate_tree(value, scope.names))) if on == "idle" else None,
+        after=float(duration_seconds(evaluate_tree(value, scope.names), "idle")) if on == "idle" else None,
         condition=resolved_condition(section.when, scope) if section.when else None,
         command="" if section.command is None else command_text(section.command, scope.names),
         message=str(evaluate_tree(section.message, scope.names)),
@@ -148,7 +148,7 @@ def checked_pattern(value: object, name: str) -> str:
     text = str(value)
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ExpressionError(f"{name}: {text!r} is not a regular expression: {error}") from error
     return text
 
@@ -161,6 +161,28 @@ def whole_iteration(value: object, name: str, least: int = 1) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ExpressionError(f"{name} is {value!r}, not an iteration (a whole number from {least})")
     return value
+
+
+def whole_number(value: object, name: str) -> int:
+    """Return an argument that counts iterations, as a command line reads it: ``1e3`` and ``"1000"`` as well.
+
+    :raises ExpressionError: when it is none
+    """
+    try:
+        return int(value)  # type: ignore[call-overload,no-any-return]  # the call says what it takes
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ExpressionError(f"{name} is {value!r}, not a whole number") from error
+
+
+def duration_seconds(value: Any, name: str) -> int:
+    """Return a duration in seconds.
+
+    :raises ExpressionError: when it is none
+    """
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ExpressionError(f"{name}: {error}") from error
 
 
 def _subjects(section: ConditionSection, scope: ConditionScope) -> Sequence[Job]:

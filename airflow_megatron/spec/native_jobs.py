@@ -6,60 +6,61 @@ import dataclasses
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from airflow_megatron.spec.errors import Problem, SpecError
 from airflow_megatron.spec.expressions import ExpressionError, evaluate_tree, resolve, template_names
 from airflow_megatron.spec.jobs import Dependency, Job
 from airflow_megatron.spec.native_conditions import (
     ConditionScope,
     checked_pattern,
+    duration_seconds,
     each_checkpoint_conditions,
     resolved_condition,
     resolved_event,
     whole_iteration,
+    whole_number,
 )
-from airflow_megatron.spec.quantities import parse_duration
-from airflow_megatron.spec.schema import EachCheckpointSection, SlurmSection, StageSection
+from airflow_megatron.spec.native_stages import RESOURCES
+from airflow_megatron.spec.schema import EachCheckpointSection, SlurmSection
 from airflow_megatron.spec.stage_tree import instances_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.native_stages import StageRecipe, StageRecipes
     from airflow_megatron.spec.native_sweep import NativeSweep
+    from airflow_megatron.spec.schema import StageSection
     from airflow_megatron.spec.stage_tree import StageInstance
     from airflow_megatron.spec.sweep import Point
-
-_KIND_PARAMS = {"convert": ("tokenizer",), "evaluate": ("tasks_dir", "tasks", "limit", "num_fewshot")}
-"""Params that a kind's own command reads."""
-_RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
 
 
 class JobBuilder:
     """Builds the jobs of one point, or of the whole sweep (``point`` None)."""
 
-    def __init__(self, sweep: NativeSweep, point: Point | None, cluster: ClusterProfile) -> None:
-        self.sweep, self.point, self.cluster = sweep, point, cluster
-        self.spec = sweep.spec
+    def __init__(
+        self, sweep: NativeSweep, point: Point | None, cluster: ClusterProfile, recipes: StageRecipes
+    ) -> None:
+        self.sweep, self.point, self.cluster, self.recipes = sweep, point, cluster, recipes
+        self.spec, self.tree = sweep.spec, recipes.tree
         self.sweep_dir = f"{cluster.run_root.rstrip('/')}/{sweep.name}"
         self.point_dir = f"{self.sweep_dir}/{point.name}" if point else self.sweep_dir
         self.made: dict[str, Job] = {}
         self.names: dict[str, Mapping[str, Any]] = {}
         self.shown: dict[str, dict[str, Any]] = {}
 
-    def build(self, tree: Sequence[StageInstance]) -> list[Job]:
+    def build(self) -> list[Job]:
         """Return the jobs, parents first.
 
         :raises SpecError: when an expression fails or run directories collide
         """
-        trains = [instance for instance in tree if instance.kind == "train"]
-        self.tree = tree
-        self.main_branch = next((instance.name for instance in trains if self._is_root(instance, tree)), None)
-        for instance in tree:
+        for instance in self.tree:
             with self._placed_errors(instance):
                 self.made[instance.name] = self._job(instance)
         self._check_branches()
         jobs: list[Job] = []
-        for instance in tree:
+        for instance in self.tree:
             with self._placed_errors(instance):
                 jobs.append(self._with_conditions(instance))
         return jobs
@@ -78,17 +79,12 @@ class JobBuilder:
                 )
             ) from error
 
-    @staticmethod
-    def _is_root(instance: StageInstance, tree: Sequence[StageInstance]) -> bool:
-        by_name = {other.name: other for other in tree}
-        parent = by_name.get(instance.parent or "")
-        return instance.scope == "point" and (parent is None or parent.branch is None)
-
     def _job(self, instance: StageInstance) -> Job:
-        section = self.spec.stages[instance.stage]
+        recipe = self.recipes.by_name[instance.name]
+        section = recipe.section
         parent = self.made.get(instance.parent or "")
         shared = instance.scope == "sweep"
-        raw = self._raw_values(instance, section)
+        raw = self._raw_values(instance, recipe)
         name = ".".join(
             part
             for part in (self.sweep.name, "" if shared or not self.point else self.point.name, instance.name)
@@ -102,16 +98,16 @@ class JobBuilder:
             "job_name": name,
             "python": self.cluster.python,
             "megatron_lm_dir": self.cluster.megatron_lm_dir,
-            "stages": self._visible_stages(instance),
+            "stages": {name: self._visible(self.made[other]) for name, other in recipe.visible.items()},
         }
         if parent:
             given["parent"] = _visible(parent)
         run_dir = self._run_dir(instance, section, raw, given)
         given["run_dir"] = run_dir
-        needs = self.sweep.needs[instance.stage]
-        own = {*section.params, *instance.values, *_RESOURCES, *_KIND_PARAMS.get(section.kind, ())}
         swept = () if shared or not self.point else self.point.swept
-        wanted = None if section.kind == "train" else [name for name in raw if name in {*needs, *own, *swept}]
+        wanted = None
+        if recipe.wanted is not None:
+            wanted = [name for name in raw if name in recipe.wanted or name in swept]
         resolved = resolve(raw, given, wanted)
         names = {**given, **resolved}
         self.names[instance.name] = names
@@ -127,8 +123,8 @@ class JobBuilder:
             release=self.spec.release,
             branch=instance.branch,
             params=resolved,
-            explicit_arguments=tuple({**self.spec.megatron, **section.megatron}),
-            variables=tuple({**dict.fromkeys(_RESOURCES), **self.spec.params, **section.params}),
+            explicit_arguments=recipe.explicit_arguments,
+            variables=recipe.variables,
             swept=swept,
             depends_on=depends_on,
             run_dir=run_dir,
@@ -136,46 +132,24 @@ class JobBuilder:
             iteration=self._iteration(instance, parent, start, resolved),
             command=tuple(str(evaluate_tree(word, names)) for word in section.command or ()),
             outputs=tuple(_under(run_dir, str(evaluate_tree(item, names))) for item in section.outputs),
-            slurm=self._slurm(section, names),
-            env={
-                key: str(evaluate_tree(value, names))
-                for key, value in {**self.spec.env, **section.env}.items()
-            },
-            restart=section.restart or self.spec.restart,
+            slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
+            env={key: str(evaluate_tree(value, names)) for key, value in recipe.env.items()},
+            restart=recipe.restart,
             template=section.template,
         )
-
-    def _visible_stages(self, instance: StageInstance) -> dict[str, Any]:
-        """Return what expressions may read of other stages, by instance, and by stage where one is meant."""
-        visible = {name: self._visible(job) for name, job in self.made.items()}
-        for stage in self.spec.stages:
-            meant = [item.name for item in instances_of(stage, instance, self.tree) if item.name in visible]
-            if stage not in visible and len(meant) == 1:
-                visible[stage] = visible[meant[0]]
-        return visible
 
     def _visible(self, job: Job) -> dict[str, Any]:
         if job.stage not in self.shown:
             self.shown[job.stage] = _visible(job)
         return self.shown[job.stage]
 
-    def _raw_values(self, instance: StageInstance, section: StageSection) -> dict[str, Any]:
-        point_values: Mapping[str, Any] = {}
-        if self.point and instance.scope == "point":
-            point_values = self.point.values
-        slurm = _merged_slurm(self.cluster.slurm, self.spec.slurm, section.slurm)
-        resources = {key: getattr(slurm, key) or 1 for key in _RESOURCES}
-        prefix = f"{instance.stage}."
-        return {
-            **resources,
-            **self.spec.params,
-            **self.spec.megatron,
-            **{key: value for key, value in point_values.items() if "." not in key},
-            **section.params,
-            **section.megatron,
-            **instance.values,
-            **{key[len(prefix) :]: value for key, value in point_values.items() if key.startswith(prefix)},
-        }
+    def _raw_values(self, instance: StageInstance, recipe: StageRecipe) -> dict[str, Any]:
+        if not self.point or instance.scope != "point":
+            return {**recipe.below, **recipe.above}
+        values, own = self.point.values, f"{instance.stage}."
+        plain = {key: value for key, value in values.items() if "." not in key}
+        stage = {key.removeprefix(own): value for key, value in values.items() if key.startswith(own)}
+        return {**recipe.below, **plain, **recipe.above, **stage}
 
     def _run_dir(
         self, instance: StageInstance, section: StageSection, raw: Mapping[str, Any], given: Mapping[str, Any]
@@ -192,7 +166,11 @@ class JobBuilder:
             if relative.startswith("/") or ".." in relative.split("/"):
                 raise ExpressionError(f"run_dir {relative!r} must stay inside the point's directory")
             return f"{self.point_dir}/{relative}".removesuffix("/.")
-        return self.point_dir if instance.name == self.main_branch else f"{self.point_dir}/{instance.name}"
+        return (
+            self.point_dir
+            if instance.name == self.recipes.main_branch
+            else f"{self.point_dir}/{instance.name}"
+        )
 
     def _start(
         self, instance: StageInstance, section: StageSection, parent: Job | None, names: Mapping[str, Any]
@@ -255,7 +233,7 @@ class JobBuilder:
             changes |= {"start": start, "finish": finish, "start_every_attempt": True}
         pauses = [item.every for item in (section.start, section.finish) if item and item.every is not None]
         if pauses:
-            changes["check_interval"] = float(parse_duration(evaluate_tree(pauses[0], names)))
+            changes["check_interval"] = float(duration_seconds(evaluate_tree(pauses[0], names), "every"))
         changes["events"] = tuple(
             resolved_event(event, index, own) for index, event in enumerate(section.events)
         )
@@ -269,25 +247,14 @@ class JobBuilder:
         if instance.kind == "train":
             return start
         if "iteration" in params:
-            return int(params["iteration"])
+            return whole_number(params["iteration"], "iteration")
         if start is not None:
             return start
         if parent is None:
             return None
-        return int(parent.params["train_iters"]) if "train_iters" in parent.params else parent.iteration
-
-    def _slurm(self, section: StageSection, names: Mapping[str, Any]) -> SlurmSection:
-        merged = _merged_slurm(self.cluster.slurm, self.spec.slurm, section.slurm)
-        data = {
-            key: evaluate_tree(value, names) for key, value in merged.model_dump(exclude_none=True).items()
-        }
-        for key in ("time", "signal_before"):
-            if key in data:
-                data[key] = parse_duration(data[key])
-        for key in _RESOURCES:
-            if key in data and (not isinstance(data[key], int) or isinstance(data[key], bool)):
-                raise ExpressionError(f"slurm.{key} is {data[key]!r}, not a whole number")
-        return SlurmSection.model_validate(data)
+        if "train_iters" not in parent.params:
+            return parent.iteration
+        return whole_number(parent.params["train_iters"], "train_iters")
 
     def _check_branches(self) -> None:
         owners: dict[str, str] = {}
@@ -329,12 +296,17 @@ def _under(directory: str, path: str) -> str:
     return path if path.startswith("/") else f"{directory}/{path}"
 
 
-def _merged_slurm(*sections: SlurmSection) -> SlurmSection:
-    data: dict[str, Any] = {}
-    for section in sections:
-        given = section.model_dump(exclude_none=True, exclude_unset=True)
-        options = [*data.get("options", []), *given.pop("options", [])]
-        data |= given
-        if options:
-            data["options"] = options
-    return SlurmSection.model_construct(**data)
+def _evaluated_slurm(recipe: StageRecipe, names: Mapping[str, Any]) -> SlurmSection:
+    data = {key: evaluate_tree(value, names) for key, value in recipe.slurm.items()}
+    for key in ("time", "signal_before"):
+        if key in data:
+            data[key] = duration_seconds(data[key], f"slurm.{key}")
+    for key in RESOURCES:
+        if key in data and (not isinstance(data[key], int) or isinstance(data[key], bool)):
+            raise ExpressionError(f"slurm.{key} is {data[key]!r}, not a whole number")
+    try:
+        return SlurmSection.model_validate(data)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in wrong["loc"])
+        raise ExpressionError(f"slurm.{name} is {wrong['input']!r}: {wrong['msg'].lower()}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_megatron.spec.errors import Problem, SpecError
 from airflow_megatron.spec.expressions import (
     ExpressionError,
+    compile_expression,
     evaluate,
     is_template,
     resolve,
     template_names,
 )
 from airflow_megatron.spec.native_jobs import JobBuilder
+from airflow_megatron.spec.native_stages import StageRecipes
 from airflow_megatron.spec.stage_tree import stage_tree
 from airflow_megatron.spec.sweep import Point, Sweep, SweepSettings
 from airflow_megatron.spec.sweep_grammar import expand_sweep
@@ -48,18 +49,28 @@ class NativeSweep(Sweep):
             poll_interval=spec.poll_interval,
             results=spec.results,
         )
+        _check_templates(document)
         super().__init__(
             spec.name or Path(document.file).stem, document, settings, stage_tree(spec, document)
         )
         self.spec = spec
+        self._given = {"sweep": self.name}
+        self._recipes: StageRecipes | None = None
 
     def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         """Return the jobs of one point, those of the whole sweep included, parents first."""
-        return list(JobBuilder(self, point, cluster).build(self.tree))
+        return JobBuilder(self, point, cluster, self._recipes_for(cluster)).build()
 
     def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
         """Return the jobs that run once for all points."""
-        return list(JobBuilder(self, None, cluster).build(self.shared_stages))
+        recipes = StageRecipes(self.spec, self.shared_stages, cluster)
+        return JobBuilder(self, None, cluster, recipes).build()
+
+    def _recipes_for(self, cluster: ClusterProfile) -> StageRecipes:
+        """Return what the points' jobs have in common; a plan asks for one cluster many times."""
+        if self._recipes is None or self._recipes.cluster is not cluster:
+            self._recipes = StageRecipes(self.spec, self.tree, cluster)
+        return self._recipes
 
     def names_of(self, point: Point) -> Mapping[str, Any]:
         """Return params, Megatron arguments and swept values."""
@@ -87,7 +98,7 @@ class NativeSweep(Sweep):
         problems: list[Problem] = []
         for number, combination in enumerate(expand_sweep(self.spec.sweep, self.document)):
             own = {key: value for key, value in combination.values.items() if "." not in key}
-            names = {**base, **own}
+            names = base | own
             try:
                 if not all(self._passes(condition, names) for condition in combination.filters):
                     continue
@@ -111,7 +122,7 @@ class NativeSweep(Sweep):
             seen.setdefault(name, number)
             if len(problems) >= 5:
                 break
-            yield Point(name, combination.values, tuple(key for key in own if key in combination.swept))
+            yield Point(name, combination.values, tuple(filter(combination.swept.__contains__, own)))
         if problems:
             raise SpecError(problems)
         if not seen:
@@ -126,26 +137,38 @@ class NativeSweep(Sweep):
         return bool(value)
 
     def _evaluate(self, source: Any, names: Mapping[str, Any]) -> Any:
-        given = {"sweep": self.name}
-        needed = resolve(names, given, template_names(source))
-        return evaluate(source, {**given, **needed}) if is_template(source) else source
-
-    @functools.cached_property
-    def needs(self) -> Mapping[str, frozenset[str]]:
-        """The variables that each stage's own keys read, those of its Megatron arguments apart."""
-        return {
-            name: template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm"}))
-            for name, section in self.spec.stages.items()
-        }
+        if not is_template(source):
+            return source
+        scope = resolve(names, self._given, template_names(source))
+        scope.setdefault("sweep", self.name)
+        return evaluate(source, scope)
 
     def expression_problem(self, error: ExpressionError, otherwise: KeyPath = ("sweep",)) -> Problem:
         """Point at the line of the value whose expression failed, or at ``otherwise`` when it is not found."""
         text = str(error)
         best = otherwise
-        for path in self.document.positions:
-            value: Any = self.document.data
-            for part in path:
-                value = value[part]
-            if is_template(value) and repr(value) in text:
+        for path, source in _placed_templates(self.document.data):
+            if repr(source) in text:
                 best = path
         return self.document.problem(best, text)
+
+
+def _placed_templates(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the template strings of a document with their places."""
+    if isinstance(value, list | dict):
+        for key, item in enumerate(value) if isinstance(value, list) else value.items():
+            yield from _placed_templates(item, (*path, key))
+    elif is_template(value):
+        yield path, value
+
+
+def _check_templates(document: YamlDocument) -> None:
+    """Refuse expressions that cannot be parsed, wherever they stand."""
+    problems: list[Problem] = []
+    for path, source in _placed_templates(document.data):
+        try:
+            compile_expression(source)
+        except ExpressionError as error:
+            problems.append(document.problem(path, str(error)))
+    if problems:
+        raise SpecError(problems)

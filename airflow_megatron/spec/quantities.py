@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 _SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
@@ -22,6 +23,8 @@ def parse_quantity(value: int | float | str) -> int:
         return value
     if isinstance(value, float):
         number = value
+    elif not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a quantity; write a number such as 100M or 2_000_000_000")
     else:
         match = _QUANTITY.match(value)
         if not match:
@@ -31,7 +34,7 @@ def parse_quantity(value: int | float | str) -> int:
         if digits.isdigit():
             return int(digits) * scale
         number = float(digits) * scale
-    if number != round(number):
+    if not math.isfinite(number) or number != round(number):
         raise ValueError(f"{value!r} is not a whole number")
     return round(number)
 
@@ -43,8 +46,10 @@ def parse_duration(value: int | float | str) -> int:
     """
     if isinstance(value, bool):
         raise ValueError(f"{value!r} is not a duration; write 30m, 6h or 06:00:00")
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and math.isfinite(value):
         return round(value)
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a duration; write 30m, 6h or 06:00:00")
     text = value.strip()
     clock = _CLOCK.match(text)
     if clock:

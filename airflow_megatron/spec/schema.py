@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.quantities import parse_duration
@@ -25,6 +33,14 @@ Duration: TypeAlias = Annotated[
     int | Expression,
     BeforeValidator(
         lambda value: value if isinstance(value, str) and "{{" in value else parse_duration(value)
+    ),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "description": "Seconds."},
+                {"type": "string", "pattern": r"\{\{|^\s*\d", "examples": ["30m", "6h", "1-12:00:00"]},
+            ]
+        }
     ),
 ]
 """Seconds; ``30m``, ``6h``, ``06:00:00`` and expressions are read too."""
@@ -256,7 +272,11 @@ class LimitsSection(Strict):
     max_jobs: int | None = Field(default=None, ge=1)
     """Jobs in the queue at the same time."""
     max_time: Duration | None = None
+    """Walltime of one attempt."""
     max_nodes: int | None = Field(default=None, ge=1)
+    """Nodes of one job."""
+    max_gpu_hours: float | None = Field(default=None, gt=0)
+    """GPU-hours of a whole sweep, counted as walltime × GPUs of all its jobs."""
 
 
 class ClusterSection(Strict):

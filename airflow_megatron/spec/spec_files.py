@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING
 from airflow_megatron.spec.dialects import dialect_sweep
 from airflow_megatron.spec.extension import extended
 from airflow_megatron.spec.native_sweep import NativeSweep
+from airflow_megatron.spec.overrides import overridden
 from airflow_megatron.spec.schema import SweepSpecSection, validate
 from airflow_megatron.spec.yaml_document import load_yaml_file, load_yaml_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from airflow_megatron.spec.sweep import Sweep
     from airflow_megatron.spec.yaml_document import YamlDocument
 
 
-def load_sweep(path: Path | str) -> Sweep:
+def load_sweep(path: Path | str, settings: Iterable[str] = ()) -> Sweep:
     """Load and check a sweep spec file.
 
+    :param settings: ``key=value`` each, for values of the file; see :mod:`airflow_megatron.spec.overrides`
     :raises SpecError: with every problem found
     """
-    return _sweep(load_yaml_file(path))
+    return _sweep(load_yaml_file(path), settings)
 
 
 def load_sweep_text(text: str, file: str, sources: Mapping[str, str] | None = None) -> Sweep:
@@ -38,8 +40,8 @@ def load_sweep_text(text: str, file: str, sources: Mapping[str, str] | None = No
     return _sweep(document)
 
 
-def _sweep(document: YamlDocument) -> Sweep:
-    document = extended(document)
+def _sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep:
+    document = overridden(extended(document), settings)
     return dialect_sweep(document) or NativeSweep(validate(SweepSpecSection, document), document)
 
 

@@ -20,8 +20,9 @@ across a product, later groups override earlier ones.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from airflow_megatron.spec.errors import Problem, SpecError
 
@@ -33,10 +34,13 @@ if TYPE_CHECKING:
 PARTS = ("groups", "params", "configs", "grids")
 WORDS = frozenset({*PARTS, "type", "base_values", "defaults", "filter", "list_composition"})
 
+MAX_COMBINATIONS: Final = 1_000_000
+"""Combinations of one sweep, before its filters."""
+
 Values: TypeAlias = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Combination:
     """One combination of swept values, before expressions are evaluated.
 
@@ -50,75 +54,113 @@ class Combination:
     swept: frozenset[str] = frozenset()
 
 
-def expand_sweep(block: Any, document: YamlDocument, path: KeyPath = ("sweep",)) -> list[Combination]:
+def expand_sweep(block: Any, document: YamlDocument, path: KeyPath = ("sweep",)) -> Iterator[Combination]:
     """Expand a ``sweep:`` block; ``None`` gives the one empty combination.
+
+    :raises SpecError: naming file, line and mend for every malformed group, or when there are too many combinations
+    """
+    if block is None:
+        return iter([Combination({})])
+    count = count_combinations(block, document, path)
+    if count > MAX_COMBINATIONS:
+        mend = "a sweep of this size cannot be run; take some axes out"
+        raise SpecError(
+            document.problem(path, f"{count} combinations; at most {MAX_COMBINATIONS} are allowed", mend)
+        )
+    return _expand_group(block, ())
+
+
+def count_combinations(block: Any, document: YamlDocument, path: KeyPath = ("sweep",)) -> int:
+    """Return how many combinations a group has before its filters, checking it without expanding it.
 
     :raises SpecError: naming file, line and mend for every malformed group
     """
-    if block is None:
-        return [Combination({})]
-    return list(_expand_group(block, document, path, ()))
+    _check_group(block, document, path)
+    counts: list[int] = []
+    for index, group in enumerate(block.get("groups") or ()):
+        counts.append(count_combinations(group, document, (*path, "groups", index)))
+    if "params" in block:
+        counts.append(_count_values(block["params"], document, (*path, "params")))
+    if "grids" in block:
+        counts.append(
+            sum(
+                _count_values(grid, document, (*path, "grids", index))
+                for index, grid in enumerate(_as_list(block["grids"]))
+            )
+        )
+    if "configs" in block:
+        counts.append(
+            sum(
+                _count_config(config, document, (*path, "configs", index))
+                for index, config in enumerate(block["configs"])
+            )
+        )
+    bare = _bare_values(block)
+    if bare:
+        counts.append(_count_values(bare, document, path))
+    return sum(counts) if block.get("type") == "list" else math.prod(counts)
 
 
 def swept_keys(block: Any) -> list[str]:
-    """Return every key that a ``sweep:`` block assigns, in document order, without expanding it."""
+    """Return every key that a ``sweep:`` block assigns, in document order, without expanding or checking it."""
     keys: dict[str, None] = {}
 
     def walk(node: Any) -> None:
         if not isinstance(node, dict):
             return
         for word in ("base_values", "defaults", "params"):
-            keys.update(dict.fromkeys(node.get(word) or ()))
-        for grid in node.get("grids") or ():
-            keys.update(dict.fromkeys(grid))
-        for config in node.get("configs") or ():
+            keys.update(dict.fromkeys(_mapping(node.get(word))))
+        for grid in _as_list(node.get("grids")):
+            keys.update(dict.fromkeys(_mapping(grid)))
+        for config in _as_list(node.get("configs")):
             if _is_group(config):
                 walk(config)
             else:
-                keys.update(dict.fromkeys(config))
-        for group in node.get("groups") or ():
+                keys.update(dict.fromkeys(_mapping(config)))
+        for group in _as_list(node.get("groups")):
             walk(group)
-        keys.update(dict.fromkeys(key for key in node if key not in WORDS))
+        keys.update(dict.fromkeys(_bare_values(node)))
 
     walk(block)
     return list(keys)
+
+
+def _mapping(value: Any) -> Values:
+    return value if isinstance(value, dict) else {}
 
 
 def _is_group(node: Any) -> bool:
     return isinstance(node, dict) and any(word in node for word in PARTS)
 
 
-def _expand_group(
-    node: Any, document: YamlDocument, path: KeyPath, composed: tuple[str, ...]
-) -> Iterator[Combination]:
-    _check_group(node, document, path)
+def _bare_values(node: Values) -> Values:
+    return {key: value for key, value in node.items() if key not in WORDS}
+
+
+def _expand_group(node: Values, composed: tuple[str, ...]) -> Iterator[Combination]:
     composed = (*composed, *(node.get("list_composition") or ()))
-    parts: list[list[Combination]] = []
-    for index, group in enumerate(node.get("groups") or ()):
-        parts.append(list(_expand_group(group, document, (*path, "groups", index), composed)))
+    parts: list[list[Combination]] = [
+        list(_expand_group(group, composed)) for group in node.get("groups") or ()
+    ]
     if "params" in node:
-        parts.append(_product_of_values(node["params"], document, (*path, "params")))
+        parts.append(_product_of_values(node["params"]))
     if "grids" in node:
-        grids = node["grids"] if isinstance(node["grids"], list) else [node["grids"]]
-        parts.append(
-            [
-                combination
-                for index, grid in enumerate(grids)
-                for combination in _product_of_values(grid, document, (*path, "grids", index))
-            ]
-        )
+        parts.append([item for grid in _as_list(node["grids"]) for item in _product_of_values(grid)])
     if "configs" in node:
-        parts.append(list(_expand_configs(node["configs"], document, (*path, "configs"), composed)))
-    bare = {key: value for key, value in node.items() if key not in WORDS}
+        parts.append(list(_expand_configs(node["configs"], composed)))
+    bare = _bare_values(node)
     if bare:
-        parts.append(_product_of_values(bare, document, path))
-    shared = {**(node.get("base_values") or {}), **(node.get("defaults") or {})}
-    filters = (node["filter"],) if "filter" in node else ()
+        parts.append(_product_of_values(bare))
     combined = (
         itertools.chain.from_iterable(parts)
         if node.get("type") == "list"
         else (_merge(choice, composed) for choice in itertools.product(*parts))
     )
+    shared = {**(node.get("base_values") or {}), **(node.get("defaults") or {})}
+    filters = (node["filter"],) if "filter" in node else ()
+    if not shared and not filters:
+        yield from combined
+        return
     for combination in combined:
         yield Combination(
             _merge_values([shared, combination.values], composed),
@@ -127,26 +169,36 @@ def _expand_group(
         )
 
 
-def _expand_configs(
-    configs: Sequence[Any], document: YamlDocument, path: KeyPath, composed: tuple[str, ...]
-) -> Iterator[Combination]:
-    for index, config in enumerate(configs):
+def _expand_configs(configs: Sequence[Any], composed: tuple[str, ...]) -> Iterator[Combination]:
+    for config in configs:
         if _is_group(config):
-            yield from _expand_group(config, document, (*path, index), composed)
-        elif isinstance(config, dict):
-            yield Combination(dict(config), swept=frozenset(config))
+            yield from _expand_group(config, composed)
         else:
-            raise SpecError(
-                document.problem((*path, index), "a config is a mapping of values", "write {lr: 1e-3, …}")
-            )
+            yield Combination(dict(config), swept=frozenset(config))
 
 
-def _product_of_values(values: Any, document: YamlDocument, path: KeyPath) -> list[Combination]:
+def _count_config(config: Any, document: YamlDocument, path: KeyPath) -> int:
+    if _is_group(config):
+        return count_combinations(config, document, path)
+    if not isinstance(config, dict):
+        raise SpecError(document.problem(path, "a config is a mapping of values", "write {lr: 1e-3, …}"))
+    return 1
+
+
+def _product_of_values(values: Values) -> list[Combination]:
+    keys = list(values)
+    swept = frozenset(keys)
+    return [
+        Combination(dict(zip(keys, choice, strict=True)), swept=swept)
+        for choice in itertools.product(*(_as_list(axis) for axis in values.values()))
+    ]
+
+
+def _count_values(values: Any, document: YamlDocument, path: KeyPath) -> int:
     if not isinstance(values, dict):
         raise SpecError(
             document.problem(path, "expected keys with lists of values", "write lr: [1e-3, 1e-4]")
         )
-    axes: list[list[Any]] = []
     for key, axis in values.items():
         if isinstance(axis, dict):
             known = ", ".join(sorted(WORDS))
@@ -161,12 +213,7 @@ def _product_of_values(values: Any, document: YamlDocument, path: KeyPath) -> li
                     (*path, key), f"{key!r} has no values, which makes no point", "give one or drop it"
                 )
             )
-        axes.append(axis if isinstance(axis, list) else [axis])
-    keys = list(values)
-    swept = frozenset(keys)
-    return [
-        Combination(dict(zip(keys, choice, strict=True)), swept=swept) for choice in itertools.product(*axes)
-    ]
+    return math.prod(len(_as_list(axis)) for axis in values.values())
 
 
 def _merge(choice: Sequence[Combination], composed: tuple[str, ...]) -> Combination:

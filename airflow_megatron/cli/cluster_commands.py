@@ -1,0 +1,44 @@
+"""``airflow-megatron cluster``: the local Slurm cluster."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from airflow_megatron.spec.project import local_dir, project_root
+
+app = typer.Typer(help="The local Slurm cluster: up, down, status.", no_args_is_help=True)
+
+
+@app.command()
+def up() -> None:
+    """Start the local Slurm cluster."""
+    raise typer.Exit(_local_cluster("up"))
+
+
+@app.command()
+def down(
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Delete its files too: accounting, logs, keys")
+    ] = False,
+) -> None:
+    """Stop the local Slurm cluster and all jobs on it."""
+    raise typer.Exit(_local_cluster("down", *(["--purge"] if purge else [])))
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object")] = False,
+) -> None:
+    """Say what of the local Slurm cluster runs; exit status 3 when not everything does."""
+    raise typer.Exit(_local_cluster("status", *(["--json"] if as_json else [])))
+
+
+def _local_cluster(*words: str) -> int:
+    script = project_root() / "docker" / "local_cluster"
+    return subprocess.run(
+        [sys.executable, str(script), *words, "--dir", str(local_dir() / "cluster")], check=False
+    ).returncode

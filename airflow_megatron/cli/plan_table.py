@@ -1,0 +1,130 @@
+"""Drawing a plan in a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+
+from airflow_megatron.cli.terminal import console
+from airflow_megatron.planning.estimates import gpu_hours
+from airflow_megatron.planning.overview import StageOverview, axes, shortened, swept_values, waits_for
+from airflow_megatron.results.sweep_jobs import format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.planning.plan import Plan
+
+_MOST_VALUES = 12
+_MOST_COLUMNS = 6
+_MOST_TEXT = 80
+
+
+def print_plan(plan: Plan, stages: Sequence[StageOverview], most_points: int) -> None:
+    """Print axes, stage tree, and for each stage what its jobs are at the first points."""
+    out = console()
+    out.print(f"{plan.sweep} on {plan.cluster}", style="bold")
+    found = axes(plan)
+    if found:
+        out.print(_axes_table(found))
+    out.print(_stage_table(stages))
+    if most_points:
+        out.print(_points_table(plan, found, most_points))
+        out.print(_jobs_table(stages, most_points))
+    total = gpu_hours(plan.jobs)
+    bound = f"at most {total} GPU-hours" if total.hours or total.unbounded else "no GPUs"
+    out.print(f"{bound} (walltime × GPUs, one attempt of each job)")
+    if total.unbounded:
+        out.print(f"? = {total.unbounded} jobs with GPUs that have no walltime")
+    out.print(f"{len(plan.points)} points, {len(plan.jobs)} jobs, digest {plan.digest}")
+
+
+def _axes_table(found: Mapping[str, Sequence[object]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("axis")
+    table.add_column("values", overflow="fold")
+    for name, values in found.items():
+        shown = ", ".join(format_value(value) for value in values[:_MOST_VALUES])
+        table.add_row(name, shown + (f", … ({len(values)} values)" if len(values) > _MOST_VALUES else ""))
+    return table
+
+
+def _stage_table(stages: Sequence[StageOverview]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("stage", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("jobs", justify="right")
+    table.add_column("starts after", overflow="fold")
+    table.add_column("GPU-hours", justify="right", no_wrap=True)
+    for stage, guide in zip(stages, _guides(stages), strict=True):
+        told = [stage.starts]
+        told += [f"cancelled by: {stage.cancel}"] if stage.cancel else []
+        told += [f"finished by: {stage.finish}"] if stage.finish else []
+        told += [f"on {event}" for event in stage.events]
+        kind = stage.instance.kind + (", once" if stage.instance.scope == "sweep" else "")
+        hours = stage.gpu_hours
+        table.add_row(
+            guide + stage.label,
+            kind,
+            str(len(stage.jobs)),
+            "\n".join(told),
+            str(hours) if hours.hours or hours.unbounded else "–",
+        )
+    return table
+
+
+def _guides(stages: Sequence[StageOverview]) -> list[str]:
+    """Return the lines that lead to each stage from its parent."""
+    last: dict[str | None, str] = {stage.instance.parent: stage.instance.name for stage in stages}
+    below: dict[str, str] = {}
+    guides = []
+    for stage in stages:
+        parent, name = stage.instance.parent, stage.instance.name
+        if parent is None:
+            guides.append("")
+            below[name] = ""
+        else:
+            is_last = last[parent] == name
+            guides.append(below[parent] + ("└─ " if is_last else "├─ "))
+            below[name] = below[parent] + ("   " if is_last else "│  ")
+    return guides
+
+
+def _points_table(plan: Plan, found: Mapping[str, Sequence[object]], most_points: int) -> Table:
+    """Return the values of the first points; axes with a single value are left out."""
+    varying = [name for name, values in found.items() if len(values) > 1]
+    values: dict[str, dict[str, object]] = {point: {} for point in plan.points[:most_points]}
+    counts = Counter(job.point for job in plan.jobs)
+    for job in plan.jobs:
+        if job.point in values:
+            values[job.point].update(swept_values(job))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("point", overflow="fold")
+    wide = len(varying) > _MOST_COLUMNS
+    for name in ["swept"] if wide else varying:
+        table.add_column(name, overflow="fold")
+    table.add_column("jobs", justify="right")
+    for point, own in values.items():
+        cells = [format_value(own.get(name)) for name in varying]
+        if wide:
+            cells = [" ".join(f"{name}={cell}" for name, cell in zip(varying, cells, strict=True))]
+        table.add_row(point, *cells, str(counts[point]))
+    if len(plan.points) > most_points:
+        table.add_row(f"… {len(plan.points) - most_points} more")
+    return table
+
+
+def _jobs_table(stages: Sequence[StageOverview], most_points: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("stage", "point", "waits for"):
+        table.add_column(heading, overflow="fold")
+    for stage in stages:
+        for job in stage.jobs[:most_points]:
+            table.add_row(job.stage, job.point or "(sweep)", shortened(waits_for(job), _MOST_TEXT))
+        more = len(stage.jobs) - most_points
+        if more > 0:
+            table.add_row(stage.instance.name, f"… {more} more")
+    return table

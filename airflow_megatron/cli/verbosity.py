@@ -1,0 +1,41 @@
+"""How much the command line says: flags over ``AIRFLOW_MEGATRON_LOG_LEVEL`` over warnings."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import typer
+
+VARIABLE = "AIRFLOW_MEGATRON_LOG_LEVEL"
+FLAGS = ("--quiet", "--verbose", "--debug")
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+log = logging.getLogger("airflow_megatron")
+
+
+def set_verbosity(*, quiet: bool, verbose: bool, debug: bool) -> None:
+    """Send this package's log to standard error, from the level that was asked for; of several flags the wordiest wins.
+
+    :raises typer.BadParameter: when the environment variable holds no level
+    """
+    named = os.environ.get(VARIABLE, "").strip().upper() or "WARNING"
+    if named not in LEVELS:
+        raise typer.BadParameter(f"{VARIABLE} is {named!r}; use one of {', '.join(LEVELS)}")
+    level = "DEBUG" if debug else "INFO" if verbose else "ERROR" if quiet else named
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_LowerCaseLevel())
+    log.handlers[:] = [handler]
+    log.setLevel(level)
+    log.propagate = False
+
+
+def says_warnings() -> bool:
+    """Tell whether warnings are wanted."""
+    return log.isEnabledFor(logging.WARNING)
+
+
+class _LowerCaseLevel(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {super().format(record)}"

@@ -1,0 +1,44 @@
+"""The checks before submission on the resolved jobs of a sweep."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from airflow_megatron.planning.checks_checkpoints import checkpoint_findings
+from airflow_megatron.planning.checks_limits import budget_problems, limit_findings
+from airflow_megatron.planning.checks_names import name_findings, template_findings
+from airflow_megatron.planning.checks_schedules import schedule_findings
+from airflow_megatron.planning.findings import told
+from airflow_megatron.planning.training_arguments import training_arguments
+from airflow_megatron.spec.native_sweep import NativeSweep
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.errors import Problem
+    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.sweep import Sweep
+
+
+def check_jobs(
+    sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile
+) -> tuple[list[Problem], list[Problem]]:
+    """Check the jobs of a plan against each other and against the cluster's limits.
+
+    :param jobs: with their commands
+    :param points: the number of points that they belong to
+    :return: errors and warnings
+    """
+    trainings = training_arguments(jobs, cluster)
+    findings = itertools.chain(
+        name_findings(jobs),
+        template_findings(jobs, refuse=isinstance(sweep, NativeSweep)),
+        checkpoint_findings(jobs, trainings),
+        schedule_findings(trainings),
+        limit_findings(jobs, cluster),
+    )
+    errors, warnings = told(findings, sweep)
+    of_all = budget_problems(sweep, jobs, points, cluster)
+    return errors + of_all[0], warnings + of_all[1]

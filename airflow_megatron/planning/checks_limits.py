@@ -1,0 +1,72 @@
+"""Checks before submission: a sweep within the limits of its cluster profile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.planning.estimates import count, gpu_hours, most_jobs_at_once
+from airflow_megatron.planning.findings import Finding
+from airflow_megatron.spec.quantities import parse_duration, slurm_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.errors import Problem
+    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.sweep import Sweep
+
+
+def limit_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
+    """Yield the jobs that ask for more nodes or time than the cluster gives."""
+    limits = cluster.limits
+    longest = None if limits.max_time is None else parse_duration(limits.max_time)
+    for job in jobs:
+        nodes = count(job.slurm.nodes, 1)
+        if limits.max_nodes is not None and nodes > limits.max_nodes:
+            yield Finding(
+                "nodes",
+                job,
+                ("slurm", "nodes"),
+                f"asks for {nodes} nodes; cluster {cluster.name} gives a job {limits.max_nodes}",
+                f"nodes of at most {limits.max_nodes}",
+            )
+        seconds = job.slurm.time
+        if longest is not None and isinstance(seconds, int) and seconds > longest:
+            yield Finding(
+                "time",
+                job,
+                ("slurm", "time"),
+                f"asks for {slurm_time(seconds)}; cluster {cluster.name} gives an attempt {slurm_time(longest)}",
+                f'time: "{slurm_time(longest)}"; a training that needs longer goes on in further attempts',
+            )
+
+
+def budget_problems(
+    sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile
+) -> tuple[list[Problem], list[Problem]]:
+    """Return errors and warnings about what the sweep takes as a whole."""
+    errors: list[Problem] = []
+    warnings: list[Problem] = []
+    limits = cluster.limits
+    if limits.max_gpu_hours is not None:
+        total = gpu_hours(jobs)
+        if total.hours > limits.max_gpu_hours:
+            message = (
+                f"the sweep can take {total.hours:,.0f} GPU-hours (walltime × GPUs of {len(jobs)} jobs);"
+                f" cluster {cluster.name} allows {limits.max_gpu_hours:,.0f}"
+            )
+            mend = "shorten slurm.time, run fewer points, or raise limits.max_gpu_hours in its profile"
+            errors.append(sweep.document.problem(("slurm", "time"), message, mend))
+        if total.unbounded:
+            message = f"{total.unbounded} jobs with GPUs have no walltime, so their GPU-hours are unknown"
+            warnings.append(sweep.document.problem(("slurm",), message, "add slurm: {time: 6h}"))
+    if limits.max_jobs is not None:
+        most = most_jobs_at_once(sweep.tree, points, sweep.settings)
+        if most > limits.max_jobs:
+            message = f"up to {most} jobs can be due at once; cluster {cluster.name} takes {limits.max_jobs}"
+            place = ("max_active_points",)
+            active = max(min(points, sweep.settings.max_active_points) * limits.max_jobs // most, 1)
+            mend = f"the others wait; max_active_points: {active} keeps points together"
+            warnings.append(sweep.document.problem(place, message, mend))
+    return errors, warnings

@@ -1,0 +1,115 @@
+"""What the jobs of a stage have in common at every point of a native sweep, worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.expressions import template_names, templates
+from airflow_megatron.spec.schema import RestartSection, SlurmSection, StageSection
+from airflow_megatron.spec.stage_tree import instances_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.schema import SweepSpecSection
+    from airflow_megatron.spec.stage_tree import StageInstance
+
+RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
+_KIND_PARAMS = {"convert": ("tokenizer",), "evaluate": ("tasks_dir", "tasks", "limit", "num_fewshot")}
+"""Params that a kind's own command reads."""
+
+
+@dataclass(frozen=True)
+class StageRecipe:
+    """What the jobs of one stage instance have in common at every point.
+
+    :param section: the stage in the spec
+    :param below: values that a point's own override
+    :param above: values that override a point's own
+    :param wanted: the names that the stage itself needs, those that the point varies apart; None for all
+    :param slurm: resources, expressions not yet evaluated
+    :param fixed_slurm: the resources, where they hold no expression
+    :param env: environment, expressions not yet evaluated
+    :param explicit_arguments: names in ``megatron:`` sections
+    :param variables: names in ``params:`` sections, and of resources
+    :param visible: name that expressions may use for an earlier stage → its instance
+    :param restart: the restart policy
+    """
+
+    section: StageSection
+    below: Mapping[str, Any]
+    above: Mapping[str, Any]
+    wanted: frozenset[str] | None
+    slurm: Mapping[str, Any]
+    fixed_slurm: SlurmSection | None
+    env: Mapping[str, Any]
+    explicit_arguments: tuple[str, ...]
+    variables: tuple[str, ...]
+    visible: Mapping[str, str]
+    restart: RestartSection
+
+
+class StageRecipes:
+    """The recipes of a stage tree on one cluster.
+
+    :param tree: stage instances, parents first
+    :param main_branch: the training instance that works in the point's own directory, or None
+    """
+
+    def __init__(
+        self, spec: SweepSpecSection, tree: Sequence[StageInstance], cluster: ClusterProfile
+    ) -> None:
+        self.spec, self.tree, self.cluster = spec, tree, cluster
+        self.by_name: dict[str, StageRecipe] = {
+            instance.name: self._recipe(instance, index) for index, instance in enumerate(tree)
+        }
+        self.main_branch = next(
+            (item.name for item in tree if item.kind == "train" and self._is_root(item)), None
+        )
+
+    def _recipe(self, instance: StageInstance, index: int) -> StageRecipe:
+        spec, section = self.spec, self.spec.stages[instance.stage]
+        slurm = _merged(self.cluster.slurm, spec.slurm, section.slurm)
+        fixed = None if any(templates(slurm)) else SlurmSection.model_validate(slurm)
+        needs = template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm"}))
+        own = {*section.params, *instance.values, *RESOURCES, *_KIND_PARAMS.get(section.kind, ())}
+        return StageRecipe(
+            section=section,
+            below={**{key: slurm.get(key) or 1 for key in RESOURCES}, **spec.params, **spec.megatron},
+            above={**section.params, **section.megatron, **instance.values},
+            wanted=None if section.kind == "train" else needs | own,
+            slurm=slurm,
+            fixed_slurm=fixed,
+            env={**spec.env, **section.env},
+            explicit_arguments=tuple({**spec.megatron, **section.megatron}),
+            variables=tuple({**dict.fromkeys(RESOURCES), **spec.params, **section.params}),
+            visible=self._visible(instance, self.tree[:index]),
+            restart=section.restart or spec.restart,
+        )
+
+    def _visible(self, instance: StageInstance, earlier: Sequence[StageInstance]) -> dict[str, str]:
+        """Return what other stages are called: by instance, and by stage where one is meant."""
+        names = {item.name: item.name for item in earlier}
+        for stage in self.spec.stages:
+            meant = [item.name for item in instances_of(stage, instance, self.tree) if item.name in names]
+            if stage not in names and len(meant) == 1:
+                names[stage] = names[meant[0]]
+        return names
+
+    def _is_root(self, instance: StageInstance) -> bool:
+        parent = next((item for item in self.tree if item.name == instance.parent), None)
+        return instance.scope == "point" and (parent is None or parent.branch is None)
+
+
+def _merged(*sections: SlurmSection) -> dict[str, Any]:
+    """Return the values of Slurm sections, later ones winning; ``options`` are collected."""
+    data: dict[str, Any] = {}
+    for section in sections:
+        given = section.model_dump(exclude_none=True, exclude_unset=True)
+        options = [*data.get("options", []), *given.pop("options", [])]
+        data |= given
+        if options:
+            data["options"] = options
+    return data
