@@ -196,5 +196,3 @@ def main() -> None:
     except SpecError as error:
         print(error, file=sys.stderr)
         sys.exit(1)
-    except BrokenPipeError:
-        sys.exit(141)

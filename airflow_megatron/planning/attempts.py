@@ -79,6 +79,19 @@ def next_attempt(state: StageState, *, rerun: bool, digest: str) -> NextAttempt:
     return NextAttempt(latest)
 
 
+def attempt_after_giving_up(state: StageState) -> int | None:
+    """Return the number of the attempt to make when the wait for a job begins, None to wait for what there is.
+
+    A job whose newest attempt has a verdict other than finished was given up. Whoever clears the wait that reported it
+    (the red task in the web page) wants the job to run again, not to be told the same once more.
+
+    :param state: what the cluster has recorded
+    """
+    verdict = state.verdict or {}
+    judged = state.latest_attempt > 0 and verdict.get("attempt") == state.latest_attempt
+    return state.latest_attempt + 1 if judged and verdict.get("outcome") != Outcome.FINISHED else None
+
+
 class SubmissionRefusedError(RuntimeError):
     """sbatch will not have the job; the message is its own."""
 
@@ -165,13 +178,20 @@ class JobAttempts:
         if outcome.cancelled:
             self.log.info("cancelled job %s (attempt %d)", job_id, number)
 
-    def record_verdict(self, number: int, verdict: Mapping[str, Any], *, final: bool) -> None:
-        """Write the verdict on an attempt; with ``final``, it is the job's too."""
-        content = {**verdict, "attempt": number, "job": self.job.name, "digest": job_digest(self.job)}
+    def record_verdict(self, number: int, verdict: Mapping[str, Any]) -> None:
+        """Write the verdict on an attempt; there may be another attempt."""
         directory = attempt_of(self.job, number).directory
-        self._retried(write_record_script(f"{directory}/verdict.json", content), parse_written)
-        if final:
-            self._retried(write_verdict_script(self.job.stage_dir, content), parse_written)
+        script = write_record_script(f"{directory}/verdict.json", self._attributed(number, verdict))
+        self._retried(script, parse_written)
+
+    def record_end(self, number: int, verdict: Mapping[str, Any]) -> None:
+        """Write the verdict on the job, which its last attempt brought about."""
+        self._retried(
+            write_verdict_script(self.job.stage_dir, self._attributed(number, verdict)), parse_written
+        )
+
+    def _attributed(self, number: int, verdict: Mapping[str, Any]) -> dict[str, Any]:
+        return {**verdict, "attempt": number, "job": self.job.name, "digest": job_digest(self.job)}
 
     def _retried(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
         """Run a script that is safe to repeat until its answer arrives whole."""

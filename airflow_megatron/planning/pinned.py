@@ -12,7 +12,7 @@ from airflow_megatron.planning.plan import Plan, job_digest, plan_sweep
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.expressions import ExpressionError, evaluate, is_template, resolve, template_names
-from airflow_megatron.spec.sweep import Point, Sweep, load_sweep_text
+from airflow_megatron.spec.sweep import Point, Sweep, load_sweep_text, readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +84,7 @@ def point_digest(jobs: list[Job]) -> str:
 
 
 def _holds(sweep: Sweep, point: Point, choice: str) -> bool:
-    raw = {**sweep.spec.params, **sweep.spec.megatron, **point.values}
+    raw = {**sweep.spec.params, **sweep.spec.megatron, **readable(point.values)}
     try:
         given = {"sweep": sweep.name, "point": point.name}
         return bool(evaluate(choice, {**given, **resolve(raw, given, template_names(choice))}))

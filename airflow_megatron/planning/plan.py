@@ -20,6 +20,7 @@ from airflow_megatron.spec.sweep_grammar import swept_keys
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.jobs import Job
     from airflow_megatron.spec.sweep import Point, Sweep
     from airflow_megatron.spec.yaml_document import KeyPath
@@ -126,7 +127,11 @@ def check_document(sweep: Sweep) -> None:
 
     :raises SpecError: with every problem found
     """
-    problems = [*_unknown_arguments(sweep), *_unused_axes(sweep)]
+    try:
+        table = argument_table(sweep.spec.release)
+    except ArgumentError as error:
+        raise SpecError(sweep.document.problem(("release",), str(error))) from error
+    problems = [*_unknown_arguments(sweep, table), *_unused_axes(sweep, table)]
     if problems:
         raise SpecError(problems)
 
@@ -189,13 +194,9 @@ def _place_of(sweep: Sweep, stage: str, name: str) -> KeyPath:
     return next((path for path in candidates if path in sweep.document.positions), ("stages", stage))
 
 
-def _unknown_arguments(sweep: Sweep) -> list[Problem]:
+def _unknown_arguments(sweep: Sweep, table: ArgumentTable) -> list[Problem]:
     """Report keys of ``megatron:`` sections that the release does not know."""
     spec = sweep.spec
-    try:
-        table = argument_table(spec.release)
-    except ArgumentError as error:
-        return [sweep.document.problem(("release",), str(error))]
     sections: list[tuple[KeyPath, Iterable[str]]] = [(("megatron",), spec.megatron)]
     sections += [(("stages", name, "megatron"), stage.megatron) for name, stage in spec.stages.items()]
     problems = []
@@ -210,10 +211,9 @@ def _unknown_arguments(sweep: Sweep) -> list[Problem]:
     return problems
 
 
-def _unused_axes(sweep: Sweep) -> list[Problem]:
+def _unused_axes(sweep: Sweep, table: ArgumentTable) -> list[Problem]:
     """Report swept keys that nothing reads: neither Megatron arguments nor used in an expression."""
     spec = sweep.spec
-    table = argument_table(spec.release)
     used = template_names(spec.model_dump(exclude_none=True))
     problems = []
     for key in swept_keys(spec.sweep):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
 
-_POINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,120}\Z")
+_POINT_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._=+-]{0,120}\Z")
 _KIND_PARAMS = {"convert": ("tokenizer",), "evaluate": ("tasks_dir", "tasks", "limit", "num_fewshot")}
 """Params that a kind's own command reads."""
 _RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
@@ -42,7 +42,7 @@ class Point:
 
     :param name: unique in the sweep; also the run id of its DAG run
     :param values: what the sweep assigns, expressions not yet evaluated
-    :param swept: the keys that vary, in document order
+    :param swept: the keys that vary, in document order; ``stage.key`` varies for that stage only
     """
 
     name: str
@@ -105,8 +105,7 @@ class Sweep:
         seen: dict[str, int] = {}
         problems: list[Problem] = []
         for number, combination in enumerate(expand_sweep(self.spec.sweep, self.document)):
-            own = {key: value for key, value in combination.values.items() if "." not in key}
-            names = {**base, **own}
+            names = {**base, **readable(combination.values)}
             try:
                 if not all(self._passes(condition, names) for condition in combination.filters):
                     continue
@@ -116,7 +115,9 @@ class Sweep:
             if not _POINT_NAME.match(name):
                 problems.append(
                     self.document.problem(
-                        ("point",), f"{name!r} cannot be a point's name", "letters, digits and ._=+- only"
+                        ("point",),
+                        f"{name!r} cannot be a point's name",
+                        "letters, digits and ._=+- only, no '..'",
                     )
                 )
             elif name in seen:
@@ -130,7 +131,9 @@ class Sweep:
             seen.setdefault(name, number)
             if len(problems) >= 5:
                 break
-            yield Point(name, combination.values, tuple(key for key in own if key in combination.swept))
+            yield Point(
+                name, combination.values, tuple(key for key in combination.values if key in combination.swept)
+            )
         if problems:
             raise SpecError(problems)
         if not seen:
@@ -160,6 +163,16 @@ class Sweep:
             if is_template(value) and repr(value) in text:
                 best = path
         return self.document.problem(best, text)
+
+
+def readable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a point's values as expressions read them: those of one stage, ``cooldown.lr``, as its attributes."""
+    of_stage: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        stage, dot, name = key.partition(".")
+        if dot:
+            of_stage.setdefault(stage, {})[name] = value
+    return {**of_stage, **{key: value for key, value in values.items() if "." not in key}}
 
 
 class _JobBuilder:
@@ -221,7 +234,13 @@ class _JobBuilder:
         given["run_dir"] = run_dir
         needs = template_names([section.command, section.env, section.outputs, self._start_values(section)])
         own = {*section.params, *instance.values, *_RESOURCES, *_KIND_PARAMS.get(section.kind, ())}
-        swept = () if shared or not self.point else self.point.swept
+        point_swept = () if shared or not self.point else self.point.swept
+        prefix = f"{instance.stage}."
+        swept = tuple(
+            dict.fromkeys(
+                key.removeprefix(prefix) for key in point_swept if "." not in key or key.startswith(prefix)
+            )
+        )
         wanted = None if section.kind == "train" else [name for name in raw if name in {*needs, *own, *swept}]
         resolved = resolve(raw, given, wanted)
         names = {**given, **resolved}
@@ -237,8 +256,8 @@ class _JobBuilder:
             release=self.spec.release,
             branch=instance.branch,
             params=resolved,
-            explicit_arguments=tuple({**self.spec.megatron, **section.megatron}),
-            variables=tuple({**dict.fromkeys(_RESOURCES), **self.spec.params, **section.params}),
+            explicit_arguments=tuple(sorted({**self.spec.megatron, **section.megatron})),
+            variables=tuple(sorted({*_RESOURCES, *self.spec.params, *section.params})),
             swept=swept,
             depends_on=depends_on,
             run_dir=run_dir,
@@ -333,7 +352,10 @@ class _JobBuilder:
         }
         for key in ("time", "signal_before"):
             if key in data:
-                data[key] = parse_duration(data[key])
+                try:
+                    data[key] = parse_duration(data[key])
+                except (TypeError, ValueError) as error:
+                    raise ExpressionError(f"slurm.{key}: {error}") from error
         for key in _RESOURCES:
             if key in data and (not isinstance(data[key], int) or isinstance(data[key], bool)):
                 raise ExpressionError(f"slurm.{key} is {data[key]!r}, not a whole number")
