@@ -199,7 +199,9 @@ def with_extra(table: ArgumentTable, extra: Mapping[str, Mapping[str, Any]]) -> 
     for name, declared in extra.items():
         flag = "--" + canonical(name).replace("_", "-") if not name.startswith("--") else name
         if flag in known:
-            raise ArgumentError(name, table.release, f"{table.release} has this argument; drop the declaration")
+            raise ArgumentError(
+                name, table.release, f"{table.release} has this argument; drop the declaration"
+            )
         added.append(_declared(name, flag, declared, table.release))
     return ArgumentTable(table.release, [*table, *added])
 
@@ -211,7 +213,9 @@ def _declared(name: str, flag: str, declared: Mapping[str, Any], release: str) -
         raise ArgumentError(name, release, f"cannot declare {unknown[0]!r}; allowed are {allowed}")
     action = declared.get("action", "Store")
     if action not in get_args(Action):
-        raise ArgumentError(name, release, f"action cannot be {action!r}; allowed are {', '.join(get_args(Action))}")
+        raise ArgumentError(
+            name, release, f"action cannot be {action!r}; allowed are {', '.join(get_args(Action))}"
+        )
     kind = declared.get("type")
     if kind not in (None, "str", "int", "float", "bool"):
         raise ArgumentError(name, release, f"type cannot be {kind!r}; allowed are str, int, float, bool")
@@ -387,7 +391,7 @@ def _table_file() -> dict[str, Any]:
     return content
 
 
-def _argument(row: list[Any]) -> Argument:
+def _argument(row: Sequence[Any]) -> Argument:
     flags, dest, group, action, kind, nargs, choices, default, required = row
     return Argument(
         flags=tuple(flags),

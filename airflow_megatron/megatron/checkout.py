@@ -35,14 +35,18 @@ def dump_checkout(checkout: Path, release: str | None = None) -> dict[str, Any]:
     """
     checkout = checkout.resolve()
     if not (checkout / "megatron" / "training" / "arguments.py").is_file():
-        raise CheckoutError(f"{checkout} is no Megatron-LM checkout: it has no megatron/training/arguments.py")
+        raise CheckoutError(
+            f"{checkout} is no Megatron-LM checkout: it has no megatron/training/arguments.py"
+        )
     packages = list(_IMPORTED_BY_ALL)
     while True:
         answer = _dump(checkout, release or checkout.name, packages)
         if "missing" not in answer:
             return answer
         if len(packages) == _MOST_PACKAGES:
-            raise CheckoutError(f"{checkout}: the arguments import more than {_MOST_PACKAGES} missing packages")
+            raise CheckoutError(
+                f"{checkout}: the arguments import more than {_MOST_PACKAGES} missing packages"
+            )
         packages.append(answer["missing"])
 
 
@@ -55,9 +59,7 @@ def checkout_table(checkout: Path, release: str | None = None) -> ArgumentTable:
 def _dump(checkout: Path, release: str, packages: list[str]) -> dict[str, Any]:
     command = [sys.executable, "-I", "-W", "ignore", str(_DUMP_SCRIPT), str(checkout), release, *packages]
     try:
-        done = subprocess.run(  # noqa: S603 - no shell; the arguments are a path and package names
-            command, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         raise CheckoutError(f"{checkout}: its arguments did not import in {_TIME_LIMIT_S} s") from None
     lines = done.stdout.strip().splitlines()

@@ -14,7 +14,10 @@ import json
 import sys
 import types
 import typing
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _TORCH_VERSION = "2.13.0"  # upstream compares it while it is imported; newer than any minimum it asks for
 
@@ -47,6 +50,12 @@ class _Anything(type(typing.Protocol)):  # type: ignore[misc]  # upstream mixes 
 
     __gt__ = __le__ = __ge__ = __lt__
 
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(())
+
+    def __fspath__(cls) -> str:
+        return ""
+
 
 def _anything(name: str) -> _Anything:
     return _Anything(name, (_Value,), {})
@@ -58,6 +67,8 @@ def _decorates(arguments: tuple[Any, ...]) -> bool:
 
 class _Value(metaclass=_Anything):
     """What a call of such a name returns: a decorator, a context, a number, whatever is asked of it."""
+
+    __file__ = ""
 
     def __init__(self, *_arguments: Any, **_options: Any) -> None:
         """Take anything."""
@@ -75,11 +86,33 @@ class _Value(metaclass=_Anything):
 
     __gt__ = __le__ = __ge__ = __lt__
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __index__(self) -> int:
+        return 0
+
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __add__
+
+    def __getitem__(self, _item: Any) -> Any:
+        return self
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_problem: object) -> None:
+        """Leave the context."""
+
 
 class _EmptyPackage(types.ModuleType):
     """A package whose every name exists."""
 
-    __path__: list[str] = []
     __version__ = _TORCH_VERSION
 
     def __getattr__(self, name: str) -> Any:
@@ -96,7 +129,9 @@ class _EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, packages: set[str]) -> None:
         self.packages = packages
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Any, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """Claim a name under one of the packages."""
         if fullname.partition(".")[0] not in self.packages:
             return None
@@ -104,7 +139,10 @@ class _EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         """Make the empty package."""
-        return _EmptyPackage(spec.name)
+        package = _EmptyPackage(spec.name)
+        package.__path__ = []
+        package.__file__ = ""
+        return package
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing runs in an empty package."""

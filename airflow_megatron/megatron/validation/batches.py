@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.validation.nearest import divisors, multiples
@@ -81,7 +82,7 @@ def _schedule_problem(s: Settings) -> bool:
     except (ValueError, OverflowError):
         return True
     starts = [threshold // s.seq_length if s.seq_length else threshold for threshold, _ in entries]
-    grows = all(early < late for early, late in zip(starts, starts[1:], strict=False))
+    grows = all(early < late for early, late in pairwise(starts))
     return s.decrease_batch_size_if_needed or not (
         entries and starts[0] == 0 and grows and all(size > 0 for _, size in entries)
     )
@@ -130,8 +131,10 @@ SIZES: Topic = (
         lambda s: s.eval_global_batch_size % (s.eval_micro_batch_size * s.data_parallel_size) != 0,
         "evaluation batch size {eval_global_batch_size} is not divisible by evaluation micro batch size "
         "{eval_micro_batch_size} x data parallel size {data_parallel_size}",
-        lambda s: "--eval-global-batch-size (or --global-batch-size) "
-        + multiples(s.eval_global_batch_size, s.eval_micro_batch_size * s.data_parallel_size),
+        lambda s: (
+            "--eval-global-batch-size (or --global-batch-size) "
+            + multiples(s.eval_global_batch_size, s.eval_micro_batch_size * s.data_parallel_size)
+        ),
         since=(0, 18),
     ),
 )
@@ -139,9 +142,11 @@ SIZES: Topic = (
 MICROBATCH_COUNT: Topic = (
     Rule(
         "batch.division",
-        lambda s: _is_constant(s)
-        and not s.decrease_batch_size_if_needed
-        and s.global_batch_size % samples_at_once(s) != 0,
+        lambda s: (
+            _is_constant(s)
+            and not s.decrease_batch_size_if_needed
+            and s.global_batch_size % samples_at_once(s) != 0
+        ),
         "--global-batch-size {global_batch_size} is not divisible by --micro-batch-size {micro_batch_size} x "
         "data parallel size {data_parallel_size}",
         _division_mend,
@@ -149,9 +154,9 @@ MICROBATCH_COUNT: Topic = (
     ),
     Rule(
         "batch.too-small",
-        lambda s: _is_constant(s)
-        and s.decrease_batch_size_if_needed
-        and s.global_batch_size < samples_at_once(s),
+        lambda s: (
+            _is_constant(s) and s.decrease_batch_size_if_needed and s.global_batch_size < samples_at_once(s)
+        ),
         "--global-batch-size {global_batch_size} leaves no microbatch for each of {data_parallel_size} "
         "data-parallel ranks",
         lambda s: f"--global-batch-size {samples_at_once(s)} or more",

@@ -41,9 +41,9 @@ FORMATS: Topic = (
     ),
     Rule(
         "checkpoint.local",
-        lambda s: s.non_persistent_ckpt_type == "local"
-        and (
-            "nvidia_resiliency_ext" not in s.machine.packages or s.non_persistent_local_ckpt_dir is None
+        lambda s: (
+            s.non_persistent_ckpt_type == "local"
+            and ("nvidia_resiliency_ext" not in s.machine.packages or s.non_persistent_local_ckpt_dir is None)
         ),
         "--non-persistent-ckpt-type local needs the package nvidia_resiliency_ext and "
         "--non-persistent-local-ckpt-dir",
@@ -55,9 +55,13 @@ FORMATS: Topic = (
 CHECKPOINTS: Topic = (
     Rule(
         "checkpoint.torch-dcp",
-        lambda s: s.ckpt_format == "torch_dcp"
-        and not (
-            s.use_torch_fsdp2 and s.tensor_model_parallel_size <= 1 and s.pipeline_model_parallel_size <= 1
+        lambda s: (
+            s.ckpt_format == "torch_dcp"
+            and not (
+                s.use_torch_fsdp2
+                and s.tensor_model_parallel_size <= 1
+                and s.pipeline_model_parallel_size <= 1
+            )
         ),
         "--ckpt-format torch_dcp needs --use-torch-fsdp2 without tensor and pipeline parallelism",
         "--ckpt-format torch_dist",
@@ -70,12 +74,12 @@ CHECKPOINTS: Topic = (
     ),
     Rule(
         "checkpoint.without-gloo",
-        lambda s: not _process_groups(s)
-        and s.use_distributed_optimizer
-        and (
-            not s.is_distributed_checkpoint
-            or (
-                s.dist_ckpt_optim_fully_reshardable and s.distrib_optim_fully_reshardable_mem_efficient
+        lambda s: (
+            not _process_groups(s)
+            and s.use_distributed_optimizer
+            and (
+                not s.is_distributed_checkpoint
+                or (s.dist_ckpt_optim_fully_reshardable and s.distrib_optim_fully_reshardable_mem_efficient)
             )
         ),
         "without gloo process groups the distributed optimizer saves in a distributed format only",

@@ -80,7 +80,9 @@ class CommandLineReader:
             if option is None:
                 if token in ("-h", "--help"):
                     return values, [
-                        ArgumentProblem("parse.help", f"{token} prints help and exits", "leave it out", SOURCE)
+                        ArgumentProblem(
+                            "parse.help", f"{token} prints help and exits", "leave it out", SOURCE
+                        )
                     ]
                 head, equals, attached = token.partition("=")
                 option = options.get(head) if equals else None
@@ -161,7 +163,9 @@ def _count_problem(argument: Argument, flag: str, words: Sequence[str]) -> Argum
     wanted = argument.nargs if isinstance(argument.nargs, int) else 1
     if len(words) >= wanted:
         return None
-    many = "at least one value" if argument.nargs == "+" else "one value" if wanted == 1 else f"{wanted} values"
+    many = (
+        "at least one value" if argument.nargs == "+" else "one value" if wanted == 1 else f"{wanted} values"
+    )
     return _problem("parse.value-missing", flag, f"takes {many}, {len(words)} given", f"write {many}")
 
 

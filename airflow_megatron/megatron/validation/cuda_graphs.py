@@ -34,7 +34,9 @@ def _old_flags(s: Settings) -> None:
 
 
 def _named_parts(s: Settings) -> list[str]:
-    parts = s.cuda_graph_scope if s.release < NEW_STYLE else s.cuda_graph_modules or s.cuda_graph_scope_deprecated
+    parts = (
+        s.cuda_graph_scope if s.release < NEW_STYLE else s.cuda_graph_modules or s.cuda_graph_scope_deprecated
+    )
     if isinstance(parts, str):
         parts = [parts]
     return list(parts or ())
@@ -68,7 +70,10 @@ def _ambiguous(s: Settings) -> bool:
     if "full_iteration" in old:
         return s.cuda_graph_impl == "transformer_engine" or s.inference_cuda_graph_scope not in (None, "none")
     if "full_iteration_inference" in old:
-        return s.cuda_graph_impl not in ("none", "local") or s.inference_cuda_graph_scope not in (None, "block")
+        return s.cuda_graph_impl not in ("none", "local") or s.inference_cuda_graph_scope not in (
+            None,
+            "block",
+        )
     return False
 
 
@@ -123,8 +128,10 @@ def _offloading_problem(s: Settings) -> bool:
 FLAGS: Topic = (
     Rule(
         "cuda-graph.old-and-new-flags",
-        lambda s: (s.enable_cuda_graph or s.external_cuda_graph)
-        and (s.cuda_graph_impl != "none" or (s.enable_cuda_graph and s.external_cuda_graph)),
+        lambda s: (
+            (s.enable_cuda_graph or s.external_cuda_graph)
+            and (s.cuda_graph_impl != "none" or (s.enable_cuda_graph and s.external_cuda_graph))
+        ),
         "--enable-cuda-graph and --external-cuda-graph exclude each other and --cuda-graph-impl",
         "--cuda-graph-impl local or transformer_engine alone",
         since=(0, 15),
@@ -167,11 +174,12 @@ FLAGS: Topic = (
 GRAPHS: Topic = (
     Rule(
         "cuda-graph.nan-check",
-        lambda s: s.check_for_nan_in_loss_and_grad
-        and s.cuda_graph_whole_iteration
-        and (
-            s.release >= NEW_STYLE
-            or (s.cuda_graph_impl == "local" and not s.inference_dynamic_batching)
+        lambda s: (
+            s.check_for_nan_in_loss_and_grad
+            and s.cuda_graph_whole_iteration
+            and (
+                s.release >= NEW_STYLE or (s.cuda_graph_impl == "local" and not s.inference_dynamic_batching)
+            )
         ),
         "a CUDA graph of the whole iteration cannot look for NaN",
         "add --no-check-for-nan-in-loss-and-grad",
@@ -179,29 +187,35 @@ GRAPHS: Topic = (
     ),
     Rule(
         "cuda-graph.inference-fp8",
-        lambda s: s.release < NEW_STYLE
-        and s.cuda_graph_impl == "local"
-        and s.cuda_graph_whole_iteration
-        and s.inference_dynamic_batching
-        and s.fp8 is not None,
+        lambda s: (
+            s.release < NEW_STYLE
+            and s.cuda_graph_impl == "local"
+            and s.cuda_graph_whole_iteration
+            and s.inference_dynamic_batching
+            and s.fp8 is not None
+        ),
         "fp8 does not work with dynamic inference batching in a CUDA graph of the whole iteration",
         "drop --fp8-format",
         since=(0, 16),
     ),
     Rule(
         "cuda-graph.block-fp8",
-        lambda s: s.inference_cuda_graph_scope == "block"
-        and s.fp8 is not None
-        and (s.transformer_impl != "inference_optimized" or s.fp8_recipe != "mxfp8"),
+        lambda s: (
+            s.inference_cuda_graph_scope == "block"
+            and s.fp8 is not None
+            and (s.transformer_impl != "inference_optimized" or s.fp8_recipe != "mxfp8")
+        ),
         "fp8 with --inference-cuda-graph-scope block needs --transformer-impl inference_optimized and mxfp8",
         "--inference-cuda-graph-scope layer",
         since=NEW_STYLE,
     ),
     Rule(
         "cuda-graph.inference-count",
-        lambda s: s.cuda_graph_impl == "local"
-        and s.inference_dynamic_batching_num_cuda_graphs <= 0
-        and s.inference_dynamic_batching_num_cuda_graphs != -1,
+        lambda s: (
+            s.cuda_graph_impl == "local"
+            and s.inference_dynamic_batching_num_cuda_graphs <= 0
+            and s.inference_dynamic_batching_num_cuda_graphs != -1
+        ),
         "--inference-dynamic-batching-num-cuda-graphs {inference_dynamic_batching_num_cuda_graphs} must be "
         "positive or -1",
         "-1, or 1 or more",
@@ -209,17 +223,21 @@ GRAPHS: Topic = (
     ),
     Rule(
         "cuda-graph.expandable-segments",
-        lambda s: s.cuda_graph_impl == "transformer_engine"
-        and "expandable_segments:True" in s.machine.environment.get("PYTORCH_CUDA_ALLOC_CONF", "")
-        and s.machine.environment.get("NCCL_GRAPH_REGISTER", "") != "0",
+        lambda s: (
+            s.cuda_graph_impl == "transformer_engine"
+            and "expandable_segments:True" in s.machine.environment.get("PYTORCH_CUDA_ALLOC_CONF", "")
+            and s.machine.environment.get("NCCL_GRAPH_REGISTER", "") != "0"
+        ),
         "CUDA graphs with expandable segments need NCCL_GRAPH_REGISTER=0",
         "set NCCL_GRAPH_REGISTER=0 in the cluster profile",
     ),
     Rule(
         "cuda-graph.expert-padding",
-        lambda s: s.cuda_graph_impl == "local"
-        and s.expert_model_parallel_size > 1
-        and not s.moe_pad_experts_for_cuda_graph_inference,
+        lambda s: (
+            s.cuda_graph_impl == "local"
+            and s.expert_model_parallel_size > 1
+            and not s.moe_pad_experts_for_cuda_graph_inference
+        ),
         "local CUDA graphs with expert parallelism need --moe-pad-experts-for-cuda-graph-inference",
         "add it",
         since=(0, 16),
@@ -252,7 +270,9 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "cuda-graph.recomputation",
-        lambda s: s.cuda_graph_impl not in (None, "none") and s.recompute_granularity and _recomputation_problem(s),
+        lambda s: (
+            s.cuda_graph_impl not in (None, "none") and s.recompute_granularity and _recomputation_problem(s)
+        ),
         "recomputation does not work inside the captured regions (full recomputation, or modules with dropout)",
         "--attention-dropout 0 --hidden-dropout 0, or no recomputation",
         CONFIG,
@@ -260,7 +280,9 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "cuda-graph.offloading",
-        lambda s: s.cuda_graph_impl != "none" and s.fine_grained_activation_offloading and _offloading_problem(s),
+        lambda s: (
+            s.cuda_graph_impl != "none" and s.fine_grained_activation_offloading and _offloading_problem(s)
+        ),
         "activation offloading does not work inside the captured regions",
         "--cuda-graph-impl transformer_engine, or offload expert activations outside them",
         CONFIG,
@@ -268,11 +290,13 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "cuda-graph.expert-overlap",
-        lambda s: s.cuda_graph_impl != "none"
-        and s.overlap_moe_expert_parallel_comm
-        and (
-            (s.cuda_graph_impl == "transformer_engine" and {"moe", "mlp"} & s.cuda_graph_regions)
-            or (s.cuda_graph_impl != "transformer_engine" and s.release < NEW_STYLE)
+        lambda s: (
+            s.cuda_graph_impl != "none"
+            and s.overlap_moe_expert_parallel_comm
+            and (
+                (s.cuda_graph_impl == "transformer_engine" and {"moe", "mlp"} & s.cuda_graph_regions)
+                or (s.cuda_graph_impl != "transformer_engine" and s.release < NEW_STYLE)
+            )
         ),
         "--overlap-moe-expert-parallel-comm does not work with graphs of experts and dense layers",
         "--cuda-graph-impl transformer_engine without moe and mlp",

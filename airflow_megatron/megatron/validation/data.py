@@ -20,9 +20,7 @@ def _per_split(s: Settings) -> bool:
 
 def _sources(s: Settings) -> int:
     return (
-        bool(s.mock_data)
-        + bool(s.data_path)
-        + any((s.train_data_path, s.valid_data_path, s.test_data_path))
+        bool(s.mock_data) + bool(s.data_path) + any((s.train_data_path, s.valid_data_path, s.test_data_path))
     )
 
 
@@ -70,10 +68,12 @@ DATA: Topic = (
     ),
     Rule(
         "data.phases",
-        lambda s: s.phase_transition_iterations
-        and (
-            not _is_phase_list(s.phase_transition_iterations)
-            or (s.rampup_batch_size is not None and s.release < (0, 18))
+        lambda s: (
+            s.phase_transition_iterations
+            and (
+                not _is_phase_list(s.phase_transition_iterations)
+                or (s.rampup_batch_size is not None and s.release < (0, 18))
+            )
         ),
         "--phase-transition-iterations {phase_transition_iterations!r} must be iterations with commas between, and "
         "does not work with --rampup-batch-size",
@@ -93,13 +93,15 @@ DATA: Topic = (
     ),
     Rule(
         "data.fill-in-the-middle",
-        lambda s: s.fim_data
-        and (
-            s.mock_data
-            or s.legacy_tokenizer
-            or not s.fim_rate
-            or not s.fim_spm_rate
-            or any(vars(s)[f"fim_{token}_token"] is None for token in _FIM_TOKENS)
+        lambda s: (
+            s.fim_data
+            and (
+                s.mock_data
+                or s.legacy_tokenizer
+                or not s.fim_rate
+                or not s.fim_spm_rate
+                or any(vars(s)[f"fim_{token}_token"] is None for token in _FIM_TOKENS)
+            )
         ),
         "--fim-data needs real data, --fim-rate, --fim-spm-rate and the five fill-in-the-middle tokens",
         "give them, or drop --fim-data",

@@ -78,12 +78,16 @@ EXPERTS: Topic = (
     ),
     Rule(
         "moe.expert-parallel",
-        lambda s: s.expert_model_parallel_size > 1
-        and s.num_experts is not None
-        and s.num_experts % s.expert_model_parallel_size != 0,
+        lambda s: (
+            s.expert_model_parallel_size > 1
+            and s.num_experts is not None
+            and s.num_experts % s.expert_model_parallel_size != 0
+        ),
         "--num-experts {num_experts} is no multiple of --expert-model-parallel-size {expert_model_parallel_size}",
-        lambda s: f"--num-experts {multiples(s.num_experts, s.expert_model_parallel_size)}, or "
-        f"--expert-model-parallel-size {divisors(s.num_experts, s.expert_model_parallel_size)}",
+        lambda s: (
+            f"--num-experts {multiples(s.num_experts, s.expert_model_parallel_size)}, or "
+            f"--expert-model-parallel-size {divisors(s.num_experts, s.expert_model_parallel_size)}"
+        ),
     ),
     Rule(
         "moe.grouped-gemm",
@@ -99,8 +103,10 @@ EXPERTS: Topic = (
     ),
     Rule(
         "moe.latent-size",
-        lambda s: s.moe_latent_size is not None
-        and (s.moe_latent_size <= 0 or s.num_experts is None or s.moe_use_legacy_grouped_gemm),
+        lambda s: (
+            s.moe_latent_size is not None
+            and (s.moe_latent_size <= 0 or s.num_experts is None or s.moe_use_legacy_grouped_gemm)
+        ),
         "--moe-latent-size {moe_latent_size} must be positive, with --num-experts and without legacy grouped GEMM",
         "give --num-experts, or drop --moe-latent-size",
     ),
@@ -117,17 +123,21 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.ffn-without-experts",
-        lambda s: s.num_experts is None
-        and s.moe_ffn_hidden_size is not None
-        and not (s.release >= (0, 18) and _mixes_dense_layers(s)),
+        lambda s: (
+            s.num_experts is None
+            and s.moe_ffn_hidden_size is not None
+            and not (s.release >= (0, 18) and _mixes_dense_layers(s))
+        ),
         "--moe-ffn-hidden-size {moe_ffn_hidden_size} needs --num-experts",
         "give --num-experts, or drop --moe-ffn-hidden-size",
         CONFIG,
     ),
     Rule(
         "moe.single-grouped",
-        lambda s: (s.moe_single_grouped_weight or s.moe_single_grouped_bias)
-        and not (s.moe_grouped_gemm and s.machine.has_transformer_engine(2, 14)),
+        lambda s: (
+            (s.moe_single_grouped_weight or s.moe_single_grouped_bias)
+            and not (s.moe_grouped_gemm and s.machine.has_transformer_engine(2, 14))
+        ),
         "single grouped expert parameters need --moe-grouped-gemm and Transformer Engine 2.14",
         "drop --moe-single-grouped-weight and --moe-single-grouped-bias",
         CONFIG,
@@ -135,14 +145,16 @@ CONFIGURATION: Topic = (
     Rule(
         "moe.single-grouped-format",
         lambda s: (
-            s.moe_single_grouped_weight
-            and (
-                (s.fp8 and s.fp8_recipe != "mxfp8")
-                or (s.fp4 and s.fp4_recipe != "nvfp4")
-                or not s.use_transformer_engine_op_fuser
+            (
+                s.moe_single_grouped_weight
+                and (
+                    (s.fp8 and s.fp8_recipe != "mxfp8")
+                    or (s.fp4 and s.fp4_recipe != "nvfp4")
+                    or not s.use_transformer_engine_op_fuser
+                )
             )
-        )
-        or (s.moe_single_grouped_bias and not s.add_bias_linear),
+            or (s.moe_single_grouped_bias and not s.add_bias_linear)
+        ),
         "a single grouped weight needs --use-transformer-engine-op-fuser and mxfp8 or nvfp4 if quantized; a single "
         "grouped bias needs linear biases",
         "mend the flags, or drop them",
@@ -150,17 +162,21 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.deepep",
-        lambda s: s.moe_enable_deepep
-        and (s.moe_token_dispatcher_type != "flex" or s.moe_flex_dispatcher_backend == "hybridep"),
+        lambda s: (
+            s.moe_enable_deepep
+            and (s.moe_token_dispatcher_type != "flex" or s.moe_flex_dispatcher_backend == "hybridep")
+        ),
         "--moe-enable-deepep needs --moe-token-dispatcher-type flex, and no other backend",
         "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep",
         CONFIG,
     ),
     Rule(
         "moe.flex-padding",
-        lambda s: s.moe_token_dispatcher_type == "flex"
-        and s.moe_pad_expert_input_to_capacity
-        and (s.moe_enable_deepep or s.moe_flex_dispatcher_backend == "deepep"),
+        lambda s: (
+            s.moe_token_dispatcher_type == "flex"
+            and s.moe_pad_expert_input_to_capacity
+            and (s.moe_enable_deepep or s.moe_flex_dispatcher_backend == "deepep")
+        ),
         "the deepep dispatcher does not pad expert inputs to capacity",
         "drop --moe-pad-expert-input-to-capacity",
         CONFIG,
@@ -174,10 +190,12 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.dispatcher-sms",
-        lambda s: s.moe_flex_dispatcher_num_sms is None
-        and s.moe_deepep_num_sms is not None
-        and s.moe_hybridep_num_sms is not None
-        and s.moe_deepep_num_sms != s.moe_hybridep_num_sms,
+        lambda s: (
+            s.moe_flex_dispatcher_num_sms is None
+            and s.moe_deepep_num_sms is not None
+            and s.moe_hybridep_num_sms is not None
+            and s.moe_deepep_num_sms != s.moe_hybridep_num_sms
+        ),
         "--moe-deepep-num-sms and --moe-hybridep-num-sms differ",
         "--moe-flex-dispatcher-num-sms instead of both",
         CONFIG,
@@ -185,13 +203,15 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.shared-expert-size",
-        lambda s: s.moe_shared_expert_intermediate_size is not None
-        and (
-            s.moe_shared_expert_intermediate_size <= 0
-            or (
-                s.moe_shared_expert_overlap
-                and s.moe_token_dispatcher_type
-                not in (("alltoall", "flex") if s.release >= (0, 18) else ("alltoall",))
+        lambda s: (
+            s.moe_shared_expert_intermediate_size is not None
+            and (
+                s.moe_shared_expert_intermediate_size <= 0
+                or (
+                    s.moe_shared_expert_overlap
+                    and s.moe_token_dispatcher_type
+                    not in (("alltoall", "flex") if s.release >= (0, 18) else ("alltoall",))
+                )
             )
         ),
         "--moe-shared-expert-intermediate-size {moe_shared_expert_intermediate_size} must be positive; overlap "
@@ -201,10 +221,12 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.loss-coefficients",
-        lambda s: isinstance(s.moe_router_load_balancing_type, list)
-        and not (
-            isinstance(s.moe_aux_loss_coeff, list)
-            and len(s.moe_aux_loss_coeff) == len(s.moe_router_load_balancing_type)
+        lambda s: (
+            isinstance(s.moe_router_load_balancing_type, list)
+            and not (
+                isinstance(s.moe_aux_loss_coeff, list)
+                and len(s.moe_aux_loss_coeff) == len(s.moe_router_load_balancing_type)
+            )
         ),
         "several --moe-router-load-balancing-type need as many --moe-aux-loss-coeff",
         "one coefficient per type",
@@ -227,10 +249,12 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.rank-capacity",
-        lambda s: s.moe_expert_rank_capacity_factor is not None
-        and (
-            s.moe_flex_dispatcher_backend not in ("hybridep", "ncclep")
-            or (s.moe_flex_dispatcher_backend == "hybridep" and not s.use_transformer_engine_op_fuser)
+        lambda s: (
+            s.moe_expert_rank_capacity_factor is not None
+            and (
+                s.moe_flex_dispatcher_backend not in ("hybridep", "ncclep")
+                or (s.moe_flex_dispatcher_backend == "hybridep" and not s.use_transformer_engine_op_fuser)
+            )
         ),
         "--moe-expert-rank-capacity-factor needs the hybridep (with --use-transformer-engine-op-fuser) or ncclep "
         "dispatcher",
@@ -246,9 +270,11 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.expert-bias",
-        lambda s: s.moe_router_enable_expert_bias
-        and s.moe_router_score_function
-        not in (("sigmoid", "sqrtsoftplus") if s.release >= (0, 18) else ("sigmoid",)),
+        lambda s: (
+            s.moe_router_enable_expert_bias
+            and s.moe_router_score_function
+            not in (("sigmoid", "sqrtsoftplus") if s.release >= (0, 18) else ("sigmoid",))
+        ),
         "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid, not "
         "{moe_router_score_function}",
         "--moe-router-score-function sigmoid",
@@ -256,9 +282,11 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.fp8",
-        lambda s: s.num_experts
-        and s.fp8
-        and not s.machine.has_transformer_engine(1, 11 if s.moe_grouped_gemm else 7),
+        lambda s: (
+            s.num_experts
+            and s.fp8
+            and not s.machine.has_transformer_engine(1, 11 if s.moe_grouped_gemm else 7)
+        ),
         "experts in fp8 need Transformer Engine 1.7 (1.11 with grouped GEMM)",
         "drop --fp8-format",
         CONFIG,
@@ -266,10 +294,12 @@ CONFIGURATION: Topic = (
     Derive(_padding),
     Rule(
         "moe.router-padding",
-        lambda s: s.moe_router_padding_for_quantization
-        and (
-            (s.fp8 is None and s.fp4 is None)
-            or s.moe_token_dispatcher_type in ("allgather", "alltoall_seq")
+        lambda s: (
+            s.moe_router_padding_for_quantization
+            and (
+                (s.fp8 is None and s.fp4 is None)
+                or s.moe_token_dispatcher_type in ("allgather", "alltoall_seq")
+            )
         ),
         "padding the router for quantization needs fp8 or fp4 and the alltoall dispatcher",
         "add --fp8-format; --moe-token-dispatcher-type alltoall",
@@ -277,10 +307,12 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.top-one",
-        lambda s: s.moe_router_topk == 1
-        and s.moe_router_score_function == "softmax"
-        and not s.moe_router_pre_softmax
-        and s.moe_router_load_balancing_type != "sinkhorn",
+        lambda s: (
+            s.moe_router_topk == 1
+            and s.moe_router_score_function == "softmax"
+            and not s.moe_router_pre_softmax
+            and s.moe_router_load_balancing_type != "sinkhorn"
+        ),
         "--moe-router-topk 1 needs the softmax before the choice: over one value it has no gradient",
         "add --moe-router-pre-softmax, or --moe-router-topk 2",
         CONFIG,
@@ -310,8 +342,10 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.delayed-weight-gradients",
-        lambda s: s.delay_wgrad_compute
-        and (not s.overlap_moe_expert_parallel_comm or s.moe_use_legacy_grouped_gemm),
+        lambda s: (
+            s.delay_wgrad_compute
+            and (not s.overlap_moe_expert_parallel_comm or s.moe_use_legacy_grouped_gemm)
+        ),
         "--delay-wgrad-compute needs --overlap-moe-expert-parallel-comm",
         "add it, or drop --delay-wgrad-compute",
         CONFIG,
@@ -325,11 +359,13 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.dispatch-overlap",
-        lambda s: s.overlap_dispatch_backward_with_experts_wgrad
-        and (
-            s.overlap_moe_expert_parallel_comm
-            or s.delay_wgrad_compute
-            or not s.machine.has_transformer_engine(2, 3)
+        lambda s: (
+            s.overlap_dispatch_backward_with_experts_wgrad
+            and (
+                s.overlap_moe_expert_parallel_comm
+                or s.delay_wgrad_compute
+                or not s.machine.has_transformer_engine(2, 3)
+            )
         ),
         "--overlap-dispatch-backward-with-experts-wgrad needs Transformer Engine 2.3 and excludes the other overlaps",
         "drop the flag",
@@ -337,11 +373,13 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.paged-stash",
-        lambda s: s.moe_paged_stash
-        and (
-            s.cpu_offloading
-            or s.moe_expert_rank_capacity_factor is None
-            or {"expert_fc1", "moe_act", "fused_group_mlp"} & set(s.offload_modules or ())
+        lambda s: (
+            s.moe_paged_stash
+            and (
+                s.cpu_offloading
+                or s.moe_expert_rank_capacity_factor is None
+                or {"expert_fc1", "moe_act", "fused_group_mlp"} & set(s.offload_modules or ())
+            )
         ),
         "--moe-paged-stash needs --moe-expert-rank-capacity-factor and no offloading of expert activations",
         "mend those, or drop it",

@@ -80,10 +80,12 @@ def _optimized_model_problem(s: Settings) -> bool:
 REINFORCEMENT: Topic = (
     Rule(
         "rl.offload-kv-cache",
-        lambda s: s.rl_offload_kv_cache_during_training
-        and (
-            "torch_memory_saver" not in s.machine.packages
-            or s.inference_dynamic_batching_unified_memory_level
+        lambda s: (
+            s.rl_offload_kv_cache_during_training
+            and (
+                "torch_memory_saver" not in s.machine.packages
+                or s.inference_dynamic_batching_unified_memory_level
+            )
         ),
         "--rl-offload-kv-cache-during-training needs the package torch_memory_saver and no unified memory",
         "install it, or drop the flag",
@@ -117,10 +119,9 @@ REINFORCEMENT: Topic = (
     ),
     Rule(
         "rl.frozen-optimizer",
-        lambda s: s.perform_rl_step
-        and s.skip_train
-        and s.no_load_optim
-        and s.rl_offload_optimizer_during_inference,
+        lambda s: (
+            s.perform_rl_step and s.skip_train and s.no_load_optim and s.rl_offload_optimizer_during_inference
+        ),
         "without an optimizer there is none to offload",
         "drop --rl-offload-optimizer-during-inference",
         since=(0, 18),
@@ -130,17 +131,21 @@ REINFORCEMENT: Topic = (
 INFERENCE: Topic = (
     Rule(
         "inference.pipelined-batches",
-        lambda s: s.inference_batch_times_seqlen_threshold > -1
-        and (s.pipeline_model_parallel_size <= 1 or s.cuda_graph_impl not in (None, "none")),
+        lambda s: (
+            s.inference_batch_times_seqlen_threshold > -1
+            and (s.pipeline_model_parallel_size <= 1 or s.cuda_graph_impl not in (None, "none"))
+        ),
         "--inference-batch-times-seqlen-threshold needs pipeline parallelism and no CUDA graphs",
         "-1",
     ),
     Rule(
         "inference.dynamic-batching",
-        lambda s: s.inference_dynamic_batching
-        and (
-            s.inference_dynamic_batching_buffer_size_gb is None
-            or s.inference_dynamic_batching_block_size % 256 != 0
+        lambda s: (
+            s.inference_dynamic_batching
+            and (
+                s.inference_dynamic_batching_buffer_size_gb is None
+                or s.inference_dynamic_batching_block_size % 256 != 0
+            )
         ),
         "--inference-dynamic-batching needs a buffer size and a block size that is a multiple of 256",
         "--inference-dynamic-batching-block-size 256",
@@ -149,11 +154,13 @@ INFERENCE: Topic = (
     ),
     Rule(
         "engine.delayed-weight-gradients",
-        lambda s: s.delay_wgrad_compute
-        and (
-            s.transformer_impl != "transformer_engine"
-            or (s.overlap_grad_reduce and not s.machine.has_transformer_engine(2, 8))
-            or (not s.gradient_accumulation_fusion and not s.machine.has_transformer_engine(2, 7))
+        lambda s: (
+            s.delay_wgrad_compute
+            and (
+                s.transformer_impl != "transformer_engine"
+                or (s.overlap_grad_reduce and not s.machine.has_transformer_engine(2, 8))
+                or (not s.gradient_accumulation_fusion and not s.machine.has_transformer_engine(2, 7))
+            )
         ),
         "--delay-wgrad-compute needs --transformer-impl transformer_engine (2.8 with --overlap-grad-reduce)",
         "drop it",
@@ -166,9 +173,11 @@ INFERENCE: Topic = (
     ),
     Rule(
         "engine.activation-offloading-version",
-        lambda s: s.fine_grained_activation_offloading
-        and s.machine.has_transformer_engine(2, 10)
-        and s.machine.environment.get("NVTE_CPU_OFFLOAD_V1", "0") != "1",
+        lambda s: (
+            s.fine_grained_activation_offloading
+            and s.machine.has_transformer_engine(2, 10)
+            and s.machine.environment.get("NVTE_CPU_OFFLOAD_V1", "0") != "1"
+        ),
         "--fine-grained-activation-offloading needs the environment variable NVTE_CPU_OFFLOAD_V1=1",
         "set it in the cluster profile",
         since=(0, 16),
@@ -187,9 +196,12 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "inference.fused-communication",
-        lambda s: s.inference_fuse_tp_communication
-        and (
-            s.transformer_impl != "inference_optimized" or (s.num_experts is not None and s.release >= (0, 18))
+        lambda s: (
+            s.inference_fuse_tp_communication
+            and (
+                s.transformer_impl != "inference_optimized"
+                or (s.num_experts is not None and s.release >= (0, 18))
+            )
         ),
         "--inference-fuse-tp-communication needs --transformer-impl inference_optimized without experts",
         "drop it",

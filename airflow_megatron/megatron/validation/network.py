@@ -84,7 +84,7 @@ def _rope_skip_problem(s: Settings) -> bool:
         return False
     if s.flash_decode:
         return True
-    return s.num_layers % pattern != 0 if isinstance(pattern, int) else len(pattern) != s.num_layers
+    return bool(s.num_layers % pattern if isinstance(pattern, int) else len(pattern) != s.num_layers)
 
 
 def _offload_problem(s: Settings) -> bool:
@@ -118,8 +118,9 @@ SIZES: Topic = (
         "network.size-missing",
         lambda s: any(vars(s)[name] is None for name in _REQUIRED),
         "--hidden-size, --num-attention-heads and --max-position-embeddings must be given",
-        lambda s: "give "
-        + ", ".join("--" + name.replace("_", "-") for name in _REQUIRED if vars(s)[name] is None),
+        lambda s: (
+            "give " + ", ".join("--" + name.replace("_", "-") for name in _REQUIRED if vars(s)[name] is None)
+        ),
         final=True,
     ),
     Rule(
@@ -133,8 +134,10 @@ SIZES: Topic = (
         "network.head-size",
         lambda s: s.kv_channels is None and s.hidden_size % s.num_attention_heads != 0,
         "--hidden-size {hidden_size} is no multiple of --num-attention-heads {num_attention_heads}",
-        lambda s: f"--hidden-size {multiples(s.hidden_size, s.num_attention_heads)}, --num-attention-heads "
-        f"{divisors(s.hidden_size, s.num_attention_heads)}, or --kv-channels",
+        lambda s: (
+            f"--hidden-size {multiples(s.hidden_size, s.num_attention_heads)}, --num-attention-heads "
+            f"{divisors(s.hidden_size, s.num_attention_heads)}, or --kv-channels"
+        ),
     ),
     Rule(
         "network.two-sequence-lengths",
@@ -151,9 +154,11 @@ SIZES: Topic = (
     ),
     Rule(
         "network.sequence-and-context",
-        lambda s: s.context_parallel_size > 1
-        and s.seq_length is not None
-        and s.seq_length % (2 * s.context_parallel_size) != 0,
+        lambda s: (
+            s.context_parallel_size > 1
+            and s.seq_length is not None
+            and s.seq_length % (2 * s.context_parallel_size) != 0
+        ),
         "--seq-length {seq_length} is no multiple of 2 x --context-parallel-size {context_parallel_size}",
         _sequence_mend,
     ),
@@ -190,15 +195,17 @@ FEATURES: Topic = (
     ),
     Rule(
         "network.legacy-features",
-        lambda s: s.use_legacy_models
-        and (
-            s.context_parallel_size > 1
-            or s.decoupled_lr is not None
-            or s.decoupled_min_lr is not None
-            or s.rotary_interleaved
-            or s.mtp_num_layers
-            or s.moe_latent_size is not None
-            or s.overlap_param_gather
+        lambda s: (
+            s.use_legacy_models
+            and (
+                s.context_parallel_size > 1
+                or s.decoupled_lr is not None
+                or s.decoupled_min_lr is not None
+                or s.rotary_interleaved
+                or s.mtp_num_layers
+                or s.moe_latent_size is not None
+                or s.overlap_param_gather
+            )
         ),
         "legacy models know neither context parallelism, decoupled learning rates, interleaved rotary "
         "embeddings, multi-token prediction, latent experts nor --overlap-param-gather",
@@ -224,9 +231,13 @@ FEATURES: Topic = (
     ),
     Rule(
         "network.qk-clip",
-        lambda s: s.qk_clip
-        and not (
-            s.machine.has_transformer_engine(2, 9) and 0.0 < s.qk_clip_alpha < 1.0 and s.qk_clip_threshold > 0
+        lambda s: (
+            s.qk_clip
+            and not (
+                s.machine.has_transformer_engine(2, 9)
+                and 0.0 < s.qk_clip_alpha < 1.0
+                and s.qk_clip_threshold > 0
+            )
         ),
         "--qk-clip needs Transformer Engine 2.9 and 0 < --qk-clip-alpha < 1, --qk-clip-threshold > 0",
         "mend the values, or drop --qk-clip",
@@ -239,9 +250,11 @@ FEATURES: Topic = (
     ),
     Rule(
         "network.mtp-positions",
-        lambda s: s.mtp_num_layers
-        and s.release >= (0, 17)
-        and s.position_embedding_type not in ("learned_absolute", "rope", "mrope", "none"),
+        lambda s: (
+            s.mtp_num_layers
+            and s.release >= (0, 17)
+            and s.position_embedding_type not in ("learned_absolute", "rope", "mrope", "none")
+        ),
         "multi-token prediction does not work with --position-embedding-type {position_embedding_type}",
         "--position-embedding-type rope or none",
     ),
@@ -302,13 +315,15 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "network.sparse-attention",
-        lambda s: s.experimental_attention_variant == "dsa"
-        and (
-            s.apply_rope_fusion
-            or (s.context_parallel_size != 1 and s.release < (0, 19))
-            or (
-                s.context_parallel_size > 1
-                and any(word.replace("_", "").lower() != "allgather" for word in s.cp_comm_type)
+        lambda s: (
+            s.experimental_attention_variant == "dsa"
+            and (
+                s.apply_rope_fusion
+                or (s.context_parallel_size != 1 and s.release < (0, 19))
+                or (
+                    s.context_parallel_size > 1
+                    and any(word.replace("_", "").lower() != "allgather" for word in s.cp_comm_type)
+                )
             )
         ),
         "sparse attention (dsa) works neither with rotary fusion nor with this context parallelism",
@@ -317,8 +332,10 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "network.sparse-attention-indexer",
-        lambda s: s.experimental_attention_variant == "dsa"
-        and (s.add_bias_linear or s.dsa_indexer_topk_freq < 1 or s.dsa_indexer_skip_topk_offset < 0),
+        lambda s: (
+            s.experimental_attention_variant == "dsa"
+            and (s.add_bias_linear or s.dsa_indexer_topk_freq < 1 or s.dsa_indexer_skip_topk_offset < 0)
+        ),
         "sparse attention (dsa) needs no linear bias and a positive indexer frequency",
         "--disable-bias-linear, --dsa-indexer-topk-freq 1 or more",
         CONFIG,
@@ -326,11 +343,13 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "network.cpu-offloading",
-        lambda s: s.cpu_offloading
-        and (
-            s.cpu_offloading_num_layers >= s.num_layers
-            or s.pipeline_model_parallel_size > 1
-            or s.recompute_granularity is not None
+        lambda s: (
+            s.cpu_offloading
+            and (
+                s.cpu_offloading_num_layers >= s.num_layers
+                or s.pipeline_model_parallel_size > 1
+                or s.recompute_granularity is not None
+            )
         ),
         "offloading {cpu_offloading_num_layers} layers to the CPU needs fewer than {num_layers} of them, no "
         "pipeline parallelism and no recomputation",
@@ -383,9 +402,11 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "network.rope-fusion",
-        lambda s: s.apply_rope_fusion
-        and not s.multi_latent_attention
-        and not s.machine.has_transformer_engine(2, 3 if s.rotary_interleaved else 0),
+        lambda s: (
+            s.apply_rope_fusion
+            and not s.multi_latent_attention
+            and not s.machine.has_transformer_engine(2, 3 if s.rotary_interleaved else 0)
+        ),
         "fused rotary embeddings need Transformer Engine",
         "add --no-rope-fusion",
         CONFIG,
@@ -399,8 +420,10 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "network.latent-gate-and-cache",
-        lambda s: s.multi_latent_attention
-        and (s.attention_output_gate or (s.cache_mla_latents and s.apply_rope_fusion)),
+        lambda s: (
+            s.multi_latent_attention
+            and (s.attention_output_gate or (s.cache_mla_latents and s.apply_rope_fusion))
+        ),
         "multi-latent attention has no output gate, and caches latents only without fused rotary embeddings",
         "drop --attention-output-gate; --no-rope-fusion with --cache-mla-latents",
         "megatron/core/transformer/transformer_config.py MLATransformerConfig.__post_init__",
@@ -443,15 +466,17 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "network.batch-invariant",
-        lambda s: s.batch_invariant_mode
-        and (
-            s.attention_backend != "flash"
-            or (
-                s.release >= (0, 19)
-                and (
-                    s.flash_attention_version not in (3, 4)
-                    or s.context_parallel_size != 1
-                    or s.attention_dropout != 0.0
+        lambda s: (
+            s.batch_invariant_mode
+            and (
+                s.attention_backend != "flash"
+                or (
+                    s.release >= (0, 19)
+                    and (
+                        s.flash_attention_version not in (3, 4)
+                        or s.context_parallel_size != 1
+                        or s.attention_dropout != 0.0
+                    )
                 )
             )
         ),

@@ -6,7 +6,14 @@ import math
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.validation.nearest import divisors, multiples
-from airflow_megatron.megatron.validation.rules import CONFIG, FROM_ARGS, PARALLEL_CONFIG, VALIDATE, Derive, Rule
+from airflow_megatron.megatron.validation.rules import (
+    CONFIG,
+    FROM_ARGS,
+    PARALLEL_CONFIG,
+    VALIDATE,
+    Derive,
+    Rule,
+)
 
 if TYPE_CHECKING:
     from airflow_megatron.megatron.validation.rules import Topic
@@ -20,7 +27,8 @@ _SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context
 def model_size(s: Settings) -> int:
     """Count the GPUs that hold one copy of the model."""
     size: int = s.tensor_model_parallel_size * s.pipeline_model_parallel_size * s.context_parallel_size
-    return size * s.weight_remat_size
+    shards: int = s.weight_remat_size
+    return size * shards
 
 
 def _weight_shards(s: Settings) -> None:
@@ -83,8 +91,10 @@ WORLD: Topic = (
     Derive(_data_parallel),
     Rule(
         "parallel.hierarchical-context",
-        lambda s: s.hierarchical_context_parallel_sizes
-        and math.prod(s.hierarchical_context_parallel_sizes) != s.context_parallel_size,
+        lambda s: (
+            s.hierarchical_context_parallel_sizes
+            and math.prod(s.hierarchical_context_parallel_sizes) != s.context_parallel_size
+        ),
         "--hierarchical-context-parallel-sizes {hierarchical_context_parallel_sizes} do not multiply to "
         "--context-parallel-size {context_parallel_size}",
         lambda s: f"--context-parallel-size {math.prod(s.hierarchical_context_parallel_sizes)}",
@@ -141,21 +151,27 @@ COMMUNICATION: Topic = (
     ),
     Rule(
         "parallel.cuda-device-max-connections",
-        lambda s: (s.tensor_model_parallel_size > 1 or s.context_parallel_size > 1)
-        and s.machine.compute_capability < 10
-        and not (s.use_torch_fsdp2 or s.use_megatron_fsdp or s.overlap_moe_expert_parallel_comm)
-        and s.machine.environment.get("CUDA_DEVICE_MAX_CONNECTIONS") != "1",
+        lambda s: (
+            (s.tensor_model_parallel_size > 1 or s.context_parallel_size > 1)
+            and s.machine.compute_capability < 10
+            and not (s.use_torch_fsdp2 or s.use_megatron_fsdp or s.overlap_moe_expert_parallel_comm)
+            and s.machine.environment.get("CUDA_DEVICE_MAX_CONNECTIONS") != "1"
+        ),
         "tensor and context parallelism need the environment variable CUDA_DEVICE_MAX_CONNECTIONS=1",
         "set CUDA_DEVICE_MAX_CONNECTIONS=1 in the cluster profile",
     ),
     Rule(
         "parallel.expert-weight-shards",
-        lambda s: s.expert_tensor_parallel_size == 0
-        or _shards_do_not_fit(s.expert_tensor_parallel_num_weight_shards, s.expert_tensor_parallel_size),
+        lambda s: (
+            s.expert_tensor_parallel_size == 0
+            or _shards_do_not_fit(s.expert_tensor_parallel_num_weight_shards, s.expert_tensor_parallel_size)
+        ),
         "--expert-tensor-parallel-num-weight-shards {expert_tensor_parallel_num_weight_shards} is no multiple "
         "of --expert-tensor-parallel-size {expert_tensor_parallel_size}",
-        lambda s: "--expert-tensor-parallel-num-weight-shards "
-        + multiples(s.expert_tensor_parallel_num_weight_shards or 1, s.expert_tensor_parallel_size),
+        lambda s: (
+            "--expert-tensor-parallel-num-weight-shards "
+            + multiples(s.expert_tensor_parallel_num_weight_shards or 1, s.expert_tensor_parallel_size)
+        ),
         WEIGHT_SHARDS,
         since=(0, 19),
     ),
@@ -176,9 +192,11 @@ COMMUNICATION: Topic = (
             ),
             (
                 "graph-priority",
-                lambda s: s.machine.compute_capability >= 10
-                and s.cuda_graph_impl != "none"
-                and s.machine.environment.get("CUDA_GRAPHS_USE_NODE_PRIORITY") != "1",
+                lambda s: (
+                    s.machine.compute_capability >= 10
+                    and s.cuda_graph_impl != "none"
+                    and s.machine.environment.get("CUDA_GRAPHS_USE_NODE_PRIORITY") != "1"
+                ),
                 "CUDA_GRAPHS_USE_NODE_PRIORITY=1 with CUDA graphs",
                 "set CUDA_GRAPHS_USE_NODE_PRIORITY=1",
             ),
@@ -196,15 +214,18 @@ COMMUNICATION: Topic = (
             ),
             (
                 "reshardable",
-                lambda s: s.dist_ckpt_optim_fully_reshardable
-                and s.distrib_optim_fully_reshardable_mem_efficient,
+                lambda s: (
+                    s.dist_ckpt_optim_fully_reshardable and s.distrib_optim_fully_reshardable_mem_efficient
+                ),
                 "the plain fully reshardable optimizer checkpoint",
                 "drop --distrib-optim-fully-reshardable-mem-efficient",
             ),
             (
                 "mxfp8",
-                lambda s: s.fp8_recipe == "mxfp8"
-                and not (s.fp8_param_gather and s.reuse_grad_buf_for_mxfp8_param_ag),
+                lambda s: (
+                    s.fp8_recipe == "mxfp8"
+                    and not (s.fp8_param_gather and s.reuse_grad_buf_for_mxfp8_param_ag)
+                ),
                 "--fp8-param-gather and --reuse-grad-buf-for-mxfp8-param-ag with mxfp8",
                 "add both flags",
             ),
@@ -247,33 +268,41 @@ CONFIGURATION: Topic = (
         lambda s: s.num_attention_heads % s.tensor_model_parallel_size != 0,
         "--num-attention-heads {num_attention_heads} is no multiple of --tensor-model-parallel-size "
         "{tensor_model_parallel_size}",
-        lambda s: "--tensor-model-parallel-size "
-        + divisors(s.num_attention_heads, s.tensor_model_parallel_size)
-        + ", or --num-attention-heads "
-        + multiples(s.num_attention_heads, s.tensor_model_parallel_size),
+        lambda s: (
+            "--tensor-model-parallel-size "
+            + divisors(s.num_attention_heads, s.tensor_model_parallel_size)
+            + ", or --num-attention-heads "
+            + multiples(s.num_attention_heads, s.tensor_model_parallel_size)
+        ),
         CONFIG,
     ),
     Rule(
         "parallel.query-groups",
-        lambda s: s.group_query_attention
-        and s.num_query_groups % s.tensor_model_parallel_size != 0
-        and s.tensor_model_parallel_size % s.num_query_groups != 0,
+        lambda s: (
+            s.group_query_attention
+            and s.num_query_groups % s.tensor_model_parallel_size != 0
+            and s.tensor_model_parallel_size % s.num_query_groups != 0
+        ),
         "--num-query-groups {num_query_groups} is neither a multiple nor a divisor of "
         "--tensor-model-parallel-size {tensor_model_parallel_size}",
-        lambda s: "--num-query-groups "
-        + " or ".join(
-            dict.fromkeys(
-                divisors(s.tensor_model_parallel_size, s.num_query_groups).split(" or ")
-                + multiples(s.num_query_groups, s.tensor_model_parallel_size).split(" or ")
+        lambda s: (
+            "--num-query-groups "
+            + " or ".join(
+                dict.fromkeys(
+                    divisors(s.tensor_model_parallel_size, s.num_query_groups).split(" or ")
+                    + multiples(s.num_query_groups, s.tensor_model_parallel_size).split(" or ")
+                )
             )
         ),
         CONFIG,
     ),
     Rule(
         "parallel.context-communication-per-layer",
-        lambda s: s.context_parallel_size > 1
-        and len(s.cp_comm_type or ("",)) != 1
-        and len(s.cp_comm_type) != s.num_layers,
+        lambda s: (
+            s.context_parallel_size > 1
+            and len(s.cp_comm_type or ("",)) != 1
+            and len(s.cp_comm_type) != s.num_layers
+        ),
         "--cp-comm-type lists a type per layer, but not {num_layers} of them",
         "one type, or one for each of the {num_layers} layers",
         CONFIG,
@@ -290,15 +319,19 @@ CONFIGURATION: Topic = (
 GROUPS: Topic = (
     Rule(
         "parallel.expert-groups",
-        lambda s: s.world_size
-        % (s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size)
-        != 0,
+        lambda s: (
+            s.world_size
+            % (s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size)
+            != 0
+        ),
         "world size {world_size} is not divisible by expert tensor {expert_tensor_parallel_size} x expert "
         "{expert_model_parallel_size} x pipeline {pipeline_model_parallel_size} parallel sizes",
-        lambda s: "a world size of "
-        + multiples(
-            s.world_size,
-            s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size,
+        lambda s: (
+            "a world size of "
+            + multiples(
+                s.world_size,
+                s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size,
+            )
         ),
         PARALLEL_STATE,
     ),

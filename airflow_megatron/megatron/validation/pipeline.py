@@ -57,7 +57,9 @@ def _layout_is_wrong(s: Settings) -> bool:
 def _stated_layers(s: Settings) -> int:
     layers = s.num_layers if s.num_layers is not None else s.decoder_num_layers
     counted: int = layers or 0
-    return counted + bool(s.account_for_embedding_in_pipeline_split) + bool(s.account_for_loss_in_pipeline_split)
+    return (
+        counted + bool(s.account_for_embedding_in_pipeline_split) + bool(s.account_for_loss_in_pipeline_split)
+    )
 
 
 def _read_layout(s: Settings) -> None:
@@ -150,7 +152,9 @@ def _uneven_problem(s: Settings) -> bool:
 def _hybrid_pattern_problem(pattern: str) -> bool:
     main, *predictions = pattern.split("/")
     if any(predictions) and (
-        len(set(predictions)) > 1 or not set(predictions[0]) <= _LAYER_SYMBOLS or _mixes_attention(predictions[0])
+        len(set(predictions)) > 1
+        or not set(predictions[0]) <= _LAYER_SYMBOLS
+        or _mixes_attention(predictions[0])
     ):
         return True
     return not set(main) <= _LAYER_SYMBOLS | {"|"} or _mixes_attention(main)
@@ -213,20 +217,24 @@ HYBRID_PATTERN: Topic = (
     ),
     Rule(
         "hybrid.first-and-last-stage",
-        lambda s: s.hybrid_layer_pattern is not None and "|" in s.hybrid_layer_pattern.split("/")[0] and _uneven(s),
+        lambda s: (
+            s.hybrid_layer_pattern is not None and "|" in s.hybrid_layer_pattern.split("/")[0] and _uneven(s)
+        ),
         "a --hybrid-layer-pattern with '|' says itself how many layers the first and last stage have",
         "drop --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers",
         since=(0, 17),
     ),
     Rule(
         "hybrid.other-layouts",
-        lambda s: s.hybrid_layer_pattern is not None
-        and (
-            s.num_layers_per_virtual_pipeline_stage is not None
-            or s.num_virtual_stages_per_pipeline_rank is not None
-            or s.pipeline_model_parallel_layout is not None
-            or s.account_for_embedding_in_pipeline_split
-            or s.account_for_loss_in_pipeline_split
+        lambda s: (
+            s.hybrid_layer_pattern is not None
+            and (
+                s.num_layers_per_virtual_pipeline_stage is not None
+                or s.num_virtual_stages_per_pipeline_rank is not None
+                or s.pipeline_model_parallel_layout is not None
+                or s.account_for_embedding_in_pipeline_split
+                or s.account_for_loss_in_pipeline_split
+            )
         ),
         "--hybrid-layer-pattern excludes the other flags that lay out the pipeline",
         "describe the stages with '|' in the pattern",
@@ -255,10 +263,12 @@ STAGES: Topic = (
     Derive(_read_layout),
     Rule(
         "pipeline.one-layout",
-        lambda s: (s.num_layers_per_virtual_pipeline_stage is not None)
-        + (s.num_virtual_stages_per_pipeline_rank is not None)
-        + (s.pipeline_model_parallel_layout is not None)
-        > 1,
+        lambda s: (
+            (s.num_layers_per_virtual_pipeline_stage is not None)
+            + (s.num_virtual_stages_per_pipeline_rank is not None)
+            + (s.pipeline_model_parallel_layout is not None)
+            > 1
+        ),
         "--num-layers-per-virtual-pipeline-stage, --num-virtual-stages-per-pipeline-rank and "
         "--pipeline-model-parallel-layout exclude each other",
         "keep one of them",
@@ -274,7 +284,9 @@ STAGES: Topic = (
     ),
     Rule(
         "pipeline.layout-stages",
-        lambda s: s.pipeline_layout is not None and len(s.pipeline_layout) % s.pipeline_model_parallel_size != 0,
+        lambda s: (
+            s.pipeline_layout is not None and len(s.pipeline_layout) % s.pipeline_model_parallel_size != 0
+        ),
         "--pipeline-model-parallel-layout has a number of stages that is no multiple of "
         "--pipeline-model-parallel-size {pipeline_model_parallel_size}",
         lambda s: f"{multiples(len(s.pipeline_layout), s.pipeline_model_parallel_size)} stages",
@@ -297,8 +309,10 @@ STAGES: Topic = (
     ),
     Rule(
         "pipeline.layers",
-        lambda s: (_by_layers_per_virtual_stage(s) or _split_evenly(s))
-        and s.layers_to_split % s.pipeline_model_parallel_size != 0,
+        lambda s: (
+            (_by_layers_per_virtual_stage(s) or _split_evenly(s))
+            and s.layers_to_split % s.pipeline_model_parallel_size != 0
+        ),
         "{layers_to_split} layers cannot be split over --pipeline-model-parallel-size "
         "{pipeline_model_parallel_size}",
         _layers_mend,
@@ -306,31 +320,39 @@ STAGES: Topic = (
     ),
     Rule(
         "pipeline.layers-per-virtual-stage",
-        lambda s: _by_layers_per_virtual_stage(s)
-        and (
-            s.num_layers_per_virtual_pipeline_stage == 0
-            or _layers_per_stage(s) % s.num_layers_per_virtual_pipeline_stage != 0
+        lambda s: (
+            _by_layers_per_virtual_stage(s)
+            and (
+                s.num_layers_per_virtual_pipeline_stage == 0
+                or _layers_per_stage(s) % s.num_layers_per_virtual_pipeline_stage != 0
+            )
         ),
         "the layers of a pipeline stage cannot be split into virtual stages of "
         "--num-layers-per-virtual-pipeline-stage {num_layers_per_virtual_pipeline_stage}",
-        lambda s: "--num-layers-per-virtual-pipeline-stage "
-        + divisors(_layers_per_stage(s), s.num_layers_per_virtual_pipeline_stage),
+        lambda s: (
+            "--num-layers-per-virtual-pipeline-stage "
+            + divisors(_layers_per_stage(s), s.num_layers_per_virtual_pipeline_stage)
+        ),
         final=True,
     ),
     Derive(_virtual_stages),
     Rule(
         "pipeline.interleaved",
-        lambda s: s.virtual_pipeline_model_parallel_size is not None
-        and s.overlap_p2p_comm
-        and s.pipeline_model_parallel_size <= 1,
+        lambda s: (
+            s.virtual_pipeline_model_parallel_size is not None
+            and s.overlap_p2p_comm
+            and s.pipeline_model_parallel_size <= 1
+        ),
         "virtual pipeline stages need pipeline parallelism",
         "--pipeline-model-parallel-size 2 or more, or no virtual stages",
     ),
     Rule(
         "pipeline.interleaved-without-overlap",
-        lambda s: s.virtual_pipeline_model_parallel_size is not None
-        and not s.overlap_p2p_comm
-        and s.pipeline_model_parallel_size <= 2,
+        lambda s: (
+            s.virtual_pipeline_model_parallel_size is not None
+            and not s.overlap_p2p_comm
+            and s.pipeline_model_parallel_size <= 2
+        ),
         "virtual pipeline stages without overlapping communication need more than 2 pipeline stages",
         "--pipeline-model-parallel-size 3 or more, or drop --no-overlap-p2p-communication",
     ),
@@ -340,17 +362,22 @@ STAGES: Topic = (
 CONFIGURATION: Topic = (
     Rule(
         "pipeline.uneven-and-accounted",
-        lambda s: _uneven(s)
-        and (s.account_for_embedding_in_pipeline_split or s.account_for_loss_in_pipeline_split),
+        lambda s: (
+            _uneven(s) and (s.account_for_embedding_in_pipeline_split or s.account_for_loss_in_pipeline_split)
+        ),
         "uneven first or last stages exclude accounting for embedding and loss in the split",
         "drop one of them",
         CONFIG,
     ),
     Rule(
         "pipeline.layout-and-others",
-        lambda s: s.pipeline_layout is not None
-        and (
-            _uneven(s) or s.account_for_embedding_in_pipeline_split or s.account_for_loss_in_pipeline_split
+        lambda s: (
+            s.pipeline_layout is not None
+            and (
+                _uneven(s)
+                or s.account_for_embedding_in_pipeline_split
+                or s.account_for_loss_in_pipeline_split
+            )
         ),
         "--pipeline-model-parallel-layout excludes the other flags that lay out the pipeline",
         "drop the other flags",
@@ -375,14 +402,16 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "pipeline.accounted-layers",
-        lambda s: s.pipeline_layout is None
-        and not _uneven(s)
-        and (s.account_for_embedding_in_pipeline_split or s.account_for_loss_in_pipeline_split)
-        and (
-            _stated_layers(s) % s.pipeline_model_parallel_size != 0
-            or (
-                s.virtual_pipeline_model_parallel_size is not None
-                and _layers_per_stage(s) % s.virtual_pipeline_model_parallel_size != 0
+        lambda s: (
+            s.pipeline_layout is None
+            and not _uneven(s)
+            and (s.account_for_embedding_in_pipeline_split or s.account_for_loss_in_pipeline_split)
+            and (
+                _stated_layers(s) % s.pipeline_model_parallel_size != 0
+                or (
+                    s.virtual_pipeline_model_parallel_size is not None
+                    and _layers_per_stage(s) % s.virtual_pipeline_model_parallel_size != 0
+                )
             )
         ),
         "{layers_to_split} layers, embedding and loss counted, cannot be split over the (virtual) stages",

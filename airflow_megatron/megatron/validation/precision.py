@@ -36,8 +36,10 @@ FORMATS: Topic = (
     Derive(_fp2_fallback),
     Rule(
         "precision.fp8-parameters",
-        lambda s: s.fp8_param_gather
-        and not (s.use_distributed_optimizer or s.use_torch_fsdp2 or s.use_megatron_fsdp),
+        lambda s: (
+            s.fp8_param_gather
+            and not (s.use_distributed_optimizer or s.use_torch_fsdp2 or s.use_megatron_fsdp)
+        ),
         "--fp8-param-gather needs the distributed optimizer or FSDP",
         "add --use-distributed-optimizer",
     ),
@@ -68,7 +70,9 @@ FORMATS: Topic = (
     Derive(_half_precision),
     Rule(
         "precision.gradients-in-fp32",
-        lambda s: s.bf16 and s.accumulate_allreduce_grads_in_fp32 and s.main_grads_dtype not in (None, "fp32"),
+        lambda s: (
+            s.bf16 and s.accumulate_allreduce_grads_in_fp32 and s.main_grads_dtype not in (None, "fp32")
+        ),
         "--accumulate-allreduce-grads-in-fp32 needs --main-grads-dtype fp32, not {main_grads_dtype}",
         "--main-grads-dtype fp32",
     ),
@@ -86,9 +90,11 @@ FORMATS: Topic = (
     ),
     Rule(
         "precision.mxfp8-inference",
-        lambda s: s.fp8_recipe == "mxfp8"
-        and s.transformer_impl == "inference_optimized"
-        and "flashinfer" not in s.machine.packages,
+        lambda s: (
+            s.fp8_recipe == "mxfp8"
+            and s.transformer_impl == "inference_optimized"
+            and "flashinfer" not in s.machine.packages
+        ),
         "mxfp8 with --transformer-impl inference_optimized needs FlashInfer 0.6.4",
         "another --fp8-recipe",
         since=(0, 18),
@@ -112,8 +118,10 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "precision.custom-recipe",
-        lambda s: (s.fp8 and s.fp8_recipe == "custom" and not s.fp8_quantizer_factory)
-        or (s.fp4 and s.fp4_recipe == "custom" and not s.fp4_quantizer_factory),
+        lambda s: (
+            (s.fp8 and s.fp8_recipe == "custom" and not s.fp8_quantizer_factory)
+            or (s.fp4 and s.fp4_recipe == "custom" and not s.fp4_quantizer_factory)
+        ),
         "a custom recipe needs its quantizer factory",
         "give --fp8-quantizer-factory (or --fp4-quantizer-factory)",
         CONFIG,

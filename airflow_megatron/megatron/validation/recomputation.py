@@ -66,11 +66,13 @@ SHORTHANDS: Topic = (
 RECOMPUTATION: Topic = (
     Rule(
         "recompute.distributed-activations",
-        lambda s: s.distribute_saved_activations
-        and not (
-            s.tensor_model_parallel_size > 1
-            and s.recompute_granularity == "full"
-            and s.recompute_method is not None
+        lambda s: (
+            s.distribute_saved_activations
+            and not (
+                s.tensor_model_parallel_size > 1
+                and s.recompute_granularity == "full"
+                and s.recompute_method is not None
+            )
         ),
         "--distribute-saved-activations needs tensor parallelism and --recompute-granularity full with a method",
         "add them, or drop it",
@@ -107,7 +109,9 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "recompute.distributed-and-sequence-parallel",
-        lambda s: s.recompute_granularity is not None and s.distribute_saved_activations and s.sequence_parallel,
+        lambda s: (
+            s.recompute_granularity is not None and s.distribute_saved_activations and s.sequence_parallel
+        ),
         "--distribute-saved-activations and --sequence-parallel exclude each other",
         "drop one of them",
         CONFIG,
@@ -115,7 +119,9 @@ CONFIGURATION: Topic = (
     Derive(_modules),
     Rule(
         "recompute.modules",
-        lambda s: s.recompute_granularity == "selective" and not set(s.recompute_modules) <= _allowed_modules(s),
+        lambda s: (
+            s.recompute_granularity == "selective" and not set(s.recompute_modules) <= _allowed_modules(s)
+        ),
         "--recompute-modules {recompute_modules} names unknown modules",
         lambda s: "of " + ", ".join(sorted(_allowed_modules(s))),
         CONFIG,

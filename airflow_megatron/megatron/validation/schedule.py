@@ -99,10 +99,12 @@ INTERVALS: Topic = (
     ),
     Rule(
         "save.retain-interval",
-        lambda s: s.save is not None
-        and s.save_interval
-        and s.save_retain_interval is not None
-        and (s.save_retain_interval <= 0 or s.save_retain_interval % s.save_interval != 0),
+        lambda s: (
+            s.save is not None
+            and s.save_interval
+            and s.save_retain_interval is not None
+            and (s.save_retain_interval <= 0 or s.save_retain_interval % s.save_interval != 0)
+        ),
         "--save-retain-interval {save_retain_interval} is no multiple of --save-interval {save_interval}",
         lambda s: f"--save-retain-interval {multiples(max(s.save_retain_interval, 1), s.save_interval)}",
     ),
@@ -115,8 +117,10 @@ INTERVALS: Topic = (
     ),
     Rule(
         "log.memory-interval",
-        lambda s: s.log_memory_interval is not None
-        and (not s.log_interval or s.log_memory_interval % s.log_interval != 0),
+        lambda s: (
+            s.log_memory_interval is not None
+            and (not s.log_interval or s.log_memory_interval % s.log_interval != 0)
+        ),
         "--log-memory-interval {log_memory_interval} is no multiple of --log-interval {log_interval}",
         lambda s: f"--log-memory-interval {multiples(s.log_memory_interval, s.log_interval)}",
     ),
@@ -129,15 +133,19 @@ INTERVALS: Topic = (
     Derive(_weight_decay),
     Rule(
         "optimizer.constant-weight-decay",
-        lambda s: s.weight_decay_incr_style == "constant"
-        and (s.start_weight_decay is not None or s.end_weight_decay is not None),
+        lambda s: (
+            s.weight_decay_incr_style == "constant"
+            and (s.start_weight_decay is not None or s.end_weight_decay is not None)
+        ),
         "--start-weight-decay and --end-weight-decay need a growing --weight-decay-incr-style",
         "--weight-decay-incr-style linear or cosine, or only --weight-decay",
     ),
     Rule(
         "optimizer.growing-weight-decay",
-        lambda s: s.weight_decay_incr_style != "constant"
-        and (s.start_weight_decay is None or s.end_weight_decay is None),
+        lambda s: (
+            s.weight_decay_incr_style != "constant"
+            and (s.start_weight_decay is None or s.end_weight_decay is None)
+        ),
         "--weight-decay-incr-style {weight_decay_incr_style} needs --start-weight-decay and --end-weight-decay",
         "give both",
     ),

@@ -31,11 +31,13 @@ def _one_connection(s: Settings) -> bool:
 GATHERING: Topic = (
     Rule(
         "optimizer.overlap-gather",
-        lambda s: s.overlap_param_gather
-        and not (
-            s.use_distributed_optimizer
-            or s.use_megatron_fsdp
-            or (s.optimizer == "dist_muon" and s.release >= (0, 17))
+        lambda s: (
+            s.overlap_param_gather
+            and not (
+                s.use_distributed_optimizer
+                or s.use_megatron_fsdp
+                or (s.optimizer == "dist_muon" and s.release >= (0, 17))
+            )
         ),
         "--overlap-param-gather needs the distributed optimizer (or Megatron FSDP)",
         "add --use-distributed-optimizer, or drop --overlap-param-gather",
@@ -101,12 +103,14 @@ GATHERING: Topic = (
     ),
     Rule(
         "optimizer.gather-with-step",
-        lambda s: s.overlap_param_gather_with_optimizer_step
-        and not (
-            s.use_distributed_optimizer
-            and s.overlap_param_gather
-            and s.virtual_pipeline_model_parallel_size is not None
-            and s.ckpt_format == "torch"
+        lambda s: (
+            s.overlap_param_gather_with_optimizer_step
+            and not (
+                s.use_distributed_optimizer
+                and s.overlap_param_gather
+                and s.virtual_pipeline_model_parallel_size is not None
+                and s.ckpt_format == "torch"
+            )
         ),
         "--overlap-param-gather-with-optimizer-step needs the distributed optimizer, --overlap-param-gather, "
         "virtual pipeline stages and --ckpt-format torch",
@@ -117,9 +121,11 @@ GATHERING: Topic = (
 FULLY_SHARDED: Topic = (
     Rule(
         "fsdp.weight-hash",
-        lambda s: s.use_megatron_fsdp
-        and s.data_parallel_sharding_strategy == "optim_grads_params"
-        and s.check_weight_hash_across_dp_replicas_interval is not None,
+        lambda s: (
+            s.use_megatron_fsdp
+            and s.data_parallel_sharding_strategy == "optim_grads_params"
+            and s.check_weight_hash_across_dp_replicas_interval is not None
+        ),
         "sharded parameters cannot be compared across replicas",
         "drop --check-weight-hash-across-dp-replicas-interval",
     ),
@@ -151,9 +157,11 @@ FULLY_SHARDED: Topic = (
     ),
     Rule(
         "fsdp.meta-device",
-        lambda s: s.use_megatron_fsdp
-        and s.init_model_with_meta_device
-        and s.data_parallel_sharding_strategy == "no_shard",
+        lambda s: (
+            s.use_megatron_fsdp
+            and s.init_model_with_meta_device
+            and s.data_parallel_sharding_strategy == "no_shard"
+        ),
         "--init-model-with-meta-device needs a sharding strategy",
         "--data-parallel-sharding-strategy optim_grads_params",
         since=(0, 18),
@@ -170,14 +178,16 @@ FULLY_SHARDED: Topic = (
 OPTIMIZERS: Topic = (
     Rule(
         "optimizer.muon",
-        lambda s: "muon" in (s.optimizer or "")
-        and (
-            s.overlap_grad_reduce
-            or s.overlap_param_gather
-            or s.use_distributed_optimizer
-            or s.use_torch_fsdp2
-            or s.use_megatron_fsdp
-            or s.ckpt_format not in ("torch", "torch_dist")
+        lambda s: (
+            "muon" in (s.optimizer or "")
+            and (
+                s.overlap_grad_reduce
+                or s.overlap_param_gather
+                or s.use_distributed_optimizer
+                or s.use_torch_fsdp2
+                or s.use_megatron_fsdp
+                or s.ckpt_format not in ("torch", "torch_dist")
+            )
         ),
         "--optimizer {optimizer} works without overlapped communication, distributed optimizer and FSDP, and "
         "with --ckpt-format torch or torch_dist only",
@@ -187,8 +197,10 @@ OPTIMIZERS: Topic = (
     ),
     Rule(
         "optimizer.emerging",
-        lambda s: s.optimizer not in ("sgd", "adam")
-        and (s.use_torch_fsdp2 or s.use_megatron_fsdp or s.ckpt_format not in ("torch", "torch_dist")),
+        lambda s: (
+            s.optimizer not in ("sgd", "adam")
+            and (s.use_torch_fsdp2 or s.use_megatron_fsdp or s.ckpt_format not in ("torch", "torch_dist"))
+        ),
         "--optimizer {optimizer} works without FSDP, and with --ckpt-format torch or torch_dist only",
         "--ckpt-format torch_dist, no FSDP",
         since=(0, 18),
@@ -196,9 +208,9 @@ OPTIMIZERS: Topic = (
     Derive(_emerging_optimizer, since=(0, 18)),
     Rule(
         "optimizer.cpu-offload",
-        lambda s: s.optimizer_cpu_offload
-        and (
-            not s.use_precision_aware_optimizer or (s.fp8_param_gather and s.fp8_recipe != "delayed")
+        lambda s: (
+            s.optimizer_cpu_offload
+            and (not s.use_precision_aware_optimizer or (s.fp8_param_gather and s.fp8_recipe != "delayed"))
         ),
         "--optimizer-cpu-offload needs --use-precision-aware-optimizer (and --fp8-recipe delayed with fp8 "
         "parameters)",
