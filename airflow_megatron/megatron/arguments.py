@@ -96,6 +96,7 @@ class ArgumentTable:
         self.arguments = tuple(arguments)
         self._by_flag: dict[str, Argument] = {}
         self._by_dest: dict[str, list[Argument]] = {}
+        self._positions = {id(argument): index for index, argument in enumerate(self.arguments)}
         for argument in self.arguments:
             for flag in argument.flags:
                 self._by_flag.setdefault(canonical(flag), argument)
@@ -119,6 +120,10 @@ class ArgumentTable:
         if key in self._by_dest:
             return self._by_dest[key][0]
         return self._by_flag.get(key)
+
+    def position(self, argument: Argument) -> int:
+        """Tell where in the parser's order one of the table's arguments stands."""
+        return self._positions[id(argument)]
 
     def nearest(self, name: str) -> list[str]:
         """Find known names that look like ``name``, best first, three at most."""
@@ -152,6 +157,7 @@ class ArgumentTable:
         return setters[0], []
 
 
+@functools.lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
     """Spell a name the one way that lookups use: no leading dashes, underscores for dashes."""
     return name.removeprefix("--").replace("-", "_")
@@ -253,7 +259,6 @@ def to_argv(
     :raises ArgumentError: for the first parameter (in the order given) that the release cannot take.
     """
     table = with_extra(argument_table(release), extra) if extra else argument_table(release)
-    position = {id(argument): index for index, argument in enumerate(table)}
     tokens: dict[str, tuple[int, str, list[str]]] = {}
     for name, value in params.items():
         argument = table.get(name)
@@ -270,7 +275,7 @@ def to_argv(
             argument, written = table.flag_tokens(name, value)
         else:
             written = _value_tokens(name, value, argument, release)
-        tokens[argument.dest] = (position[id(argument)], name, written)
+        tokens[argument.dest] = (table.position(argument), name, written)
     return [token for _, _, written in sorted(tokens.values()) for token in written]
 
 

@@ -103,6 +103,9 @@ class CommandLineReader:
             first = position
             if attached is not None:
                 words: Sequence[str] = (attached,)
+            elif option.argument.nargs is None and position < end and argv[position][:1] not in ("-", ""):
+                words = (argv[position],)  # the usual case, without the questions below
+                position += 1
             else:
                 wanted = option.argument.nargs
                 limit = end if wanted in ("+", "*") else first + (wanted if isinstance(wanted, int) else 1)
