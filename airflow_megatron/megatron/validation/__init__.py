@@ -37,7 +37,7 @@ from airflow_megatron.megatron.validation.settings import Machine, Settings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["ArgumentProblem", "Machine", "check", "check_lines"]
+__all__ = ["ArgumentProblem", "Machine", "Settings", "check", "check_lines", "read_settings"]
 
 #: What upstream asks before it builds a model, in its order.
 BEFORE_THE_MODEL: Final = RuleBook(
@@ -102,14 +102,30 @@ def check(
     :returns: what is wrong, nothing when upstream takes the command line.
     :raises ArgumentError: when the release is not known.
     """
-    values, problems = (flags or reader(release)).read(argv)
-    if problems:
-        return problems
-    settings = Settings(release, values, world_size, machine)
-    problems = BEFORE_THE_MODEL.broken_by(settings)
-    if process_groups and not problems:
+    problems, settings = read_settings(argv, world_size, release, machine=machine, flags=flags)
+    if process_groups and settings is not None and not problems:
         problems = PROCESS_GROUPS.broken_by(settings)
     return problems
+
+
+def read_settings(
+    argv: Sequence[str],
+    world_size: int,
+    release: str,
+    *,
+    machine: Machine = _NO_GPU_JOB,
+    flags: CommandLineReader | None = None,
+) -> tuple[list[ArgumentProblem], Settings | None]:
+    """Read a command line and derive what upstream derives from it (see :func:`check`).
+
+    :returns: what is wrong, and the settings; None when the command line cannot be read. When something is
+        wrong, not all of them are derived.
+    """
+    values, problems = (flags or reader(release)).read(argv)
+    if problems:
+        return problems, None
+    settings = Settings(release, values, world_size, machine)
+    return BEFORE_THE_MODEL.broken_by(settings), settings
 
 
 def check_lines(stream: Iterable[str], release: str) -> Iterator[str]:
