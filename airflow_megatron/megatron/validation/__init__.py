@@ -2,8 +2,8 @@
 
 The rules follow what ``pretrain_gpt.py`` runs before it builds a model: ``parse_args``, ``validate_args``,
 the ``TransformerConfig`` made from the arguments, and the number of microbatches. Each topic is a module with
-its rules as data. They were compared with upstream's own verdict for core_v0.16.1 and core_v0.19.0 on thousands
-of random command lines.
+its rules as data. They were compared with upstream's own verdict on thousands of random command lines, of
+core_v0.16.1 and core_v0.19.0 above all; for the releases before 0.16 only the commoner rules are known.
 
 >>> check(["--num-layers", "3"], world_size=2, release="core_v0.16.1")[0].rule
 'batch.micro-missing'

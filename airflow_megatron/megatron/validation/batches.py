@@ -47,7 +47,10 @@ def _is_constant(s: Settings) -> bool:
 
 
 def _ramp_up_problem(s: Settings) -> bool:
-    start, step, samples = s.rampup_batch_size
+    try:
+        start, step, samples = (int(word) for word in s.rampup_batch_size)  # text before 0.16
+    except ValueError:
+        return True
     if start <= 0 or step <= 0 or samples < 0 or s.global_batch_size < start:
         return True
     growth = s.global_batch_size - start
@@ -56,7 +59,9 @@ def _ramp_up_problem(s: Settings) -> bool:
 
 
 def _ramp_up_mend(s: Settings) -> str:
-    start, step, _ = s.rampup_batch_size
+    if len(s.rampup_batch_size) != 3 or not all(str(word).isdigit() for word in s.rampup_batch_size):
+        return "three numbers: start, increment, samples"
+    start, step, _ = (int(word) for word in s.rampup_batch_size)
     if step > 0 and s.global_batch_size > start > 0:
         return f"--global-batch-size {multiples(s.global_batch_size - start, step)} above {start}"
     return "start below --global-batch-size, a positive increment, and a positive number of samples"

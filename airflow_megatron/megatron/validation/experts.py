@@ -90,6 +90,20 @@ EXPERTS: Topic = (
         ),
     ),
     Rule(
+        "moe.expert-parallel-fp16",
+        lambda s: s.expert_model_parallel_size > 1 and s.fp16,
+        "expert parallelism does not work with --fp16",
+        "--bf16",
+        until=(0, 16),
+    ),
+    Rule(
+        "moe.grouped-gemm-format",
+        lambda s: s.moe_grouped_gemm and not s.bf16,
+        "--moe-grouped-gemm needs --bf16",
+        "--bf16",
+        until=(0, 16),
+    ),
+    Rule(
         "moe.grouped-gemm",
         lambda s: s.moe_grouped_gemm and s.machine.compute_capability < 8,
         "--moe-grouped-gemm needs GPUs of compute capability 8 or newer",
@@ -131,6 +145,7 @@ CONFIGURATION: Topic = (
         "--moe-ffn-hidden-size {moe_ffn_hidden_size} needs --num-experts",
         "give --num-experts, or drop --moe-ffn-hidden-size",
         CONFIG,
+        since=(0, 13),
     ),
     Rule(
         "moe.single-grouped",
@@ -263,10 +278,15 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "moe.bias",
-        lambda s: s.num_experts is not None and s.add_bias_linear and s.expert_tensor_parallel_size != 1,
+        lambda s: (
+            s.num_experts is not None
+            and s.add_bias_linear
+            and (s.expert_tensor_parallel_size != 1 or s.release < (0, 15))
+        ),
         "experts with linear biases need --expert-tensor-parallel-size 1, not {expert_tensor_parallel_size}",
         "add --disable-bias-linear, or --expert-tensor-parallel-size 1",
         CONFIG,
+        since=(0, 13),
     ),
     Rule(
         "moe.expert-bias",

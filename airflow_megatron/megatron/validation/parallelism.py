@@ -297,6 +297,25 @@ CONFIGURATION: Topic = (
         CONFIG,
     ),
     Rule(
+        "parallel.query-groups-multiple",
+        lambda s: s.group_query_attention and s.num_query_groups % s.tensor_model_parallel_size != 0,
+        "--num-query-groups {num_query_groups} is no multiple of --tensor-model-parallel-size "
+        "{tensor_model_parallel_size}",
+        lambda s: f"--num-query-groups {multiples(s.num_query_groups, s.tensor_model_parallel_size)}",
+        CONFIG,
+        until=(0, 16),
+    ),
+    Rule(
+        "parallel.experts-and-tensors",
+        lambda s: (
+            s.expert_model_parallel_size > 1 and s.tensor_model_parallel_size > 1 and not s.sequence_parallel
+        ),
+        "expert parallelism with tensor parallelism needs --sequence-parallel",
+        "add --sequence-parallel",
+        PARALLEL_CONFIG,
+        until=(0, 16),
+    ),
+    Rule(
         "parallel.context-communication-per-layer",
         lambda s: (
             s.context_parallel_size > 1
