@@ -37,4 +37,5 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "extra-links": ["airflow_megatron.links.sweep_results.SweepResultsLink"],
     }

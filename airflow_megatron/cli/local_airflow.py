@@ -182,14 +182,13 @@ class LocalAirflow:
         return {task["task_id"]: str(task["state"]) for task in answer.json()["task_instances"]}
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
-        """Return the log of a task's try."""
+        """Return the log of a task's try; of an exception its name and message, without the stack."""
         answer = self._request(
             "GET",
             f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}",
             params={"full_content": "true"},
         )
-        lines = answer.json().get("content", [])
-        return "\n".join(line.get("event", "") if isinstance(line, dict) else str(line) for line in lines)
+        return "\n".join(_log_line(line) for line in answer.json().get("content", []))
 
     def clear(self, dag_id: str, run_id: str, task_ids: list[str], **options: Any) -> None:
         """Clear tasks of a run, as the web page's button does."""
@@ -248,6 +247,15 @@ class LocalAirflow:
 
     def _log_tail(self) -> str:
         return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-25:])
+
+
+def _log_line(line: dict[str, Any] | str) -> str:
+    if isinstance(line, str):
+        return line
+    raised = [
+        f"{error.get('exc_type')}: {error.get('exc_value')}" for error in line.get("error_detail") or []
+    ]
+    return "\n".join([str(line.get("event", "")), *raised])
 
 
 def _free_port(wanted: int) -> int:

@@ -56,7 +56,9 @@ def run_ui() -> int:
         with local_services() as airflow:
             user, password = airflow.credentials()
             _say(f"Airflow runs at {airflow.address}   user {user}   password {password}")
-            _say("Drop a spec into sweep_specs/, unpause its two DAGs, trigger it. Ctrl-C stops everything.")
+            _say(
+                "Drop a spec into sweep_specs/; its DAG appears within half a minute. Ctrl-C stops everything."
+            )
             while True:
                 time.sleep(3600)
     except (LocalAirflowError, QuickstartError) as error:

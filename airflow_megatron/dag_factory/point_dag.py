@@ -40,6 +40,8 @@ def build_point_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         doc_md=_doc(sweep),
         schedule=None,
         catchup=False,
+        # without a schedule nothing starts by itself, and a forgotten switch would leave every point queued
+        is_paused_upon_creation=False,
         max_active_runs=sweep.settings.max_active_points,
         # deferred tasks do not count; submissions that wait their turn must not starve each other
         max_active_tasks=max(16, len(sweep.tree)),
@@ -47,8 +49,19 @@ def build_point_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         render_template_as_native_obj=True,
         tags=["megatron", "point", *sweep.settings.tags],
         params={
-            "point": Param("", type="string", description="Name of the point (see the plan of the sweep)"),
-            "cluster": Param(sweep.settings.cluster, type="string", enum=_clusters(sweep)),
+            "point": Param(
+                "",
+                type="string",
+                title="Point",
+                description=f"Its name; `airflow-megatron plan {sweep.name}` lists them",
+            ),
+            "cluster": Param(
+                sweep.settings.cluster,
+                type="string",
+                enum=_clusters(sweep),
+                title="Cluster",
+                description="Profile in sbatch/clusters/",
+            ),
         },
     ) as dag:
         resolve = ResolvePointOperator(

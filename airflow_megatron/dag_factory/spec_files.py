@@ -66,8 +66,12 @@ def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
 
 
 def default_args(sweep: Sweep) -> dict[str, Any]:
-    """Return the ``default_args`` of a sweep's DAGs."""
-    return {"owner": "megatron", "retries": 2, "retry_delay": timedelta(seconds=20)}
+    """Return the ``default_args`` of a sweep's DAGs.
+
+    A try is spent when a busy scheduler takes a task that a trigger has resumed for a killed one, and trying again does
+    no harm: no task submits twice. What trying again cannot mend fails at once.
+    """
+    return {"owner": "megatron", "retries": 5, "retry_delay": timedelta(seconds=20)}
 
 
 def raise_for_spec_errors(directory: Path | None = None) -> None:
@@ -78,4 +82,5 @@ def raise_for_spec_errors(directory: Path | None = None) -> None:
     problems = load_sweeps(directory)[1]
     if problems:
         told = "\n".join(str(problem) for problem in sorted(problems))
-        raise SweepSpecErrors(f"{len(problems)} problems in sweep specs:\n{told}")
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise SweepSpecErrors(f"{count} in sweep specs:\n{told}")

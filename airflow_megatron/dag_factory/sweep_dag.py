@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import DAG, Param
 
 from airflow_megatron.dag_factory.point_dag import StageTasks, point_dag_id
+from airflow_megatron.links.sweep_results import PAGE_ROUTE, URL_PREFIX
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
@@ -33,24 +34,31 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         doc_md=_doc(sweep),
         schedule=None,
         catchup=False,
+        is_paused_upon_creation=False,
         default_args=dict(defaults),
         render_template_as_native_obj=True,
         tags=["megatron", "sweep", *sweep.settings.tags],
         params={
+            # null: the trigger form insists on a value otherwise
             "points": Param(
-                "",
-                type="string",
+                None,
+                type=["null", "string"],
                 title="Points",
                 description="All when empty; name patterns (S_*,M_lr0.001) or an expression ({{ lr < 1e-2 }})",
             ),
             "limit": Param(
-                0, type="integer", minimum=0, title="Limit", description="At most this many; 0: all"
+                None,
+                type=["null", "integer"],
+                minimum=1,
+                title="Limit",
+                description="At most this many points; all when empty",
             ),
             "cluster": Param(
                 sweep.settings.cluster,
                 type="string",
                 enum=sorted({sweep.settings.cluster, *cluster_names()}),
                 title="Cluster",
+                description="Profile in sbatch/clusters/",
             ),
             "dry_run": Param(False, type="boolean", title="Dry run", description="Plan, but start nothing"),
             "fresh_start": Param(
@@ -62,8 +70,8 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
             task_id="plan",
             spec_file=sweep.document.file,
             # raw: the choice may be an expression on the points' values
-            points="{{ params.points | tojson }}",
-            limit="{{ params.limit }}",
+            points="{{ (params.points or '') | tojson }}",
+            limit="{{ params.limit or 0 }}",
             cluster="{{ params.cluster }}",
         )
         pinned = "{{ ti.xcom_pull(task_ids='plan') }}"
@@ -89,8 +97,11 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
 
 
 def _doc(sweep: Sweep) -> str:
+    point_dag = point_dag_id(sweep.name)
+    # Airflow's page sets a base address, so these lead to the right place wherever it is served
+    grid, results = f"dags/{point_dag}", f"plugin/{PAGE_ROUTE}{URL_PREFIX}/sweeps/{sweep.name}"
     return (
-        f"{sweep.settings.description}\n\n`launch` starts one run of `{point_dag_id(sweep.name)}` for every point; "
-        "its grid is the sweep: stages down, points across. A second run of this DAG goes on: what has finished "
-        "is passed over.\n"
+        f"{sweep.settings.description}\n\n`launch` starts one run of [{point_dag}]({grid}) for every point; "
+        f"its grid is the sweep: stages down, points across. `report` writes the [results]({results}).\n\n"
+        "A second run of this DAG goes on: what has finished is passed over.\n"
     )

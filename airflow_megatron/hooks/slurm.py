@@ -63,8 +63,11 @@ class AsyncsshTransport:
         except asyncio.CancelledError:
             self._abort()
             raise
-        status = -1 if result.exit_status is None else result.exit_status
-        return CommandResult(status, str(result.stdout or ""), str(result.stderr or ""))
+        if result.exit_status is None:
+            # asyncssh returns what had arrived when the connection broke
+            self._abort()
+            raise TransportError(f"{self._hook.address}: connection lost before the command ended")
+        return CommandResult(result.exit_status, str(result.stdout or ""), str(result.stderr or ""))
 
     async def close(self) -> None:
         """Close the connection; it may be closed already."""
@@ -134,7 +137,7 @@ class SlurmHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Answer the *Test* button: can the login node be reached, and does Slurm answer there."""
         try:
-            result = self.run("sinfo --version", timeout=30)
+            result = self.run(f"{self.commands.command('sinfo')} --version", timeout=30)
         except TransportError as error:
             return False, str(error)
         if result.exit_status:
@@ -149,6 +152,10 @@ class SlurmHook(BaseHook):
         """
         # in a thread: the only look-up that works in a triggerer and under `dags test` alike (Airflow 3.3.2)
         connection = await asyncio.to_thread(self._airflow_connection)
+        if not connection.host:
+            raise LoginRefusedError(
+                f"connection {self.ssh_conn_id!r} names no host; give it the login node's name"
+            )
         options = self._options(connection)
         self.address = f"{options.get('username') or ''}@{options['host']}:{options['port']}".lstrip("@")
         for attempt in range(1, self.conn_retry_attempts + 1):
@@ -164,6 +171,11 @@ class SlurmHook(BaseHook):
                 raise LoginRefusedError(
                     f"{self.address}: login refused ({_reason(error)}); check login and key_file of connection "
                     f"{self.ssh_conn_id!r}"
+                ) from error
+            except ValueError as error:
+                raise LoginRefusedError(
+                    f"{self.address}: key_file or known_hosts of connection {self.ssh_conn_id!r} cannot be read: "
+                    f"{_reason(error)}"
                 ) from error
             except (OSError, asyncssh.Error) as error:
                 if attempt == self.conn_retry_attempts:
@@ -203,7 +215,7 @@ class SlurmHook(BaseHook):
         if passphrase:
             options["passphrase"] = passphrase
         if extra.get("private_key"):
-            options["client_keys"] = [asyncssh.import_private_key(extra["private_key"], passphrase)]
+            options["client_keys"] = [self._private_key(extra["private_key"], passphrase)]
         elif extra.get("key_file"):
             key_file = Path(extra["key_file"]).expanduser()
             if not key_file.is_file():
@@ -218,12 +230,25 @@ class SlurmHook(BaseHook):
         options |= self._host_key_options(extra, str(connection.host), port)
         return options
 
+    def _private_key(self, text: str, passphrase: str | None) -> asyncssh.SSHKey:
+        try:
+            return asyncssh.import_private_key(text, passphrase)
+        except ValueError as error:
+            raise LoginRefusedError(
+                f"private_key of connection {self.ssh_conn_id!r} cannot be read: {_reason(error)}"
+            ) from error
+
     def _host_key_options(self, extra: dict[str, Any], host: str, port: int) -> dict[str, Any]:
         if extra.get("host_key"):
             words = str(extra["host_key"]).split()
             key = " ".join(words[:2]) if len(words) > 1 else f"ssh-rsa {words[0]}"
             name = host if port == DEFAULT_SSH_PORT else f"[{host}]:{port}"
-            return {"known_hosts": asyncssh.import_known_hosts(f"{name} {key}\n")}
+            try:
+                return {"known_hosts": asyncssh.import_known_hosts(f"{name} {key}\n")}
+            except ValueError as error:
+                raise LoginRefusedError(
+                    f"host_key of connection {self.ssh_conn_id!r} cannot be read: {_reason(error)}"
+                ) from error
         if str(extra.get("no_host_key_check", "false")).lower() == "true":
             self.log.warning("connection %s does not check the host key of %s", self.ssh_conn_id, host)
             return {"known_hosts": None}

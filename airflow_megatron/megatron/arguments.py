@@ -17,13 +17,14 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 TABLE_FILE: Final = Path(__file__).with_name("arguments.json")
 
+_DECLARATION: Final = ("action", "type", "nargs", "choices", "default", "required", "dest")
 Action = Literal["Store", "StoreTrue", "StoreFalse", "BooleanOptional"]
 
 
@@ -95,6 +96,7 @@ class ArgumentTable:
         self.arguments = tuple(arguments)
         self._by_flag: dict[str, Argument] = {}
         self._by_dest: dict[str, list[Argument]] = {}
+        self._positions = {id(argument): index for index, argument in enumerate(self.arguments)}
         for argument in self.arguments:
             for flag in argument.flags:
                 self._by_flag.setdefault(canonical(flag), argument)
@@ -118,6 +120,10 @@ class ArgumentTable:
         if key in self._by_dest:
             return self._by_dest[key][0]
         return self._by_flag.get(key)
+
+    def position(self, argument: Argument) -> int:
+        """Tell where in the parser's order one of the table's arguments stands."""
+        return self._positions[id(argument)]
 
     def nearest(self, name: str) -> list[str]:
         """Find known names that look like ``name``, best first, three at most."""
@@ -151,6 +157,7 @@ class ArgumentTable:
         return setters[0], []
 
 
+@functools.lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
     """Spell a name the one way that lookups use: no leading dashes, underscores for dashes."""
     return name.removeprefix("--").replace("-", "_")
@@ -176,10 +183,69 @@ def argument_table(release: str) -> ArgumentTable:
         known = ", ".join(content["releases"])
         raise ArgumentError(release, release, f"no such release; known are {known}", near)
     rows = content["arguments"]
-    return ArgumentTable(release, [_argument(rows[index]) for index in content["releases"][release]])
+    return ArgumentTable(release, arguments_of_rows(rows[index] for index in content["releases"][release]))
 
 
-def to_argv(params: Mapping[str, object], release: str) -> list[str]:
+def arguments_of_rows(rows: Iterable[Sequence[Any]]) -> list[Argument]:
+    """Read the rows of a table file (``arguments.json``, or what ``megatron-args CHECKOUT`` writes)."""
+    return [_argument(row) for row in rows]
+
+
+def with_extra(table: ArgumentTable, extra: Mapping[str, Mapping[str, Any]]) -> ArgumentTable:
+    """Add the arguments that only a fork has.
+
+    :param table: the arguments of the upstream release that the fork is based on.
+    :param extra: flag → ``{"type", "nargs", "choices", "default", "action", "required", "dest"}``, each
+        optional; ``{}`` declares an argument that takes text, ``{"action": "StoreTrue"}`` a flag.
+    :returns: a new table.
+    :raises ArgumentError: for a declaration that makes no sense, or that the release has already.
+    """
+    known = {flag for argument in table for flag in argument.flags}
+    added = []
+    for name, declared in extra.items():
+        flag = "--" + canonical(name).replace("_", "-") if not name.startswith("--") else name
+        if flag in known:
+            raise ArgumentError(
+                name, table.release, f"{table.release} has this argument; drop the declaration"
+            )
+        added.append(_declared(name, flag, declared, table.release))
+    return ArgumentTable(table.release, [*table, *added])
+
+
+def _declared(name: str, flag: str, declared: Mapping[str, Any], release: str) -> Argument:
+    unknown = [key for key in declared if key not in _DECLARATION]
+    if unknown:
+        allowed = ", ".join(_DECLARATION)
+        raise ArgumentError(name, release, f"cannot declare {unknown[0]!r}; allowed are {allowed}")
+    action = declared.get("action", "Store")
+    if action not in get_args(Action):
+        raise ArgumentError(
+            name, release, f"action cannot be {action!r}; allowed are {', '.join(get_args(Action))}"
+        )
+    kind = declared.get("type")
+    if kind not in (None, "str", "int", "float", "bool"):
+        raise ArgumentError(name, release, f"type cannot be {kind!r}; allowed are str, int, float, bool")
+    is_flag = action != "Store"
+    if is_flag and (kind is not None or "nargs" in declared or "choices" in declared):
+        raise ArgumentError(name, release, "is a flag: it has no type, nargs or choices")
+    flags = (flag, "--no-" + flag.removeprefix("--")) if action == "BooleanOptional" else (flag,)
+    choices = declared.get("choices")
+    return Argument(
+        flags=flags,
+        dest=declared.get("dest", canonical(flag)),
+        group="declared",
+        action=action,
+        type=kind,
+        nargs=0 if is_flag else declared.get("nargs"),
+        choices=tuple(choices) if choices is not None else None,
+        default=declared.get("default", {"StoreTrue": False, "StoreFalse": True}.get(action)),
+        required=bool(declared.get("required", False)),
+    )
+
+
+def to_argv(
+    params: Mapping[str, object], release: str, extra: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[str]:
     """Write parameters as a command line.
 
     Flags come out for True (see :meth:`ArgumentTable.flag_tokens`), lists as several values, None not at all,
@@ -188,11 +254,11 @@ def to_argv(params: Mapping[str, object], release: str) -> list[str]:
 
     :param params: name → value; a name is a ``dest`` or a flag, with dashes or underscores.
     :param release: an upstream tag, for example ``core_v0.16.1``.
+    :param extra: arguments that only a fork has (see :func:`with_extra`).
     :returns: the tokens, not quoted.
     :raises ArgumentError: for the first parameter (in the order given) that the release cannot take.
     """
-    table = argument_table(release)
-    position = {id(argument): index for index, argument in enumerate(table)}
+    table = with_extra(argument_table(release), extra) if extra else argument_table(release)
     tokens: dict[str, tuple[int, str, list[str]]] = {}
     for name, value in params.items():
         argument = table.get(name)
@@ -209,7 +275,7 @@ def to_argv(params: Mapping[str, object], release: str) -> list[str]:
             argument, written = table.flag_tokens(name, value)
         else:
             written = _value_tokens(name, value, argument, release)
-        tokens[argument.dest] = (position[id(argument)], name, written)
+        tokens[argument.dest] = (table.position(argument), name, written)
     return [token for _, _, written in sorted(tokens.values()) for token in written]
 
 
@@ -330,7 +396,7 @@ def _table_file() -> dict[str, Any]:
     return content
 
 
-def _argument(row: list[Any]) -> Argument:
+def _argument(row: Sequence[Any]) -> Argument:
     flags, dest, group, action, kind, nargs, choices, default, required = row
     return Argument(
         flags=tuple(flags),

@@ -39,11 +39,10 @@ def make_table(dumps: list[dict[str, Any]]) -> dict[str, Any]:
     return {"columns": list(_COLUMNS), "releases": releases, "arguments": [json.loads(row) for row in rows]}
 
 
-def write_table(table: dict[str, Any], path: Path) -> None:
-    """Write a table, one argument a line, so that a new release reads as a diff.
+def table_text(table: dict[str, Any]) -> str:
+    """Write a table as JSON, one argument a line, so that a new release reads as a diff.
 
     :param table: what :func:`make_table` returns.
-    :param path: the file to write.
     """
     lines = ["{", f'"columns": {json.dumps(table["columns"])},', '"releases": {']
     releases = [
@@ -53,7 +52,16 @@ def write_table(table: dict[str, Any], path: Path) -> None:
     lines += [",\n".join(releases), "},", '"arguments": [']
     rows = [json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in table["arguments"]]
     lines += [",\n".join(rows), "]", "}", ""]
-    path.write_text("\n".join(lines), encoding="utf-8")
+    return "\n".join(lines)
+
+
+def write_table(table: dict[str, Any], path: Path) -> None:
+    """Write a table file (see :func:`table_text`).
+
+    :param table: what :func:`make_table` returns.
+    :param path: the file to write.
+    """
+    path.write_text(table_text(table), encoding="utf-8")
 
 
 def _cell(argument: dict[str, Any], column: str) -> Any:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_megatron.operators.point_runs import point_run, runs_without_scheduler, trigger_point_run
+from airflow_megatron.operators.point_runs import (
+    point_run,
+    point_run_id,
+    runs_without_scheduler,
+    trigger_point_run,
+)
 from airflow_megatron.planning.pinned import PinnedSweep, point_digest
 
 if TYPE_CHECKING:
@@ -25,8 +30,9 @@ TEST_WORKERS = 3
 class LaunchPointsOperator(BaseOperator):
     """Start a run of the point DAG for every point, its resolved jobs in the run's configuration.
 
-    The run id is the point's name. A point whose run is going on or has succeeded with the same jobs is not started
-    again; after a failure, or with other jobs, ``<point>@2`` is started, which passes over the jobs that finished.
+    The run id is the point's name, see :func:`~airflow_megatron.operators.point_runs.point_run_id`. A point whose run
+    is going on or has succeeded with the same jobs is not started again; after a failure, or with other jobs,
+    ``<point>~2`` is started, which passes over the jobs that finished.
     Under ``airflow dags test``, where no scheduler would pick the runs up, the points are worked here, a few at a time.
 
     :param point_dag_id: the point DAG
@@ -77,7 +83,7 @@ class LaunchPointsOperator(BaseOperator):
     def _launch(self, point: str, conf: Mapping[str, Any]) -> str:
         number = 1
         while True:
-            run_id = point if number == 1 else f"{point}@{number}"
+            run_id = point_run_id(point, number)
             if trigger_point_run(self.point_dag_id, run_id, conf):
                 self.log.info("started %s", run_id)
                 return run_id

@@ -17,6 +17,16 @@ class PointRunError(RuntimeError):
     """Airflow would not start a run."""
 
 
+def point_run_id(point: str, number: int = 1) -> str:
+    """Return the id of a point's run: its name, with ``~2`` after it for the second run.
+
+    Airflow allows ``[A-Za-z0-9_.~:+-]`` in a run id. Of what a point's name may hold only ``=`` is not in it; ``:``
+    and ``~`` cannot be in a name.
+    """
+    name = point.replace("=", ":")
+    return name if number == 1 else f"{name}~{number}"
+
+
 def runs_without_scheduler() -> bool:
     """Tell whether this task runs inside ``airflow dags test``, where nothing would pick up a triggered run."""
     return type(task_runner.SUPERVISOR_COMMS).__name__ == "InProcessSupervisorComms"

@@ -11,6 +11,8 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.hooks.slurm import LoginRefusedError, SlurmHook
+from airflow_megatron.links.sweep_results import SweepResultsLink
+from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.attempts import (
     JobAttempts,
     SubmissionRefusedError,
@@ -60,6 +62,7 @@ class SlurmSubmitOperator(BaseOperator):
     template_fields: Sequence[str] = ("job", "fresh_start")
     template_fields_renderers = {"job": "json"}  # noqa: RUF012
     ui_color = "#dbe9f6"
+    operator_extra_links = (SweepResultsLink(),)
 
     def __init__(
         self, *, job: Mapping[str, Any] | str | None, fresh_start: bool | str = False, **kwargs: Any
@@ -75,11 +78,11 @@ class SlurmSubmitOperator(BaseOperator):
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         attempts = job_attempts(job, self.log)
         record: Any = context["task_state_store"].get(ATTEMPT_RECORD) or {}
-        # a task that had succeeded and runs again was cleared by a person; one that had not, died
-        rerun = record.get("phase") == "done" or (bool(self.fresh_start) and not record)
+        cleared = just_cleared(context)
+        rerun = cleared or (bool(self.fresh_start) and not record)
         try:
-            if record.get("phase") == "submitting":
-                number = int(record["number"])
+            if record.get("phase") == "submitting" or (record and not cleared):
+                number = int(record["number"])  # an earlier try died, before or after it had submitted
             else:
                 state = attempts.state()
                 chosen = next_attempt(state, rerun=rerun, digest=job_digest(job))

@@ -10,11 +10,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.hooks.slurm import LoginRefusedError
+from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.slurm_submit import QUEUE_FULL_PAUSE_S, job_attempts
-from airflow_megatron.planning.attempts import SubmissionRefusedError
+from airflow_megatron.operators.tries import just_cleared
+from airflow_megatron.planning.attempts import SubmissionRefusedError, attempt_after_giving_up
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.slurm.job_script import attempt_of
-from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, RestartPolicy, next_step
+from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, RestartPolicy, given_up, next_step
+from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.triggers.condition import ConditionTrigger
@@ -31,7 +34,8 @@ class SlurmWatchOperator(BaseOperator):
     """Wait for a job; submit the next attempt when one ends before the job is done and its restart policy allows it.
 
     Done is decided by what the job left behind (for training: the last iteration's complete checkpoint), not by
-    Slurm's COMPLETED. Marking the task failed, or clearing it, cancels the Slurm job.
+    Slurm's COMPLETED. Marking the task failed, or clearing it, cancels the Slurm job. Clearing a task that has given a
+    job up submits the next attempt.
 
     :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it (templated)
     :param handle: what :class:`~airflow_megatron.operators.slurm_submit.SlurmSubmitOperator` returned (templated)
@@ -43,6 +47,7 @@ class SlurmWatchOperator(BaseOperator):
     template_fields: Sequence[str] = ("job", "handle")
     template_fields_renderers = {"job": "json", "handle": "json"}  # noqa: RUF012
     ui_color = "#e4f1dc"
+    operator_extra_links = (SweepResultsLink(),)
 
     def __init__(
         self,
@@ -69,6 +74,20 @@ class SlurmWatchOperator(BaseOperator):
         handle = JobHandle(**self.handle)  # type: ignore[arg-type]
         if handle.finished:
             return {"job": job.name, "attempt": handle.attempt, "outcome": "finished", "passed_over": True}
+        try:
+            state = job_attempts(job, self.log).state()
+        except LoginRefusedError as error:
+            raise AirflowFailException(str(error)) from None
+        except TransportError as error:
+            self.log.warning("%s; waiting for the job that was submitted", error)
+            return self._wait(job, handle)
+        number = attempt_after_giving_up(state)
+        if number is not None and just_cleared(context):
+            self.log.info("attempt %d of %s was given up, and this task was cleared", number - 1, job.name)
+            return self._submit_next(number, exclude=(), history=[])
+        if state.latest_attempt > handle.attempt:
+            # an earlier try of this task began it
+            return self._submit_next(state.latest_attempt, exclude=(), history=[])
         return self._wait(job, handle)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -98,11 +117,13 @@ class SlurmWatchOperator(BaseOperator):
         if isinstance(step, Follow):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id), history)
         attempts = job_attempts(job, self.log)
-        attempts.record_verdict(handle.attempt, verdict.to_json(), final=isinstance(step, Done | GiveUp))
+        attempts.record_verdict(handle.attempt, verdict.to_json())
         if isinstance(step, Done):
+            attempts.record_end(handle.attempt, verdict.to_json())
             self.log.info("finished: %s", verdict.reason)
             return {"job": job.name, "attempt": handle.attempt, **verdict.to_json()}
         if isinstance(step, GiveUp):
+            attempts.record_end(handle.attempt, given_up(verdict, step.reason).to_json())
             self._show_tail(event)
             error = f" The log says: {event['error']}" if event.get("error") else ""
             raise AirflowFailException(

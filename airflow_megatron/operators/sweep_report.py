@@ -8,6 +8,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.planning.attempts import slurm_commands
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.results import write_results
@@ -31,6 +32,7 @@ class SweepReportOperator(BaseOperator):
     template_fields: Sequence[str] = ("pinned",)
     template_fields_renderers = {"pinned": "json"}  # noqa: RUF012
     ui_color = "#f3ecd9"
+    operator_extra_links = (SweepResultsLink(),)
 
     def __init__(self, *, pinned: Mapping[str, Any] | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -30,7 +30,7 @@ from airflow_megatron.slurm.submission import (
     submission_script,
 )
 from airflow_megatron.slurm.transport import CommandResult, TransportError
-from airflow_megatron.slurm.verdict import Outcome
+from airflow_megatron.slurm.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -77,6 +77,19 @@ def next_attempt(state: StageState, *, rerun: bool, digest: str) -> NextAttempt:
     if rerun and state.job_id is not None:
         return NextAttempt(latest + 1, replaces=latest)
     return NextAttempt(latest)
+
+
+def attempt_after_giving_up(state: StageState) -> int | None:
+    """Return the number of the attempt to make when the wait for a job begins, None to wait for what there is.
+
+    A job whose newest attempt has a verdict other than finished was given up. Whoever clears the wait that reported it
+    (the red task in the web page) wants the job to run again, not to be told the same once more.
+
+    :param state: what the cluster has recorded
+    """
+    verdict = state.verdict or {}
+    judged = state.latest_attempt > 0 and verdict.get("attempt") == state.latest_attempt
+    return state.latest_attempt + 1 if judged and verdict.get("outcome") != Outcome.FINISHED else None
 
 
 class SubmissionRefusedError(RuntimeError):
@@ -178,13 +191,26 @@ class JobAttempts:
             return f"{command}: {error}"
         return f"{command}: exit code {result.exit_status}\n{result.stdout[-4096:]}".strip()
 
-    def record_verdict(self, number: int, verdict: Mapping[str, Any], *, final: bool) -> None:
-        """Write the verdict on an attempt; with ``final``, it is the job's too."""
-        content = {**verdict, "attempt": number, "job": self.job.name, "digest": job_digest(self.job)}
+    def record_finished(self, reason: str) -> Verdict:
+        """Note that the job is done without a further attempt; return the verdict."""
+        verdict = Verdict(Outcome.FINISHED, reason)
+        self.record_end(self.state().latest_attempt, verdict.to_json())
+        return verdict
+
+    def record_verdict(self, number: int, verdict: Mapping[str, Any]) -> None:
+        """Write the verdict on an attempt; there may be another attempt."""
         directory = attempt_of(self.job, number).directory
-        self._retried(write_record_script(f"{directory}/verdict.json", content), parse_written)
-        if final:
-            self._retried(write_verdict_script(self.job.stage_dir, content), parse_written)
+        script = write_record_script(f"{directory}/verdict.json", self._attributed(number, verdict))
+        self._retried(script, parse_written)
+
+    def record_end(self, number: int, verdict: Mapping[str, Any]) -> None:
+        """Write the verdict on the job, which its last attempt brought about."""
+        self._retried(
+            write_verdict_script(self.job.stage_dir, self._attributed(number, verdict)), parse_written
+        )
+
+    def _attributed(self, number: int, verdict: Mapping[str, Any]) -> dict[str, Any]:
+        return {**verdict, "attempt": number, "job": self.job.name, "digest": job_digest(self.job)}
 
     def _retried(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
         """Run a script that is safe to repeat until its answer arrives whole."""

@@ -13,6 +13,7 @@ from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError, did_you_mean
 from airflow_megatron.spec.expressions import ExpressionError, evaluate, is_template, resolve, template_names
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.spec.sweep import Point, Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,6 +23,7 @@ from airflow_megatron.spec.sweep_grammar import swept_keys
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.jobs import Job
     from airflow_megatron.spec.sweep import Point, Sweep
     from airflow_megatron.spec.yaml_document import KeyPath
@@ -147,7 +148,13 @@ def check_document(sweep: Sweep) -> None:
 
     :raises SpecError: with every problem found
     """
-    problems = [*_unknown_arguments(sweep), *_unused_axes(sweep)] if isinstance(sweep, NativeSweep) else []
+    if not isinstance(sweep, NativeSweep):
+        return
+    try:
+        table = argument_table(sweep.spec.release)
+    except ArgumentError as error:
+        raise SpecError(sweep.document.problem(("release",), str(error))) from error
+    problems = [*_unknown_arguments(sweep, table), *_unused_axes(sweep, table)]
     if problems:
         raise SpecError(problems)
 
@@ -212,13 +219,9 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -
     return planned
 
 
-def _unknown_arguments(sweep: NativeSweep) -> list[Problem]:
+def _unknown_arguments(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
     """Report keys of ``megatron:`` sections that the release does not know."""
     spec = sweep.spec
-    try:
-        table = argument_table(spec.release)
-    except ArgumentError as error:
-        return [sweep.document.problem(("release",), str(error))]
     sections: list[tuple[KeyPath, Iterable[str]]] = [(("megatron",), spec.megatron)]
     sections += [(("stages", name, "megatron"), stage.megatron) for name, stage in spec.stages.items()]
     problems = []
@@ -233,13 +236,9 @@ def _unknown_arguments(sweep: NativeSweep) -> list[Problem]:
     return problems
 
 
-def _unused_axes(sweep: NativeSweep) -> list[Problem]:
+def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
     """Report swept keys that nothing reads: neither Megatron arguments nor used in an expression."""
     spec = sweep.spec
-    try:
-        table = argument_table(spec.release)
-    except ArgumentError:
-        return []  # _unknown_arguments tells
     used = template_names(spec.model_dump(exclude_none=True))
     problems = []
     for key in swept_keys(spec.sweep):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_megatron.slurm.verdict import Outcome, Verdict
@@ -123,6 +123,18 @@ def next_step(history: Sequence[Verdict], verdict: Verdict, policy: RestartPolic
             f"the last one: {verdict.reason}"
         )
     return Restart(_backoff(attempts, policy), _excluded(attempts, policy), f"{kind}: {verdict.reason}")
+
+
+def given_up(verdict: Verdict, reason: str) -> Verdict:
+    """Return the verdict on a job whose last attempt got *verdict* and no successor.
+
+    An attempt that rolled over or was lost is to be continued; a job that is not continued has failed.
+
+    :param verdict: of the last attempt.
+    :param reason: why there is no other (:class:`GiveUp`).
+    """
+    going_on = verdict.outcome in {Outcome.ROLLED_OVER, Outcome.RETRYABLE, Outcome.DUPLICATE}
+    return replace(verdict, outcome=Outcome.FAILED if going_on else verdict.outcome, reason=reason)
 
 
 def _attempts_without_progress(attempts: Sequence[Verdict]) -> int:

@@ -104,7 +104,13 @@ class JobBuilder:
             given["parent"] = _visible(parent)
         run_dir = self._run_dir(instance, section, raw, given)
         given["run_dir"] = run_dir
-        swept = () if shared or not self.point else self.point.swept
+        point_swept = () if shared or not self.point else self.point.swept
+        prefix = f"{instance.stage}."
+        swept = tuple(
+            dict.fromkeys(
+                key.removeprefix(prefix) for key in point_swept if "." not in key or key.startswith(prefix)
+            )
+        )
         wanted = None
         if recipe.wanted is not None:
             wanted = [name for name in raw if name in recipe.wanted or name in swept]

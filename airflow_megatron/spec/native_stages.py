@@ -83,8 +83,8 @@ class StageRecipes:
             slurm=slurm,
             fixed_slurm=fixed,
             env={**spec.env, **section.env},
-            explicit_arguments=tuple({**spec.megatron, **section.megatron}),
-            variables=tuple({**dict.fromkeys(RESOURCES), **spec.params, **section.params}),
+            explicit_arguments=tuple(sorted({**spec.megatron, **section.megatron})),
+            variables=tuple(sorted({*RESOURCES, *spec.params, *section.params})),
             visible=self._visible(instance, self.tree[:index]),
             restart=section.restart or spec.restart,
         )

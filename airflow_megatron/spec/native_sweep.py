@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.schema import SweepSpecSection
     from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
 
-_POINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,120}\Z")
+_POINT_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._=+-]{0,120}\Z")
 
 
 class NativeSweep(Sweep):
@@ -74,7 +74,7 @@ class NativeSweep(Sweep):
 
     def names_of(self, point: Point) -> Mapping[str, Any]:
         """Return params, Megatron arguments and swept values."""
-        return {**self.spec.params, **self.spec.megatron, **point.values}
+        return {**self.spec.params, **self.spec.megatron, **readable(point.values)}
 
     def place_of(self, stage: str, name: str) -> KeyPath:
         """Return where a parameter of a stage is given, or the stage."""
@@ -97,8 +97,7 @@ class NativeSweep(Sweep):
         seen: dict[str, int] = {}
         problems: list[Problem] = []
         for number, combination in enumerate(expand_sweep(self.spec.sweep, self.document)):
-            own = {key: value for key, value in combination.values.items() if "." not in key}
-            names = base | own
+            names = base | readable(combination.values)
             try:
                 if not all(self._passes(condition, names) for condition in combination.filters):
                     continue
@@ -108,7 +107,9 @@ class NativeSweep(Sweep):
             if not _POINT_NAME.match(name):
                 problems.append(
                     self.document.problem(
-                        ("point",), f"{name!r} cannot be a point's name", "letters, digits and ._=+- only"
+                        ("point",),
+                        f"{name!r} cannot be a point's name",
+                        "letters, digits and ._=+- only, no '..'",
                     )
                 )
             elif name in seen:
@@ -122,7 +123,9 @@ class NativeSweep(Sweep):
             seen.setdefault(name, number)
             if len(problems) >= 5:
                 break
-            yield Point(name, combination.values, tuple(filter(combination.swept.__contains__, own)))
+            yield Point(
+                name, combination.values, tuple(filter(combination.swept.__contains__, combination.values))
+            )
         if problems:
             raise SpecError(problems)
         if not seen:
@@ -151,6 +154,18 @@ class NativeSweep(Sweep):
             if repr(source) in text:
                 best = path
         return self.document.problem(best, text)
+
+
+def readable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a point's values as expressions read them: those of one stage, ``cooldown.lr``, as its attributes."""
+    if not any("." in key for key in values):
+        return dict(values)
+    of_stage: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        stage, dot, name = key.partition(".")
+        if dot:
+            of_stage.setdefault(stage, {})[name] = value
+    return {**of_stage, **{key: value for key, value in values.items() if "." not in key}}
 
 
 def _placed_templates(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:

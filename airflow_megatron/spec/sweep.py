@@ -24,7 +24,7 @@ class Point:
 
     :param name: unique in the sweep; also the run id of its DAG run
     :param values: what the sweep assigns, expressions not yet evaluated
-    :param swept: the keys that vary, in document order
+    :param swept: the keys that vary, in document order; ``stage.key`` varies for that stage only
     """
 
     name: str

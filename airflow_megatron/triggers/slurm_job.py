@@ -14,8 +14,15 @@ from airflow_megatron.planning.condition_watch import ConditionWatch, Truth, wit
 from airflow_megatron.planning.event_watch import EventWatch, Seen
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.observation import Observation, Watch
+from airflow_megatron.slurm.stage_records import (
+    RemoteWriteError,
+    parse_stage_states,
+    parse_written,
+    stage_state_script,
+    write_verdict_script,
+)
 from airflow_megatron.slurm.transport import TransportError
-from airflow_megatron.slurm.verdict import Expectation, Verdict, judge
+from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
 from airflow_megatron.spec.conditions import Condition, Event
 from airflow_megatron.triggers.cluster_poller import shared_poller, trigger_hook
 from airflow_megatron.triggers.condition import ConditionFollower, followed
@@ -24,10 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from airflow_megatron.slurm.poller import Poller
+    from airflow_megatron.slurm.transport import Transport
 
 LOG_TAIL_BYTES = 64 * 1024
 PROGRESS_PAUSE_S = 30.0
 UNKNOWN_ALARM_S = 900.0
+ON_KILL_STEP_S = 9.0
+"""Airflow gives ``on_kill`` 30 s in all, for three remote commands."""
 
 
 class SlurmJobTrigger(BaseTrigger):
@@ -198,15 +208,28 @@ class SlurmJobTrigger(BaseTrigger):
         transport = await hook.transport()
         jobs = [(self.job_id, self.job_name)]
         try:
-            result = await transport.run(cancel_script(jobs, hook.commands), timeout=20)
-            outcome = parse_cancel(jobs, result)
-            self.log.info("cancelled job %s", self.job_id) if outcome.cancelled else None
+            result = await transport.run(cancel_script(jobs, hook.commands), timeout=ON_KILL_STEP_S)
+            if parse_cancel(jobs, result).cancelled:
+                self.log.info("cancelled job %s", self.job_id)
+                await self._record_cancellation(transport)
         except TransportError as error:
             self.log.error(
                 "job %s could not be cancelled: %s; use scancel %s", self.job_id, error, self.job_id
             )
+        except RemoteWriteError as error:
+            self.log.error("the cancellation of job %s could not be recorded: %s", self.job_id, error)
         finally:
             await transport.close()
+
+    async def _record_cancellation(self, transport: Transport) -> None:
+        """Write the verdict that no task is left to write: the job's next run begins a new attempt."""
+        stage_dir, _, number = self.attempt_dir.rpartition("/")
+        answer = await transport.run(stage_state_script([stage_dir]), timeout=ON_KILL_STEP_S)
+        if parse_stage_states([stage_dir], answer)[stage_dir].latest_attempt != int(number):
+            return  # the task was cleared, and its next try was quicker
+        verdict = Verdict(Outcome.CANCELLED, "its task was marked or cleared", job_id=self.job_id)
+        content = {**verdict.to_json(), "attempt": int(number)}
+        parse_written(await transport.run(write_verdict_script(stage_dir, content), timeout=ON_KILL_STEP_S))
 
     def _watch(self) -> Watch:
         return Watch(
@@ -222,10 +245,12 @@ class SlurmJobTrigger(BaseTrigger):
 
     def _expectation(self) -> Expectation:
         if self.kind == "train":
-            return Expectation(
-                "train", self.train_iters, complete=lambda files: checkpoint_verdict(files).is_complete
-            )
+            return Expectation("train", self.train_iters, complete=self._is_complete)
         return Expectation("command", required_files=tuple(self.required_files))
+
+    def _is_complete(self, files: Mapping[str, int]) -> bool:
+        # asked only about the checkpoint that the tracker names: formats without a file that is written last rely on it
+        return checkpoint_verdict(files, iteration=self.train_iters, tracked=self.train_iters).is_complete
 
 
 class _JobReport:

@@ -73,8 +73,11 @@ def test_a_damaged_record_names_no_process(tmp_path: Path, text: str) -> None:
     assert processes.read_record(record) is None
 
 
-def test_a_process_that_ignores_sigterm_is_killed(spawn: Spawn) -> None:
-    child = spawn("sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, spawn: Spawn) -> None:
+    script = "trap '' TERM; touch \"$READY\"; while :; do sleep 0.1; done"
+    child = spawn("sh", "-c", script, READY=str(tmp_path / "ready"))
+    # before that, the signal is not ignored
+    assert processes.wait_until((tmp_path / "ready").exists, 5.0)
     processes.end([identity(child)], 0.5)
     assert child.wait(5) == -signal.SIGKILL
 

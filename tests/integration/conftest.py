@@ -1,8 +1,9 @@
-"""One local cluster for all integration tests."""
+"""One local cluster, and one Airflow beside it, for all integration tests."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from slurm_cluster import SlurmCluster
+from sweep_site import SiteAirflow, SweepSite, processes_naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +21,31 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     cluster = SlurmCluster(tmp_path_factory.mktemp("cluster"))
-    cluster.control("up")
-    yield cluster
-    cluster.control("down", "--purge")
+    try:
+        cluster.control("up")
+        yield cluster
+    finally:
+        cluster.control("down", "--purge")
+    assert processes_naming(cluster.place) == []
+
+
+@pytest.fixture(scope="session")
+def site(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SweepSite]:
+    """Folders, specs and connection; Airflow's daemons do not run yet."""
+    site = SweepSite(tmp_path_factory.mktemp("site"), cluster)
+    site.prepare()
+    yield site
+    deadline = time.monotonic() + 15
+    while (left := processes_naming(site.place)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert left == []
+
+
+@pytest.fixture(scope="session")
+def airflow(site: SweepSite) -> Iterator[SiteAirflow]:
+    """Scheduler, triggerer, dag processor and API server."""
+    try:
+        site.airflow.start()
+        yield site.airflow
+    finally:
+        site.airflow.stop()

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_megatron.megatron.arguments import (
@@ -193,7 +193,6 @@ def value_of(argument: Argument) -> st.SearchStrategy[object]:
 PLAIN_TYPES = ("int", "float", "str", "bool", None)
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.sampled_from(known_releases()), st.data())
 def test_argparse_reads_the_same_values_back(release: str, data: st.DataObject) -> None:
     table = argument_table(release)

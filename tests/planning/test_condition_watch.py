@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +16,9 @@ from airflow_megatron.planning.condition_watch import (
 from airflow_megatron.slurm.observation import CommandAnswer, Observation, Unreachable
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 from airflow_megatron.spec.conditions import Condition, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 COMPLETE = {".metadata": 10, "metadata.json": 10, "common.pt": 10, "__0_0.distcp": 10}
 

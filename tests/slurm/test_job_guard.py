@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 SHELLS = ["bash", "sh"]
 
 
+def hastened(prologue: str) -> str:
+    """Shorten the waits for a record that never comes."""
+    assert "1 2 3 4 5 6 7 8 9 10" in prologue
+    assert prologue.count("sleep 1\n") == 2
+    return prologue.replace("1 2 3 4 5 6 7 8 9 10", "1").replace("sleep 1\n", "sleep 0.2\n")
+
+
 class Job:
     """Starts job scripts the way slurmd does: a shell of its own with SLURM_* variables."""
 
@@ -27,9 +35,8 @@ class Job:
         self.shell = shell
 
     def start(self, body: str, job_id: str = "7", restarts: int = 0, **options: str) -> subprocess.Popen[str]:
-        prologue = job_prologue(str(self.attempt_dir), **options)
+        prologue = hastened(job_prologue(str(self.attempt_dir), **options))
         script = f"#!/bin/{self.shell}\nset -eu\n{prologue}\n{body}\n{job_epilogue()}"
-        script = script.replace("1 2 3 4 5 6 7 8 9 10", "1")  # the wait for a record that never comes
         path = self.attempt_dir / f"script.{job_id}"
         path.write_text(script)
         environment = {**os.environ, "SLURM_JOB_ID": job_id, "SLURM_JOB_NODELIST": "n[1-2]"}
@@ -58,8 +65,13 @@ class Job:
 
 
 @pytest.fixture(params=SHELLS)
-def job(tmp_path, request):
-    return Job(tmp_path, request.param)
+def shell(request):
+    return request.param
+
+
+@pytest.fixture
+def job(tmp_path, shell):
+    return Job(tmp_path, shell)
 
 
 @pytest.mark.parametrize("code", [0, 1, 16])
@@ -95,7 +107,7 @@ def test_first_to_start_wins_when_the_other_was_recorded_later(job):
 
 
 def test_two_unrecorded_jobs_one_runs(job):
-    processes = [job.start("echo ran; sleep 1", job_id=str(number)) for number in (7, 8)]
+    processes = [job.start("echo ran; sleep 0.5", job_id=str(number)) for number in (7, 8)]
     outputs = [process.communicate(timeout=40) for process in processes]
     assert sorted(process.returncode for process in processes) == [0, DUPLICATE_EXIT_CODE]
     assert sorted(out for out, _ in outputs) == ["", "ran\n"]
@@ -117,32 +129,37 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("sent", ["TERM", "USR1", "USR2"])
-@pytest.mark.parametrize("forwarded", ["TERM", "USR1"])
-def test_stop_signal_reaches_the_command_which_saves_and_ends(job, sent, forwarded):
-    job.record()
-    ready, saved = job.attempt_dir / "ready", job.attempt_dir / "saved"
-    command = f"""
+def test_stop_signals_reach_the_command_which_saves_and_ends(tmp_path, shell):
+    """All pairs of a signal that Slurm sends and one that the command understands, side by side: they mostly wait."""
+    started = {}
+    for sent, forwarded in itertools.product(("TERM", "USR1", "USR2"), ("TERM", "USR1")):
+        job = Job(tmp_path / f"{sent}-{forwarded}", shell)
+        job.record()
+        command = f"""
 import pathlib, signal, sys, time
 def stop(*_):
     time.sleep(0.3)
-    pathlib.Path({str(saved)!r}).touch()
+    pathlib.Path({str(job.attempt_dir / "saved")!r}).touch()
     sys.exit(5)
 signal.signal(signal.SIG{forwarded}, stop)
-pathlib.Path({str(ready)!r}).touch()
+pathlib.Path({str(job.attempt_dir / "ready")!r}).touch()
 time.sleep(30)
 """
-    (job.attempt_dir / "work.py").write_text(command)
-    process = job.start('am_run python3 "$am_attempt_dir/work.py" || exit $?', stop_signal=forwarded)
-    wait_for(ready)
-    process.send_signal(getattr(signal, f"SIG{sent}"))
-    time.sleep(0.1)
-    process.send_signal(getattr(signal, f"SIG{sent}"))  # Slurm repeats itself
-    process.communicate(timeout=30)
-    assert process.returncode == 5
-    assert saved.exists()
-    assert job.exit is not None
-    assert (job.exit.exit_code, job.exit.signal) == (5, sent)
+        (job.attempt_dir / "work.py").write_text(command)
+        body = 'am_run python3 "$am_attempt_dir/work.py" || exit $?'
+        started[sent, forwarded] = job, job.start(body, stop_signal=forwarded)
+    for job, _ in started.values():
+        wait_for(job.attempt_dir / "ready")
+    for _ in range(2):  # Slurm repeats itself
+        for (sent, _), (_, process) in started.items():
+            process.send_signal(getattr(signal, f"SIG{sent}"))
+        time.sleep(0.1)
+    for (sent, _), (job, process) in started.items():
+        process.communicate(timeout=30)
+        assert process.returncode == 5
+        assert (job.attempt_dir / "saved").exists()
+        assert job.exit is not None
+        assert (job.exit.exit_code, job.exit.signal) == (5, sent)
 
 
 def test_command_without_a_handler_ends_by_the_signal(job):
@@ -158,11 +175,10 @@ def test_command_without_a_handler_ends_by_the_signal(job):
 
 
 def test_attempt_directory_that_is_gone(job, tmp_path):
-    script = job_prologue("/proc/nowhere/1") + "echo ran\n"
+    script = hastened(job_prologue("/proc/nowhere/1")) + "echo ran\n"
     environment = {**os.environ, "SLURM_JOB_ID": "7"}
-    shortened = script.replace("1 2 3 4 5 6 7 8 9 10", "1")
     result = subprocess.run(
-        [job.shell, "-c", shortened], env=environment, capture_output=True, text=True, check=False
+        [job.shell, "-c", script], env=environment, capture_output=True, text=True, check=False
     )
     assert result.returncode == 73
     assert result.stdout == ""

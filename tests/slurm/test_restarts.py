@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, Restart, RestartPolicy, next_step
+from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, Restart, RestartPolicy, given_up, next_step
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 
 
@@ -95,3 +95,20 @@ def test_duplicate_is_followed_and_costs_nothing():
 def test_no_step_without_a_verdict(outcome):
     with pytest.raises(ValueError, match="no verdict"):
         next_step([], ended(outcome), POLICY)
+
+
+@pytest.mark.parametrize(
+    ("last", "final"),
+    [
+        (Outcome.ROLLED_OVER, Outcome.FAILED),
+        (Outcome.RETRYABLE, Outcome.FAILED),
+        (Outcome.DUPLICATE, Outcome.FAILED),
+        (Outcome.FAILED, Outcome.FAILED),
+        (Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_MEMORY),
+        (Outcome.CANCELLED, Outcome.CANCELLED),
+    ],
+)
+def test_a_job_that_is_given_up_is_not_to_be_continued(last, final):
+    verdict = given_up(ended(last, 10, "n1"), "no more")
+    assert (verdict.outcome, verdict.reason) == (final, "no more")
+    assert (verdict.iteration, verdict.failed_nodes, verdict.job_id) == (10, ("n1",), "7")

@@ -319,7 +319,7 @@ def test_unsigned_claim_is_taken_over_after_a_moment(slurm, request_for):
 
 
 def test_a_caller_in_progress_is_waited_for(slurm, request_for):
-    slurm.behave("sbatch", 'accept "$@"; sleep 3; echo $id')
+    slurm.behave("sbatch", 'accept "$@"; sleep 1.5; echo $id')
     first = slurm.start(submission_script(request_for()))
     while not slurm.calls("sbatch"):
         time.sleep(0.02)

@@ -1,0 +1,1 @@
+"""Links from tasks to other pages."""

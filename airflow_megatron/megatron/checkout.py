@@ -1,0 +1,70 @@
+"""Read the arguments of any Megatron-LM checkout, forks included, without PyTorch and Transformer Engine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from airflow_megatron.megatron.arguments import ArgumentTable, arguments_of_rows
+from airflow_megatron.megatron.arguments_table import make_table
+
+_DUMP_SCRIPT: Final = Path(__file__).with_name("parser_dump.py")
+_MOST_PACKAGES: Final = 60
+_TIME_LIMIT_S: Final = 120
+#: What every release imports; more is found out by trying.
+_IMPORTED_BY_ALL: Final = ("torch", "numpy", "regex", "einops", "triton")
+
+
+class CheckoutError(ValueError):
+    """A folder whose argument parser cannot be built."""
+
+
+def dump_checkout(checkout: Path, release: str | None = None) -> dict[str, Any]:
+    """Build a checkout's argument parser and describe it.
+
+    The checkout's own code runs, in a process of its own, with empty packages in place of those it imports.
+
+    :param checkout: folder with ``megatron/training/arguments.py``.
+    :param release: what to call it; the folder's name by default.
+    :returns: ``{"release", "arguments": [{"flags", "dest", "group", "action", "type", "nargs", "choices",
+        "default", "required"}, …]}``, what :func:`~airflow_megatron.megatron.arguments_table.make_table` reads.
+    :raises CheckoutError: when the folder is no checkout, or its parser does not build.
+    """
+    checkout = checkout.resolve()
+    if not (checkout / "megatron" / "training" / "arguments.py").is_file():
+        raise CheckoutError(
+            f"{checkout} is no Megatron-LM checkout: it has no megatron/training/arguments.py"
+        )
+    packages = list(_IMPORTED_BY_ALL)
+    while True:
+        answer = _dump(checkout, release or checkout.name, packages)
+        if "missing" not in answer:
+            return answer
+        if len(packages) == _MOST_PACKAGES:
+            raise CheckoutError(
+                f"{checkout}: the arguments import more than {_MOST_PACKAGES} missing packages"
+            )
+        packages.append(answer["missing"])
+
+
+def checkout_table(checkout: Path, release: str | None = None) -> ArgumentTable:
+    """Return the argument table of a checkout (see :func:`dump_checkout`)."""
+    dump = dump_checkout(checkout, release)
+    return ArgumentTable(dump["release"], arguments_of_rows(make_table([dump])["arguments"]))
+
+
+def _dump(checkout: Path, release: str, packages: list[str]) -> dict[str, Any]:
+    command = [sys.executable, "-I", "-W", "ignore", str(_DUMP_SCRIPT), str(checkout), release, *packages]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise CheckoutError(f"{checkout}: its arguments did not import in {_TIME_LIMIT_S} s") from None
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise CheckoutError(f"{checkout}: its argument parser does not build: {reason}")
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer

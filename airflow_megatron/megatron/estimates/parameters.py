@@ -1,0 +1,138 @@
+"""Parameter counts, by what they belong to and by what divides them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_megatron.megatron.validation import Settings
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Parameters of a model.
+
+    :param embedding: word and position embeddings, and an output layer of its own (untied)
+    :param non_embedding: everything else, all experts
+    :param active: parameters that one token meets, embeddings included
+    """
+
+    embedding: int
+    non_embedding: int
+    active: int
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return self.embedding + self.non_embedding
+
+    def to_json(self) -> dict[str, int]:
+        """Write the counts as a JSON object."""
+        return asdict(self) | {"total": self.total}
+
+
+@dataclass(frozen=True)
+class LayerParameters:
+    """Parameters of one transformer layer.
+
+    :param split: divided by tensor parallelism
+    :param whole: on every tensor-parallel rank (norms, biases after the sum, router)
+    :param expert: one routed expert, divided by expert tensor parallelism
+    :param experts: number of routed experts, 0 in a dense layer
+    """
+
+    split: int
+    whole: int
+    expert: int = 0
+    experts: int = 0
+
+
+def padded_vocabulary(s: Settings) -> int:
+    """Round the vocabulary up as upstream does (``vocab_size_with_padding``)."""
+    unit = s.make_vocab_size_divisible_by * s.tensor_model_parallel_size
+    size: int = -(-s.vocab_size // unit) * unit
+    return size
+
+
+def moe_layers(s: Settings) -> list[bool]:
+    """Tell for every layer whether its MLP is a mixture of experts (upstream's ``moe_layer_freq``)."""
+    if s.num_experts is None:
+        return [False] * s.num_layers
+    if isinstance(s.moe_layer_freq, list):
+        return [bool(flag) for flag in s.moe_layer_freq]
+    return [index % s.moe_layer_freq == 0 for index in range(s.num_layers)]
+
+
+def projection_sizes(s: Settings) -> tuple[int, int]:
+    """Width of the queries, and of the keys (= of the values), of all heads together."""
+    groups = s.num_query_groups if s.group_query_attention else s.num_attention_heads
+    return s.kv_channels * s.num_attention_heads, s.kv_channels * groups
+
+
+def mlp_matrices(s: Settings) -> int:
+    """Matrices of an MLP: three with a gated unit, else two."""
+    return 3 if s.swiglu or s.quick_geglu else 2
+
+
+def layer_parameters(s: Settings, *, moe: bool) -> LayerParameters:
+    """Count one layer's parameters, biases and norms included."""
+    hidden, norm = s.hidden_size, (1 if s.normalization == "RMSNorm" else 2)
+    split, whole = _attention(s, norm)
+    whole += 2 * norm * hidden
+    matrices = mlp_matrices(s)
+    if not moe:
+        split += matrices * hidden * s.ffn_hidden_size
+        if s.add_bias_linear:
+            split += (matrices - 1) * s.ffn_hidden_size
+            whole += hidden
+        return LayerParameters(split, whole)
+    expert = matrices * hidden * s.moe_ffn_hidden_size
+    if s.add_bias_linear:
+        expert += (matrices - 1) * s.moe_ffn_hidden_size + hidden
+    split += matrices * hidden * (s.moe_shared_expert_intermediate_size or 0)
+    whole += (hidden + bool(s.add_bias_linear)) * s.num_experts  # the router
+    return LayerParameters(split, whole, expert, s.num_experts)
+
+
+def embedding_parameters(s: Settings) -> tuple[int, int]:
+    """Count word embedding (divided by tensor parallelism) and learned positions (not divided)."""
+    positions = s.max_position_embeddings if s.position_embedding_type == "learned_absolute" else 0
+    return padded_vocabulary(s) * s.hidden_size, positions * s.hidden_size
+
+
+def parameter_counts(s: Settings) -> ParameterCounts:
+    """Count a model's parameters."""
+    words, positions = embedding_parameters(s)
+    embedding = words * (2 if s.untie_embeddings_and_output_weights else 1) + positions
+    final_norm = (1 if s.normalization == "RMSNorm" else 2) * s.hidden_size
+    total = active = final_norm
+    for moe in moe_layers(s):
+        layer = layer_parameters(s, moe=moe)
+        total += layer.split + layer.whole + layer.expert * layer.experts
+        active += layer.split + layer.whole + layer.expert * (s.moe_router_topk if moe else 0)
+    return ParameterCounts(embedding, total, active + embedding)
+
+
+def _attention(s: Settings, norm: int) -> tuple[int, int]:
+    hidden = s.hidden_size
+    if s.multi_latent_attention:
+        query_head = s.qk_head_dim + s.qk_pos_emb_head_dim
+        heads = s.num_attention_heads
+        if s.q_lora_rank is None:
+            query, query_down = hidden * heads * query_head, 0
+        else:
+            query, query_down = s.q_lora_rank * heads * query_head, s.q_lora_rank * (hidden + norm)
+        key_value = s.kv_lora_rank * heads * (s.qk_head_dim + s.v_head_dim)
+        down = s.kv_lora_rank * (hidden + norm) + hidden * s.qk_pos_emb_head_dim
+        return query + key_value + heads * s.v_head_dim * hidden, query_down + down
+    queries, keys = projection_sizes(s)
+    split = hidden * (queries + 2 * keys) + queries * hidden
+    whole = 2 * norm * s.kv_channels if s.qk_layernorm else 0
+    if s.attention_output_gate:
+        split += hidden * queries
+    if s.add_qkv_bias:
+        split += queries + 2 * keys
+    if s.add_bias_linear:
+        whole += hidden
+    return split, whole

@@ -1,0 +1,209 @@
+"""Write a Megatron-LM checkout's argument parser as JSON. Run as a script, in a process of its own.
+
+Usage: ``python parser_dump.py CHECKOUT RELEASE [PACKAGE …]``. Importing Megatron's arguments imports PyTorch and
+more; the packages named are replaced by empty ones, which is enough to build the parser and nothing else. Prints
+``{"release", "arguments": […]}``, or ``{"missing": PACKAGE}`` for a package that has to be named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.abc
+import importlib.machinery
+import json
+import sys
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TORCH_VERSION = "2.13.0"  # upstream compares it while it is imported; newer than any minimum it asks for
+
+
+class _Anything(type(typing.Protocol)):  # type: ignore[misc]  # upstream mixes them with protocols
+    """Type of the names in an empty package: each is a class that can be called, subclassed and subscripted."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        made = _anything(name)
+        setattr(cls, name, made)
+        return made
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        # A decorator leaves what it decorates as it is.
+        return arguments[0] if _decorates(arguments) else super().__call__()
+
+    def __getitem__(cls, _item: Any) -> Any:
+        return cls
+
+    def __or__(cls, other: Any) -> Any:
+        return cls
+
+    def __ror__(cls, other: Any) -> Any:
+        return cls
+
+    def __lt__(cls, other: Any) -> bool:
+        return False
+
+    __gt__ = __le__ = __ge__ = __lt__
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(())
+
+    def __fspath__(cls) -> str:
+        return ""
+
+
+def _anything(name: str) -> _Anything:
+    return _Anything(name, (_Value,), {})
+
+
+def _decorates(arguments: tuple[Any, ...]) -> bool:
+    return len(arguments) == 1 and isinstance(arguments[0], (types.FunctionType, type))
+
+
+class _Value(metaclass=_Anything):
+    """What a call of such a name returns: a decorator, a context, a number, whatever is asked of it."""
+
+    __file__ = ""
+
+    def __init__(self, *_arguments: Any, **_options: Any) -> None:
+        """Take anything."""
+
+    def __call__(self, *arguments: Any, **_options: Any) -> Any:
+        return arguments[0] if _decorates(arguments) else self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        return _Value()
+
+    def __lt__(self, other: Any) -> bool:
+        return False
+
+    __gt__ = __le__ = __ge__ = __lt__
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __index__(self) -> int:
+        return 0
+
+    def __add__(self, other: Any) -> Any:
+        return other
+
+    __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __add__
+
+    def __getitem__(self, _item: Any) -> Any:
+        return self
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_problem: object) -> None:
+        """Leave the context."""
+
+
+class _EmptyPackage(types.ModuleType):
+    """A package whose every name exists."""
+
+    __version__ = _TORCH_VERSION
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        made = _anything(name)
+        setattr(self, name, made)
+        return made
+
+
+class _EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the packages that are to be empty, and everything in them."""
+
+    def __init__(self, packages: set[str]) -> None:
+        self.packages = packages
+
+    def find_spec(
+        self, fullname: str, path: Any, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Claim a name under one of the packages."""
+        if fullname.partition(".")[0] not in self.packages:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Make the empty package."""
+        package = _EmptyPackage(spec.name)
+        package.__path__ = []
+        package.__file__ = ""
+        return package
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing runs in an empty package."""
+
+
+def describe(action: argparse.Action, group: str | None) -> dict[str, Any]:
+    """Describe one argument of a parser."""
+    kind = type(action).__name__.strip("_").removesuffix("Action")
+    kind = "BooleanOptional" if kind == "BooleanOptional" else kind
+    return {
+        "flags": list(action.option_strings),
+        "dest": action.dest,
+        "group": group,
+        "action": kind,
+        "type": getattr(action.type, "__name__", None) if action.type is not None else None,
+        "nargs": action.nargs,
+        "choices": [_plain(choice) for choice in action.choices] if action.choices is not None else None,
+        "default": _plain(action.default),
+        "required": action.required,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return repr(value)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the checkout's parser, which must be importable."""
+    from megatron.training import arguments  # type: ignore[import-not-found]
+
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    built: argparse.ArgumentParser = arguments.add_megatron_arguments(parser)
+    return built
+
+
+def main(argv: list[str]) -> int:
+    """Print the parser of a checkout."""
+    checkout, release, *packages = argv
+    sys.path.insert(0, checkout)
+    sys.meta_path.insert(0, _EmptyPackages(set(packages)))
+    if not hasattr(typing, "override"):  # Python 3.11: upstream 0.18 and later import it
+        typing.override = lambda method: method  # type: ignore[attr-defined]
+    try:
+        parser = build_parser()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if not missing or missing == "megatron" or missing in packages:
+            raise
+        print(json.dumps({"missing": missing}))
+        return 0
+    groups = {id(action): group.title for group in parser._action_groups for action in group._group_actions}
+    arguments = [
+        describe(action, groups.get(id(action))) for action in parser._actions if action.dest != "help"
+    ]
+    print(json.dumps({"release": release, "arguments": arguments}))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

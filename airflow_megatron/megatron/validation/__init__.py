@@ -1,0 +1,158 @@
+"""Will a release take this command line: upstream's own checks, asked before a job is submitted.
+
+The rules follow what ``pretrain_gpt.py`` runs before it builds a model: ``parse_args``, ``validate_args``,
+the ``TransformerConfig`` made from the arguments, and the number of microbatches. Each topic is a module with
+its rules as data. They were compared with upstream's own verdict on thousands of random command lines, of
+core_v0.16.1 and core_v0.19.0 above all; for the releases before 0.16 only the commoner rules are known.
+
+>>> check(["--num-layers", "3"], world_size=2, release="core_v0.16.1")[0].rule
+'batch.micro-missing'
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.validation import (
+    batches,
+    checkpointing,
+    cuda_graphs,
+    data,
+    experts,
+    inference,
+    network,
+    parallelism,
+    pipeline,
+    precision,
+    recomputation,
+    schedule,
+    sharding,
+)
+from airflow_megatron.megatron.validation.command_line import CommandLineReader, reader
+from airflow_megatron.megatron.validation.problem import ArgumentProblem
+from airflow_megatron.megatron.validation.rules import RuleBook
+from airflow_megatron.megatron.validation.settings import Machine, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["ArgumentProblem", "Machine", "Settings", "check", "check_lines", "read_settings"]
+
+#: What upstream asks before it builds a model, in its order.
+BEFORE_THE_MODEL: Final = RuleBook(
+    (
+        checkpointing.FORMATS,
+        parallelism.WORLD,
+        inference.REINFORCEMENT,
+        data.OLD_FLAGS,
+        recomputation.SHORTHANDS,
+        cuda_graphs.FLAGS,
+        batches.SIZES,
+        pipeline.HYBRID_PATTERN,
+        pipeline.STAGES,
+        sharding.GATHERING,
+        sharding.FULLY_SHARDED,
+        precision.FORMATS,
+        cuda_graphs.GRAPHS,
+        schedule.LENGTH,
+        network.SIZES,
+        schedule.INTERVALS,
+        recomputation.RECOMPUTATION,
+        parallelism.COMMUNICATION,
+        network.FEATURES,
+        experts.EXPERTS,
+        data.DATA,
+        sharding.OPTIMIZERS,
+        checkpointing.CHECKPOINTS,
+        inference.INFERENCE,
+        parallelism.CONFIGURATION,
+        network.CONFIGURATION,
+        precision.CONFIGURATION,
+        experts.CONFIGURATION,
+        recomputation.CONFIGURATION,
+        pipeline.CONFIGURATION,
+        cuda_graphs.CONFIGURATION,
+        inference.CONFIGURATION,
+        batches.MICROBATCH_COUNT,
+    )
+)
+#: What upstream asks when it makes its process groups.
+PROCESS_GROUPS: Final = RuleBook((parallelism.GROUPS,))
+_NO_GPU_JOB: Final = Machine()
+
+
+def check(
+    argv: Sequence[str],
+    world_size: int,
+    release: str,
+    *,
+    machine: Machine = _NO_GPU_JOB,
+    process_groups: bool = False,
+    flags: CommandLineReader | None = None,
+) -> list[ArgumentProblem]:
+    """Check a command line as a release of Megatron-LM would.
+
+    :param argv: the tokens after ``pretrain_gpt.py``.
+    :param world_size: number of GPUs (processes) of the job.
+    :param release: an upstream tag, for example ``core_v0.16.1``.
+    :param machine: what the job finds on its nodes; as a rule no Transformer Engine.
+    :param process_groups: ask also what upstream refuses when it makes its process groups.
+    :param flags: reads the flags of a fork; the release's own by default.
+    :returns: what is wrong, nothing when upstream takes the command line.
+    :raises ArgumentError: when the release is not known.
+    """
+    problems, settings = read_settings(argv, world_size, release, machine=machine, flags=flags)
+    if process_groups and settings is not None and not problems:
+        problems = PROCESS_GROUPS.broken_by(settings)
+    return problems
+
+
+def read_settings(
+    argv: Sequence[str],
+    world_size: int,
+    release: str,
+    *,
+    machine: Machine = _NO_GPU_JOB,
+    flags: CommandLineReader | None = None,
+) -> tuple[list[ArgumentProblem], Settings | None]:
+    """Read a command line and derive what upstream derives from it (see :func:`check`).
+
+    :returns: what is wrong, and the settings; None when the command line cannot be read. When something is
+        wrong, not all of them are derived.
+    """
+    values, problems = (flags or reader(release)).read(argv)
+    if problems:
+        return problems, None
+    settings = Settings(release, values, world_size, machine)
+    return BEFORE_THE_MODEL.broken_by(settings), settings
+
+
+def check_lines(stream: Iterable[str], release: str) -> Iterator[str]:
+    """Check command lines written as JSON lines.
+
+    :param stream: lines ``{"argv": […], "world_size": n}``; empty lines are passed over.
+    :param release: an upstream tag.
+    :returns: for each line ``{"ok": bool, "problems": [{"rule", "message", "mend", "source"}, …]}``.
+    :raises ValueError: for a line that is no such object; names the line's number.
+    """
+    for number, line in enumerate(stream, start=1):
+        if line.strip():
+            argv, world_size = _command(line, number)
+            problems = check(argv, world_size, release)
+            yield json.dumps({"ok": not problems, "problems": [problem.to_json() for problem in problems]})
+
+
+def _command(line: str, number: int) -> tuple[list[str], int]:
+    wanted = f'line {number}: write {{"argv": ["--flag", …], "world_size": n}}'
+    try:
+        content: Any = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{wanted} ({error})") from None
+    argv = content.get("argv") if isinstance(content, dict) else None
+    if not isinstance(argv, list) or not all(isinstance(token, str) for token in argv):
+        raise ValueError(f"{wanted} (argv must be a list of strings)")
+    size = content.get("world_size")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ValueError(f"{wanted} (world_size must be 1 or more)")
+    return argv, size

@@ -1,0 +1,28 @@
+"""What a check finds: one rule broken by one command line."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentProblem:
+    """One reason why a release refuses a command line.
+
+    :param rule: short, stable name of the rule
+    :param message: what is wrong, with the values that break the rule
+    :param mend: the nearest values that would be taken, or what else to change
+    :param source: where upstream refuses it: file and function
+    """
+
+    rule: str
+    message: str
+    mend: str
+    source: str
+
+    def to_json(self) -> dict[str, str]:
+        """Write the problem as a JSON object."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.mend}) [{self.rule}; {self.source}]"

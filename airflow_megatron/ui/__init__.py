@@ -1,0 +1,1 @@
+"""The page *Megatron sweeps* in Airflow's web UI."""

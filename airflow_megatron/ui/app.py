@@ -1,0 +1,112 @@
+"""The pages, as a FastAPI application that Airflow's API server mounts.
+
+Airflow mounts a plugin's application without authentication, so every route here asks for a logged-in user itself, and
+for the right to read the sweep's DAG.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag
+from airflow.models.dag import DagModel
+from fastapi import Depends, FastAPI, HTTPException, Response
+from fastapi.responses import FileResponse, HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from airflow_megatron.planning.results import results_dir
+from airflow_megatron.ui.result_folders import ResultFolders
+
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+# the report holds what jobs wrote: its script runs without any access to Airflow
+REPORT_HEADERS = PAGE_HEADERS | {
+    "Content-Security-Policy": (
+        "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+        "img-src data:; frame-ancestors 'self'"
+    ),
+}
+
+
+def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
+    """Return the application with the list of sweeps, a page for each, its report and its files.
+
+    :param results: where the reports are; the project's results folder when left out
+    """
+    folders = results or ResultFolders(results_dir("any").parent)
+    pages = _environment()
+    app = FastAPI(
+        title="Megatron sweeps",
+        dependencies=[Depends(get_user)],
+        # these pages would be served without the dependency
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+
+    def page(template: str, **values: Any) -> HTMLResponse:
+        return HTMLResponse(pages.get_template(template).render(values), headers=PAGE_HEADERS)
+
+    @app.get("/")
+    def sweeps(user: GetUserDep) -> HTMLResponse:
+        """List the sweeps that have a report."""
+        auth = get_auth_manager()
+        shown = [
+            sweep
+            for sweep in folders.sweeps()
+            if auth.is_authorized_dag(
+                method="GET",
+                details=DagDetails(id=sweep.name, team_name=DagModel.get_team_name(sweep.name)),
+                user=user,
+            )
+        ]
+        return page("sweeps.html.j2", sweeps=shown, folder=folders.root)
+
+    readable = [Depends(requires_access_dag("GET"))]
+
+    @app.get("/sweeps/{dag_id}", dependencies=readable)
+    def sweep_page(dag_id: str) -> HTMLResponse:
+        """Show a sweep's report, with links to its DAGs and files."""
+        report = folders.report(dag_id)
+        if report is None:
+            return page("no_report.html.j2", sweep=dag_id)
+        return page("sweep.html.j2", sweep=dag_id, files=list(folders.downloads(dag_id)))
+
+    @app.get("/sweeps/{dag_id}/report", dependencies=readable)
+    def report(dag_id: str) -> Response:
+        """Send the report page."""
+        path = folders.report(dag_id)
+        if path is None:
+            raise HTTPException(404, "this sweep has no report")
+        return FileResponse(path, media_type="text/html", headers=REPORT_HEADERS)
+
+    @app.get("/sweeps/{dag_id}/files/{name}", dependencies=readable)
+    def download(dag_id: str, name: str) -> Response:
+        """Send a table or a plot as a download."""
+        path = folders.downloads(dag_id).get(name)
+        if path is None:
+            raise HTTPException(404, "this sweep has no such file")
+        return FileResponse(path, filename=name, headers={"X-Content-Type-Options": "nosniff"})
+
+    return app
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )

@@ -1,0 +1,113 @@
+"""The folders that sweeps' reports were written to, read for the web page."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REPORT = "report.html"
+RESULTS = "results.json"
+DOWNLOADS = frozenset((".csv", ".json", ".md", ".png", ".svg"))
+
+_SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResults:
+    """What a sweep's report says in one line.
+
+    :param name: the sweep
+    :param written: when the report was written
+    :param points: number of points
+    :param branches: number of training branches: pretraining and cooldowns of all points
+    :param finished: how many of them have finished
+    :param best: point and branch with the lowest validation loss, empty when there is none
+    :param best_loss: that loss, in nats per token
+    """
+
+    name: str
+    written: datetime
+    points: int = 0
+    branches: int = 0
+    finished: int = 0
+    best: str = ""
+    best_loss: float | None = None
+
+
+class ResultFolders:
+    """The result folders of all sweeps, one folder a sweep.
+
+    A name that comes from outside is looked up among what the folders hold and never made part of a path.
+
+    :param root: the folder that holds them; need not exist
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def sweeps(self) -> list[SweepResults]:
+        """Return every sweep that has a report, the newest first."""
+        found = [self._summary(folder) for folder in self._folders().values()]
+        return sorted(found, key=lambda sweep: (-sweep.written.timestamp(), sweep.name))
+
+    def report(self, sweep: str) -> Path | None:
+        """Return the report page of a sweep, None when there is none."""
+        folder = self._folders().get(sweep)
+        return folder / REPORT if folder else None
+
+    def downloads(self, sweep: str) -> dict[str, Path]:
+        """Return the tables and plots of a sweep by file name, sorted."""
+        folder = self._folders().get(sweep)
+        if folder is None:
+            return {}
+        return {
+            path.name: path
+            for path in sorted(folder.iterdir())
+            if path.suffix in DOWNLOADS and path.is_file() and not path.is_symlink()
+        }
+
+    def _folders(self) -> dict[str, Path]:
+        if not self.root.is_dir():
+            return {}
+        return {
+            path.name: path
+            for path in self.root.iterdir()
+            if _SWEEP_NAME.fullmatch(path.name) and not path.is_symlink() and (path / REPORT).is_file()
+        }
+
+    @staticmethod
+    def _summary(folder: Path) -> SweepResults:
+        written = datetime.fromtimestamp((folder / REPORT).stat().st_mtime, UTC)
+        rows = _rows(folder / RESULTS)
+        losses = {
+            f"{row['point']} {row['branch']}": loss
+            for row in rows
+            if isinstance(loss := row.get("validation_loss"), int | float)
+        }
+        best = min(losses, key=losses.__getitem__, default="")
+        return SweepResults(
+            folder.name,
+            written,
+            points=len({row["point"] for row in rows}),
+            branches=len(rows),
+            finished=sum(row.get("state") == "finished" for row in rows),
+            best=best,
+            best_loss=losses.get(best),
+        )
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of ``results.json``; none when it is missing or not a table, which the report itself survives."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    if not isinstance(rows, list):
+        return []
+    return [row for row in rows if isinstance(row, dict) and "point" in row and "branch" in row]

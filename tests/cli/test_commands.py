@@ -1,0 +1,169 @@
+"""The command line: what it prints, where, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from example_specs import CHAIN
+
+from airflow_megatron.cli.app import main
+from airflow_megatron.planning.plan import check_sweep, job_script
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.project import project_root
+from airflow_megatron.spec.spec_files import load_sweep, spec_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHIPPED = spec_files(project_root() / "sweep_specs")
+
+
+class Answer(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Answer]:
+    """Return a function that runs the command line in this process, in a folder with ``chain.yaml``."""
+    specs = tmp_path / "specs"
+    specs.mkdir()
+    (specs / "chain.yaml").write_text(CHAIN)
+    monkeypatch.setenv("AIRFLOW_MEGATRON_SWEEP_SPECS", str(specs))
+    monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path / "local"))
+    monkeypatch.chdir(specs)
+
+    def run(*words: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["airflow-megatron", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+class TestLint:
+    @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+    def test_shipped_specs(self, path: Path, call: Callable[..., Answer]) -> None:
+        answer = call("lint", str(path))
+        plan = check_sweep(load_sweep(path))
+        assert answer == Answer(
+            0, f"{path}: {len(plan.points)} points, {len(plan.jobs)} jobs, digest {plan.digest}\n", ""
+        )
+
+    def test_all_files_are_looked_at(self, call: Callable[..., Answer]) -> None:
+        Path("bad.yaml").write_text(CHAIN.replace("kind: convert", "kind: convrt"))
+        Path("worse.yaml").write_text("point: {{ lr }}\n")
+        answer = call("lint", "bad.yaml", "chain.yaml", "worse.yaml", "none.yaml")
+        assert answer.status == 1
+        lines = answer.stdout.splitlines()
+        assert lines[0].startswith("bad.yaml:27:5: stages.convert.kind is 'convrt' (expected one of ")
+        assert lines[1].startswith("chain.yaml: 2 points, 19 jobs, digest ")
+        assert lines[2].startswith("worse.yaml:1:")
+        assert lines[3].endswith("none.yaml: no such file (specs: bad, chain, worse)")
+
+    def test_nothing_to_look_at(self, call: Callable[..., Answer]) -> None:
+        answer = call("lint")
+        assert answer.status == 2
+        assert "Missing argument" in answer.stderr
+
+
+class TestPlan:
+    def test_json(self, call: Callable[..., Answer]) -> None:
+        answer = call("plan", "chain.yaml", "--format", "json")
+        assert (answer.status, answer.stderr) == (0, "")
+        assert json.loads(answer.stdout) == check_sweep(load_sweep("chain.yaml")).to_json()
+
+    def test_table(self, call: Callable[..., Answer]) -> None:
+        answer = call("plan", "chain")
+        assert (answer.status, answer.stderr) == (0, "")
+        plan = check_sweep(load_sweep("chain.yaml"))
+        assert answer.stdout.count("cooldown_300k.evaluate") == 2
+        assert "pretrain checkpoint 130" in answer.stdout
+        assert answer.stdout.rstrip().endswith(f"2 points, 19 jobs, digest {plan.digest}")
+
+    def test_equal_words_give_equal_text(self, call: Callable[..., Answer]) -> None:
+        assert call("plan", "chain", "--format", "json") == call("plan", "./chain.yaml", "--format", "json")
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["plan", "chian"], "chian.yaml: no such file (did you mean 'chain'?)"),
+            (["plan", "./chian.yaml"], "chian.yaml: no such file"),
+            (
+                ["plan", "chain", "--cluster", "lokal"],
+                "there is no cluster profile 'lokal' (did you mean 'local'?)",
+            ),
+            (["status", "chian"], "chian.yaml: no such file (did you mean 'chain'?)"),
+            (["render", "chian", "--job", "x"], "chian.yaml: no such file (did you mean 'chain'?)"),
+        ],
+    )
+    def test_what_is_not_there(self, words: list[str], message: str, call: Callable[..., Answer]) -> None:
+        answer = call(*words)
+        assert (answer.status, answer.stdout) == (1, "")
+        assert answer.stderr.strip().endswith(message)
+        assert "Traceback" not in answer.stderr
+
+    def test_an_unknown_format(self, call: Callable[..., Answer]) -> None:
+        assert call("plan", "chain", "--format", "xml").status == 2
+
+
+class TestRender:
+    def test_is_the_script_that_is_submitted(self, call: Callable[..., Answer]) -> None:
+        answer = call("render", "chain", "--job", "chain.lr0.001.cooldown_300k", "--attempt", "3")
+        assert (answer.status, answer.stderr) == (0, "")
+        job = check_sweep(load_sweep("chain.yaml")).job("chain.lr0.001.cooldown_300k")
+        assert answer.stdout == job_script(job, load_cluster("local"), 3)
+        assert subprocess.run(["bash", "-n"], input=answer.stdout, text=True, check=False).returncode == 0
+
+    def test_an_unknown_job(self, call: Callable[..., Answer]) -> None:
+        answer = call("render", "chain", "--job", "chain.lr0.001.pretrian")
+        assert (answer.status, answer.stdout) == (1, "")
+        assert "no job 'chain.lr0.001.pretrian'; did you mean 'chain.lr0.001.pretrain'" in answer.stderr
+
+    @pytest.mark.parametrize("attempt", ["0", "-1", "x"])
+    def test_attempts_count_from_one(self, attempt: str, call: Callable[..., Answer]) -> None:
+        assert call("render", "chain", "--job", "x", "--attempt", attempt).status == 2
+
+
+def test_status_without_a_connection_says_what_to_do(call: Callable[..., Answer]) -> None:
+    answer = call("status", "chain")
+    assert answer.status == 1
+    assert "Traceback" not in answer.stderr
+    assert "slurm_local" in answer.stdout + answer.stderr
+
+
+def test_help_names_every_command(call: Callable[..., Answer]) -> None:
+    answer = call("--help")
+    assert answer.status == 0
+    for command in ("lint", "plan", "render", "status", "quickstart", "ui", "cluster"):
+        assert command in answer.stdout
+
+
+def test_a_reader_that_stops_early_does_no_harm() -> None:
+    """``airflow-megatron plan … | head -1`` in a real shell."""
+    code = "from airflow_megatron.cli.app import main; main()"
+    result = subprocess.run(
+        [
+            "bash",
+            "-c",
+            '"$0" -c "$1" plan "$2" --format json | head -1; echo "${PIPESTATUS[0]}"',
+            sys.executable,
+            code,
+            str(SHIPPED[0]),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.splitlines()[0] == "{"
+    assert result.stderr == ""

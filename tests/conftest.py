@@ -1,0 +1,33 @@
+"""What all tests share: hypothesis profiles, and a project that no user's environment changes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from airflow_megatron.spec.cluster_profile import ClusterProfile
+
+# "fast" keeps the suite under a minute; HYPOTHESIS_PROFILE=thorough searches longer
+_QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("fast", max_examples=40, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile("thorough", max_examples=2000, deadline=None, suppress_health_check=_QUIET)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+# Airflow writes its configuration and logs where it is imported first: not into the user's home
+_AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="airflow-megatron-tests-")
+os.environ.setdefault("AIRFLOW_HOME", _AIRFLOW_HOME.name)
+
+
+@pytest.fixture
+def cluster() -> ClusterProfile:
+    """A cluster profile with nothing but what a profile must have."""
+    return ClusterProfile(
+        name="alps",
+        ssh_conn_id="slurm_alps",
+        run_root="/scratch/runs",
+        python="/opt/venv/bin/python",
+        megatron_lm_dir="/opt/Megatron-LM",
+    )

@@ -1,0 +1,264 @@
+"""The DAGs that Airflow sees: tasks and edges, what is stored of them, and specs that are wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.serialization.serialized_objects import DagSerialization
+from example_specs import CHAIN
+
+from airflow_megatron.dag_factory.spec_files import (
+    SweepSpecErrors,
+    build_sweep_dags,
+    load_sweeps,
+    raise_for_spec_errors,
+)
+from airflow_megatron.spec.project import project_root, sweep_specs_dir
+from airflow_megatron.spec.spec_files import load_sweep, spec_files
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+SHIPPED = [load_sweep(path).name for path in spec_files(sweep_specs_dir())]
+
+
+def edges(dag: DAG) -> set[tuple[str, str]]:
+    return {(task.task_id, after) for task in dag.tasks for after in task.downstream_task_ids}
+
+
+def serialized(dag: DAG) -> str:
+    return json.dumps(DagSerialization.to_dict(dag), sort_keys=True)
+
+
+def built(folder: Path) -> dict[str, DAG]:
+    return {dag.dag_id: dag for dag in build_sweep_dags(folder)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "chain.yaml").write_text(CHAIN)
+    return tmp_path
+
+
+class TestTasks:
+    def test_of_the_sweep(self, folder: Path) -> None:
+        dag = built(folder)["chain"]
+        assert edges(dag) == {
+            ("plan", "launch"),
+            ("plan", "prepare.submit"),
+            ("prepare.submit", "prepare.watch"),
+            ("prepare.watch", "launch"),
+            ("launch", "wait"),
+            ("wait", "report"),
+        }
+
+    def test_of_a_point(self, folder: Path) -> None:
+        dag = built(folder)["chain.point"]
+        submitted_and_watched = {(f"{stage}.submit", f"{stage}.watch") for stage in self.stages()}
+        expected = submitted_and_watched | {
+            ("resolve", "prepare.submit"),
+            ("prepare.watch", "pretrain.submit"),
+        }
+        for branch in ("pretrain", "cooldown_300k", "cooldown_600k"):
+            expected |= {
+                (f"{branch}.watch", f"{branch}.convert.submit"),
+                (f"{branch}.convert.watch", f"{branch}.evaluate.submit"),
+            }
+            if branch != "pretrain":
+                # the branch starts at the parent's checkpoint, not at its end
+                expected |= {
+                    ("pretrain.submit", f"{branch}.await_checkpoint"),
+                    (f"{branch}.await_checkpoint", f"{branch}.submit"),
+                }
+        assert edges(dag) == expected
+
+    @staticmethod
+    def stages() -> list[str]:
+        branches = ["pretrain", "cooldown_300k", "cooldown_600k"]
+        return [
+            "prepare",
+            *branches,
+            *(f"{one}.{stage}" for one in branches for stage in ("convert", "evaluate")),
+        ]
+
+    def test_a_stage_that_waits_for_a_line_in_a_log(self, tmp_path: Path) -> None:
+        (tmp_path / "x.yaml").write_text(
+            "name: x\npoint: p\nstages:\n  a: {kind: train, megatron: {train_iters: 9}}\n"
+            "  b: {kind: command, command: [x], parent: a, start: {log: 'iteration +5/'}}\n"
+        )
+        assert edges(built(tmp_path)["x.point"]) >= {
+            ("a.submit", "a.b.await_log"),
+            ("a.b.await_log", "a.b.submit"),
+        }
+
+    def test_every_wait_is_behind_the_submission_that_it_waits_for(self) -> None:
+        """A run whose tasks are worked one after the other must not wait for a job that was never submitted."""
+        for dag in build_sweep_dags():
+            for task in dag.tasks:
+                if task.task_id.rpartition(".")[2] in ("watch", "await_checkpoint", "await_log"):
+                    upstream = {other.task_id for other in task.get_flat_relatives(upstream=True)}
+                    assert any(name.endswith("submit") for name in upstream), task.task_id
+
+    def test_limits_come_from_the_spec(self, folder: Path) -> None:
+        (folder / "chain.yaml").write_text(CHAIN + "max_active_points: 3\npoll_interval: 7\ntags: [mine]\n")
+        dag = built(folder)["chain.point"]
+        assert dag.max_active_runs == 3
+        assert dag.get_task("pretrain.watch").poll_interval == 7
+        assert "mine" in dag.tags
+
+    def test_the_tree_does_not_grow_with_the_points(self, folder: Path) -> None:
+        before = {name: len(dag.tasks) for name, dag in built(folder).items()}
+        (folder / "chain.yaml").write_text(
+            CHAIN.replace("[1e-3, 4e-3]", str([i / 1000 for i in range(1, 500)]))
+        )
+        assert {name: len(dag.tasks) for name, dag in built(folder).items()} == before
+
+
+class TestTemplates:
+    @pytest.mark.parametrize(
+        "choice", ["", "S_*,M_lr0.001", "{{ lr < 1e-2 and size == 'S' }}", "1", "True", "a\"b'c", "[x]"]
+    )
+    def test_the_choice_of_points_arrives_as_it_was_typed(self, choice: str, folder: Path) -> None:
+        dag = built(folder)["chain"]
+        params = {"points": choice or None, "limit": None, "cluster": "local"}
+        plan = dag.get_task("plan")
+        plan.render_template_fields({"params": params}, dag.get_template_env())
+        assert (plan.points, plan.limit, plan.cluster) == (choice, 0, "local")
+
+    @pytest.mark.parametrize("value", [True, False])
+    def test_switches_stay_true_or_false(self, value: bool, folder: Path) -> None:
+        launch = built(folder)["chain"].get_task("launch")
+        context: Any = {
+            "params": {"dry_run": value, "fresh_start": value},
+            "ti": FakeInstance({"plan": {"points": ["p"]}}),
+        }
+        launch.render_template_fields(context, launch.get_template_env())
+        assert launch.plan_only is value
+        assert launch.fresh_start is value
+        assert launch.pinned == {"points": ["p"]}
+
+    def test_jobs_and_handles_reach_their_tasks(self, folder: Path) -> None:
+        dag = built(folder)["chain.point"]
+        own = {"run_dir": "/r/cool", "cluster": "alps", "depends_on": [{"iteration": 130}]}
+        parent = {"run_dir": "/r", "cluster": "alps", "depends_on": []}
+        handle = {"job": "j", "attempt": 2, "job_id": "7", "finished": False}
+        context: Any = {
+            "ti": FakeInstance({"pretrain.submit": handle}, {"cooldown_300k": own, "pretrain": parent})
+        }
+        wait = dag.get_task("cooldown_300k.await_checkpoint")
+        wait.render_template_fields(context, wait.get_template_env())
+        assert (wait.checkpoint_dir, wait.iteration, wait.cluster) == ("/r/checkpoints", 130, "alps")
+        assert (wait.producer, wait.producer_dir) == (handle, "/r/.jobs/pretrain")
+
+    def test_a_point_without_a_stage_renders_to_nothing(self, folder: Path) -> None:
+        dag = built(folder)["chain.point"]
+        context: Any = {"ti": FakeInstance({}), "dag_run": type("Run", (), {"conf": {}})}
+        for name in ("cooldown_300k.await_checkpoint", "pretrain.submit", "pretrain.watch"):
+            task = dag.get_task(name)
+            task.render_template_fields(context, task.get_template_env())
+        assert dag.get_task("cooldown_300k.await_checkpoint").checkpoint_dir is None
+        assert dag.get_task("pretrain.submit").job is None
+        assert dag.get_task("pretrain.watch").handle is None
+
+
+class FakeInstance:
+    """What templates ask of a task instance: the XComs."""
+
+    def __init__(self, results: dict[str, Any], jobs: dict[str, Any] | None = None) -> None:
+        self.results, self.jobs = results, jobs or {}
+
+    def xcom_pull(self, task_ids: str, key: str | None = None) -> Any:
+        return self.results.get(task_ids) if key is None else self.jobs.get(key)
+
+
+class TestSerialization:
+    @pytest.mark.parametrize("dag_id", [name for sweep in SHIPPED for name in (sweep, f"{sweep}.point")])
+    def test_shipped_specs_are_stored_and_read_back(self, dag_id: str) -> None:
+        dag = built(sweep_specs_dir())[dag_id]
+        stored = DagSerialization.to_dict(dag)
+        again = DagSerialization.from_dict(json.loads(json.dumps(stored)))
+        assert set(again.task_dict) == {task.task_id for task in dag.tasks}
+        assert {
+            (task.task_id, after) for task in again.task_dict.values() for after in task.downstream_task_ids
+        } == edges(dag)
+
+    def test_two_builds_are_stored_equally(self) -> None:
+        first, second = ([serialized(dag) for dag in build_sweep_dags()] for _ in range(2))
+        assert first == second
+
+    def test_the_order_of_files_does_not_matter(self, folder: Path) -> None:
+        before = serialized(built(folder)["chain"])
+        (folder / "another.yaml").write_text(CHAIN.replace("name: chain", "name: another"))
+        assert serialized(built(folder)["chain"]) == before
+
+
+class TestWrongSpecs:
+    def test_hide_no_other(self, folder: Path) -> None:
+        (folder / "bad.yaml").write_text("point: p\nstages: {a: {kind: trian}}\n")
+        (folder / "broken.yaml").write_text("point: {{ lr }}\n")
+        (folder / "release.yaml").write_text("release: core_v9\n" + CHAIN.replace("chain", "other"))
+        (folder / "zz.yaml").write_text(CHAIN.replace("name: chain", "name: last"))
+        assert list(built(folder)) == ["chain", "chain.point", "last", "last.point"]
+        with pytest.raises(SweepSpecErrors) as caught:
+            raise_for_spec_errors(folder)
+        told = str(caught.value)
+        assert told.startswith("3 problems in sweep specs:")
+        assert f"{folder}/bad.yaml:2:14: stages.a.kind is 'trian'" in told
+        assert f"{folder}/broken.yaml:1:" in told
+        assert f"{folder}/release.yaml:1:1: core_v9: no such release" in told
+
+    def test_two_sweeps_of_one_name(self, folder: Path) -> None:
+        (folder / "zz.yaml").write_text(CHAIN)
+        sweeps, problems = load_sweeps(folder)
+        assert [Path(sweep.document.file).name for sweep in sweeps] == ["chain.yaml"]
+        assert [str(problem) for problem in problems] == [
+            f"{folder}/zz.yaml:1:1: chain.yaml defines a sweep 'chain' too (give it another name)"
+        ]
+
+    def test_none_are_reported_when_there_are_none(self, folder: Path) -> None:
+        raise_for_spec_errors(folder)
+        raise_for_spec_errors(sweep_specs_dir())
+
+    def test_no_folder_no_dags(self, tmp_path: Path) -> None:
+        assert build_sweep_dags(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize("wanted", ["chain", "chain.point"])
+def test_a_worker_builds_only_its_sweep(wanted: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "another.yaml").write_text(CHAIN.replace("name: chain", "name: another"))
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
+    assert list(built(folder)) == ["chain", "chain.point"]
+
+
+class TestDagFiles:
+    @pytest.fixture
+    def bag(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """Return a function that reads ``dags/`` as Airflow does, with specs from a folder."""
+
+        def read(specs: Path) -> DagBag:
+            monkeypatch.setenv("AIRFLOW_MEGATRON_SWEEP_SPECS", str(specs))
+            for name in [name for name in sys.modules if name.startswith("unusual_prefix_")]:
+                del sys.modules[name]
+            return DagBag(project_root() / "dags", collect_dags=True, bundle_name="dags")
+
+        return read
+
+    def test_shipped(self, bag: Any) -> None:
+        found = bag(sweep_specs_dir())
+        assert found.import_errors == {}
+        assert set(found.dags) == {name for sweep in SHIPPED for name in (sweep, f"{sweep}.point")}
+        for stat in found.dagbag_stats:
+            print(f"{stat.file}: {stat.dag_num} DAGs in {stat.duration.total_seconds():.3f} s")
+
+    def test_a_wrong_spec_is_an_import_error_beside_the_good_ones(self, bag: Any, folder: Path) -> None:
+        (folder / "bad.yaml").write_text("point: p\nstages: {a: {kind: trian}}\n")
+        found = bag(folder)
+        assert set(found.dags) == {"chain", "chain.point"}
+        ((file, message),) = found.import_errors.items()
+        assert file.endswith("sweep_spec_errors.py")
+        assert "bad.yaml:2:14: stages.a.kind is 'trian'" in message

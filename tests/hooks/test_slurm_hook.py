@@ -1,0 +1,326 @@
+"""The SSH hook against a real SSH server in the test's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import Connection
+from login_node import HOST_KEY, OTHER_KEY, PASSWORD, USER_KEY, LoginNode, public
+
+from airflow_megatron.hooks.slurm import LoginRefusedError, SlurmHook
+from airflow_megatron.slurm.profile import SlurmCommands
+from airflow_megatron.slurm.transport import CommandResult, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[LoginNode]:
+    node = LoginNode()
+    await node.start()
+    yield node
+    await node.stop()
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "id_ed25519"
+    USER_KEY.write_private_key(path)
+    path.chmod(0o600)
+    return path
+
+
+def hook(
+    node: LoginNode,
+    key_file: Path | None = None,
+    *,
+    port: int | None = None,
+    password: str | None = None,
+    **extra: Any,
+) -> SlurmHook:
+    values = {"host_key": public(HOST_KEY), **({"key_file": str(key_file)} if key_file else {}), **extra}
+    connection = Connection(
+        conn_id="alps",
+        conn_type="ssh",
+        host="127.0.0.1",
+        port=port or node.port,
+        login="me",
+        password=password,
+        extra=json.dumps({name: value for name, value in values.items() if value is not None}),
+    )
+    return SlurmHook("alps", conn_retry_attempts=1, connection=connection)
+
+
+async def answer(hook: SlurmHook, script: str = "echo hello", timeout: float = 10) -> CommandResult:
+    transport = await hook.transport()
+    try:
+        return await transport.run(script, timeout=timeout)
+    finally:
+        await transport.close()
+
+
+class TestRunning:
+    async def test_output_status_and_text_arrive_whole(self, node: LoginNode, key_file: Path) -> None:
+        script = "printf '%s\\n' 'ü \"$HOME\" $(x)'; echo wrong >&2; exit 3"
+        assert await answer(hook(node, key_file), script) == CommandResult(3, 'ü "$HOME" $(x)\n', "wrong\n")
+
+    async def test_a_worker_without_an_event_loop(self, node: LoginNode, key_file: Path) -> None:
+        result = await asyncio.to_thread(hook(node, key_file).run, "echo hello")
+        assert result == CommandResult(0, "hello\n", "")
+
+    async def test_large_scripts_and_answers(self, node: LoginNode, key_file: Path) -> None:
+        lines = [f"line {number}" for number in range(20_000)]
+        script = "cat <<'EOF'\n" + "\n".join(lines) + "\nEOF\n"
+        assert (await answer(hook(node, key_file), script)).stdout.splitlines() == lines
+
+    async def test_bytes_that_are_no_text(self, node: LoginNode, key_file: Path) -> None:
+        assert (
+            await answer(hook(node, key_file), "printf 'a\\377b'")
+        ).stdout == "a\N{REPLACEMENT CHARACTER}b"
+
+    async def test_one_connection_serves_many_commands(self, node: LoginNode, key_file: Path) -> None:
+        transport = await hook(node, key_file).transport()
+        for number in range(5):
+            assert (await transport.run(f"echo {number}", timeout=10)).stdout == f"{number}\n"
+        await transport.close()
+        await transport.close()
+        assert (node.logins, len(node.commands)) == (1, 5)
+
+    async def test_the_test_button(self, node: LoginNode, key_file: Path, tmp_path: Path) -> None:
+        found = hook(node, key_file)
+        found.commands = SlurmCommands(slurm_bin=str(tmp_path))
+        works, told = await asyncio.to_thread(found.test_connection)
+        assert not works
+        assert told.startswith(f"me@127.0.0.1:{node.port} is reached, but sinfo fails: ")
+        (tmp_path / "sinfo").write_text("#!/bin/sh\necho slurm 25.05.1\n")
+        (tmp_path / "sinfo").chmod(0o755)
+        assert await asyncio.to_thread(found.test_connection) == (
+            True,
+            f"me@127.0.0.1:{node.port}: slurm 25.05.1",
+        )
+
+
+class TestHostKeys:
+    async def test_another_key_is_refused_for_good(self, node: LoginNode, key_file: Path) -> None:
+        with pytest.raises(LoginRefusedError) as caught:
+            await answer(hook(node, key_file, host_key=public(OTHER_KEY)))
+        assert (
+            f"me@127.0.0.1:{node.port}: the login node's host key is not the one that connection 'alps'"
+            in str(caught.value)
+        )
+        assert "host_key extra" in str(caught.value)
+        assert caught.value.permanent
+        assert (node.logins, node.commands) == (0, [])
+
+    async def test_known_hosts_file(self, node: LoginNode, key_file: Path, tmp_path: Path) -> None:
+        known = tmp_path / "known hosts"
+        known.write_text(f"[127.0.0.1]:{node.port} {public(HOST_KEY)}\n")
+        assert (await answer(hook(node, key_file, host_key=None, known_hosts=str(known)))).stdout == "hello\n"
+        known.write_text(f"[127.0.0.1]:{node.port} {public(OTHER_KEY)}\n")
+        with pytest.raises(LoginRefusedError, match="host key is not the one"):
+            await answer(hook(node, key_file, host_key=None, known_hosts=str(known)))
+
+    async def test_a_host_that_nobody_knows_is_refused(
+        self, node: LoginNode, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with pytest.raises(LoginRefusedError, match="host key is not the one"):
+            await answer(hook(node, key_file, host_key=None))
+        assert node.logins == 0
+
+    async def test_the_check_can_be_switched_off(self, node: LoginNode, key_file: Path) -> None:
+        found = hook(node, key_file, host_key=None, no_host_key_check="true")
+        assert (await answer(found)).stdout == "hello\n"
+
+    async def test_a_given_key_is_checked_even_then(self, node: LoginNode, key_file: Path) -> None:
+        with pytest.raises(LoginRefusedError, match="host key is not the one"):
+            await answer(hook(node, key_file, host_key=public(OTHER_KEY), no_host_key_check=True))
+
+    @pytest.mark.parametrize("text", ["ssh-ed25519 AAAA", "no key at all"])
+    async def test_a_host_key_that_cannot_be_read(self, text: str, node: LoginNode, key_file: Path) -> None:
+        with pytest.raises(LoginRefusedError, match=r"host.key"):
+            await answer(hook(node, key_file, host_key=text))
+        assert node.logins == 0
+
+
+class TestCredentials:
+    async def test_another_key_is_refused_for_good(self, node: LoginNode, tmp_path: Path) -> None:
+        OTHER_KEY.write_private_key(tmp_path / "other")
+        with pytest.raises(LoginRefusedError) as caught:
+            await answer(hook(node, tmp_path / "other"))
+        assert f"me@127.0.0.1:{node.port}: login refused (" in str(caught.value)
+        assert "check login and key_file of connection 'alps'" in str(caught.value)
+        assert node.commands == []
+
+    async def test_a_key_file_that_is_not_there(self, node: LoginNode, tmp_path: Path) -> None:
+        with pytest.raises(LoginRefusedError, match=r"key_file .*/gone of connection 'alps' does not exist"):
+            await answer(hook(node, tmp_path / "gone"))
+        assert node.connections == []
+
+    @pytest.mark.parametrize("passphrase", [None, "pass phrase"])
+    async def test_a_key_in_the_connection_itself(self, node: LoginNode, passphrase: str | None) -> None:
+        text = USER_KEY.export_private_key(passphrase=passphrase, rounds=50).decode()
+        found = hook(node, private_key=text, private_key_passphrase=passphrase)
+        assert (await answer(found)).stdout == "hello\n"
+
+    @pytest.mark.parametrize("extra", [{"private_key": "no key"}, {"private_key_passphrase": "wrong"}])
+    async def test_a_key_that_cannot_be_read(self, node: LoginNode, extra: dict[str, str]) -> None:
+        text = USER_KEY.export_private_key(passphrase="right", rounds=50).decode()
+        with pytest.raises(LoginRefusedError, match="private_key of connection 'alps' cannot be read"):
+            await answer(hook(node, **{"private_key": text, **extra}))
+
+    async def test_a_key_file_that_cannot_be_read(self, node: LoginNode, tmp_path: Path) -> None:
+        (tmp_path / "key").write_text("no key")
+        with pytest.raises(
+            LoginRefusedError, match="key_file or known_hosts of connection 'alps' cannot be read"
+        ):
+            await answer(hook(node, tmp_path / "key"))
+
+    @pytest.mark.parametrize(("password", "works"), [(PASSWORD, True), ("guess", False)])
+    async def test_passwords_are_used_and_never_told(
+        self, node: LoginNode, password: str, works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+        found = hook(node, password=password)
+        if works:
+            assert (await answer(found)).stdout == "hello\n"
+        else:
+            with pytest.raises(LoginRefusedError) as caught:
+                await answer(found)
+            assert password not in str(caught.value)
+
+
+class TestTrouble:
+    async def test_nobody_listens(self, node: LoginNode, key_file: Path) -> None:
+        port = node.port
+        node.acceptor.close()
+        await node.acceptor.wait_closed()
+        with pytest.raises(TransportError) as caught:
+            await answer(hook(node, key_file, port=port))
+        assert f"me@127.0.0.1:{port} cannot be reached: " in str(caught.value)
+        assert "check host and port of connection 'alps'" in str(caught.value)
+        assert not isinstance(caught.value, LoginRefusedError)
+        await node.start()
+
+    async def test_something_else_listens(self, key_file: Path, node: LoginNode) -> None:
+        async def web_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+
+        async with await asyncio.start_server(web_server, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(TransportError, match="cannot be reached"):
+                await answer(hook(node, key_file, port=port))
+
+    async def test_a_connection_that_is_cut_and_made_again(self, node: LoginNode, key_file: Path) -> None:
+        transport = await hook(node, key_file).transport()
+        running = asyncio.create_task(transport.run("exec sleep 30", timeout=20))
+        while not node.commands:
+            await asyncio.sleep(0.01)
+        node.cut()
+        with pytest.raises(TransportError, match="connection lost") as caught:
+            await running
+        assert not isinstance(caught.value, LoginRefusedError)
+        assert (await transport.run("echo again", timeout=10)).stdout == "again\n"
+        await transport.close()
+
+    async def test_a_connection_that_broke_while_nobody_asked(self, node: LoginNode, key_file: Path) -> None:
+        transport = await hook(node, key_file).transport()
+        await transport.run("true", timeout=10)
+        node.cut()
+        await asyncio.sleep(0.05)
+        with pytest.raises(TransportError, match="connection lost"):
+            await transport.run("true", timeout=10)
+        assert (await transport.run("echo again", timeout=10)).stdout == "again\n"
+        await transport.close()
+
+    async def test_a_command_that_takes_too_long(self, node: LoginNode, key_file: Path) -> None:
+        transport = await hook(node, key_file).transport()
+        started = time.monotonic()
+        with pytest.raises(TransportError, match=rf"me@127\.0\.0\.1:{node.port}: no answer within 1 s"):
+            await transport.run("exec sleep 30", timeout=0.6)
+        assert time.monotonic() - started < 5
+        assert (await transport.run("echo again", timeout=10)).stdout == "again\n"
+        await transport.close()
+
+    async def test_a_login_node_that_says_nothing(self, key_file: Path, node: LoginNode) -> None:
+        async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(silence, "127.0.0.1", 0) as server:
+            found = hook(node, key_file, port=server.sockets[0].getsockname()[1])
+            with pytest.raises(TransportError, match="no answer within 0 s"):
+                await answer(found, timeout=0.3)
+
+    async def test_a_second_connect_after_a_refused_one(self, node: LoginNode, key_file: Path) -> None:
+        """sshd drops some of many simultaneous connections before they log in (MaxStartups)."""
+        dropped = 0
+
+        async def gate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal dropped
+            if not dropped:
+                dropped += 1
+                writer.close()
+                return
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", node.port)
+            await asyncio.gather(pump(reader, far_writer), pump(far_reader, writer))
+
+        async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            while data := await source.read(65536):
+                target.write(data)
+            target.close()
+
+        server = await asyncio.start_server(gate, "127.0.0.1", 0)
+        found = hook(node, key_file, port=server.sockets[0].getsockname()[1])
+        found.conn_retry_attempts = 2
+        assert (await answer(found)).stdout == "hello\n"
+        assert dropped == 1
+        server.close()
+
+
+RELAY = """\
+import os, socket, sys, threading
+far = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def up():
+    while data := os.read(0, 65536):
+        far.sendall(data)
+    far.shutdown(socket.SHUT_WR)
+threading.Thread(target=up, daemon=True).start()
+while data := far.recv(65536):
+    os.write(1, data)
+"""
+
+
+async def test_through_a_proxy_command(node: LoginNode, key_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "relay.py").write_text(RELAY)
+    command = f"{sys.executable} {tmp_path}/relay.py 127.0.0.1 {node.port}"
+    assert (await answer(hook(node, key_file, host_proxy_cmd=command))).stdout == "hello\n"
+
+
+class TestLookUp:
+    async def test_the_connection_is_found_by_its_id(
+        self, node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stored = node.connection(tmp_path)
+        monkeypatch.setenv("AIRFLOW_CONN_SLURM_TEST", json.dumps(stored))
+        assert (await answer(SlurmHook("slurm_test"))).stdout == "hello\n"
+
+    async def test_there_is_none(self) -> None:
+        with pytest.raises(
+            LoginRefusedError, match=r"there is no Airflow connection 'slurm_none' .*add one of type ssh"
+        ):
+            await answer(SlurmHook("slurm_none"))
+
+    async def test_one_without_a_host(self) -> None:
+        empty = SlurmHook("alps", connection=Connection(conn_id="alps", conn_type="ssh"))
+        with pytest.raises(LoginRefusedError, match="connection 'alps' names no host"):
+            await answer(empty)

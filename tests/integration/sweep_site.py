@@ -1,0 +1,204 @@
+"""A project folder, an Airflow home and run directories of the tests' own, on the tests' cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.cli.local_airflow import LocalAirflow
+from airflow_megatron.spec.project import local_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from slurm_cluster import SlurmCluster
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parents[1]
+ENDED = ("success", "failed")
+LINKED = ("Megatron-LM", "dags", "docker", "plugins")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A line of accounting: one Slurm job."""
+
+    job_id: str
+    state: str
+    node: str
+    exit_code: str
+
+
+class SiteAirflow(LocalAirflow):
+    """Airflow with the site's folders.
+
+    :param home: its home.
+    :param folders: environment variables that name the folders.
+    """
+
+    def __init__(self, home: Path, folders: dict[str, str]) -> None:
+        super().__init__(home)
+        self.folders = folders
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), **self.folders}
+
+    def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Mark a task, as the web page's button does."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        answer = self._request("PATCH", path, json={"new_state": state})
+        assert answer.status_code == 200, answer.text
+
+    def try_number(self, dag_id: str, run_id: str, task_id: str) -> int:
+        answer = self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
+        return int(answer.json()["try_number"])
+
+    def ended(self, dag_id: str, run_id: str, timeout: float = 180) -> str:
+        """Wait until a run has ended; return its state."""
+        wait_until(lambda: self.run_state(dag_id, run_id) in ENDED, timeout, f"{dag_id} {run_id} to end")
+        return self.run_state(dag_id, run_id)
+
+
+class SweepSite:
+    """Everything that a sweep needs, in one folder.
+
+    :param place: the folder; its path must be free of blanks.
+    :param cluster: a cluster that is up.
+    """
+
+    def __init__(self, place: Path, cluster: SlurmCluster) -> None:
+        self.place, self.cluster = place, cluster
+        self.local = place / "local"
+        self.specs = place / "sweep_specs"
+        self.runs = self.local / "runs"
+        folders = {
+            "AIRFLOW_MEGATRON_HOME": str(place / "project"),
+            "AIRFLOW_MEGATRON_LOCAL": str(self.local),
+            "AIRFLOW_MEGATRON_SWEEP_SPECS": str(self.specs),
+        }
+        self.airflow = SiteAirflow(place / "airflow", folders)
+        # a scheduler on the same database would take tasks away from `airflow dags test`
+        self.without_scheduler = SiteAirflow(place / "without_scheduler", folders)
+
+    def prepare(self) -> None:
+        """Make the folders and Airflow's homes."""
+        project = self.place / "project"
+        project.mkdir()
+        shutil.copytree(PROJECT / "sbatch", project / "sbatch")
+        shutil.copytree(HERE / "clusters", project / "sbatch" / "clusters", dirs_exist_ok=True)
+        for name in LINKED:
+            (project / name).symlink_to(PROJECT / name)
+        shutil.copytree(HERE / "specs", self.specs)
+        self.local.mkdir()
+        (self.local / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
+        self.airflow.prepare(self.cluster.description)
+        home, copy = self.airflow.home, self.without_scheduler.home
+        shutil.copytree(home, copy)
+        configuration = (home / "airflow.cfg").read_text()
+        (copy / "airflow.cfg").write_text(configuration.replace(str(home), str(copy)))
+
+    # ---- airflow dags test
+
+    @contextmanager
+    def dags_test(
+        self, dag_id: str, conf: dict[str, Any] | None = None, **environment: str
+    ) -> Iterator[subprocess.Popen[str]]:
+        """Run ``airflow dags test``; nothing of it is left afterwards."""
+        words = [sys.executable, "-m", "airflow", "dags", "test", dag_id]
+        with subprocess.Popen(
+            [*words, "--conf", json.dumps(conf)] if conf else words,
+            env={**self.without_scheduler.environment(), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                kill_group(process.pid)
+
+    def run_dags_test(
+        self, dag_id: str, conf: dict[str, Any] | None = None, timeout: float = 240, **environment: str
+    ) -> tuple[int, str]:
+        """Run ``airflow dags test`` to its end; return exit status and output."""
+        with self.dags_test(dag_id, conf, **environment) as process:
+            try:
+                output, _ = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                kill_group(process.pid)
+                raise AssertionError(f"{dag_id} did not end:\n{process.communicate()[0][-4000:]}") from None
+            return process.returncode, output
+
+    # ---- what the cluster knows
+
+    def submissions(self, prefix: str) -> dict[str, list[Submission]]:
+        """Return every job ever submitted whose job's name begins with *prefix*, by attempt (``….work.a1``)."""
+        columns = "JobIDRaw,JobName,State,NodeList,ExitCode"
+        rows = self.cluster.slurm("sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "-o", columns)
+        found: dict[str, list[Submission]] = {}
+        for row in rows.splitlines():
+            job_id, name, state, node, exit_code = row.split("|")
+            attempt = re.sub(r"\.[0-9a-f]{6}$", "", name)
+            if attempt.startswith(prefix):
+                found.setdefault(attempt, []).append(Submission(job_id, state, node, exit_code))
+        return found
+
+    def submission(self, attempt: str) -> Submission:
+        """Return the only job of an attempt."""
+        (only,) = self.submissions(attempt)[attempt]
+        return only
+
+    def states(self, prefix: str) -> dict[str, list[str]]:
+        """Return the states of the jobs of every attempt."""
+        return {
+            name: [row.state.split()[0] for row in rows] for name, rows in self.submissions(prefix).items()
+        }
+
+    def queued(self, prefix: str) -> list[str]:
+        """Return the names of the jobs that wait or run now."""
+        names = self.cluster.slurm("squeue", "-h", "-o", "%j").split()
+        return [name for name in names if name.startswith(prefix)]
+
+    def is_running(self, attempt: str) -> bool:
+        return self.states(attempt).get(attempt) == ["RUNNING"]
+
+    def verdict(self, run_dir: Path, stage: str) -> dict[str, Any]:
+        return json.loads((run_dir / ".jobs" / stage / "verdict.json").read_text())
+
+
+def wait_until(true: Callable[[], bool], timeout: float, what: str) -> None:
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline, f"waited {timeout:.0f} s for {what}"
+        time.sleep(0.5)
+
+
+def kill_group(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def processes_naming(place: Path) -> list[str]:
+    """Return the living processes, this one aside, that have *place* in their command line or environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                text = (entry / "cmdline").read_bytes() + b"\0" + (entry / "environ").read_bytes()
+                if os.fsencode(place) in text:
+                    found.append(f"{entry.name} {text[:200]!r}")
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,142 @@
+"""What a person sees when the cluster, or the way to it, is wrong; and that the next try works."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sweep_site import SweepSite
+
+pytestmark = pytest.mark.integration
+
+CASES = ("unreachable", "host_key", "login", "partition", "python")
+AT_ONCE = 2
+"""Runs of Airflow at the same time; they need a core each."""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """One thing that is wrong.
+
+    :param environment: makes it so.
+    :param message: what the task's log must say.
+    :param waits: the task goes on trying, so that a login node may come back.
+    """
+
+    environment: dict[str, str]
+    message: str
+    waits: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run with the wrong thing left, and the run after it was mended."""
+
+    output: str
+    status: int | None
+    queued: list[str]
+    states: dict[str, list[str]]
+    mended_output: str
+    mended_status: int
+
+
+def wrong_things(site: SweepSite, folder: Path) -> dict[str, Wrong]:
+    server = site.cluster.description["ssh"]
+    keys = []
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+        keys.append(folder / name)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        closed_port = probe.getsockname()[1]
+
+    def connection(**changes: Any) -> dict[str, str]:
+        values = {**server, **changes}
+        extra = {"key_file": values["key_file"], "host_key": values["host_key"]}
+        uri = {"conn_type": "ssh", "host": values["host"], "port": values["port"], "login": values["user"]}
+        return {"AIRFLOW_CONN_SLURM_LOCAL": json.dumps({**uri, "extra": extra})}
+
+    return {
+        "unreachable": Wrong(
+            connection(port=closed_port),
+            f":{closed_port} cannot be reached: ",
+            waits=True,
+        ),
+        "host_key": Wrong(
+            connection(host_key=keys[0].with_suffix(".pub").read_text()),
+            "the login node's host key is not the one that connection 'slurm_local' trusts",
+        ),
+        "login": Wrong(
+            connection(key_file=str(keys[1])),
+            "login refused",
+        ),
+        "partition": Wrong(
+            {"TEST_PARTITION": "nowhere"},
+            "refused.partition.work: Slurm refuses the job: sbatch (exit status 1): sbatch: error: "
+            "invalid partition specified: nowhere",
+        ),
+        "python": Wrong(
+            {"TEST_PYTHON": "/nowhere/bin/python"},
+            "/nowhere/bin/python: No such file or directory",
+        ),
+    }
+
+
+def look(site: SweepSite, case: str, wrong: Wrong) -> Seen:
+    """Run a point with the wrong thing, then without."""
+    conf = {"point": case}
+    status: int | None = None
+    if wrong.waits:
+        output = ""
+        with site.dags_test("refused.point", conf, **wrong.environment) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                output += line
+                if wrong.message in line:
+                    break
+    else:
+        status, output = site.run_dags_test("refused.point", conf, **wrong.environment)
+    queued, states = site.queued(f"refused.{case}."), site.states(f"refused.{case}.")
+    mended_status, mended_output = site.run_dags_test("refused.point", conf)
+    return Seen(output, status, queued, states, mended_output, mended_status)
+
+
+@pytest.fixture(scope="module")
+def wrong(site: SweepSite, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Wrong]:
+    return wrong_things(site, tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def seen(site: SweepSite, wrong: dict[str, Wrong]) -> dict[str, Seen]:
+    # the first run writes the DAGs into Airflow's database, which two cannot do at the same time
+    first, *others = CASES
+    found = {first: look(site, first, wrong[first])}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return found | dict(
+            zip(others, pool.map(lambda case: look(site, case, wrong[case]), others), strict=True)
+        )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_clear_error_and_the_next_try_works(
+    site: SweepSite, wrong: dict[str, Wrong], seen: dict[str, Seen], case: str
+) -> None:
+    found = seen[case]
+    assert wrong[case].message in found.output, found.output[-4000:]
+    assert found.status == (None if wrong[case].waits else 1)
+    assert found.queued == []
+    failed = {f"refused.{case}.work.a1": ["FAILED"]} if case == "python" else {}
+    assert found.states == failed
+    assert found.mended_status == 0, found.mended_output[-4000:]
+    number = len(failed) + 1
+    assert site.states(f"refused.{case}.") == {**failed, f"refused.{case}.work.a{number}": ["COMPLETED"]}
+    assert (site.runs / "refused" / case / "work" / "times").read_text() == "x"

@@ -1,0 +1,38 @@
+"""``airflow dags test``: one point, then the whole sweep, without a scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from sweep_site import SweepSite
+
+pytestmark = pytest.mark.integration
+
+SHARED = {"commands.shared.a1": ["COMPLETED"]}
+
+
+def point_jobs(point: str) -> dict[str, list[str]]:
+    return {f"commands.{point}.{stage}.a1": ["COMPLETED"] for stage in ("write", "read")}
+
+
+def test_one_point_then_the_sweep(site: SweepSite) -> None:
+    status, output = site.run_dags_test("commands.point", {"point": "a"})
+    assert status == 0, output[-4000:]
+    assert site.states("commands.") == {**SHARED, **point_jobs("a")}
+    status, output = site.run_dags_test("commands")
+    assert status == 0, output[-4000:]
+    assert site.states("commands.") == {**SHARED, **point_jobs("a"), **point_jobs("b")}
+    runs = site.runs / "commands"
+    assert (runs / "_shared" / "shared" / "word").read_text() == "shared\n"
+    for point in ("a", "b"):
+        assert (runs / point / "write" / "letters").read_text() == f"{point}\n"
+        assert (runs / point / "read" / "logs" / "read-1.out").read_text().splitlines()[-1] == point
+
+
+def test_a_point_that_does_not_exist(site: SweepSite) -> None:
+    status, output = site.run_dags_test("commands.point", {"point": "c"})
+    assert status == 1
+    assert "the sweep has no point 'c' (it has a, b" in output, output[-4000:]

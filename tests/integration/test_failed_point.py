@@ -1,0 +1,66 @@
+"""One point's trainer crashes; the other point does not care."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from sweep_site import SiteAirflow, SweepSite
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def failed(airflow: SiteAirflow) -> str:
+    for dag_id in ("failing.point", "failing"):
+        airflow.wait_for_dag(dag_id)
+    run_id = airflow.trigger("failing")
+    assert airflow.ended("failing", run_id) == "failed"
+    return run_id
+
+
+def test_the_other_point_finishes(site: SweepSite, airflow: SiteAirflow, failed: str) -> None:
+    assert site.states("failing.") == {
+        "failing.heads=4.pretrain.a1": ["COMPLETED"],
+        "failing.heads=5.pretrain.a1": ["FAILED"],
+    }
+    assert airflow.run_state("failing.point", "heads:4") == "success"
+    assert airflow.run_state("failing.point", "heads:5") == "failed"
+    assert site.verdict(site.runs / "failing" / "heads=4", "pretrain")["outcome"] == "finished"
+    assert site.verdict(site.runs / "failing" / "heads=5", "pretrain")["outcome"] == "failed"
+
+
+def test_the_report_names_the_failed_job(site: SweepSite, airflow: SiteAirflow, failed: str) -> None:
+    states = airflow.task_states("failing", failed)
+    assert states.pop("report") == "failed"
+    assert set(states.values()) == {"success"}
+    log = airflow.task_log("failing", failed, "report")
+    assert "failing.heads=5.pretrain: failed" in log
+    assert "failing.heads=4.pretrain: failed" not in log
+    assert (site.local / "results" / "failing" / "report.html").exists()
+
+
+def test_the_task_log_shows_the_trainers_last_lines(
+    site: SweepSite, airflow: SiteAirflow, failed: str
+) -> None:
+    written = (site.runs / "failing" / "heads=5" / "logs" / "pretrain-1.out").read_text().splitlines()
+    last = next(line for line in reversed(written) if line.strip())
+    assert "--hidden-size (32) must be a multiple of --num-attention-heads (5)" in last
+    log = airflow.task_log("failing.point", "heads:5", "pretrain.watch")
+    assert last in log
+    assert "failing.heads=5.pretrain: attempt 1 failed and is not restarted" in log
+
+
+def test_the_next_run_repeats_the_failed_point_alone(
+    site: SweepSite, airflow: SiteAirflow, failed: str
+) -> None:
+    run_id = airflow.trigger("failing")
+    assert airflow.ended("failing", run_id) == "failed"
+    assert site.states("failing.") == {
+        "failing.heads=4.pretrain.a1": ["COMPLETED"],
+        "failing.heads=5.pretrain.a1": ["FAILED"],
+        "failing.heads=5.pretrain.a2": ["FAILED"],
+    }
+    assert airflow.run_state("failing.point", "heads:5~2") == "failed"

@@ -1,0 +1,76 @@
+"""Jobs that Slurm ends before they are done go on in another attempt."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from sweep_site import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sweep_site import SiteAirflow, SweepSite
+
+pytestmark = pytest.mark.integration
+
+ITERATION = re.compile(r"^ \[.*\] iteration +(\d+)/ +\d+ \|", re.MULTILINE)
+LAST_ITERATION = 2000
+PATIENCE_S = 180
+
+
+@pytest.fixture(scope="module")
+def runs(airflow: SiteAirflow) -> dict[str, str]:
+    """Runs of both sweeps, started together: they mostly wait for Slurm's clocks."""
+    for dag_id in ("stopped", "lost"):
+        airflow.wait_for_dag(f"{dag_id}.point")
+    return {dag_id: airflow.trigger(f"{dag_id}.point", {"point": "only"}) for dag_id in ("stopped", "lost")}
+
+
+def iterations(log_file: Path) -> list[int]:
+    text = log_file.read_text() if log_file.exists() else ""
+    return [int(number) for number in ITERATION.findall(text)]
+
+
+@pytest.fixture(scope="module")
+def shortened(site: SweepSite, runs: dict[str, str]) -> Path:
+    """The logs of a training job whose walltime was made to end soon."""
+    logs = site.runs / "stopped" / "only" / "logs"
+    wait_until(lambda: bool(iterations(logs / "pretrain-1.out")), PATIENCE_S, "the first iteration")
+    job_id = site.submission("stopped.only.pretrain.a1").job_id
+    # Slurm looks at its clock every 30 s and asks for the end a minute (signal_before) ahead of it
+    site.cluster.slurm("scontrol", "update", f"JobId={job_id}", "EndTime=now+50")
+    return logs
+
+
+def test_a_lost_node_is_replaced(
+    site: SweepSite, airflow: SiteAirflow, runs: dict[str, str], shortened: Path
+) -> None:
+    first, second = (f"lost.only.work.a{number}" for number in (1, 2))
+    wait_until(lambda: site.is_running(first), PATIENCE_S, first)
+    node = site.submission(first).node
+    site.cluster.control("kill", f"node:{node}")
+    try:
+        wait_until(lambda: site.is_running(second), PATIENCE_S, second)
+        (site.runs / "lost" / "go").touch()
+        assert airflow.ended("lost.point", runs["lost"]) == "success"
+    finally:
+        site.cluster.control("start", f"slurmd:{node}")
+    assert site.states("lost.") == {first: ["NODE_FAIL"], second: ["COMPLETED"]}
+    assert site.submission(second).node != node
+    verdict = site.verdict(site.runs / "lost" / "only" / "work", "work")
+    assert (verdict["outcome"], verdict["attempt"]) == ("finished", 2)
+
+
+def test_training_goes_on_after_its_walltime(
+    site: SweepSite, airflow: SiteAirflow, runs: dict[str, str], shortened: Path
+) -> None:
+    assert airflow.ended("stopped.point", runs["stopped"], PATIENCE_S) == "success"
+    assert set(site.states("stopped.")) == {f"stopped.only.pretrain.a{number}" for number in (1, 2)}
+    before, after = (iterations(shortened / f"pretrain-{number}.out") for number in (1, 2))
+    assert 0 < len(before) < LAST_ITERATION
+    assert before + after == list(range(1, LAST_ITERATION + 1))
+    assert "exiting program after receiving SIGTERM" in (shortened / "pretrain-1.out").read_text()
+    verdict = site.verdict(shortened.parent, "pretrain")
+    assert (verdict["outcome"], verdict["attempt"], verdict["iteration"]) == ("finished", 2, LAST_ITERATION)

@@ -1,0 +1,89 @@
+"""Argument tables from checkouts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.megatron.arguments_table import make_table
+from airflow_megatron.megatron.checkout import CheckoutError, checkout_table, dump_checkout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARGUMENTS = """
+import enum
+import torch
+import einops.layers
+import package_that_is_missing.part as part
+from typing import override
+try:
+    import transformer_engine
+    HAVE_ENGINE = True
+except ImportError:
+    HAVE_ENGINE = False
+
+
+class Kind(enum.Enum):
+    small = 1
+    large = 2
+
+
+class Block(torch.nn.Module):
+    @override
+    def forward(self, x: torch.Tensor | None):
+        return x
+
+
+@torch.jit.script
+def fused(x):
+    return x
+
+
+@torch.no_grad()
+def quiet(x):
+    return x
+
+
+def add_megatron_arguments(parser):
+    group = parser.add_argument_group(title="network size")
+    group.add_argument("--num-layers", "--layers", type=int, required=True)
+    group.add_argument("--bf16", action="store_true")
+    group.add_argument("--kind", type=Kind.__getitem__, choices=list(Kind), default=Kind.small)
+    group.add_argument("--engine", default="yes" if HAVE_ENGINE else "no")
+    group.add_argument("--quiet", default=fused is not None and quiet(3) == 3, type=bool)
+    return parser
+"""
+
+
+def make_checkout(folder: Path, text: str) -> Path:
+    """Write a checkout with nothing but an argument parser."""
+    module = folder / "our-fork" / "megatron" / "training" / "arguments.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(text)
+    return folder / "our-fork"
+
+
+def test_parser_is_built_without_what_it_imports(tmp_path: Path) -> None:
+    table = checkout_table(make_checkout(tmp_path, ARGUMENTS))
+    assert table.release == "our-fork"
+    layers, bf16, kind, engine, quiet = table
+    assert layers.flags == ("--num-layers", "--layers")
+    assert (layers.type, layers.required, layers.group) == ("int", True, "network size")
+    assert (bf16.action, bf16.default) == ("StoreTrue", False)
+    assert (kind.choices, kind.default) == (("small", "large"), "small")
+    assert engine.default == "no"
+    assert quiet.default is True
+
+
+def test_release_can_be_named(tmp_path: Path) -> None:
+    dump = dump_checkout(make_checkout(tmp_path, ARGUMENTS), "fork_v1.0")
+    assert list(make_table([dump])["releases"]) == ["fork_v1.0"]
+
+
+def test_other_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckoutError, match="no Megatron-LM checkout"):
+        dump_checkout(tmp_path)
+    with pytest.raises(CheckoutError, match="does not build: NameError"):
+        dump_checkout(make_checkout(tmp_path, "undefined"))

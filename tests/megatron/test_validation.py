@@ -1,0 +1,346 @@
+"""Checks of command lines, against upstream's own verdicts and against argparse itself."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_megatron.megatron.arguments import (
+    ArgumentError,
+    argument_table,
+    known_releases,
+    to_argv,
+    with_extra,
+)
+from airflow_megatron.megatron.validation import BEFORE_THE_MODEL, Machine, check, check_lines
+from airflow_megatron.megatron.validation.command_line import CommandLineReader, layer_pattern, reader
+from airflow_megatron.megatron.validation.nearest import divisors, multiples
+from airflow_megatron.megatron.validation.pipeline import layout_stages
+from airflow_megatron.megatron.validation.rules import Rule
+from airflow_megatron.megatron.validation.settings import Settings
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "megatron_commands"
+RELEASES = ("core_v0.16.1", "core_v0.19.0")
+BASE: dict[str, Any] = {
+    "num_layers": 12,
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "seq_length": 1024,
+    "max_position_embeddings": 1024,
+    "micro_batch_size": 4,
+    "global_batch_size": 64,
+    "train_iters": 100,
+    "lr": 3e-4,
+    "transformer_impl": "local",
+    "apply_rope_fusion": False,
+    "bf16": True,
+}
+
+
+def rules_broken(release: str = "core_v0.16.1", world_size: int = 8, **changes: Any) -> list[str]:
+    """Names of the rules that the base job breaks with some changes."""
+    argv = to_argv(BASE | changes, release)
+    return [problem.rule for problem in check(argv, world_size, release)]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_verdicts_are_upstreams(release: str) -> None:
+    """Recorded from upstream's parse_args, validate_args, TransformerConfig and microbatch calculator."""
+    lines = [json.loads(line) for line in (RECORDED / f"{release}.jsonl").read_text().splitlines()]
+    assert len(lines) > 250
+    assert {line["stage"] for line in lines} >= {"parse", "validate", "config", ""}
+    wrong = [line for line in lines if line["ok"] == bool(check(line["argv"], line["world_size"], release))]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_base_job_is_taken_by_every_release(release: str) -> None:
+    assert rules_broken(release) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "world_size", "rule", "mend"),
+    [
+        ({"tensor_model_parallel_size": 3}, 8, "parallel.world-size", "world size of 6 or 9"),
+        (
+            {"global_batch_size": 50},
+            8,
+            "batch.division",
+            "--global-batch-size 32 or 64, or --micro-batch-size",
+        ),
+        (
+            {"num_layers": 13, "pipeline_model_parallel_size": 4},
+            8,
+            "pipeline.layers",
+            "--num-layers 12 or 16",
+        ),
+        (
+            {"num_attention_heads": 7, "kv_channels": 64, "tensor_model_parallel_size": 2},
+            8,
+            "parallel.heads",
+            "1 or 7",
+        ),
+        ({"seq_length": 1022, "context_parallel_size": 2}, 8, "network.sequence-and-context", "1020 or 1024"),
+        (
+            {"num_experts": 6, "expert_model_parallel_size": 4, "add_bias_linear": False},
+            8,
+            "moe.expert-parallel",
+            "3 or 6",
+        ),
+        ({"save": "ck"}, 8, "save.interval", "--save-interval"),
+        ({"min_lr": 1.0}, 8, "schedule.minimum-learning-rate", "0.0003 or less"),
+    ],
+)
+def test_a_refusal_proposes_the_nearest_values(
+    changes: dict[str, Any], world_size: int, rule: str, mend: str
+) -> None:
+    problems = check(to_argv(BASE | changes, "core_v0.16.1"), world_size, "core_v0.16.1")
+    assert [problem.rule for problem in problems] == [rule]
+    assert mend in problems[0].mend
+    assert problems[0].source.startswith("megatron/")
+
+
+def test_rules_follow_the_release() -> None:
+    changes = (
+        {"optimizer": "muon", "overlap_grad_reduce": True} if "muon" in _optimizers("core_v0.19.0") else {}
+    )
+    assert rules_broken("core_v0.19.0", **changes) == []
+    assert rules_broken("core_v0.16.1", optimizer="muon", overlap_grad_reduce=True) == ["optimizer.muon"]
+
+
+def _optimizers(release: str) -> tuple[Any, ...]:
+    argument = argument_table(release).get("optimizer")
+    assert argument is not None
+    return argument.choices or ("muon",)
+
+
+def test_the_machine_decides_about_transformer_engine_and_environment() -> None:
+    argv = to_argv(
+        {k: v for k, v in BASE.items() if k != "apply_rope_fusion"} | {"position_embedding_type": "rope"},
+        "core_v0.16.1",
+    )
+    assert [problem.rule for problem in check(argv, 8, "core_v0.16.1")] == ["network.rope-fusion"]
+    engine = Machine(transformer_engine=(2, 8))
+    assert check(argv, 8, "core_v0.16.1", machine=engine) == []
+    split = to_argv(BASE | {"tensor_model_parallel_size": 2}, "core_v0.16.1")
+    unset = Machine(environment={})
+    assert [problem.rule for problem in check(split, 8, "core_v0.16.1", machine=unset)] == [
+        "parallel.cuda-device-max-connections"
+    ]
+    assert check(split, 8, "core_v0.16.1", machine=Machine(environment={}, compute_capability=10)) == []
+
+
+def test_process_groups_are_asked_for_on_their_own() -> None:
+    experts = {
+        "num_experts": 4,
+        "expert_model_parallel_size": 4,
+        "add_bias_linear": False,
+        "moe_router_topk": 2,
+    }
+    argv = to_argv(BASE | experts | {"global_batch_size": 24}, "core_v0.16.1")
+    assert check(argv, 6, "core_v0.16.1") == []
+    assert [p.rule for p in check(argv, 6, "core_v0.16.1", process_groups=True)] == ["parallel.expert-groups"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rule"),
+    [
+        (["--num-layer", "3"], "parse.unknown-flag"),
+        (["--micro-batch-size", "four"], "parse.type"),
+        (["--lr-decay-style", "wsd"], "parse.choice"),
+        (["--bf16=1"], "parse.flag-value"),
+        (["--bf16", "1"], "parse.stray-value"),
+        (["--lr"], "parse.value-missing"),
+        (["--rampup-batch-size", "1", "2"], "parse.value-missing"),
+        (["--moe-layer-freq", "[0]*x"], "parse.type"),
+        (["--", "--bf16"], "parse.stray-value"),
+        (["--help"], "parse.help"),
+    ],
+)
+def test_what_the_parser_refuses(tokens: list[str], rule: str) -> None:
+    problems = check([*to_argv(BASE, "core_v0.16.1"), *tokens], 8, "core_v0.16.1")
+    assert [problem.rule for problem in problems][:1] == [rule]
+
+
+def test_unknown_flags_name_the_nearest() -> None:
+    problem = check(["--num-layer", "3"], 1, "core_v0.16.1")[0]
+    assert problem.message == "core_v0.16.1 has no argument --num-layer"
+    assert "--num-layers" in problem.mend
+
+
+def test_layer_patterns() -> None:
+    assert layer_pattern("3") == 3
+    assert layer_pattern("([0]*3+[1]*1)*2") == [0, 0, 0, 1, 0, 0, 0, 1]
+    for text in ("[1]*9999999999", "[1]+2", "[__import__]", "[1"):
+        with pytest.raises((ValueError, SyntaxError)):
+            layer_pattern(text)
+
+
+def test_pipeline_layouts() -> None:
+    assert layout_stages("Ettt|(tt|)*2,m|L") == ["Ettt", "tt", "tt", "m", "L"]
+    assert layout_stages("Et*3|t*2L") == ["Ettt", "ttL"]
+    assert layout_stages("Ex|L") is None
+    assert layout_stages("E" + "t*99999999" + "L") is None
+    fits = {"pipeline_model_parallel_layout": "Et*6|t*6L", "pipeline_model_parallel_size": 2}
+    assert rules_broken(**fits) == []
+    assert rules_broken(**(fits | {"num_layers": 11})) == ["pipeline.layout-layers"]
+
+
+def test_nearest_values() -> None:
+    assert multiples(50, 32) == "32 or 64"
+    assert multiples(-3, 4) == "4"
+    assert divisors(12, 5) == "4 or 6"
+    assert divisors(0, 5) == "1"
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_every_rule_can_be_asked_of_every_release(release: str) -> None:
+    """A rule that names a setting no release has would raise."""
+    values = BASE | {"moe_ffn_hidden_size": None}
+    settings_of_job = Settings(release, values, 8, Machine())
+    assert BEFORE_THE_MODEL.broken_by(settings_of_job) == []
+    names = [item.name for item in BEFORE_THE_MODEL if isinstance(item, Rule)]
+    assert len(names) == len(set(names))
+
+
+def test_fork_flags_are_declared() -> None:
+    extra = {"--our-scale": {"type": "float"}, "our_switch": {"action": "StoreTrue"}}
+    params = BASE | {"our_scale": 0.5, "our_switch": True}
+    with pytest.raises(ArgumentError, match="no such argument"):
+        to_argv(params, "core_v0.16.1")
+    argv = to_argv(params, "core_v0.16.1", extra)
+    assert argv[-3:] == ["--our-scale", "0.5", "--our-switch"]
+    fork = CommandLineReader(with_extra(argument_table("core_v0.16.1"), extra))
+    assert check(argv, 8, "core_v0.16.1", flags=fork) == []
+    assert [problem.rule for problem in check(argv, 8, "core_v0.16.1")] == ["parse.unknown-flag"] * 2
+
+
+@pytest.mark.parametrize(
+    ("declaration", "reason"),
+    [
+        ({"--num-layers": {}}, "drop the declaration"),
+        ({"--x": {"kind": "int"}}, "cannot declare 'kind'"),
+        ({"--x": {"type": "complex"}}, "type cannot be"),
+        ({"--x": {"action": "Append"}}, "action cannot be"),
+        ({"--x": {"action": "StoreTrue", "type": "int"}}, "is a flag"),
+    ],
+)
+def test_bad_declarations_are_refused(declaration: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ArgumentError, match=reason):
+        with_extra(argument_table("core_v0.16.1"), declaration)
+
+
+def test_lines_in_lines_out() -> None:
+    good = {"argv": to_argv(BASE, "core_v0.16.1"), "world_size": 8}
+    stream = io.StringIO(json.dumps(good) + "\n\n" + json.dumps(good | {"world_size": 7}) + "\n")
+    answers = [json.loads(line) for line in check_lines(stream, "core_v0.16.1")]
+    assert answers[0] == {"ok": True, "problems": []}
+    assert answers[1]["ok"] is False
+    assert set(answers[1]["problems"][0]) == {"rule", "message", "mend", "source"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", '{"argv": "--bf16", "world_size": 1}', '{"argv": [], "world_size": true}', '{"argv": []}'],
+)
+def test_bad_lines_name_their_number(line: str) -> None:
+    with pytest.raises(ValueError, match="line 2: write"):
+        list(check_lines(["\n", line], "core_v0.16.1"))
+
+
+def small_parser() -> tuple[argparse.ArgumentParser, CommandLineReader]:
+    """A parser of argparse's own, and ours for the same declarations."""
+    extra: dict[str, dict[str, Any]] = {
+        "--count": {"type": "int"},
+        "--rate": {"type": "float"},
+        "--name": {},
+        "--kind": {"choices": ["a", "b"]},
+        "--many": {"nargs": "+", "type": "int"},
+        "--any": {"nargs": "*"},
+        "--three": {"nargs": 3, "type": "int"},
+        "--on": {"action": "StoreTrue"},
+        "--off": {"action": "StoreFalse"},
+        "--both": {"action": "BooleanOptional"},
+    }
+    empty = argument_table("core_v0.16.1")
+    ours = with_extra(type(empty)("fork", []), extra)
+    theirs = argparse.ArgumentParser(allow_abbrev=False)
+    kinds: dict[str | None, Any] = {"int": int, "float": float, None: str}
+    for argument in ours:
+        if argument.action == "BooleanOptional":
+            theirs.add_argument(argument.flags[0], action=argparse.BooleanOptionalAction)
+        elif argument.is_flag:
+            action = "store_true" if argument.action == "StoreTrue" else "store_false"
+            theirs.add_argument(*argument.flags, action=action)
+        else:
+            theirs.add_argument(
+                *argument.flags, type=kinds[argument.type], nargs=argument.nargs, choices=argument.choices
+            )
+    return theirs, CommandLineReader(ours)
+
+
+THEIRS, OURS = small_parser()
+TOKENS = [
+    *(
+        "--count",
+        "--rate",
+        "--name",
+        "--kind",
+        "--many",
+        "--any",
+        "--three",
+        "--on",
+        "--off",
+        "--both",
+        "--no-both",
+    ),
+    *(
+        "1",
+        "-1",
+        "-.5",
+        "2.5",
+        "a",
+        "b",
+        "x y",
+        "-x",
+        "- x",
+        "-x y",
+        "",
+        "-",
+        "--",
+        "--cou",
+        "-5x",
+        "--on=1",
+        "--count=7",
+        "--kind=",
+        "--many=3",
+    ),
+    *("--name=--on", "--x=1", "--three=1", "--any=z", "-1e5", "0x1", "1_0"),
+]
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(st.sampled_from(TOKENS), max_size=8))
+def test_reads_as_argparse_does(argv: list[str]) -> None:
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.stderr", io.StringIO())
+            expected: dict[str, Any] | None = vars(THEIRS.parse_args(argv))
+    except SystemExit:
+        expected = None
+    values, problems = OURS.read(argv)
+    assert bool(problems) == (expected is None)
+    if expected is not None:
+        defaults = vars(THEIRS.parse_args([]))
+        assert defaults | values == expected
+
+
+def test_reader_is_made_once_per_release() -> None:
+    assert reader("core_v0.16.1") is reader("core_v0.16.1")

@@ -1,0 +1,288 @@
+"""Operators and sensors: template fields, and what they do without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import pkgutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from example_specs import CHAIN, spec_text
+from login_node import LoginNode
+
+import airflow_megatron
+from airflow_megatron.get_provider_info import get_provider_info
+from airflow_megatron.operators.launch_points import LaunchPointsOperator
+from airflow_megatron.operators.plan_sweep import PlanSweepOperator
+from airflow_megatron.operators.resolve_point import ResolvePointOperator
+from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
+from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
+from airflow_megatron.operators.sweep_report import SweepReportOperator
+from airflow_megatron.planning.pinned import PinnedSweep
+from airflow_megatron.planning.plan import check_sweep, plan_sweep
+from airflow_megatron.sensors.checkpoint import CheckpointSensor
+from airflow_megatron.sensors.log import LogSensor
+from airflow_megatron.sensors.point_runs import PointRunsSensor
+from airflow_megatron.sensors.produced_file import ProducedFileSensor
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.jobs import Job
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GIVEN: dict[type[BaseOperator], dict[str, Any]] = {
+    PlanSweepOperator: {"spec_file": "a.yaml"},
+    LaunchPointsOperator: {"point_dag_id": "x.point", "pinned": {}},
+    ResolvePointOperator: {"spec_file": "a.yaml", "stages": ["a"]},
+    SlurmSubmitOperator: {"job": None},
+    SlurmWatchOperator: {"job": None, "handle": None},
+    SweepReportOperator: {"pinned": {}},
+    CheckpointSensor: {"cluster": "local", "checkpoint_dir": None, "iteration": None},
+    LogSensor: {"cluster": "local", "log_file": None, "pattern": None},
+    PointRunsSensor: {"point_dag_id": "x.point", "runs": {}},
+}
+
+
+class Instance:
+    """Stands where the task instance stands, in the first try of a task with two retries: keeps what is pushed."""
+
+    try_number, max_tries = 1, 2
+
+    def __init__(self) -> None:
+        self.pushed: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
+
+
+class Run:
+    def __init__(self, conf: dict[str, Any] | None = None) -> None:
+        self.conf = conf
+
+
+def classes_of(package: str) -> set[type]:
+    folder = importlib.import_module(f"airflow_megatron.{package}")
+    found: set[type] = set()
+    for module in pkgutil.iter_modules(folder.__path__):
+        loaded = importlib.import_module(f"{folder.__name__}.{module.name}")
+        found |= {
+            item
+            for item in vars(loaded).values()
+            if inspect.isclass(item) and issubclass(item, BaseOperator) and item.__module__ == loaded.__name__
+        }
+    return found
+
+
+def test_no_operator_is_forgotten_here() -> None:
+    assert (classes_of("operators") | classes_of("sensors")) - {ProducedFileSensor} == set(GIVEN)
+
+
+@pytest.mark.parametrize("operator", GIVEN, ids=lambda operator: operator.__name__)
+def test_template_fields_are_attributes_and_arguments(operator: type[BaseOperator]) -> None:
+    task = operator(task_id="t", **GIVEN[operator])
+    named = {
+        name
+        for base in operator.__mro__
+        if base.__module__.startswith(airflow_megatron.__name__)
+        for name in inspect.signature(base.__init__).parameters
+    }
+    for field in operator.template_fields:
+        assert hasattr(task, field)
+        assert field in named
+    assert set(operator.template_fields_renderers) <= set(operator.template_fields)
+
+
+def test_what_the_provider_names_exists() -> None:
+    info = get_provider_info()
+    for kind in ("operators", "sensors", "hooks", "triggers"):
+        for integration in info[kind]:
+            for module in integration["python-modules"]:
+                importlib.import_module(module)
+    for item in info.get("connection-types", ()):
+        module, _, name = item["hook-class-name"].rpartition(".")
+        assert hasattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        SlurmSubmitOperator(task_id="a", job=None),
+        SlurmWatchOperator(task_id="b", job=None, handle=None),
+        CheckpointSensor(task_id="c", cluster="local", checkpoint_dir=None, iteration=None),
+        LogSensor(task_id="d", cluster="local", log_file=None, pattern=None),
+    ],
+    ids=lambda task: type(task).__name__,
+)
+def test_a_point_without_the_stage_skips_it(task: BaseOperator) -> None:
+    with pytest.raises(AirflowSkipException, match="this point has no such stage"):
+        task.execute({})
+
+
+class TestPlanSweep:
+    def run(self, file: Path, text: str, **choice: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        file.write_text(text)
+        instance = Instance()
+        task = PlanSweepOperator(task_id="plan", spec_file=str(file), **choice)
+        return task.execute({"ti": instance}), instance.pushed  # type: ignore[typeddict-item]
+
+    def test_pins_the_text_and_the_choice(self, tmp_path: Path) -> None:
+        file = tmp_path / "s.yaml"
+        result, pushed = self.run(file, CHAIN, points="*4")
+        file.write_text("changed")
+        pinned = PinnedSweep.from_json(result)
+        assert pinned.points == ("lr0.004",)
+        assert pinned.plan().digest == pinned.digest
+        assert [Job.from_json(job).name for job in pushed.values()] == ["chain.prepare"]
+        assert list(pushed) == ["prepare"]
+
+    @pytest.mark.parametrize(
+        ("text", "choice", "message"),
+        [
+            ("point: p\n", {}, "'stages' is missing"),
+            (CHAIN, {"points": "X*"}, "no point matches 'X*'"),
+            (CHAIN, {"cluster": "lokal"}, "did you mean 'local'"),
+            (spec_text(point="p", more="megatron: {num_layer: 1}"), {}, "did you mean num_layers"),
+        ],
+    )
+    def test_a_wrong_spec_fails_without_a_retry(
+        self, text: str, choice: dict[str, Any], message: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises(AirflowFailException) as caught:
+            self.run(tmp_path / "s.yaml", text, **choice)
+        assert message in str(caught.value)
+
+    def test_a_file_that_is_gone(self, tmp_path: Path) -> None:
+        with pytest.raises(AirflowFailException, match="cannot be read"):
+            PlanSweepOperator(task_id="plan", spec_file=str(tmp_path / "no.yaml")).execute({})
+
+
+class TestResolvePoint:
+    def run(self, file: Path, conf: dict[str, Any] | None, **params: Any) -> dict[str, Any]:
+        instance = Instance()
+        task = ResolvePointOperator(
+            task_id="resolve", spec_file=str(file), stages=["prepare", "pretrain", "other"]
+        )
+        context: Any = {"ti": instance, "dag_run": Run(conf), "params": params}
+        assert task.execute(context) == "lr0.004"
+        return instance.pushed
+
+    def test_a_run_that_a_person_started_expands_the_spec(self, tmp_path: Path) -> None:
+        (tmp_path / "s.yaml").write_text(CHAIN)
+        pushed = self.run(tmp_path / "s.yaml", {"point": "lr0.004"}, cluster="local")
+        sweep = load_sweep_text(CHAIN, "s.yaml")
+        planned = plan_sweep(sweep, load_cluster("local")).job("chain.lr0.004.pretrain")
+        assert Job.from_json(pushed["pretrain"]) == planned
+        assert pushed["other"] is None
+
+    def test_jobs_that_came_with_the_run_win_over_the_file(self, tmp_path: Path) -> None:
+        pushed = self.run(tmp_path / "gone.yaml", {"point": "lr0.004", "jobs": {"pretrain": {"name": "x"}}})
+        assert pushed == {"prepare": None, "pretrain": {"name": "x"}, "other": None}
+
+    @pytest.mark.parametrize(
+        ("conf", "message"),
+        [
+            (None, 'which point? give the run a configuration: {"point": "<name>"}'),
+            ({"point": "lr9"}, "the sweep has no point 'lr9'"),
+            ({"point": "lr0.004", "cluster": "lokal"}, "did you mean 'local'"),
+        ],
+    )
+    def test_refused(self, conf: dict[str, Any] | None, message: str, tmp_path: Path) -> None:
+        (tmp_path / "s.yaml").write_text(CHAIN)
+        with pytest.raises(AirflowFailException) as caught:
+            self.run(tmp_path / "s.yaml", conf)
+        assert message in str(caught.value)
+
+
+class TestLaunchPoints:
+    def test_a_dry_run_starts_nothing(self) -> None:
+        pinned = PinnedSweep("s.yaml", CHAIN, "local", ("lr0.001",)).to_json()
+        with pytest.raises(AirflowSkipException, match="dry run: 1 points are not started"):
+            LaunchPointsOperator(task_id="l", point_dag_id="x.point", pinned=pinned, plan_only=True).execute(
+                {}
+            )
+
+
+class TestWaiting:
+    def test_for_a_checkpoint(self) -> None:
+        sensor = CheckpointSensor(
+            task_id="c",
+            cluster="local",
+            checkpoint_dir="/r/checkpoints",
+            iteration="130",
+            producer={"attempt": 2},
+            producer_dir="/r/.jobs/pretrain",
+            timeout=60,
+        )
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor.execute({})
+        _, stored = deferred.value.trigger.serialize()
+        assert (stored["iteration"], stored["producer_attempt"], stored["ssh_conn_id"]) == (
+            130,
+            2,
+            "slurm_local",
+        )
+        assert sensor.execute_complete({}, {"status": "complete", "path": "/r/x"}) == "/r/x"
+        with pytest.raises(
+            AirflowFailException, match="no complete checkpoint of iteration 130 in /r/checkpoints: ended"
+        ):
+            sensor.execute_complete({}, {"status": "missed", "reason": "ended"})
+
+    def test_for_a_line(self) -> None:
+        sensor = LogSensor(task_id="c", cluster="local", log_file="/r/a.out", pattern="x+")
+        with pytest.raises(TaskDeferred):
+            sensor.execute({})
+        assert sensor.execute_complete({}, {"status": "found", "line": "xx"}) == "xx"
+        with pytest.raises(AirflowFailException, match=r"/r/a\.out: no line"):
+            sensor.execute_complete({}, {"status": "timeout", "reason": "no line"})
+
+    def test_for_a_line_that_no_pattern_describes(self) -> None:
+        with pytest.raises(AirflowFailException, match=r"'\(' is not a regular expression"):
+            LogSensor(task_id="c", cluster="local", log_file="/r/a.out", pattern="(").execute({})
+
+    def test_on_an_unknown_cluster(self) -> None:
+        sensor = LogSensor(task_id="c", cluster="lokal", log_file="/r/a.out", pattern="x")
+        with pytest.raises(AirflowFailException, match="did you mean 'local'"):
+            sensor.execute({})
+
+    async def test_for_a_job(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The operator looks at what the login node has recorded, then leaves the waiting to the trigger."""
+        monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path))
+        plan = check_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local"))
+        node = LoginNode()
+        await node.start()
+        monkeypatch.setenv("AIRFLOW_CONN_SLURM_LOCAL", json.dumps(node.connection(tmp_path)))
+        for name in ("chain.lr0.001.pretrain", "chain.prepare"):
+            job = plan.job(name)
+            handle = {"job": name, "attempt": 2, "job_id": "7", "finished": False}
+            task = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle, timeout=60, retries=2)
+            with pytest.raises(TaskDeferred) as deferred:
+                await asyncio.to_thread(task.execute, {"ti": Instance(), "task": task})
+            _, stored = deferred.value.trigger.serialize()
+            assert stored["attempt_dir"] == f"{job.stage_dir}/2"
+            assert stored["log_file"] == job.log_file(2)
+            assert stored["train_iters"] == (300 if job.kind == "train" else None)
+            assert stored["required_files"] == list(job.outputs)
+            assert stored["carry"]["handle"] == handle
+        await node.stop()
+
+    def test_for_a_job_that_has_finished_before(self) -> None:
+        job = check_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
+        handle = {"job": job.name, "attempt": 2, "job_id": None, "finished": True}
+        result = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle).execute({})
+        assert (result["outcome"], result["attempt"], result["passed_over"]) == ("finished", 2, True)
+
+    def test_for_a_job_longer_than_the_timeout(self) -> None:
+        job = check_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
+        handle = {"job": job.name, "attempt": 2, "job_id": "7", "finished": False}
+        event = {"log_tail": ["last line"], "carry": {"handle": handle, "history": []}}
+        task = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle)
+        with pytest.raises(
+            AirflowFailException, match="no verdict before the task's timeout; the job goes on in Slurm"
+        ):
+            task.execute_complete({}, event)

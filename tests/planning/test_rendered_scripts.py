@@ -1,0 +1,424 @@
+"""Rendered job scripts: bash reads them, and every value reaches the command as the very word that was meant."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from example_specs import CHAIN
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_megatron.planning.plan import check_sweep, job_script
+from airflow_megatron.spec.cluster_profile import ClusterProfile
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_megatron.spec.jobs import Job
+
+HOSTILE = [
+    "two words",
+    "$(touch injected)",
+    "`touch injected`",
+    "'; touch injected; '",
+    '"; touch injected; "',
+    "$HOME ${PATH}",
+    "a\\",
+    "line\nbreak",
+    "#not a comment",
+    "*",
+    "~",
+    "!x",
+    "&& touch injected",
+    "",
+    "ü☃",
+]
+PROFILE = {
+    "name": "alps",
+    "ssh_conn_id": "slurm_alps",
+    "run_root": "/scratch/runs",
+    "python": "/opt/venv/bin/python",
+    "megatron_lm_dir": "/opt/Megatron-LM",
+}
+APPTAINER = {
+    "runtime": "apptainer",
+    "image": "/images/a b.sif",
+    "binds": ["/data:/data", "/scratch"],
+    "options": ["--rocm"],
+}
+PYXIS = {"runtime": "pyxis", "image": "nvcr.io#nvidia/pytorch:25.08", "binds": ["/data:/data", "/scratch"]}
+NODES = {"nodes": 2, "gpus_per_node": 4}
+SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "one process": ({}, {}),
+    "torchrun on one node": ({}, {"gpus_per_node": 4}),
+    "torchrun on two nodes": ({}, NODES),
+    "srun": ({"launcher": "srun"}, NODES),
+    "srun, one process": ({"launcher": "srun"}, {}),
+    "apptainer, one process": ({"container": APPTAINER}, {}),
+    "apptainer, torchrun": ({"container": APPTAINER}, {"gpus_per_node": 4}),
+    "apptainer, torchrun on two nodes": ({"container": APPTAINER}, NODES),
+    "apptainer, srun": ({"container": APPTAINER, "launcher": "srun"}, NODES),
+    "pyxis, one process": ({"container": PYXIS}, {}),
+    "pyxis, torchrun": ({"container": PYXIS}, {"gpus_per_node": 4}),
+    "pyxis, srun": ({"container": PYXIS, "launcher": "srun"}, NODES),
+    "modules and setup": ({"modules": ["cuda/12.4", "a b"], "setup": ["ulimit -n 4096", "echo $HOME"]}, {}),
+}
+"""Cluster profile and resources of everything that a script can look like."""
+
+
+def jobs_of(text: str, cluster: ClusterProfile) -> dict[str, Job]:
+    return {job.stage: job for job in check_sweep(load_sweep_text(text, "s.yaml"), cluster).jobs}
+
+
+def train_spec(**sections: Any) -> str:
+    return json.dumps(
+        {
+            "name": "x",
+            "point": "p",
+            "stages": {"pretrain": {"kind": "train", "megatron": {"train_iters": 10}}},
+            **sections,
+        }
+    )
+
+
+def syntax_error(script: str) -> str:
+    return subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False).stderr
+
+
+def directives(script: str) -> list[str]:
+    lines = script.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    found = []
+    for line in lines[1:]:
+        if not line.startswith("#SBATCH "):
+            break
+        found.append(line.removeprefix("#SBATCH "))
+    return found
+
+
+class Sandbox:
+    """Runs rendered scripts for real, with commands on the PATH that write down how they are called.
+
+    ``python``, ``srun``, ``apptainer``, ``module`` and ``hostname`` only record; the run directory is real.
+    """
+
+    RECORD = '#!/bin/bash\nprintf "%s\\0" "$0" "$@" >>"$CALLS"\nprintf "\\0" >>"$CALLS"\nexit 0\n'
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bin, self.calls_file = folder, folder / "bin", folder / "calls"
+        self.bin.mkdir()
+        for name in ("python", "srun", "apptainer", "module"):
+            (self.bin / name).write_text(self.RECORD)
+            (self.bin / name).chmod(0o755)
+
+    def cluster(self, **more: Any) -> ClusterProfile:
+        return ClusterProfile.model_validate(
+            {**PROFILE, "run_root": str(self.folder / "runs"), "python": str(self.bin / "python"), **more}
+        )
+
+    def run(self, script: str, job: Job, **env: str) -> list[list[str]]:
+        """Run a script as Slurm would, and return the words of each recorded call."""
+        attempt = f"{job.stage_dir}/1"
+        subprocess.run(["mkdir", "-p", attempt], check=True)
+        subprocess.run(["sh", "-c", 'echo 7 >"$0/jobid"', attempt], check=True)
+        self.calls_file.write_bytes(b"")
+        result = subprocess.run(
+            ["bash"],
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+            env={
+                "PATH": f"{self.bin}:/usr/bin:/bin",
+                "CALLS": str(self.calls_file),
+                "SLURM_JOB_ID": "7",
+                "SLURM_JOB_NODELIST": "n[1-2]",
+                **env,
+            },
+        )
+        assert result.returncode == 0, result.stderr
+        assert not (self.folder / "injected").exists()
+        calls = self.calls_file.read_bytes().decode().split("\0\0")
+        return [call.removeprefix(f"{self.bin}/").split("\0") for call in calls if call]
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
+
+
+@pytest.mark.parametrize("gpu_option", ["gpus-per-node", "gres", "none"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bash_reads_every_shape(shape: str, gpu_option: str) -> None:
+    profile, slurm = SHAPES[shape]
+    cluster = ClusterProfile.model_validate({**PROFILE, **profile, "gpu_option": gpu_option})
+    (job,) = jobs_of(train_spec(slurm={**slurm, "time": "1h"}), cluster).values()
+    script = job_script(job, cluster, 1)
+    assert syntax_error(script) == ""
+    asked = [line for line in directives(script) if line.startswith(("--gpus", "--gres"))]
+    wanted = {"gpus-per-node": ["--gpus-per-node=4"], "gres": ["--gres=gpu:4"], "none": []}[gpu_option]
+    assert asked == (wanted if "gpus_per_node" in slurm else [])
+
+
+def test_bash_reads_every_stage_of_a_chain(cluster: ClusterProfile) -> None:
+    jobs = jobs_of(CHAIN, cluster)
+    assert len(jobs) == 10
+    assert (
+        "".join(syntax_error(job_script(job, cluster, 3, exclude=["n1", "n2"])) for job in jobs.values())
+        == ""
+    )
+
+
+class TestLaunch:
+    """What really is started, seen by the commands themselves."""
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_the_trainer_gets_its_words(self, shape: str, sandbox: Sandbox) -> None:
+        profile, slurm = SHAPES[shape]
+        cluster = sandbox.cluster(**profile)
+        (job,) = jobs_of(train_spec(slurm=slurm), cluster).values()
+        calls = sandbox.run(job_script(job, cluster, 1), job)
+        assert len([call for call in calls if call[0] != "module"]) == 1
+        started = calls[-1]
+        script, *arguments = job.command[1:]
+        end = started[-len(arguments) :]
+        assert end == arguments
+        assert started[-len(arguments) - 1] == script
+
+    @pytest.mark.parametrize(
+        ("shape", "words"),
+        [
+            ("one process", ["python"]),
+            (
+                "torchrun on one node",
+                ["python", "-m", "torch.distributed.run", "--nproc-per-node=4", "--standalone"],
+            ),
+            (
+                "torchrun on two nodes",
+                [
+                    "srun",
+                    "--kill-on-bad-exit=1",
+                    "{bin}/python",
+                    "-m",
+                    "torch.distributed.run",
+                    "--nproc-per-node=4",
+                    "--nnodes=2",
+                    "--rdzv-backend=c10d",
+                    "--rdzv-id=7",
+                    "--rdzv-endpoint={host}:20007",
+                ],
+            ),
+            (
+                "apptainer, one process",
+                [
+                    "apptainer",
+                    "exec",
+                    "--nv",
+                    "--rocm",
+                    "--bind",
+                    "/data:/data",
+                    "--bind",
+                    "/scratch",
+                    "/images/a b.sif",
+                    "{bin}/python",
+                ],
+            ),
+            (
+                "pyxis, one process",
+                [
+                    "srun",
+                    "--kill-on-bad-exit=1",
+                    "--container-image=nvcr.io#nvidia/pytorch:25.08",
+                    "--container-mounts=/data:/data,/scratch",
+                    "{bin}/python",
+                ],
+            ),
+        ],
+    )
+    def test_launchers(self, shape: str, words: list[str], sandbox: Sandbox) -> None:
+        profile, slurm = SHAPES[shape]
+        cluster = sandbox.cluster(**profile)
+        (job,) = jobs_of(train_spec(slurm=slurm), cluster).values()
+        started = sandbox.run(job_script(job, cluster, 1), job)[-1]
+        host = subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout.strip()
+        expected = [word.format(bin=sandbox.bin, host=host) for word in words]
+        assert started[: len(words)] == expected
+        assert started[len(words) :] == list(job.command[1:])
+
+    def test_srun_starts_a_process_a_gpu_with_its_rank(self, sandbox: Sandbox) -> None:
+        (sandbox.bin / "srun").write_text(
+            "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\n"
+            'SLURM_PROCID=5 SLURM_LOCALID=1 SLURM_NTASKS=8 exec "$@"\n'
+        )
+        (sandbox.bin / "python").write_text(
+            '#!/bin/bash\nprintf "%s\\0" "$RANK" "$LOCAL_RANK" "$WORLD_SIZE" "$MASTER_PORT" "$@" >>"$CALLS"\n'
+        )
+        cluster = sandbox.cluster(launcher="srun")
+        (job,) = jobs_of(train_spec(slurm=NODES), cluster).values()
+        script = job_script(job, cluster, 1)
+        (seen,) = sandbox.run(script, job)
+        assert seen[:4] == ["5", "1", "8", "20007"]
+        assert seen[4:-1] == list(job.command[1:])
+        assert "--ntasks-per-node=4" in directives(script)
+
+    def test_a_branch_starts_from_its_parent_only_until_it_has_a_checkpoint(self, sandbox: Sandbox) -> None:
+        cluster = sandbox.cluster()
+        jobs = jobs_of(CHAIN, cluster)
+        job = jobs["cooldown_300k"]
+        start = ["--load", f"{jobs['pretrain'].run_dir}/checkpoints", "--ckpt-step", "130"]
+        script = job_script(job, cluster, 1)
+        assert sandbox.run(script, job)[-1] == ["python", *job.command[1:], *start]
+        tracker = sandbox.folder / job.checkpoint_dir / "latest_checkpointed_iteration.txt"
+        tracker.parent.mkdir(parents=True)
+        tracker.write_text("140\n")
+        assert sandbox.run(script, job)[-1] == ["python", *job.command[1:]]
+
+
+class TestNoInjection:
+    def test_arguments_and_environment(self, sandbox: Sandbox) -> None:
+        (sandbox.bin / "python").write_text(
+            '#!/bin/bash\nprintf "%s\\0" "$@" >>"$CALLS"\nenv -0 | grep -z "^HOSTILE_" >>"$CALLS"\n'
+        )
+        env = {f"HOSTILE_{index:02}": value for index, value in enumerate(HOSTILE)}
+        spec = json.dumps(
+            {
+                "name": "x",
+                "point": "p",
+                "env": {**env, "HOSTILE_99": "{{ word }}"},
+                "params": {"word": "$(touch injected) 'x'"},
+                "stages": {
+                    "run": {"kind": "command", "command": ["{{ python }}", *HOSTILE, "{{ word }}"]},
+                },
+            }
+        )
+        cluster = sandbox.cluster(env={"HOSTILE_CLUSTER": "$(touch injected)"})
+        job = jobs_of(spec, cluster)["run"]
+        script = job_script(job, cluster, 1)
+        assert syntax_error(script) == ""
+        sandbox.run(script, job)
+        seen = sandbox.calls_file.read_bytes().decode().split("\0")[:-1]
+        words = [*HOSTILE, "$(touch injected) 'x'"]
+        assert seen[: len(words)] == words
+        assert dict(item.split("=", 1) for item in seen[len(words) :]) == {
+            **env,
+            "HOSTILE_99": "$(touch injected) 'x'",
+            "HOSTILE_CLUSTER": "$(touch injected)",
+        }
+
+    @pytest.mark.parametrize("value", [value for value in HOSTILE if value], ids=repr)
+    def test_megatron_arguments(self, value: str, sandbox: Sandbox) -> None:
+        cluster = sandbox.cluster()
+        spec = train_spec(
+            megatron={"train_iters": 10, "tokenizer_model": value, "train_data_path": ["0.5", value]}
+        )
+        (job,) = jobs_of(spec, cluster).values()
+        started = sandbox.run(job_script(job, cluster, 1), job)[-1]
+        assert started[started.index("--tokenizer-model") + 1] == value
+        place = started.index("--train-data-path")
+        assert started[place + 1 : place + 3] == ["0.5", value]
+
+    @given(
+        st.lists(
+            st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"], exclude_characters="\0")),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def test_any_words(self, words: list[str]) -> None:
+        """The line that starts the command, given to bash, is the command."""
+        cluster = ClusterProfile.model_validate(PROFILE)
+        params = {f"v{index}": word for index, word in enumerate(words)}
+        raw = [word if "{" not in word else f"{{{{ {json.dumps(word)} }}}}" for word in params.values()]
+        spec = {"name": "x", "point": "p", "stages": {"run": {"kind": "command", "command": ["echo", *raw]}}}
+        job = jobs_of(json.dumps(spec), cluster)["run"]
+        script = job_script(job, cluster, 1)
+        run = script[script.rindex("\nam_run ") :]
+        run = run[: run.rindex("am_status=$?")]
+        shown = subprocess.run(
+            ["bash", "-c", f'am_run() {{ printf "%s\\0" "$@"; }}\n{run}'], capture_output=True, check=True
+        ).stdout
+        assert shown.decode() == "".join(f"{word}\0" for word in ["echo", *words])
+
+    def test_percent_signs_in_directories(self, sandbox: Sandbox) -> None:
+        """Slurm replaces %j and the like in --output; a doubled sign stands for itself."""
+        cluster = sandbox.cluster(run_root=str(sandbox.folder / "100%j dir"))
+        (job,) = jobs_of(train_spec(), cluster).values()
+        script = job_script(job, cluster, 1)
+        (output,) = [line for line in directives(script) if line.startswith("--output=")]
+        assert "100%%j dir" in output
+        (chdir,) = [line for line in directives(script) if line.startswith("--chdir=")]
+        assert "100%j dir" in chdir
+        started = sandbox.run(script, job)[-1]
+        assert started[started.index("--save") + 1] == job.checkpoint_dir
+
+
+class TestDirectives:
+    def test_all_resources(self, cluster: ClusterProfile) -> None:
+        slurm = {
+            "nodes": 2,
+            "gpus_per_node": 4,
+            "cpus_per_task": 8,
+            "mem": "64G",
+            "time": "1-02:00:00",
+            "partition": "gpu",
+            "account": "a1",
+            "qos": "high",
+            "constraint": "a100|h100",
+            "reservation": "r",
+            "exclude": "n9",
+            "options": ["--requeue", "--comment=two words"],
+        }
+        (job,) = jobs_of(train_spec(slurm=slurm), cluster).values()
+        asked = directives(job_script(job, cluster, 1, exclude=["n1"]))
+        assert asked == [
+            asked[0],
+            "--output=/scratch/runs/x/p/logs/pretrain-1.out",
+            "--open-mode=append",
+            "--chdir=/scratch/runs/x/p",
+            "--nodes=2",
+            "--ntasks-per-node=1",
+            "--cpus-per-task=32",
+            "--gpus-per-node=4",
+            "--time=1-02:00:00",
+            "--signal=TERM@120",
+            "--mem=64G",
+            "--partition=gpu",
+            "--account=a1",
+            "--qos=high",
+            "--constraint='a100|h100'",
+            "--reservation=r",
+            "--exclude=n9,n1",
+            "--requeue",
+            "--comment=two words",
+        ]
+        assert asked[0].startswith("--job-name=x.p.pretrain.a1.")
+
+    @pytest.mark.parametrize(
+        ("profile", "slurm", "signal"),
+        [
+            ({}, {"time": "1h"}, "B:TERM@120"),
+            ({}, {"time": "4m"}, "B:TERM@60"),
+            ({}, {"time": "1h", "signal_before": "10m"}, "B:TERM@600"),
+            ({}, {"time": "1h", **NODES}, "TERM@120"),
+            ({"launcher": "srun"}, {"time": "1h"}, "TERM@120"),
+        ],
+    )
+    def test_the_warning_before_the_walltime_reaches_the_trainer(
+        self, profile: dict[str, Any], slurm: dict[str, Any], signal: str
+    ) -> None:
+        cluster = ClusterProfile.model_validate({**PROFILE, **profile})
+        (job,) = jobs_of(train_spec(slurm=slurm), cluster).values()
+        assert f"--signal={signal}" in directives(job_script(job, cluster, 1))
+
+    def test_two_checkouts_of_one_sweep_have_jobs_of_different_names(self) -> None:
+        names = set()
+        for root in ("/a", "/b"):
+            cluster = ClusterProfile.model_validate({**PROFILE, "run_root": root})
+            (job,) = jobs_of(train_spec(), cluster).values()
+            names |= {directives(job_script(job, cluster, number))[0] for number in (1, 2)}
+        assert len(names) == 4

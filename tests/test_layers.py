@@ -1,0 +1,100 @@
+"""Imports go down only, and what computes without Airflow never loads it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import airflow_megatron
+
+PACKAGE = Path(airflow_megatron.__file__).parent
+AIRFLOW_CLASSES = frozenset({"hooks", "links", "operators", "sensors", "triggers"})
+BELOW: dict[str, frozenset[str]] = {
+    "spec": frozenset(),
+    "megatron": frozenset({"spec"}),
+    "slurm": frozenset({"spec"}),
+    "results": frozenset({"megatron", "slurm", "spec"}),
+    "planning": frozenset({"results", "megatron", "slurm", "spec"}),
+}
+"""What each layer that knows no Airflow may import, besides itself."""
+TOP = frozenset({"dag_factory", "cli", "ui"})
+
+
+def allowed(layer: str) -> frozenset[str]:
+    if layer in BELOW:
+        return BELOW[layer]
+    knowledge = frozenset(BELOW)
+    return knowledge | AIRFLOW_CLASSES | (TOP if layer in TOP else frozenset())
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> list[tuple[int, str]]:
+    """Return (line, module) of every import of a file, those for type checkers only included."""
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            assert node.module
+            # "from airflow_megatron import slurm" names the layer after the word import
+            found += (
+                [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+                if node.module == PACKAGE.name
+                else [(node.lineno, node.module)]
+            )
+    return found
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    layer = layer_of(path)
+    wrong = []
+    for line, module in imported(path):
+        words = module.split(".")
+        if words[0] == PACKAGE.name and len(words) > 1:
+            below = words[1]
+            if below != layer and not below.startswith("__") and below not in allowed(layer):
+                wrong.append(f"{path}:{line}: {layer} imports {module}")
+        elif words[0] == "airflow" and layer in BELOW:
+            wrong.append(f"{path}:{line}: {layer} imports Airflow")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_upward_import_would_be_seen() -> None:
+    assert "planning" not in allowed("slurm")
+    assert "dag_factory" not in allowed("operators")
+    assert "airflow_megatron.planning.plan" in [
+        module for _, module in imported(PACKAGE / "operators" / "plan_sweep.py")
+    ]
+
+
+def test_nothing_of_airflow_is_loaded_by_the_lower_layers() -> None:
+    modules = [
+        ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts))
+        for path in MODULES
+        if layer_of(path) in BELOW
+    ]
+    code = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        "print(sorted(name for name in sys.modules if name.partition('.')[0] == 'airflow'))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_megatron_scripts_and_cluster_scripts_stand_alone() -> None:
+    """What runs inside a job, or before anything is installed, does not need this package."""
+    root = PACKAGE.parent
+    for path in [*(root / "Megatron-LM").rglob("*.py"), *(root / "docker").rglob("*.py")]:
+        assert not [m for _, m in imported(path) if m.partition(".")[0] == PACKAGE.name], path

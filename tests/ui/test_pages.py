@@ -1,0 +1,164 @@
+"""The pages behind Airflow's own authentication, with a real auth manager, tokens and database."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from airflow import settings
+from airflow.api_fastapi.app import create_auth_manager
+from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models import import_all_models
+from airflow.models.base import Base
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from airflow_megatron.ui.app import sweep_results_app
+from airflow_megatron.ui.result_folders import ResultFolders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATHS = [
+    "/megatron/",
+    "/megatron/sweeps/demo",
+    "/megatron/sweeps/demo/report",
+    "/megatron/sweeps/demo/files/results.json",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An empty Airflow database: tokens and rights are looked up there."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("airflow") / "airflow.db"
+        patch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{path}")
+        patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "ada:admin")
+        _reconnect()
+        import_all_models()
+        Base.metadata.create_all(settings.engine)
+        yield
+    _reconnect()
+
+
+def _reconnect() -> None:
+    settings.dispose_orm()
+    settings.configure_vars()
+    settings.configure_orm()
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    folder = tmp_path / "results" / "demo"
+    folder.mkdir(parents=True)
+    (folder / "report.html").write_text("<h1>the report</h1>")
+    rows = [{"point": "<b>S</b>", "branch": "pretrain", "state": "finished", "validation_loss": 2.5}]
+    (folder / "results.json").write_text(json.dumps(rows))
+    (tmp_path / "secret.json").write_text("secret")
+    return folder.parent
+
+
+@pytest.fixture
+def client(results: Path) -> TestClient:
+    server = FastAPI()
+    server.mount("/megatron", sweep_results_app(ResultFolders(results)))
+    return TestClient(server)
+
+
+def token(role: str | None) -> str:
+    return create_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ada", role=role))
+
+
+@pytest.fixture
+def reader(client: TestClient) -> TestClient:
+    client.headers["Authorization"] = f"Bearer {token('VIEWER')}"
+    return client
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_request_without_a_token_is_refused(client: TestClient, path: str) -> None:
+    assert client.get(path).status_code == 401
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_forged_token_is_refused(client: TestClient, path: str) -> None:
+    header, payload, _ = token("ADMIN").split(".")
+    forged = f"{header}.{payload}.{'A' * 86}"
+    assert client.get(path, headers={"Authorization": f"Bearer {forged}"}).status_code == 403
+
+
+@pytest.mark.parametrize("path", PATHS[1:])
+def test_a_user_without_rights_is_refused(client: TestClient, path: str) -> None:
+    assert client.get(path, headers={"Authorization": f"Bearer {token(None)}"}).status_code == 403
+
+
+def test_a_user_without_rights_sees_no_sweep(client: TestClient) -> None:
+    page = client.get("/megatron/", headers={"Authorization": f"Bearer {token(None)}"})
+    assert "demo" not in page.text
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_browsers_cookie_logs_in(client: TestClient, path: str) -> None:
+    client.cookies.set(COOKIE_NAME_JWT_TOKEN, token("VIEWER"))
+    assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/megatron/docs", "/megatron/redoc", "/megatron/openapi.json"])
+def test_nothing_else_is_served(client: TestClient, path: str) -> None:
+    assert client.get(path).status_code == 404
+
+
+def test_the_list_shows_sweeps_and_escapes_what_jobs_wrote(reader: TestClient) -> None:
+    page = reader.get("/megatron/").text
+    assert 'href="sweeps/demo"' in page
+    assert 'href="../dags/demo.point"' in page
+    assert "&lt;b&gt;S&lt;/b&gt; pretrain" in page
+    assert "2.5000" in page
+
+
+def test_an_empty_list_says_what_to_do(reader: TestClient, results: Path) -> None:
+    (results / "demo" / "report.html").unlink()
+    assert "No sweep has a report yet" in reader.get("/megatron/").text
+
+
+def test_a_sweep_shows_its_report_without_giving_it_access_to_airflow(reader: TestClient) -> None:
+    page = reader.get("/megatron/sweeps/demo")
+    assert 'src="demo/report"' in page.text
+    assert 'href="demo/files/results.json"' in page.text
+    report = reader.get("/megatron/sweeps/demo/report")
+    assert report.text == "<h1>the report</h1>"
+    assert report.headers["content-security-policy"].startswith("sandbox allow-scripts;")
+
+
+def test_a_sweep_without_a_report_says_so(reader: TestClient) -> None:
+    page = reader.get("/megatron/sweeps/later")
+    assert page.status_code == 200
+    assert "no report yet" in page.text
+    assert reader.get("/megatron/sweeps/later/report").status_code == 404
+
+
+def test_files_are_sent_as_downloads(reader: TestClient) -> None:
+    answer = reader.get("/megatron/sweeps/demo/files/results.json")
+    assert answer.headers["content-disposition"].startswith("attachment;")
+    assert answer.json()[0]["branch"] == "pretrain"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "sweeps/demo/files/..%2f..%2fsecret.json",
+        "sweeps/demo/files/%2e%2e%2f%2e%2e%2fsecret.json",
+        "sweeps/demo/files/....//secret.json",
+        "sweeps/..%2f/files/secret.json",
+        "sweeps/%2e%2e/files/secret.json",
+        "sweeps/demo/files/%00",
+        "sweeps/demo/files/report.html",
+    ],
+)
+def test_no_path_leaves_the_result_folders(reader: TestClient, path: str) -> None:
+    answer = reader.get(f"/megatron/{path}")
+    assert answer.status_code == 404
+    assert "secret" not in answer.text
