@@ -3,7 +3,7 @@
 Every document has to end in points and jobs or in a ``SpecError``, within a time bound; anything else is a finding, and
 is printed with the document that made it. Usage::
 
-    python benchmarks/fuzz_specs.py 100000 [--seed 0] [--limit 5.0] [--minutes 10] [--keep DIRECTORY]
+    python benchmarks/fuzz_specs.py 100000 [--seed 0] [--limit 5.0] [--minutes 10] [--keep DIRECTORY] [--specs FILE …]
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def fuzz(
 
     :return: how many ran, the documents with findings, how many ended in which way
     """
-    cluster = load_cluster("local")
+    cluster = load_cluster("example-slurm")  # it has all that a spec can ask for
     outcomes: collections.Counter[str] = collections.Counter()
     findings: list[str] = []
     slowest = 0.0
@@ -404,7 +404,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=10.0, help="seconds for one document")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--keep", type=Path, help="write the documents with findings here")
-    parser.add_argument("specs", nargs="*", type=Path, help="specs to mutate; default: the shipped ones")
+    parser.add_argument("--specs", nargs="+", type=Path, help="specs to mutate; default: the shipped ones")
     options = parser.parse_args()
     texts = [path.read_text(encoding="utf-8") for path in options.specs or spec_files(sweep_specs_dir())]
     started = time.monotonic()

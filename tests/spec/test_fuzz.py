@@ -40,7 +40,7 @@ def _fuzzer() -> ModuleType:
 
 
 fuzzer = _fuzzer()
-CLUSTER = load_cluster("local")
+CLUSTER = load_cluster("example-slurm")
 SHIPPED = [path.read_text(encoding="utf-8") for path in spec_files(project_root() / "sweep_specs")]
 LIMITS = settings(
     max_examples=100, deadline=timedelta(seconds=10), suppress_health_check=[HealthCheck.too_slow]
