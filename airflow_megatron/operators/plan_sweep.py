@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.planning.pinned import PinnedSweep, choose_points
-from airflow_megatron.planning.plan import check_sweep, plan_sweep
+from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -56,13 +56,14 @@ class PlanSweepOperator(BaseOperator):
             text = Path(self.spec_file).read_text(encoding="utf-8")
             sweep = load_sweep_text(text, self.spec_file)
             profile = load_cluster(str(self.cluster or sweep.settings.cluster))
-            check_sweep(sweep, profile)
             chosen = choose_points(sweep, str(self.points or ""), int(self.limit or 0) or None)
-            plan = plan_sweep(sweep, profile, chosen)
+            plan = check_sweep(sweep, profile, chosen)
         except SpecError as error:
             raise AirflowFailException(str(error)) from None
         except OSError as error:
             raise AirflowFailException(f"{self.spec_file} cannot be read: {error}") from None
+        for warning in plan.warnings:
+            self.log.warning("%s", warning)
         for job in plan.jobs:
             if not job.point:
                 context["ti"].xcom_push(key=job.stage, value=job.to_json())

@@ -63,9 +63,6 @@ def most_jobs_at_once(tree: Sequence[StageInstance], points: int, settings: Swee
     roots = [instance for parent in (None, *shared) for instance in children.get(parent, ())]
     per_point = sum(_width(instance, children) for instance in roots)
     most = min(points, settings.max_active_points) * per_point
-    bound = settings.max_active_jobs_per_stage
-    if bound is not None:
-        most = min(most, bound * sum(instance.scope == "point" for instance in tree))
     return max(most, len(shared))
 
 

@@ -45,9 +45,7 @@ class NativeSweep(Sweep):
             cluster=spec.cluster,
             tags=tuple(spec.tags),
             max_active_points=spec.max_active_points,
-            max_active_jobs_per_stage=spec.max_active_jobs_per_stage,
             poll_interval=spec.poll_interval,
-            results=spec.results,
         )
         _check_templates(document)
         super().__init__(

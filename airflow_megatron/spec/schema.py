@@ -238,13 +238,9 @@ class SweepSpecSection(Strict):
     stages: dict[Word, StageSection] = Field(min_length=1)
     max_active_points: int = Field(default=16, ge=1)
     """Points in flight at the same time."""
-    max_active_jobs_per_stage: int | None = Field(default=None, ge=1)
-    """Jobs of one stage in flight at the same time."""
     poll_interval: float = Field(default=15, ge=1)
     """Seconds between two looks at the cluster."""
     tags: list[str] = []
-    results: Values = {}
-    """Options of the report."""
 
 
 class ContainerSection(Strict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
@@ -40,18 +40,14 @@ class SweepSettings:
     :param cluster: name of the cluster profile
     :param tags: of the DAGs
     :param max_active_points: points in flight
-    :param max_active_jobs_per_stage: jobs of one stage in flight; None for no bound
     :param poll_interval: seconds between two looks at the cluster
-    :param results: options of the report
     """
 
     description: str = ""
     cluster: str = "local"
     tags: tuple[str, ...] = ()
     max_active_points: int = 16
-    max_active_jobs_per_stage: int | None = None
     poll_interval: float = 15.0
-    results: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Sweep(ABC):

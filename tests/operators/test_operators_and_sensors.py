@@ -26,6 +26,7 @@ from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import check_sweep, plan_sweep
 from airflow_megatron.sensors.checkpoint import CheckpointSensor
+from airflow_megatron.sensors.condition import StartConditionSensor
 from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
@@ -46,6 +47,7 @@ GIVEN: dict[type[BaseOperator], dict[str, Any]] = {
     CheckpointSensor: {"cluster": "local", "checkpoint_dir": None, "iteration": None},
     LogSensor: {"cluster": "local", "log_file": None, "pattern": None},
     PointRunsSensor: {"point_dag_id": "x.point", "runs": {}},
+    StartConditionSensor: {"job": None},
 }
 
 

@@ -27,7 +27,6 @@ def test_gpu_hours_are_walltime_times_gpus() -> None:
         (1, "", 2),
         (100, "", 32),
         (100, "max_active_points: 3", 6),
-        (100, "max_active_jobs_per_stage: 2", 8),
     ],
 )
 def test_jobs_at_once(points: int, settings: str, most: int) -> None:

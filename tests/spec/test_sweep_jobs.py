@@ -233,7 +233,7 @@ def test_a_failing_expression_is_shown_where_it_stands(cluster: ClusterProfile) 
 def test_points_by_name() -> None:
     sweep = load_sweep_text(CHAIN, "s.yaml")
     assert sweep.point("lr0.004").values == {"lr": 4e-3}
-    with pytest.raises(SpecError, match=r"the sweep has no point 'lr4' \(it has lr0\.001, lr0\.004"):
+    with pytest.raises(SpecError, match=r"the sweep has no point 'lr4' \(did you mean 'lr0\.004'\?\)"):
         sweep.point("lr4")
 
 

@@ -14,6 +14,7 @@ from airflow.triggers.base import BaseTrigger
 
 import airflow_megatron.triggers
 from airflow_megatron.triggers.checkpoint import CheckpointTrigger
+from airflow_megatron.triggers.condition import ConditionTrigger
 from airflow_megatron.triggers.log_pattern import LogPatternTrigger
 from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.point_runs import PointRunsTrigger
@@ -48,7 +49,20 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
         "poll_interval": 7.0,
         "deadline": 1e9,
         "cancel_on_kill": False,
+        "conditions": {"cancel": {"kind": "file", "path": "/r/stop"}, "check_interval": 60.0},
+        "log_offset": 17,
+        "acted": {"nan": 1},
         "carry": {"handle": {"attempt": 1}, "history": []},
+    },
+    ConditionTrigger: {
+        **CLUSTER,
+        "condition": {"kind": "finished", "path": "/r/.jobs/pretrain"},
+        "attempts": {"/r/.jobs/pretrain": 2},
+        "check_interval": 60.0,
+        "poll_interval": 7.0,
+        "deadline": 1e9,
+        "finish": {"kind": "file", "path": "/r/done"},
+        "carry": {"number": 2},
     },
     CheckpointTrigger: {**PRODUCER, "checkpoint_dir": "/r/checkpoints", "iteration": 130},
     LogPatternTrigger: {**PRODUCER, "log_file": "/r/logs/a-1.out", "pattern": "iteration +5/"},
