@@ -106,6 +106,7 @@ class StageTasks:
             (self.watches[instance.parent] if instance.parent else self.source) >> submit
         else:
             before: list[BaseOperator] = [self.submits[stage] for stage in _awaited(instance)]
+            before += [self.watches[stage] for stage in instance.after_end]
             for task in before or [self.source]:
                 task >> wait
             wait >> submit
@@ -118,6 +119,8 @@ class StageTasks:
                 task_id="await_start",
                 job=self._job(instance.name),
                 producers={stage: self._handle(self.submits[stage]) for stage in _awaited(instance)},
+                # a stage that must have finished may have failed: the sensor tells so
+                trigger_rule="all_done" if instance.after_end else "all_success",
                 poll_interval=self.sweep.settings.poll_interval,
             )
         if instance.waits == "parent" or instance.parent is None:

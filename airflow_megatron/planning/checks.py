@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.planning.checks_checkpoints import checkpoint_findings
 from airflow_megatron.planning.checks_limits import budget_problems, limit_findings
+from airflow_megatron.planning.checks_megatron import megatron_findings
 from airflow_megatron.planning.checks_names import name_findings, template_findings
 from airflow_megatron.planning.checks_schedules import schedule_findings
 from airflow_megatron.planning.findings import told
@@ -37,6 +38,7 @@ def check_jobs(
         template_findings(jobs, refuse=isinstance(sweep, NativeSweep)),
         checkpoint_findings(jobs, trainings),
         schedule_findings(trainings),
+        megatron_findings(jobs, cluster),
         limit_findings(jobs, cluster),
     )
     errors, warnings = told(findings, sweep)

@@ -15,6 +15,7 @@ from airflow_megatron.megatron.checkpoints import (
     tracked_iteration,
 )
 from airflow_megatron.slurm.observation import Watch
+from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -91,13 +92,14 @@ class ConditionWatch:
                     return Watch(key, globs=(leaf.path.replace("{iteration}", "*"), *done))
                 return Watch(key, checkpoint_dir=leaf.path, globs=done)
             case "log":
-                return Watch(key, log_file=leaf.path, read_files=_verdict_file(leaf))
+                path = leaf.path.replace("{attempt}", str(self._attempts.get(leaf.producer, 1)))
+                return Watch(key, log_file=path, read_files=_verdict_file(leaf))
             case "file":
                 if any(character in leaf.path for character in "*?["):
                     return Watch(key, globs=(leaf.path,))
                 return Watch(key, check_files=(leaf.path,))
             case "command":
-                return Watch(key, commands=(leaf.command,), command_interval=self._check_interval)
+                return Watch(key, commands=(_shell_text(leaf),), command_interval=self._check_interval)
             case _:
                 raise ValueError(f"{leaf.kind} is made of other conditions")
 
@@ -124,7 +126,7 @@ class ConditionWatch:
                 )
                 return Truth.YES if found else Truth.NO
             case _:
-                answer = observation.answers.get(leaf.command)
+                answer = observation.answers.get(_shell_text(leaf))
                 if answer is None:
                     return self._truth[leaf]
                 if leaf.prints is None:
@@ -237,6 +239,11 @@ def _numbers(pattern: str, paths: Sequence[str]) -> set[int]:
         if path.startswith(before) and path.endswith(after) and _NUMBER.fullmatch(middle):
             numbers.add(int(middle))
     return numbers
+
+
+def _shell_text(leaf: Condition) -> str:
+    """Return a command that runs in its directory; before the first job there may be none."""
+    return f"cd {quote(leaf.directory)} 2>/dev/null; {leaf.command}" if leaf.directory else leaf.command
 
 
 def _verdict_file(leaf: Condition) -> tuple[str, ...]:

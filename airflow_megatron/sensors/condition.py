@@ -59,6 +59,9 @@ class StartConditionSensor(BaseSensorOperator):
             cluster = load_cluster(job.cluster)
         except SpecError as error:
             raise AirflowFailException(str(error)) from None
+        missing = [stage for stage, handle in self.producers.items() if handle is None]
+        if missing:
+            raise AirflowFailException(f"{job.name} needs stage {missing[0]}, which has no job in this run")
         attempts: dict[str, int] = {}
         for leaf in job.start.leaves():
             for stage_dir in (leaf.producer, leaf.path):

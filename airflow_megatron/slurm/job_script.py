@@ -110,7 +110,7 @@ def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: I
         "job-name": attempt.job_name,
         "output": job.log_file(number).replace("%", "%%"),
         "open-mode": "append",
-        "chdir": job.run_dir,
+        "chdir": job.work_dir or job.run_dir,
         "exclude": ",".join(exclude) or None,
         "comment": None,
         "error": None,

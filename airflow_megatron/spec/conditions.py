@@ -36,7 +36,8 @@ class Condition:
         ``iteration``; ``new_checkpoint``: a complete checkpoint not worked on yet; ``log``: a line that matches
         ``pattern``; ``file``: a file or glob exists; ``command``: a command's answer; ``all``/``any``/``not`` of
         ``parts``
-    :param path: stage directory of the other job (finished, ended), checkpoint directory, log, file or glob
+    :param path: stage directory of the other job (finished, ended), checkpoint directory, log (``{attempt}`` stands for
+        the attempt's number), file or glob
     :param iteration: of the checkpoint; for ``new_checkpoint`` the first one wanted
     :param spacing: ``new_checkpoint``: least iterations between two that are wanted
     :param last: ``new_checkpoint``: an iteration that is wanted whatever the spacing
@@ -45,6 +46,7 @@ class Condition:
     :param done: ``new_checkpoint``: path of the marker of a checkpoint that was worked on, ``{iteration}`` in it
     :param pattern: regular expression
     :param command: shell text for the login node
+    :param directory: where ``command`` runs, once it exists
     :param prints: the output, stripped, that means yes; None: exit code 0 means yes
     :param parts: of ``all``, ``any``, ``not``
     """
@@ -58,6 +60,7 @@ class Condition:
     done: str = ""
     pattern: str = ""
     command: str = ""
+    directory: str = ""
     prints: str | None = None
     parts: tuple[Condition, ...] = ()
 
@@ -68,6 +71,11 @@ class Condition:
                 yield from part.leaves()
         else:
             yield self
+
+    def in_directory(self, directory: str) -> Condition:
+        """Return the condition with its commands run in a directory."""
+        parts = tuple(part.in_directory(directory) for part in self.parts)
+        return dataclasses.replace(self, directory=directory if self.kind == "command" else "", parts=parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data without the fields that have their default."""

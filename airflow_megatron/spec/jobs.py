@@ -68,6 +68,7 @@ class Job:
     :param template: sbatch template, or None for the kind's own
     :param script: a whole sbatch script of the user's own, submitted instead of a rendered template
     :param log: the log that the job writes, absolute; None for the attempt's own
+    :param work_dir: where such a script starts; None for the run directory
     :param start: what must hold before it is submitted
     :param start_every_attempt: ask ``start`` again before every further attempt
     :param cancel: what stops it while it is queued or runs
@@ -101,6 +102,7 @@ class Job:
     template: str | None = None
     script: str | None = None
     log: str | None = None
+    work_dir: str | None = None
     start: Condition | None = None
     start_every_attempt: bool = False
     cancel: Condition | None = None
@@ -120,7 +122,12 @@ class Job:
 
     def log_file(self, attempt: int) -> str:
         """Return the log of an attempt."""
-        return self.log or f"{self.run_dir}/logs/{self.stage}-{attempt}.out"
+        return self.log_pattern.replace("{attempt}", str(attempt))
+
+    @property
+    def log_pattern(self) -> str:
+        """Path of the logs, with ``{attempt}`` in it where each attempt has its own."""
+        return self.log or f"{self.run_dir}/logs/{self.stage}-{{attempt}}.out"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data, from which :meth:`from_json` makes an equal job."""

@@ -51,7 +51,7 @@ def resolved_condition(section: ConditionSection, scope: ConditionScope) -> Cond
     if section.log is not None:
         pattern = checked_pattern(evaluate_tree(section.log, scope.names), "log")
         parts += [
-            Condition("log", path=job.log_file(1), pattern=pattern, producer=job.stage_dir)
+            Condition("log", path=job.log_pattern, pattern=pattern, producer=job.stage_dir)
             for job in _subjects(section, scope)
         ]
     if section.file is not None:
@@ -60,7 +60,14 @@ def resolved_condition(section: ConditionSection, scope: ConditionScope) -> Cond
     if section.command is not None:
         text = command_text(section.command, scope.names)
         prints = evaluate_tree(section.prints, scope.names)
-        parts.append(Condition("command", command=text, prints=None if prints is None else str(prints)))
+        parts.append(
+            Condition(
+                "command",
+                command=text,
+                directory=scope.run_dir,
+                prints=None if prints is None else str(prints),
+            )
+        )
     for kind, sections in (("all", section.all), ("any", section.any)):
         if sections is not None:
             if not sections:
@@ -98,6 +105,12 @@ def each_checkpoint_conditions(
         last=whole_number(last, "train_iters") if last else None,
     )
     ended = Condition("ended", path=parent.stage_dir)
+    if parent.kind == "train" and "train_iters" in parent.params:
+        # nobody may have judged the training yet, but what it was to make is there
+        final = Condition(
+            "checkpoint", path=parent.checkpoint_dir, iteration=int(parent.params["train_iters"])
+        )
+        ended = Condition("any", parts=(ended, final))
     start = Condition("any", parts=(fresh, ended))
     finish = Condition("all", parts=(ended, Condition("not", parts=(fresh,))))
     return start, finish

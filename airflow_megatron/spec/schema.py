@@ -260,6 +260,8 @@ class TrainerSection(Strict):
     env: dict[str, str | int | float] = {}
     arguments: Values = {}
     """Megatron arguments that this cluster needs; a spec's own win."""
+    transformer_engine: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = "2.8"
+    """Version of Transformer Engine in its environment, which decides what Megatron-LM accepts; ``null`` for none."""
 
 
 class LimitsSection(Strict):

@@ -10,7 +10,7 @@ from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.expressions import ExpressionError, attribute_names, is_template
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_megatron.spec.schema import ConditionSection, StageKind, StageSection, SweepSpecSection
     from airflow_megatron.spec.yaml_document import YamlDocument
@@ -31,6 +31,7 @@ class StageInstance:
     :param branch: name of the training instance whose run directory it works in, or None
     :param values: variables that ``for_each`` gives to this instance
     :param after: other instances whose submission its start condition needs
+    :param after_end: those of them that must have finished
     :param waits: what stands before its submission: its parent being finished, a checkpoint or a line in the log of
         its parent, or another condition
     """
@@ -44,6 +45,7 @@ class StageInstance:
     values: Mapping[str, Any] = field(default_factory=dict)
     waits: Waits = "parent"
     after: tuple[str, ...] = ()
+    after_end: tuple[str, ...] = ()
 
 
 def stage_tree(spec: SweepSpecSection, document: YamlDocument) -> tuple[StageInstance, ...]:
@@ -109,13 +111,24 @@ def _with_waits(
         return dataclasses.replace(instance, waits="checkpoint")
     if given.keys() == {"log"}:
         return dataclasses.replace(instance, waits="log")
-    after = [
-        other.name
-        for stage in condition_stages(section.start)
-        for other in instances_of(stage, instance, tree)
-        if other.name != instance.parent
-    ]
-    return dataclasses.replace(instance, waits="condition", after=tuple(dict.fromkeys(after)))
+
+    def named(stages: Iterable[str]) -> tuple[str, ...]:
+        return tuple(
+            dict.fromkeys(other.name for stage in stages for other in instances_of(stage, instance, tree))
+        )
+
+    after = tuple(name for name in named(condition_stages(section.start)) if name != instance.parent)
+    after_end = named(_needed_ends(section.start))
+    return dataclasses.replace(instance, waits="condition", after=after, after_end=after_end)
+
+
+def _needed_ends(condition: ConditionSection) -> list[str]:
+    """Return the stages that must have finished for a condition to hold, whatever else does."""
+    finished = condition.finished or []
+    stages = [finished] if isinstance(finished, str) else list(finished)
+    for part in condition.all or ():
+        stages += _needed_ends(part)
+    return stages
 
 
 def _parents_of(section: StageSection) -> Sequence[str | None]:

@@ -180,8 +180,14 @@ class SlurmJobTrigger(BaseTrigger):
             yield None
             return
         interval = float(self.conditions.get("check_interval") or 0.0)
-        async with followed(poller, ConditionWatch(Condition.from_json(data), None, interval)) as follower:
+        watch = ConditionWatch(Condition.from_json(data), self._attempts(), interval)
+        async with followed(poller, watch) as follower:
             yield follower
+
+    def _attempts(self) -> dict[str, int]:
+        """Return this attempt, for conditions that speak of the job itself."""
+        stage_dir, _, number = self.attempt_dir.rpartition("/")
+        return {stage_dir: int(number)}
 
     async def _seen(
         self, events: EventWatch, observation: Observation, report: _JobReport, poller: Poller
@@ -191,7 +197,8 @@ class SlurmJobTrigger(BaseTrigger):
         holding: list[Seen] = []
         for item in seen:
             if item.event.condition is not None:
-                async with followed(poller, ConditionWatch(item.event.condition)) as follower:
+                watch = ConditionWatch(item.event.condition, self._attempts())
+                async with followed(poller, watch) as follower:
                     if await follower.look() is not Truth.YES:
                         continue
             holding.append(item)

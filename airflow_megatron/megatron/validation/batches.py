@@ -36,8 +36,11 @@ def samples_at_once(s: Settings) -> int:
 
 def _division_mend(s: Settings) -> str:
     unit = samples_at_once(s)
-    micro = divisors(max(s.global_batch_size // max(unit // s.micro_batch_size, 1), 1), s.micro_batch_size)
-    return f"--global-batch-size {multiples(s.global_batch_size, unit)}, or --micro-batch-size {micro}"
+    whole = f"--global-batch-size {multiples(s.global_batch_size, unit)}"
+    ranks = max(unit // s.micro_batch_size, 1)
+    if s.global_batch_size <= 0 or s.global_batch_size % ranks:
+        return whole  # no size of microbatches fits
+    return f"{whole}, or --micro-batch-size {divisors(s.global_batch_size // ranks, s.micro_batch_size)}"
 
 
 def _is_constant(s: Settings) -> bool:

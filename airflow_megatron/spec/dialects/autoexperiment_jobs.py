@@ -127,6 +127,7 @@ def script_job(
     script = templates.script(template, params) if template else None
     log = _below(sweep_dir, str(params["output_file"]))
     interval = check_interval(params)
+    start, finish = _answer(params, "start_condition_cmd"), finish_condition(params, log)
     return Job(
         name=str(params["name"]),
         sweep=sweep,
@@ -150,9 +151,10 @@ def script_job(
         template=None if script is not None else str(templates.path(template)) if template else None,
         script=script,
         log=log,
-        start=_answer(params, "start_condition_cmd"),
+        work_dir=sweep_dir,
+        start=start.in_directory(sweep_dir) if start else None,
         start_every_attempt=True,
-        finish=finish_condition(params, log),
+        finish=finish.in_directory(sweep_dir) if finish else None,
         events=(
             Event(
                 "frozen", on="idle", do="restart", after=max(3 * interval, _SHORTEST_SILENCE_S), limit=None

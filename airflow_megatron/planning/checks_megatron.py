@@ -1,0 +1,60 @@
+"""Whether upstream Megatron-LM would take the command lines of its training jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.megatron.arguments import ArgumentError
+from airflow_megatron.megatron.validation import ArgumentProblem, Machine, check
+from airflow_megatron.planning.findings import Finding
+from airflow_megatron.spec.schema import TrainerSection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.jobs import Job
+
+TRAINER: Final = "megatron_lm"
+
+
+def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
+    """Yield what upstream's own checks of the release would refuse; the thin trainer has its own rules.
+
+    :param jobs: with their commands
+    """
+    trainer = cluster.trainers.get(TRAINER, TrainerSection())
+    version = trainer.transformer_engine
+    known: dict[tuple[tuple[str, ...], int, str], list[ArgumentProblem]] = {}
+    for job in jobs:
+        if job.kind != "train" or job.trainer != TRAINER or job.script is not None or not _is_upstream(job):
+            continue
+        environment = {**cluster.env, **trainer.env, **job.env}
+        machine = Machine(
+            transformer_engine=tuple(int(part) for part in version.split(".")) if version else None,
+            environment={name: str(value) for name, value in environment.items()},
+        )
+        world_size = int(job.slurm.nodes or 1) * int(job.slurm.gpus_per_node or 1)
+        # checkpoint and log directories are each job's own, and no rule looks at them
+        words = _without_directories(job.command[2:])
+        key = (words, world_size, job.release)
+        if key not in known:
+            try:
+                known[key] = check(words, world_size, job.release, machine=machine, process_groups=True)
+            except ArgumentError:
+                return  # an unknown release is told where the spec names it
+        for problem in known[key]:
+            message = f"{job.release} refuses it on {world_size} GPUs: {problem.message}"
+            yield Finding(f"megatron:{problem.rule}", job, ("megatron",), message, problem.mend)
+
+
+def _is_upstream(job: Job) -> bool:
+    return len(job.command) > 2 and job.command[1].endswith("/pretrain_gpt.py")
+
+
+def _without_directories(words: tuple[str, ...]) -> tuple[str, ...]:
+    result = list(words)
+    for flag in ("--save", "--load", "--tensorboard-dir"):
+        if flag in result[:-1]:
+            result[result.index(flag) + 1] = "/run"
+    return tuple(result)

@@ -1,0 +1,77 @@
+"""Conditions, events, each checkpoint, and a file of another tool, on the cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from sweep_site import SiteAirflow, SweepSite
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def started(airflow: SiteAirflow) -> dict[str, str]:
+    """Start the three sweeps together; return sweep → run id."""
+    sweeps = ("conditions", "each", "autoexperiment")
+    for sweep in sweeps:
+        airflow.wait_for_dag(f"{sweep}.point")
+        airflow.wait_for_dag(sweep)
+    return {sweep: airflow.trigger(sweep) for sweep in sweeps}
+
+
+def test_what_starts_stops_and_finishes_a_stage(
+    site: SweepSite, airflow: SiteAirflow, started: dict[str, str]
+) -> None:
+    assert airflow.ended("conditions", started["conditions"], timeout=300) == "success"
+    assert site.states("conditions.") == {
+        "conditions.a.work.a1": ["COMPLETED"],
+        "conditions.a.beside.a1": ["COMPLETED"],
+        "conditions.a.after.a1": ["COMPLETED"],
+        "conditions.a.endless.a1": ["CANCELLED"],
+        "conditions.a.counted.a1": ["COMPLETED"],
+        "conditions.a.counted.a2": ["COMPLETED"],
+        "conditions.a.counted.a3": ["COMPLETED"],
+        "conditions.a.watched.a1": ["CANCELLED"],
+        "conditions.a.watched.a2": ["COMPLETED"],
+    }
+    point = site.runs / "conditions" / "a"
+    assert (point / "beside" / "late").read_text() == "0\n"
+    assert (point / "watched" / "heard").read_text() == "here\n"
+    assert site.verdict(point / "endless", "endless")["outcome"] == "cancelled"
+    assert site.verdict(point / "counted", "counted")["outcome"] == "finished"
+    tasks = airflow.task_states("conditions.point", "a")
+    assert tasks["endless.watch"] == "skipped"
+
+
+def test_every_checkpoint_is_converted_and_evaluated(
+    site: SweepSite, airflow: SiteAirflow, started: dict[str, str]
+) -> None:
+    assert airflow.ended("each", started["each"], timeout=420) == "success"
+    run = site.runs / "each" / "lr0.002"
+    made = sorted(path.name for path in (run / "converted_checkpoints").glob("*.done"))
+    assert made == ["iter_10.done", "iter_20.done", "iter_30.done"]
+    results = sorted(path.parent.name for path in (run / "eval_results").glob("iter_*/results.json"))
+    assert results == ["iter_10", "iter_20", "iter_30"]
+    assert site.verdict(run, "pretrain.convert")["outcome"] == "finished"
+    assert site.verdict(run, "pretrain.evaluate")["outcome"] == "finished"
+
+
+def test_another_tools_file_runs_as_it_is(
+    site: SweepSite, airflow: SiteAirflow, started: dict[str, str]
+) -> None:
+    assert airflow.ended("autoexperiment", started["autoexperiment"], timeout=300) == "success"
+    submissions = site.submissions("auto_")
+    assert {name: [row.state for row in rows] for name, rows in submissions.items()} == {
+        f"auto_{rate}_{phase}.a{attempt}": ["COMPLETED"]
+        for rate in ("0.01", "0.001")
+        for phase, attempts in (("TRAIN", 2), ("EVAL", 1))
+        for attempt in range(1, attempts + 1)
+    }
+    logs = site.runs / "autoexperiment" / "logs" / "0.01"
+    assert "all is done" in (logs / "auto_0.01_TRAIN.out").read_text()
+    jobs = [json.loads(path.read_text()) for path in logs.rglob("job.json")]
+    assert {job["job"] for job in jobs} == {"auto_0.01_TRAIN", "auto_0.01_EVAL"}
