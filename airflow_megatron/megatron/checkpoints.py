@@ -1,7 +1,8 @@
 """What the files of a checkpoint directory tell: its format, and whether it is complete.
 
 Pure functions on listings: a listing maps the path of each file, relative to the checkpoint's directory
-(``iter_0002000``), to its size in bytes. Nothing is opened.
+(``iter_0002000``), to its size in bytes. Nothing is opened; what a reader with access to the files has found in
+them can be given as :class:`Evidence` (:mod:`airflow_megatron.megatron.checkpoint_folder`).
 
 The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist_checkpointing`` of
 ``core_v0.5.0`` to ``core_v0.19.0``:
@@ -10,7 +11,9 @@ The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist
   Megatron itself takes that file as the sign of a distributed checkpoint. ``common.pt`` exists up to 0.18
   only.
 * ``torch_dcp`` and ``fsdp_dtensor`` are written by ``torch.distributed.checkpoint``: ``.metadata`` comes
-  last.
+  last, renamed from ``.metadata.tmp``. They look the same by name; the state's names in ``.metadata`` differ.
+* with ``--async-save`` the data files grow before any of these exists.
+* with ``--verify-integrity`` (0.19) ``integrity.json`` comes after ``metadata.json``.
 * the legacy ``torch`` format, ``mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt``, has no last file.
 * in all of them the tracker file beside the directories is written after the checkpoint.
 """
@@ -18,7 +21,7 @@ The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ TRACKER_FILE: Final = "latest_checkpointed_iteration.txt"
 _ITERATION_DIRECTORY = re.compile(r"iter_(\d{7}|[1-9]\d{7,})", re.ASCII)
 _RANK_FILE = re.compile(r"__(\d+)_(\d+)\.distcp", re.ASCII)
 _LEGACY_FILE = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?/([^/]+)", re.ASCII)
+_UNFINISHED_FILE = re.compile(r"(?:.*/)?[^/]*(?:\.tmp|\.distcp\.[^/]+|\.partial)")
 _LEGACY_MODEL_FILES: Final = ("model_optim_rng.pt", "model_rng.pt")
 
 
@@ -41,8 +45,8 @@ class CheckpointVerdict:
 
     :param verdict: ``complete``; ``incomplete``: it must not be loaded; ``unverifiable``: the listing alone
         cannot tell
-    :param format: Megatron's ``--ckpt-format`` (``torch``, ``torch_dist``, ``torch_dcp``; ``fsdp_dtensor``
-        looks like ``torch_dcp``), or ``unknown``
+    :param format: Megatron's ``--ckpt-format`` (``torch``, ``torch_dist``, ``torch_dcp``, ``fsdp_dtensor``;
+        by names alone the last looks like ``torch_dcp``), or ``unknown``
     :param reason: one sentence that names what decided
     """
 
@@ -54,6 +58,36 @@ class CheckpointVerdict:
     def is_complete(self) -> bool:
         """True for the verdict ``complete``."""
         return self.verdict == "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyLayout:
+    """How many ranks wrote a legacy checkpoint, as the arguments stored in it say."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    expert: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the content of a checkpoint's files tells beyond their names and sizes.
+
+    :param format: the format by content, None when it does not tell
+    :param needed: file → bytes it must have at least, by ``.metadata``; None when that was not read
+    :param damaged: file → what is wrong with it
+    :param layout: of a legacy checkpoint
+    :param whole: every file that marks its own end was found to have it
+    """
+
+    format: str | None = None
+    needed: Mapping[str, int] | None = None
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    layout: LegacyLayout | None = None
+    whole: bool = False
+
+
+_NOTHING_READ: Final = Evidence()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,45 +131,84 @@ def tracked_iteration(tracker: str | None) -> int | None:
 
 
 def checkpoint_verdict(
-    files: Mapping[str, int], *, iteration: int | None = None, tracked: int | None = None
+    files: Mapping[str, int],
+    *,
+    iteration: int | None = None,
+    tracked: int | None = None,
+    evidence: Evidence | None = None,
 ) -> CheckpointVerdict:
-    """Judge one checkpoint directory by its listing.
+    """Judge one checkpoint directory by its listing, and by what was read in it.
 
     :param files: path below the directory → size in bytes. For the legacy format the paths are two levels
         deep (``mp_rank_00/model_optim_rng.pt``); directories themselves are not listed.
     :param iteration: the directory's iteration; with ``tracked`` it decides what the files cannot.
     :param tracked: the iteration the tracker file holds (:func:`tracked_iteration`).
+    :param evidence: what the files' content tells, where it could be read.
     :returns: the verdict with its reason.
     """
-    names = set(files)
-    if not names:
+    if not files:
         return CheckpointVerdict("incomplete", "unknown", "the directory holds no file")
+    evidence = evidence or _NOTHING_READ
     passed = iteration is not None and tracked is not None and tracked >= iteration
-    if any(_LEGACY_FILE.fullmatch(name) for name in names):
-        return _legacy_verdict(files, passed)
-    ranks = sorted(name for name in names if _RANK_FILE.fullmatch(name))
-    common = "common.pt" in names
-    if not ranks and not common and names.isdisjoint((".metadata", "metadata.json")):
-        shown = ", ".join(sorted(names)[:3])
+    if "metadata.json" not in files and any(_LEGACY_FILE.fullmatch(name) for name in files):
+        return _legacy_verdict(files, passed, evidence)
+    return _distributed_verdict(files, tracked if passed else None, evidence)
+
+
+def _distributed_verdict(
+    files: Mapping[str, int], passed: int | None, evidence: Evidence
+) -> CheckpointVerdict:
+    ranks = sorted(name for name in files if _RANK_FILE.fullmatch(name))
+    described = ".metadata" in files
+    if "common.pt" in files or "metadata.json" in files or not described:
+        listed = evidence.format or "torch_dist"
+    else:
+        listed = evidence.format or "torch_dcp"
+
+    def incomplete(reason: str) -> CheckpointVerdict:
+        return CheckpointVerdict("incomplete", listed, reason)
+
+    unfinished = sorted(name for name in files if _UNFINISHED_FILE.fullmatch(name))
+    marks = [name for name in (".metadata", "metadata.json", "common.pt") if name in files]
+    if not ranks and not marks:
+        if unfinished:
+            return incomplete(f"{_some(unfinished)} is still being written, or its writer was killed")
+        shown = ", ".join(sorted(files)[:3])
         return CheckpointVerdict("unverifiable", "unknown", f"no known checkpoint file among: {shown}")
-    listed = "torch_dist" if common or "metadata.json" in names else "torch_dcp"
-    empty = [name for name in (*ranks, ".metadata", "metadata.json", "common.pt") if files.get(name) == 0]
+    empty = [name for name in (*ranks, *marks) if files[name] == 0]
     if empty:
-        return CheckpointVerdict("incomplete", listed, f"{_some(empty)} is empty")
-    if not ranks:
-        return CheckpointVerdict("incomplete", listed, "there is no __<rank>_<n>.distcp file")
-    if ".metadata" not in names:
-        return CheckpointVerdict("incomplete", listed, "there is no .metadata")
-    if "metadata.json" in names:
+        return incomplete(f"{_some(empty)} is empty")
+    if evidence.damaged:
+        name, what = next(iter(evidence.damaged.items()))
+        return incomplete(f"{name} is damaged: {what}")
+    if not ranks and evidence.needed != {}:
+        return incomplete("there is no __<rank>_<n>.distcp file")
+    if not described:
+        return incomplete(
+            "there is no .metadata, which is written after the data: an interrupted or running save"
+        )
+    if unfinished:
+        return incomplete(f"{_some(unfinished)} is still being written, or its writer was killed")
+    short = _shortfall(files, evidence.needed or {})
+    if short:
+        return incomplete(short)
+    checked = "" if evidence.needed is None else ", all files as long as .metadata says"
+    if "metadata.json" in files:
         return CheckpointVerdict(
             "complete",
             listed,
-            f"metadata.json, .metadata and {len(ranks)} .distcp files are there, none empty",
+            f"metadata.json, .metadata and {len(ranks)} .distcp files are there, none empty{checked}",
         )
-    if common:
-        return CheckpointVerdict("incomplete", listed, "there is no metadata.json, which is written last")
-    if passed:
-        return CheckpointVerdict("complete", listed, f"the tracker holds iteration {tracked}")
+    if listed == "torch_dist":
+        return incomplete("there is no metadata.json, which is written last")
+    if evidence.needed is not None:
+        return CheckpointVerdict(
+            "complete",
+            listed,
+            f".metadata, which is written last, and {len(ranks)} .distcp files are there{checked}",
+        )
+    if passed is not None:
+        return CheckpointVerdict("complete", listed, f"the tracker holds iteration {passed}")
     # torch_dcp has no metadata.json at all; torch_dist from 0.19 on looks the same until it is written.
     return CheckpointVerdict(
         "unverifiable",
@@ -144,14 +217,29 @@ def checkpoint_verdict(
     )
 
 
+def _shortfall(files: Mapping[str, int], needed: Mapping[str, int]) -> str | None:
+    """Say which file that ``.metadata`` names is missing or too short."""
+    missing = sorted(name for name in needed if name not in files)
+    if missing:
+        return f"{_some(missing)} is missing, and .metadata says that it holds part of the state"
+    for name, size in needed.items():
+        if files[name] < size:
+            return f"{name} has {files[name]} bytes; .metadata says at least {size}"
+    return None
+
+
 def list_checkpoints(
-    directories: Mapping[str, Mapping[str, int]], *, tracker: str | None = None
+    directories: Mapping[str, Mapping[str, int]],
+    *,
+    tracker: str | None = None,
+    evidence: Mapping[str, Evidence] | None = None,
 ) -> list[Checkpoint]:
     """Judge every checkpoint of a checkpoints folder.
 
     :param directories: name of each directory → its listing (see :func:`checkpoint_verdict`). Names that are
         not an iteration's are left out.
     :param tracker: text of the tracker file, where there is one.
+    :param evidence: name of a directory → what was read in it.
     :returns: the checkpoints in ascending order of iteration.
     """
     tracked = tracked_iteration(tracker)
@@ -159,12 +247,13 @@ def list_checkpoints(
     for name, files in directories.items():
         iteration = iteration_of(name)
         if iteration is not None:
-            verdict = checkpoint_verdict(files, iteration=iteration, tracked=tracked)
+            read = evidence.get(name) if evidence else None
+            verdict = checkpoint_verdict(files, iteration=iteration, tracked=tracked, evidence=read)
             found.append(Checkpoint(iteration, name, verdict))
     return sorted(found, key=lambda checkpoint: checkpoint.iteration)
 
 
-def _legacy_verdict(files: Mapping[str, int], passed: bool) -> CheckpointVerdict:
+def _legacy_verdict(files: Mapping[str, int], passed: bool, evidence: Evidence) -> CheckpointVerdict:
     by_rank: dict[tuple[int, int, int], set[str]] = {}
     empty = []
     for path, size in files.items():
@@ -177,7 +266,13 @@ def _legacy_verdict(files: Mapping[str, int], passed: bool) -> CheckpointVerdict
             empty.append(path)
     if empty:
         return CheckpointVerdict("incomplete", "torch", f"{_some(sorted(empty))} is empty")
+    if evidence.damaged:
+        name, what = next(iter(evidence.damaged.items()))
+        return CheckpointVerdict("incomplete", "torch", f"{name} is damaged: {what}")
     sizes = [max(rank[axis] for rank in by_rank) + 1 for axis in range(3)]
+    if evidence.layout is not None:
+        told = (evidence.layout.tensor, evidence.layout.pipeline, evidence.layout.expert)
+        sizes = [max(seen, said) for seen, said in zip(sizes, told, strict=True)]
     for tensor in range(sizes[0]):
         for pipeline in range(sizes[1]):
             for expert in range(sizes[2]):
@@ -188,9 +283,18 @@ def _legacy_verdict(files: Mapping[str, int], passed: bool) -> CheckpointVerdict
     optimizers = [rank for rank, held in by_rank.items() if "distrib_optim.pt" in held]
     if optimizers and len(optimizers) < len(by_rank):
         return CheckpointVerdict("incomplete", "torch", "distrib_optim.pt is missing for some ranks")
+    unfinished = sorted(name for name in files if _UNFINISHED_FILE.fullmatch(name))
+    if unfinished:
+        return CheckpointVerdict(
+            "incomplete", "torch", f"{_some(unfinished)} is still being written, or its writer was killed"
+        )
     if passed:
         return CheckpointVerdict(
             "complete", "torch", "every rank's file is there and the tracker has passed it"
+        )
+    if evidence.whole and evidence.layout is not None:
+        return CheckpointVerdict(
+            "complete", "torch", "the files of all ranks that its arguments name are there, each to its end"
         )
     return CheckpointVerdict(
         "unverifiable",

@@ -1,0 +1,200 @@
+"""Reads the checkpoints of a folder on this machine: listings, and the little of their content that decides.
+
+Content only ever takes away: a file that begins as what it should be and is cut off, or is all zeros (a node that
+lost power), makes a checkpoint incomplete; content of a kind not known here is not judged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.checkpoints import (
+    TRACKER_FILE,
+    Checkpoint,
+    Evidence,
+    LegacyLayout,
+    iteration_of,
+    list_checkpoints,
+)
+from airflow_megatron.megatron.dcp_metadata import DamagedMetadataError, read_dcp_metadata, read_inert
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.megatron.dcp_metadata import DcpMetadata
+
+_CHECKPOINT_FORMAT = re.compile(rb"ckpt_format.{1,16}?(fsdp_dtensor|torch_dcp|torch_dist)", re.DOTALL)
+_LARGEST_METADATA: Final = 1 << 30
+_LARGEST_ARGUMENTS: Final = 1 << 24
+_LARGEST_PICKLE: Final = 1 << 26
+_HEAD: Final = 4096
+
+
+def read_checkpoints(folder: Path) -> list[Checkpoint]:
+    """Judge every checkpoint of a folder.
+
+    :param folder: Megatron's ``--save`` directory, or one ``iter_*`` directory of it.
+    :returns: the checkpoints in ascending order of iteration; those deleted meanwhile are left out.
+    :raises NotADirectoryError, FileNotFoundError: when there is no such folder.
+    """
+    if not folder.is_dir():
+        kind = NotADirectoryError if folder.exists() else FileNotFoundError
+        raise kind(f"{folder} is not a folder; give Megatron's --save directory")
+    if iteration_of(folder.name) is not None:
+        parent, names = folder.parent, [folder.name]
+    else:
+        parent, names = folder, sorted(entry.name for entry in folder.iterdir())
+    listings: dict[str, dict[str, int]] = {}
+    evidence: dict[str, Evidence] = {}
+    for name in names:
+        if iteration_of(name) is None or not (parent / name).is_dir():
+            continue
+        files = list_files(parent / name)
+        if not (parent / name).is_dir():
+            continue  # --save-retain-interval deletes while we look
+        listings[name] = files
+        evidence[name] = read_evidence(parent / name, files)
+    return list_checkpoints(listings, tracker=_text(parent / TRACKER_FILE), evidence=evidence)
+
+
+def list_files(directory: Path) -> dict[str, int]:
+    """Return the files of a checkpoint, two levels deep: path below *directory* → size in bytes."""
+    found: dict[str, int] = {}
+    for root, directories, names in os.walk(directory, followlinks=True):
+        below = Path(root).relative_to(directory)
+        if len(below.parts) >= 1:
+            directories.clear()
+        for name in names:
+            try:
+                found[(below / name).as_posix()] = (Path(root) / name).stat().st_size
+            except FileNotFoundError:
+                continue
+    return found
+
+
+def read_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
+    """Read what the content of a checkpoint's files tells.
+
+    :param directory: the ``iter_*`` directory.
+    :param files: its listing.
+    """
+    if "metadata.json" not in files and any(name.startswith("mp_rank_") for name in files):
+        return _legacy_evidence(directory, files)
+    damaged: dict[str, str] = {}
+    form: str | None = None
+    needed: Mapping[str, int] | None = None
+    if 0 < files.get(".metadata", 0) <= _LARGEST_METADATA:
+        try:
+            metadata = read_dcp_metadata((directory / ".metadata").read_bytes())
+        except DamagedMetadataError as error:
+            damaged[".metadata"] = str(error)
+        except OSError:
+            metadata = None
+        else:
+            if metadata is not None:
+                needed = metadata.sizes
+                form = metadata.format or _format_of_arguments(directory, metadata)
+    if files.get("metadata.json"):
+        form = _declared_backend(directory / "metadata.json", damaged) or form
+    if files.get("common.pt"):
+        form = "torch_dist"
+        _check_end(directory, "common.pt", damaged)
+    return Evidence(form, needed, damaged)
+
+
+def _declared_backend(path: Path, damaged: dict[str, str]) -> str | None:
+    try:
+        content: Any = json.loads(path.read_bytes())
+    except OSError:
+        return None
+    except ValueError as error:
+        damaged[path.name] = f"it is not JSON: {error}"
+        return None
+    backend = content.get("sharded_backend") if isinstance(content, dict) else None
+    if not isinstance(backend, str):
+        damaged[path.name] = "it names no sharded_backend"
+        return None
+    return backend
+
+
+def _format_of_arguments(directory: Path, metadata: DcpMetadata) -> str | None:
+    """Return ``--ckpt-format`` out of the arguments that ``torch_dcp`` and ``fsdp_dtensor`` store."""
+    part = metadata.parts.get("args")
+    if part is None or Path(part.path).name != part.path or part.length > _LARGEST_ARGUMENTS:
+        return None
+    try:
+        with (directory / part.path).open("rb") as stream:
+            stream.seek(part.offset)
+            match = _CHECKPOINT_FORMAT.search(stream.read(part.length))
+    except OSError:
+        return None
+    return match.group(1).decode() if match else None
+
+
+def _legacy_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
+    damaged: dict[str, str] = {}
+    layout: LegacyLayout | None = None
+    archives = [name for name in sorted(files) if name.endswith(".pt") and files[name]]
+    ended = [_check_end(directory, name, damaged) for name in archives]
+    whole = bool(archives) and all(ended)
+    for name in archives:
+        if name.rpartition("/")[2] in ("model_optim_rng.pt", "model_rng.pt") and name not in damaged:
+            layout = _layout_of_arguments(directory / name)
+            break
+    return Evidence("torch", None, damaged, layout, whole)
+
+
+def _check_end(directory: Path, name: str, damaged: dict[str, str]) -> bool:
+    """Note damage of a file written by ``torch.save``; tell whether its end was found.
+
+    It is a zip archive, whose directory comes last. The format before PyTorch 1.6 has no end to look for.
+    """
+    path = directory / name
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD)
+        if head[:2] == b"PK":
+            if zipfile.is_zipfile(path):
+                return True
+            damaged[name] = "the archive has no end: it was cut off"
+        elif head and not head.strip(b"\0"):
+            damaged[name] = "it begins with nothing but zero bytes"
+    except OSError:
+        pass
+    return False
+
+
+def _layout_of_arguments(path: Path) -> LegacyLayout | None:
+    """Return the parallel sizes in the arguments that a legacy checkpoint stores."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                if member.filename.endswith("/data.pkl") and member.file_size <= _LARGEST_PICKLE:
+                    state = read_inert(archive.read(member))
+                    arguments = state.get("args") if isinstance(state, dict) else None
+                    return _layout(getattr(arguments, "attributes", {}))
+    except (OSError, zipfile.BadZipFile, DamagedMetadataError):
+        pass
+    return None
+
+
+def _layout(arguments: Mapping[str, Any]) -> LegacyLayout | None:
+    sizes = []
+    for axis in ("tensor", "pipeline", "expert"):
+        size = arguments.get(f"{axis}_model_parallel_size", None if axis == "tensor" else 1)
+        if not isinstance(size, int) or size < 1:
+            return None
+        sizes.append(size)
+    return LegacyLayout(*sizes)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None

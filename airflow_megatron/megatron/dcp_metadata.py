@@ -1,0 +1,141 @@
+"""What ``.metadata`` of a distributed checkpoint says, read without PyTorch and without running anything.
+
+``torch.distributed.checkpoint`` pickles one ``Metadata`` object: names of everything stored, and for each part
+the file, offset and length that hold it (``torch/distributed/checkpoint/metadata.py``, ``filesystem.py``). Here
+every class of the pickle becomes an inert container, so a file from anywhere can be read safely.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TORCH_DIST_KEY = re.compile(r"common_state\b|.*/shard_\d")
+_FSDP_DTENSOR_KEY = re.compile(r"rng_state\.\(\d+, \d+\)")
+
+
+class DamagedMetadataError(ValueError):
+    """The bytes begin as a pickle and do not end as one, or hold no checkpoint's metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """Where one part of the state is: file below the checkpoint's directory, and its bytes in it."""
+
+    path: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class DcpMetadata:
+    """Names of what a checkpoint holds, and where it lies.
+
+    :param keys: names of the state's parts (``decoder.layers.…``, ``rng_state/shard_0.0_1.1``, ``args`` …)
+    :param parts: name → where it is; of a sharded tensor, its last shard
+    :param sizes: file → bytes it must have at least
+    """
+
+    keys: frozenset[str]
+    parts: Mapping[str, StoredPart] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def format(self) -> str | None:
+        """Megatron's ``--ckpt-format`` where the names tell it, else None.
+
+        ``torch_dist`` stores its non-tensor state as sharded objects (``…/shard_<offset>_<shape>``; everything
+        common as ``common_state`` since 0.19); ``fsdp_dtensor`` keeps the random state by rank coordinates.
+        """
+        if any(_TORCH_DIST_KEY.match(key) for key in self.keys):
+            return "torch_dist"
+        if any(_FSDP_DTENSOR_KEY.match(key) for key in self.keys):
+            return "fsdp_dtensor"
+        return None
+
+
+def read_dcp_metadata(data: bytes) -> DcpMetadata | None:
+    """Read the content of ``.metadata``.
+
+    :param data: the whole file.
+    :returns: what it says; None when it is not a pickle at all (another storage backend).
+    :raises DamagedMetadataError: for a pickle that is cut off or holds something else.
+    """
+    if not data.strip(b"\0"):
+        raise DamagedMetadataError("it holds nothing but zero bytes")
+    if data[:1] != pickle.PROTO:
+        return None
+    try:
+        root = _InertUnpickler(io.BytesIO(data)).load()
+    except Exception as error:  # whatever a damaged pickle leads to
+        raise DamagedMetadataError(f"it cannot be read: {error}") from None
+    state = getattr(root, "attributes", {})
+    keys, storage = state.get("state_dict_metadata"), state.get("storage_data")
+    if not isinstance(keys, dict) or not isinstance(storage, dict):
+        raise DamagedMetadataError("it does not say what is stored")
+    parts: dict[str, StoredPart] = {}
+    sizes: dict[str, int] = {}
+    for index, info in storage.items():
+        place = getattr(info, "attributes", {})
+        path, offset, length = place.get("relative_path"), place.get("offset"), place.get("length")
+        if not isinstance(path, str) or not isinstance(offset, int) or not isinstance(length, int):
+            continue
+        name = getattr(index, "attributes", {}).get("fqn", index)
+        parts[str(name)] = StoredPart(path, offset, length)
+        sizes[path] = max(sizes.get(path, 0), offset + length)
+    return DcpMetadata(frozenset(str(key) for key in keys), parts, sizes)
+
+
+class _Inert:
+    """Stands for an object of any class: keeps what the pickle says of it and does nothing."""
+
+    attributes: dict[str, Any]
+
+    def __new__(cls, *arguments: Any, **named: Any) -> _Inert:
+        # pickle may create an object without __init__
+        made = super().__new__(cls)
+        made.attributes = named
+        return made
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        for part in state if isinstance(state, tuple) else (state,):
+            if isinstance(part, dict):
+                self.attributes.update(part)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+    def append(self, value: Any) -> None:
+        pass
+
+
+class _InertUnpickler(pickle.Unpickler):
+    """Loads containers and numbers; imports nothing."""
+
+    _PLAIN: ClassVar[dict[tuple[str, str], type]] = {("collections", "OrderedDict"): dict}
+
+    def find_class(self, module: str, name: str) -> type:
+        return self._PLAIN.get((module, name), _Inert)
+
+    def persistent_load(self, pid: Any) -> _Inert:
+        return _Inert(pid)
+
+
+def read_inert(data: bytes) -> Any:
+    """Return what a pickle holds, its objects as inert containers with ``attributes``.
+
+    :raises DamagedMetadataError: if it cannot be read.
+    """
+    try:
+        return _InertUnpickler(io.BytesIO(data)).load()
+    except Exception as error:
+        raise DamagedMetadataError(f"it cannot be read: {error}") from None

@@ -1,0 +1,202 @@
+"""Checkpoints on a disk: what their content adds to names and sizes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_megatron.megatron.checkpoint_folder import list_files, read_checkpoints
+from airflow_megatron.megatron.dcp_metadata import DamagedMetadataError, read_dcp_metadata, read_inert
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "checkpoints"
+METADATA = {path.stem: path.read_bytes() for path in (RECORDED / "metadata").glob("*.pickle")}
+LEGACY = (RECORDED / "legacy_tp2_pp2_rank0.pt").read_bytes()
+RANKS = [f"mp_rank_{tensor:02d}_{pipeline:03d}" for tensor in range(2) for pipeline in range(2)]
+METADATA_JSON = json.dumps({"sharded_backend": "torch_dist", "sharded_backend_version": 1})
+
+
+def verdicts(folder: Path) -> list[tuple[int, str, str]]:
+    return [(one.iteration, one.verdict.format, one.verdict.verdict) for one in read_checkpoints(folder)]
+
+
+def write_distributed(directory: Path, name: str) -> Path:
+    directory.mkdir(parents=True)
+    (directory / ".metadata").write_bytes(METADATA[name])
+    described = read_dcp_metadata(METADATA[name])
+    assert described is not None
+    for path, size in described.sizes.items():
+        (directory / path).write_bytes(b"x" * size)
+    return directory
+
+
+def write_torch_dist(directory: Path) -> Path:
+    write_distributed(directory, "torch_dist")
+    (directory / "metadata.json").write_text(METADATA_JSON)
+    return directory
+
+
+def write_legacy(directory: Path) -> Path:
+    for rank in RANKS:
+        (directory / rank).mkdir(parents=True)
+        (directory / rank / "model_optim_rng.pt").write_bytes(LEGACY)
+    return directory
+
+
+def test_recorded_metadata_says_where_the_state_is() -> None:
+    torch_dist = read_dcp_metadata(METADATA["torch_dist"])
+    assert torch_dist is not None
+    assert torch_dist.sizes == {"__0_0.distcp": 1577, "__1_0.distcp": 1577}
+    torch_dcp = read_dcp_metadata(METADATA["torch_dcp"])
+    assert torch_dcp is not None
+    assert torch_dcp.keys == {"model.w", "model.b", "iteration"}
+    assert torch_dcp.sizes == {"__0_0.distcp": 4671}
+    fsdp_dtensor = read_dcp_metadata(METADATA["fsdp_dtensor"])
+    assert fsdp_dtensor is not None
+    assert fsdp_dtensor.format == "fsdp_dtensor"
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_metadata_cut_anywhere_is_damaged(name: str) -> None:
+    for end in range(1, len(METADATA[name])):
+        with pytest.raises(DamagedMetadataError):
+            read_dcp_metadata(METADATA[name][:end])
+
+
+@given(st.binary())
+def test_metadata_of_any_bytes(data: bytes) -> None:
+    try:
+        found = read_dcp_metadata(b"\x80" + data)
+    except DamagedMetadataError:
+        return
+    assert found is not None
+
+
+def test_nothing_of_a_pickle_is_run(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    state = read_inert(f"cposix\nsystem\n(S'touch {marker}'\ntR.".encode())
+    assert not marker.exists()
+    assert state.attributes == {}
+
+
+@pytest.mark.parametrize("name", ["torch_dcp", "fsdp_dtensor"])
+def test_formats_that_look_the_same_by_name(tmp_path: Path, name: str) -> None:
+    directory = write_distributed(tmp_path / "iter_0000007", name)
+    assert verdicts(tmp_path) == [(7, name, "complete")]
+    assert verdicts(directory) == [(7, name, "complete")]
+    (directory / ".metadata").rename(directory / ".metadata.tmp")
+    assert verdicts(tmp_path)[0][2] == "incomplete"
+
+
+def test_arguments_tell_the_format(tmp_path: Path) -> None:
+    directory = tmp_path / "iter_0000007"
+    directory.mkdir()
+    # the recorded fsdp_dtensor metadata, without the names of its random state
+    data = (
+        METADATA["fsdp_dtensor"]
+        .replace(b"rng_state.(0, 0)", b"rng_state_of_0_0")
+        .replace(b"args.ckpt_format", b"argsXckpt_format")
+    )
+    (directory / ".metadata").write_bytes(data)
+    (directory / "__0_0.distcp").write_bytes(b"x" * 5360)
+    assert verdicts(tmp_path) == [(7, "torch_dcp", "complete")]
+
+
+def test_torch_dist_without_metadata_json_is_cut_short_when_its_state_says_so(tmp_path: Path) -> None:
+    directory = write_distributed(tmp_path / "iter_0000007", "torch_dist")
+    assert verdicts(tmp_path) == [
+        (7, "torch_dcp", "complete")
+    ]  # nothing tells this tiny state from torch_dcp
+    named = METADATA["torch_dcp"].replace(b"\x07model.w", b"\x0ccommon_state")
+    (directory / ".metadata").write_bytes(named)
+    (directory / "__0_0.distcp").write_bytes(b"x" * 4671)
+    assert verdicts(tmp_path) == [(7, "torch_dist", "incomplete")]
+
+
+def test_async_save_in_flight(tmp_path: Path) -> None:
+    write_torch_dist(tmp_path / "iter_0000010")
+    directory = tmp_path / "iter_0000020"
+    directory.mkdir()
+    assert verdicts(tmp_path)[1] == (20, "unknown", "incomplete")
+    (directory / "common.pt").write_bytes(LEGACY)
+    (directory / "__0_0.distcp").write_bytes(b"x" * 100)
+    assert verdicts(tmp_path)[1] == (20, "torch_dist", "incomplete")
+    (directory / "common.pt").unlink()  # from 0.19 on
+    assert verdicts(tmp_path) == [(10, "torch_dist", "complete"), (20, "torch_dist", "incomplete")]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda d: (d / "__1_0.distcp").unlink(), "__1_0.distcp is missing"),
+        (lambda d: (d / "__1_0.distcp").write_bytes(b"x" * 1576), "has 1576 bytes"),
+        (lambda d: (d / ".metadata").write_bytes(METADATA["torch_dist"][:-9]), ".metadata is damaged"),
+        (lambda d: (d / ".metadata").write_bytes(bytes(1332)), "zero bytes"),
+        (lambda d: (d / "metadata.json").write_text('{"sharded_ba'), "not JSON"),
+        (lambda d: (d / "metadata.json").write_text(""), "metadata.json is empty"),
+        (lambda d: (d / "common.pt").write_bytes(LEGACY[:-30]), "cut off"),
+    ],
+)
+def test_damage_that_names_alone_do_not_show(tmp_path: Path, damage, said: str) -> None:
+    directory = write_torch_dist(tmp_path / "iter_0000007")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("7")
+    assert verdicts(tmp_path) == [(7, "torch_dist", "complete")]
+    damage(directory)
+    (found,) = read_checkpoints(tmp_path)
+    assert found.verdict.verdict == "incomplete"
+    assert said in found.verdict.reason
+
+
+def test_legacy_with_the_files_of_all_ranks(tmp_path: Path) -> None:
+    write_legacy(tmp_path / "iter_0000005")
+    assert verdicts(tmp_path) == [(5, "torch", "complete")]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_legacy_without_one_rank(tmp_path: Path, rank: str) -> None:
+    """The sizes stored with the arguments show even the last rank's absence."""
+    directory = write_legacy(tmp_path / "iter_0000005")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("5\n")
+    shutil.rmtree(directory / rank)
+    assert verdicts(tmp_path) == [(5, "torch", "incomplete")]
+
+
+def test_legacy_cut_off(tmp_path: Path) -> None:
+    directory = write_legacy(tmp_path / "iter_0000005")
+    (directory / RANKS[3] / "model_optim_rng.pt").write_bytes(LEGACY[:500])
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("5\n")
+    assert verdicts(tmp_path) == [(5, "torch", "incomplete")]
+
+
+def test_legacy_of_a_kind_without_an_end_needs_the_tracker(tmp_path: Path) -> None:
+    file = tmp_path / "iter_0000005" / "mp_rank_00" / "model_optim_rng.pt"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")  # torch.save before 1.6
+    assert verdicts(tmp_path) == [(5, "torch", "unverifiable")]
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("5\n")
+    assert verdicts(tmp_path) == [(5, "torch", "complete")]
+
+
+def test_links_and_other_names(tmp_path: Path) -> None:
+    write_torch_dist(tmp_path / "elsewhere" / "iter_0000007")
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / "iter_0000007").symlink_to(tmp_path / "elsewhere" / "iter_0000007")
+    (folder / "iter_0000008").symlink_to(tmp_path / "gone")
+    (folder / "iter_0000009").write_text("a file")
+    (folder / "failed_iter_0000010").mkdir()
+    assert verdicts(folder) == [(7, "torch_dist", "complete")]
+    assert read_checkpoints(tmp_path / "elsewhere" / "iter_0000007")
+    assert list_files(folder / "iter_0000007")["metadata.json"] == len(METADATA_JSON)
+
+
+def test_what_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="--save"):
+        read_checkpoints(tmp_path / "absent")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        read_checkpoints(tmp_path / "file")
