@@ -18,6 +18,8 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -217,6 +219,7 @@ _AUXILIARY_LOSSES: Final = frozenset(
 )
 
 _TIME = rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)"
+_ITERATION: Final = b"| consumed samples:"
 _ITERATION_HEAD = re.compile(rb"(?:\[" + _TIME + rb"\]\s*)?iteration\s+(\d+)/\s*(\d+) \|\Z")
 _FIELD = re.compile(rb" ([^:|]+): *([^ |:]+) ?\|")
 _VALIDATION_HEAD = re.compile(
@@ -288,6 +291,7 @@ class LogParser:
         """Start at the beginning of a log, or at any line of it."""
         self._pending = b""
         self._open_tracebacks: set[bytes] = set()
+        self._layout: _IterationLayout | None = None
 
     def feed(self, chunk: bytes) -> list[Record]:
         """Take the next bytes of the log.
@@ -311,7 +315,7 @@ class LogParser:
 
     def _scan(self, block: bytes) -> list[Record]:
         # bytes.find runs at memory speed; a regular expression over every line does not.
-        found: list[tuple[int, Record]] = []
+        found: list[tuple[int, Record]] = self._scan_iterations(block)
         for needle, read in _READERS:
             at = block.find(needle)
             while at >= 0:
@@ -323,6 +327,24 @@ class LogParser:
         found.extend(self._scan_errors(block))
         found.sort(key=_position)
         return [record for _, record in found]
+
+    def _scan_iterations(self, block: bytes) -> list[tuple[int, Record]]:
+        found: list[tuple[int, Record]] = []
+        layout = self._layout
+        at = block.find(_ITERATION)
+        while at >= 0:
+            record = layout.read(block, at) if layout is not None else None
+            if record is None:
+                end = block.find(b"\n", at)
+                read = _read_iteration(block, at, end if end >= 0 else len(block))
+                if read is not None:
+                    record, line_layout = read
+                    layout = layout if record.torn else line_layout
+            if record is not None:
+                found.append((at, record))
+            at = block.find(_ITERATION, at + len(_ITERATION))
+        self._layout = layout
+        return found
 
     def _scan_errors(self, block: bytes) -> list[tuple[int, Record]]:
         lines: dict[int, int] = {}
@@ -424,43 +446,100 @@ def merge_iterations(records: Iterable[Record]) -> list[IterationRecord]:
     return kept
 
 
-def _read_iteration(block: bytes, at: int, end: int) -> IterationRecord | None:
+def _read_iteration(block: bytes, at: int, end: int) -> tuple[IterationRecord, _IterationLayout] | None:
     head = _ITERATION_HEAD.search(block, max(block.rfind(b"iteration", 0, at) - 32, 0), at + 1)
     if head is None:
         return None
-    known: dict[str, float] = {}
-    losses: dict[str, float] = {}
-    extra: dict[str, float] = {}
-    for name, value in _fields(block, at + 1, end):
-        field = _ITERATION_FIELDS.get(name)
-        if field is not None:
-            known[field] = value
-        elif name.endswith(b"loss"):
-            losses[_text(name)] = value
-        else:
-            extra[_text(name)] = value
-    get = known.get
-    consumed = get("consumed_samples")
-    if consumed is None:
+    fields = _fields(block, at + 1, end)
+    layout = _iteration_layout(tuple(name for name, _ in fields))
+    values = [value for _, value in fields]
+    if layout.places["consumed_samples"] == len(values):
         return None
     time, iteration, train_iters = head.groups()
-    return IterationRecord(
-        int(iteration),
-        int(train_iters),
-        int(consumed),
-        _datetime(time),
-        get("elapsed_ms"),
-        get("throughput"),
-        get("learning_rate"),
-        _integer(get("global_batch_size")),
-        losses,
-        get("loss_scale"),
-        get("grad_norm"),
-        _integer(get("skipped_iterations")),
-        _integer(get("nan_iterations")),
-        extra,
-        "nan_iterations" not in known,
-    )
+    return layout.record(_datetime(time), int(iteration), int(train_iters), values), layout
+
+
+class _IterationLayout:
+    """The fields of an iteration line, in order.
+
+    All lines of an attempt have the same ones, so the line that follows is matched as a whole: one regular
+    expression of mostly fixed text instead of one match per field.
+    """
+
+    def __init__(self, names: tuple[bytes, ...]) -> None:
+        self.places = dict.fromkeys(_ITERATION_FIELDS.values(), len(names))  # one past the end: None
+        losses, extra = {}, {}
+        for place, name in enumerate(names):
+            if name in _ITERATION_FIELDS:
+                self.places[_ITERATION_FIELDS[name]] = place
+            elif name.endswith(b"loss"):
+                losses[_text(name)] = place
+            else:
+                extra[_text(name)] = place
+        self._losses, self._extra = tuple(losses.items()), tuple(extra.items())
+        places = self.places
+        self._pick = itemgetter(
+            places["consumed_samples"],
+            places["elapsed_ms"],
+            places["throughput"],
+            places["learning_rate"],
+            places["global_batch_size"],
+            places["loss_scale"],
+            places["grad_norm"],
+            places["skipped_iterations"],
+            places["nan_iterations"],
+        )
+        self.torn = places["nan_iterations"] == len(names)
+        fields = b"".join(rb" %s: *([^ |:]+) ?\|" % re.escape(name) for name in names)
+        self._rest = re.compile(rb"iteration\s+(\d+)/\s*(\d+) \|" + fields + rb"(?! [^:|\n]+: *[^ |:]+ ?\|)")
+
+    def read(self, block: bytes, at: int) -> IterationRecord | None:
+        """Read the line with the fields' begin at *at* if it has this layout."""
+        start = block.rfind(b"iteration", max(0, at - 40), at)
+        found = self._rest.match(block, start) if start >= 0 else None
+        if found is None or found.end(2) + 1 != at:
+            return None
+        iteration, train_iters, *texts = found.groups()
+        try:
+            values = list(map(float, texts))
+        except ValueError:
+            return None
+        time = None
+        if block[start - 2 : start] == b"] ":
+            opening = block.rfind(b"[", max(0, start - 32), start)
+            time = _datetime(block[opening + 1 : start - 2])
+        return self.record(time, int(iteration), int(train_iters), values)
+
+    def record(
+        self, time: datetime | None, iteration: int, train_iters: int, values: list[float]
+    ) -> IterationRecord:
+        """Make the record of a line with these values, one per field."""
+        row: list[float | None] = [*values, None]
+        consumed, elapsed, throughput, rate, batch, scale, norm, skipped, nan = self._pick(row)
+        return IterationRecord._make(
+            (
+                iteration,
+                train_iters,
+                int(consumed),
+                time,
+                elapsed,
+                throughput,
+                rate,
+                None if batch is None else int(batch),
+                {name: values[place] for name, place in self._losses},
+                scale,
+                norm,
+                None if skipped is None else int(skipped),
+                None if nan is None else int(nan),
+                {name: values[place] for name, place in self._extra} if self._extra else {},
+                self.torn,
+            )
+        )
+
+
+@lru_cache(maxsize=256)
+def _iteration_layout(names: tuple[bytes, ...]) -> _IterationLayout:
+    return _IterationLayout(names)
 
 
 def _fields(block: bytes, start: int, end: int) -> list[tuple[bytes, float]]:
@@ -611,7 +690,6 @@ def _read_parameters(block: bytes, at: int, end: int) -> ParameterCount | None:
 
 
 _READERS: Final[tuple[tuple[bytes, Callable[[bytes, int, int], Record | None]], ...]] = (
-    (b"| consumed samples:", _read_iteration),
     (b" loss at ", _read_validation),
     (b"] datetime: ", _read_marker),
     (b" checkpoint ", _read_checkpoint),

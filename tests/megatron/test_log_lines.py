@@ -453,3 +453,17 @@ def test_merge_is_ascending_and_keeps_the_last(numbers: list[int]) -> None:
         assert not math.isnan(record.loss)
     if numbers:
         assert kept[-1] == numbers[-1]
+
+
+@given(st.lists(st.sampled_from(sorted(ITERATION_LINES)), min_size=2, max_size=12))
+def test_lines_of_several_layouts_read_as_alone(releases: list[str]) -> None:
+    """The line before decides how a line is matched, and nothing else."""
+    records = parse_log(b"".join(ITERATION_LINES[release] for release in releases))
+    assert records == [parse_log(ITERATION_LINES[release])[0] for release in releases]
+
+
+def test_fields_appended_to_the_layout_before() -> None:
+    line = ITERATION_LINES["0.16"]
+    longer = line.replace(b"nan iterations:   0 |", b"nan iterations:   0 | samples per second: 43.2 |")
+    records = parse_log(line + longer + line)
+    assert [record.extra for record in records] == [{}, {"samples per second": 43.2}, {}]

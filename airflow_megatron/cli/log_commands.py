@@ -1,0 +1,202 @@
+"""``airflow-megatron log``: what a training log says, as records."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import deque
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from airflow_megatron.megatron.log_lines import (
+    CheckpointEvent,
+    CheckpointRecord,
+    ErrorRecord,
+    IterationRecord,
+    LogParser,
+    MarkerKind,
+    MarkerRecord,
+    MemoryRecord,
+    ParameterCount,
+    Record,
+    ValidationRecord,
+    merge_iterations,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from io import BufferedReader
+
+CHUNK_BYTES = 1 << 20
+
+_EXITS = frozenset(
+    {
+        MarkerKind.TRAINING_DONE,
+        MarkerKind.EXITING_SIGNAL,
+        MarkerKind.EXITING_DURATION,
+        MarkerKind.EXITING_INTERVAL,
+        MarkerKind.EXITING_MISSING_CHECKPOINT,
+    }
+)
+_TYPES: dict[type[Any], str] = {
+    IterationRecord: "iteration",
+    ValidationRecord: "validation",
+    MarkerRecord: "marker",
+    CheckpointRecord: "checkpoint",
+    MemoryRecord: "memory",
+    ParameterCount: "parameters",
+    ErrorRecord: "error",
+}
+
+
+class LogFormat(StrEnum):
+    """How a log is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+def log(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE…", help="Logs of one run, oldest first; - for standard input")
+    ],
+    output: Annotated[
+        LogFormat,
+        typer.Option("--format", help="json: one object; jsonl: one line per record, in the log's order"),
+    ] = LogFormat.TABLE,
+    merged: Annotated[
+        bool,
+        typer.Option("--merged", help="Only the iterations that belong to the run, each once"),
+    ] = False,
+) -> None:
+    """Print what training logs say: iterations, validation, memory, throughput, markers, checkpoints, exits."""
+    try:
+        records = _read(files)
+        if output is LogFormat.JSONL:
+            for record in _merged(records) if merged else records:
+                print(_dump(record_object(record)))
+            return
+        content = log_object(list(records), merged=merged)
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if output is LogFormat.JSON:
+        print(_dump(content, indent=1))
+    else:
+        _print_table(content)
+
+
+def record_object(record: Record) -> dict[str, Any]:
+    """Return the JSON object of a record: its ``type`` and its fields.
+
+    An iteration also has ``loss`` and ``is_nan``. Numbers that JSON cannot hold are null.
+    """
+    fields = {name: _plain(value) for name, value in zip(record._fields, record, strict=True)}
+    if isinstance(record, IterationRecord | ValidationRecord):
+        fields["loss"] = _plain(record.loss)
+    if isinstance(record, IterationRecord):
+        fields["is_nan"] = record.is_nan
+    return {"type": _TYPES[type(record)], **fields}
+
+
+def log_object(records: Sequence[Record], *, merged: bool = False) -> dict[str, Any]:
+    """Return what the logs of one run say, by kind of record, each in the log's order.
+
+    :param records: of all attempts, oldest first.
+    :param merged: of the iterations repeated after a resume, keep what belongs to the run.
+    :returns: ``iterations``, ``validation``, ``memory``, ``parameters``, ``markers``, ``checkpoints``, ``exits``,
+        ``errors``, ``resumes`` (the iterations at which an attempt went on), ``throughput`` (median TFLOP/s per GPU)
+    """
+    kinds: dict[str, list[dict[str, Any]]] = {name: [] for name in _TYPES.values()}
+    exits, resumes, speeds = [], [], []
+    chosen: list[Record] = [record for record in records if not isinstance(record, IterationRecord)]
+    chosen += merge_iterations(records) if merged else [r for r in records if isinstance(r, IterationRecord)]
+    for record in chosen:
+        made = record_object(record)
+        kinds[made.pop("type")].append(made)
+        if isinstance(record, MarkerRecord) and record.kind in _EXITS:
+            exits.append(made)
+        elif isinstance(record, CheckpointRecord) and record.event in _STARTS:
+            resumes.append(
+                {"iteration": record.iteration or 0, "event": str(record.event), "path": record.path}
+            )
+        elif isinstance(record, IterationRecord) and record.throughput:
+            speeds.append(record.throughput)
+    speeds.sort()
+    return {
+        "iterations": kinds["iteration"],
+        "validation": kinds["validation"],
+        "memory": kinds["memory"],
+        "parameters": kinds["parameters"],
+        "markers": kinds["marker"],
+        "checkpoints": kinds["checkpoint"],
+        "exits": exits,
+        "errors": kinds["error"],
+        "resumes": resumes,
+        "throughput": speeds[len(speeds) // 2] if speeds else None,
+    }
+
+
+_STARTS = frozenset({CheckpointEvent.LOADED, CheckpointEvent.RANDOM_START})
+
+
+def _read(files: Sequence[str]) -> Iterator[Record]:
+    for name in files:
+        # an attempt's log begins at a line of its own
+        parser = LogParser()
+        if name == "-":
+            # what a pipe holds now, without waiting for a whole chunk
+            pipe = cast("BufferedReader", sys.stdin.buffer)
+            while chunk := pipe.read1(CHUNK_BYTES):
+                yield from parser.feed(chunk)
+        else:
+            with Path(name).open("rb") as stream:
+                while chunk := stream.read(CHUNK_BYTES):
+                    yield from parser.feed(chunk)
+        yield from parser.finish()
+
+
+def _merged(records: Iterator[Record]) -> Iterator[Record]:
+    kept = list(records)
+    belonging = deque(merge_iterations(kept))
+    for record in kept:
+        if not isinstance(record, IterationRecord):
+            yield record
+        elif belonging and belonging[0] is record:
+            yield belonging.popleft()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    return value
+
+
+def _dump(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _print_table(content: dict[str, Any]) -> None:
+    iterations = content["iterations"]
+    for row in iterations[-20:]:
+        loss = "NaN" if row["is_nan"] else "" if row["loss"] is None else f"{row['loss']:.4f}"
+        speed = "" if row["elapsed_ms"] is None else f"{row['elapsed_ms']:.1f} ms"
+        print(f"iteration {row['iteration']:>8}/{row['train_iters']}  loss {loss:>8}  {speed}")
+    if len(iterations) > 20:
+        print(f"(the last 20 of {len(iterations)} iteration lines)")
+    for row in content["validation"]:
+        print(f"{row['split']} loss at iteration {row['iteration']}: {row['loss']}")
+    for row in content["exits"]:
+        print(f"exit: {row['text']}")
+    for row in content["errors"]:
+        print(f"error: {row['exception'] or row['kind']}: {row['message']}")
