@@ -109,6 +109,8 @@ def next_step(history: Sequence[Verdict], verdict: Verdict, policy: RestartPolic
         if verdict.job_id is None:
             return GiveUp(f"another job owns the attempt, but not which one is known: {verdict.reason}")
         return Follow(verdict.job_id)
+    if verdict.permanent:
+        return GiveUp(f"it would fail again: {verdict.reason}")
     attempts = [past for past in (*history, verdict) if past.outcome is not Outcome.DUPLICATE]
     budget = policy.budget(verdict.outcome)
     used = sum(past.outcome is verdict.outcome for past in attempts)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE
+from airflow_megatron.slurm.outcomes import Outcome as Outcome
 from airflow_megatron.slurm.records import ExitRecord
+from airflow_megatron.slurm.signatures import Finding, find_signature, shipped_signatures
 from airflow_megatron.slurm.states import JobState, cancelled_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_megatron.slurm.observation import Observation
+    from airflow_megatron.slurm.signatures import Signature
 
 SETTLE_S = 10.0
 """Time that files written by a job may take to show on the login node of a network file system."""
@@ -26,39 +28,8 @@ RERUN_EXIT_CODE = 16
 """Megatron-LM ends with it to be resumed on other nodes (``megatron/core/rerun_state_machine.py``)."""
 
 _SIGTERM = 15
-_OUT_OF_MEMORY_LINE = re.compile(
-    rb"torch(?:\.cuda)?\.OutOfMemoryError|CUDA out of memory\. Tried to allocate"
-    rb"|oom[-_]kill event|\boom_kill\b|Out Of Memory"
-)
 _NODE_FAILURE_LINE = re.compile(rb"[Nn]ode failure on ([A-Za-z0-9._-]+)")
 _SINGLE_NODE = re.compile(r"[A-Za-z0-9._-]+")
-
-
-class Outcome(StrEnum):
-    """What an attempt came to."""
-
-    FINISHED = "finished"
-    """The stage has achieved what it was to achieve."""
-    ROLLED_OVER = "rolled_over"
-    """Stopped in good order before the end (walltime, SIGTERM, ``--exit-duration-in-mins``): goes on in a new
-    attempt."""
-    RETRYABLE = "retryable"
-    """Lost through no fault of its own (node failure, preemption, boot failure)."""
-    OUT_OF_MEMORY = "out_of_memory"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    """By a person."""
-    DUPLICATE = "duplicate"
-    """Did not run: another job owns the attempt."""
-    ACTIVE = "active"
-    """Not a verdict: queued or running."""
-    UNKNOWN = "unknown"
-    """Not a verdict: nothing certain is known; wait."""
-
-    @property
-    def is_verdict(self) -> bool:
-        """Whether the attempt is over."""
-        return self not in {Outcome.ACTIVE, Outcome.UNKNOWN}
 
 
 @dataclass(frozen=True)
@@ -98,6 +69,9 @@ class Verdict:
     :param failed_nodes: nodes known to have failed.
     :param line: the log line that decided, None when none did.
     :param elapsed: seconds the job ran, None when unknown.
+    :param signature: name of the catalogue entry that *line* fits (:mod:`airflow_megatron.slurm.signatures`).
+    :param permanent: the next attempt would end the same way.
+    :param damaged_iteration: of the checkpoint that the log calls damaged.
     """
 
     outcome: Outcome
@@ -110,6 +84,9 @@ class Verdict:
     failed_nodes: tuple[str, ...] = ()
     line: str | None = None
     elapsed: float | None = None
+    signature: str | None = None
+    permanent: bool = False
+    damaged_iteration: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for ``verdict.json``."""
@@ -132,6 +109,9 @@ class Verdict:
             failed_nodes=tuple(value.get("failed_nodes") or ()),
             line=value.get("line"),
             elapsed=value.get("elapsed"),
+            signature=value.get("signature"),
+            permanent=bool(value.get("permanent", False)),
+            damaged_iteration=value.get("damaged_iteration"),
         )
 
 
@@ -149,7 +129,13 @@ class _Ending:
     node_list: str
 
 
-def judge(observation: Observation, expectation: Expectation, *, log_tail: bytes = b"") -> Verdict:
+def judge(
+    observation: Observation,
+    expectation: Expectation,
+    *,
+    log_tail: bytes = b"",
+    signatures: Sequence[Signature] | None = None,
+) -> Verdict:
     """Return what *observation* tells about an attempt.
 
     Final accounting beats the queue's row, which beats ``exit.json``, which beats accounting that still says
@@ -158,6 +144,7 @@ def judge(observation: Observation, expectation: Expectation, *, log_tail: bytes
     :param observation: the newest one.
     :param expectation: what the stage is to achieve.
     :param log_tail: the last part of the job's log (some 64 KiB), searched for what the states do not tell.
+    :param signatures: what its lines mean, in order of precedence; the shipped catalogue when None.
     """
     iteration = _iteration(observation.tracker) if expectation.kind == "train" else None
     queue, accounting = observation.queue, observation.accounting
@@ -183,7 +170,8 @@ def judge(observation: Observation, expectation: Expectation, *, log_tail: bytes
     if isinstance(ending, str):
         return waiting(Outcome.UNKNOWN, ending, accounting.state if accounting else None)
     achieved, shortfall = _achievement(observation, expectation, iteration)
-    outcome, reason, line = _weigh(ending, expectation, achieved, log_tail)
+    catalogue = shipped_signatures() if signatures is None else signatures
+    outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue)
     if outcome in {Outcome.ROLLED_OVER, Outcome.FAILED} and not achieved and _clean(ending):
         age = observation.time - ending.ended if ending.ended else None
         if age is not None and age < SETTLE_S:
@@ -203,9 +191,12 @@ def judge(observation: Observation, expectation: Expectation, *, log_tail: bytes
         iteration=iteration,
         job_id=job_id or (exit_record.job_id if exit_record else None),
         node_list=ending.node_list,
-        failed_nodes=_failed_nodes(ending, log_tail),
-        line=line,
+        failed_nodes=_failed_nodes(ending, log_tail, finding),
+        line=finding.line if finding else None,
         elapsed=ending.elapsed,
+        signature=finding.signature.name if finding else None,
+        permanent=finding is not None and finding.signature.permanent and outcome is Outcome.FAILED,
+        damaged_iteration=finding.iteration if finding else None,
     )
 
 
@@ -277,8 +268,12 @@ def _ending_by(record: ExitRecord) -> _Ending:
 
 
 def _weigh(
-    ending: _Ending, expectation: Expectation, achieved: bool, log_tail: bytes
-) -> tuple[Outcome, str, str | None]:
+    ending: _Ending,
+    expectation: Expectation,
+    achieved: bool,
+    log_tail: bytes,
+    signatures: Sequence[Signature],
+) -> tuple[Outcome, str, Finding | None]:
     """Return outcome, reason and the deciding log line of a job that has ended."""
     what = _described(ending)
     train = expectation.kind == "train"
@@ -292,37 +287,51 @@ def _weigh(
                 None,
             )
         return Outcome.FINISHED, what, None
-    match ending.state:
-        case JobState.OUT_OF_MEMORY:
-            return Outcome.OUT_OF_MEMORY, f"{what}: the memory limit of a node was reached", None
-        case JobState.NODE_FAIL | JobState.PREEMPTED | JobState.BOOT_FAIL | JobState.REVOKED:
-            return Outcome.RETRYABLE, what, None
-        case JobState.CANCELLED:
-            by = cancelled_by(ending.state_text)
-            return Outcome.CANCELLED, f"{what}" + (f" (user id {by})" if by else ""), None
-        case JobState.DEADLINE:
-            return Outcome.FAILED, f"{what}: its --deadline passed", None
-        case JobState.TIMEOUT:
-            return (
-                (Outcome.ROLLED_OVER if train else Outcome.FAILED),
-                f"{what}: the time limit was reached",
-                None,
-            )
-        case _:
-            pass
-    if line := _last_line(_OUT_OF_MEMORY_LINE, log_tail):
-        return Outcome.OUT_OF_MEMORY, f"{what}: {line}", line
-    if train and _clean(ending):
-        return Outcome.ROLLED_OVER, f"{what} before the end of training", None
-    if train and (ending.exit_signal == _SIGTERM or ending.exit_code == 128 + _SIGTERM):
-        return Outcome.ROLLED_OVER, f"{what}: stopped by SIGTERM", None
+    by_state = _weigh_state(ending, what, train)
+    if by_state is not None:
+        return *by_state, find_signature(signatures, log_tail, ending.state)
     if ending.exit_code == RERUN_EXIT_CODE and train:
         return (
             Outcome.RETRYABLE,
             f"{what}: Megatron asks to be resumed to tell a transient fault from a lasting one",
-            None,
+            find_signature(signatures, log_tail, ending.state, generic=False),
         )
+    finding = find_signature(signatures, log_tail, ending.state, generic=False)
+    if finding is not None:
+        if finding.signature.outcome is not Outcome.ROLLED_OVER:
+            return finding.signature.outcome, _told(what, finding), finding
+        if train:
+            return Outcome.ROLLED_OVER, _told(what, finding), finding
+    if train and _clean(ending):
+        return Outcome.ROLLED_OVER, f"{what} before the end of training", None
+    if train and (ending.exit_signal == _SIGTERM or ending.exit_code == 128 + _SIGTERM):
+        return Outcome.ROLLED_OVER, f"{what}: stopped by SIGTERM", None
+    finding = find_signature(signatures, log_tail, ending.state, generic=True)
+    if finding is not None:
+        return finding.signature.outcome, _told(what, finding), finding
     return Outcome.FAILED, what, None
+
+
+def _weigh_state(ending: _Ending, what: str, train: bool) -> tuple[Outcome, str] | None:
+    """Return outcome and reason where Slurm's state alone decides."""
+    match ending.state:
+        case JobState.OUT_OF_MEMORY:
+            return Outcome.OUT_OF_MEMORY, f"{what}: the memory limit of a node was reached"
+        case JobState.NODE_FAIL | JobState.PREEMPTED | JobState.BOOT_FAIL | JobState.REVOKED:
+            return Outcome.RETRYABLE, what
+        case JobState.CANCELLED:
+            by = cancelled_by(ending.state_text)
+            return Outcome.CANCELLED, f"{what}" + (f" (user id {by})" if by else "")
+        case JobState.DEADLINE:
+            return Outcome.FAILED, f"{what}: its --deadline passed"
+        case JobState.TIMEOUT:
+            return (Outcome.ROLLED_OVER if train else Outcome.FAILED), f"{what}: the time limit was reached"
+        case _:
+            return None
+
+
+def _told(what: str, finding: Finding) -> str:
+    return f"{what}: {finding.signature.reason}: {finding.line}"
 
 
 def _described(ending: _Ending) -> str:
@@ -369,14 +378,7 @@ def _complaint(observation: Observation, command: str) -> str:
     return f": {said.removeprefix(f'{command}: ')}" if said else ""
 
 
-def _last_line(pattern: re.Pattern[bytes], log_tail: bytes) -> str | None:
-    for line in reversed(log_tail.splitlines()):
-        if pattern.search(line):
-            return line.decode(errors="replace").strip()
-    return None
-
-
-def _failed_nodes(ending: _Ending, log_tail: bytes) -> tuple[str, ...]:
+def _failed_nodes(ending: _Ending, log_tail: bytes, finding: Finding | None) -> tuple[str, ...]:
     """Return the nodes that failed: the one named in the log, or the only one the job had.
 
     ``CANCELLED … DUE TO NODE FAILURE`` names the batch node, which is not the failed one.
@@ -384,6 +386,8 @@ def _failed_nodes(ending: _Ending, log_tail: bytes) -> tuple[str, ...]:
     named = tuple(dict.fromkeys(name.decode() for name in _NODE_FAILURE_LINE.findall(log_tail)))
     if named:
         return named
+    if finding is not None and finding.node is not None:
+        return (finding.node,)
     if ending.state in {JobState.NODE_FAIL, JobState.BOOT_FAIL} and _SINGLE_NODE.fullmatch(ending.node_list):
         return (ending.node_list,)
     return ()

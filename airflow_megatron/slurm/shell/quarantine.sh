@@ -1,0 +1,83 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# The functions of quarantine.py's script; one call of am_quarantine follows.
+
+am_tracker_write() { # DIRECTORY ITERATION; atomic: a reader sees the old number or the new one
+  printf '%s' "$2" >"$1/latest_checkpointed_iteration.txt.$$" &&
+    mv -f "$1/latest_checkpointed_iteration.txt.$$" "$1/latest_checkpointed_iteration.txt" && return
+  rm -f "$1/latest_checkpointed_iteration.txt.$$"
+  return 1
+}
+
+# am_quarantine DIRECTORY BAD PREFIX MAX GOOD EXPECTED; BAD and GOOD are names (iter_%07d), GOOD empty for none;
+# EXPECTED is the tracker's number when this was decided. Prints one line: what was done, or why not.
+am_quarantine() {
+  am_dir=$1 am_bad=$2 am_prefix=$3 am_max=$4 am_good=$5 am_expected=$6
+  if [ -d "$am_dir/latest_checkpointed_iteration.txt" ]; then
+    printf 'failed the tracker is a directory\n'
+    return
+  fi
+  am_tracker=
+  [ -f "$am_dir/latest_checkpointed_iteration.txt" ] && read -r am_tracker <"$am_dir/latest_checkpointed_iteration.txt"
+  am_target=
+  if [ -n "$am_good" ]; then
+    am_target=${am_good#iter_}
+    while [ "${am_target#0}" != "$am_target" ] && [ "$am_target" != 0 ]; do am_target=${am_target#0}; done
+    if [ ! -d "$am_dir/$am_good" ]; then
+      printf 'refused the checkpoint to go back to, %s, is gone\n' "$am_good"
+      return
+    fi
+  fi
+  if [ ! -d "$am_dir/$am_bad" ] && [ -e "$am_dir/$am_prefix$am_bad" ] && [ "$am_tracker" = "$am_target" ]; then
+    printf 'already\n'
+    return
+  fi
+  if [ "$am_tracker" != "$am_expected" ] && [ "$am_tracker" != "$am_target" ]; then
+    printf 'refused the tracker holds %s, not %s any more: another job saves here\n' \
+      "${am_tracker:-nothing}" "${am_expected:-nothing}"
+    return
+  fi
+  am_count=0
+  set +f
+  for am_kept in "$am_dir/$am_prefix"iter_*; do
+    { [ -d "$am_kept" ] || [ -L "$am_kept" ]; } && am_count=$((am_count + 1))
+  done
+  if [ -d "$am_dir/$am_bad" ]; then
+    if [ "$am_count" -ge "$am_max" ]; then
+      printf 'exhausted %s\n' "$am_count"
+      return
+    fi
+    # The tracker first: killed between the two steps, the next start loads the good checkpoint.
+    if [ -n "$am_target" ]; then
+      am_said=$(am_tracker_write "$am_dir" "$am_target" 2>&1) || {
+        printf 'failed %s\n' "$am_said"
+        return
+      }
+    else
+      am_said=$(rm -f "$am_dir/latest_checkpointed_iteration.txt" 2>&1) || {
+        printf 'failed %s\n' "$am_said"
+        return
+      }
+    fi
+    am_to=$am_dir/$am_prefix$am_bad
+    am_number=1
+    while [ -e "$am_to" ] || [ -L "$am_to" ]; do
+      am_number=$((am_number + 1))
+      am_to=$am_dir/$am_prefix$am_bad.$am_number
+    done
+    am_said=$(mv "$am_dir/$am_bad" "$am_to" 2>&1) || {
+      printf 'failed %s\n' "$am_said"
+      return
+    }
+    printf 'quarantined %s\n' "${am_to##*/}"
+    return
+  fi
+  if [ -n "$am_target" ]; then
+    am_said=$(am_tracker_write "$am_dir" "$am_target" 2>&1) || {
+      printf 'failed %s\n' "$am_said"
+      return
+    }
+  else
+    rm -f "$am_dir/latest_checkpointed_iteration.txt"
+  fi
+  printf 'moved\n'
+}

@@ -1,0 +1,200 @@
+"""The catalogue of log lines that tell why a job ended: data, which a site can extend.
+
+The shipped catalogue is ``signatures.yaml`` beside this module; its comments say what an entry holds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.slurm.outcomes import Outcome
+from airflow_megatron.slurm.states import JobState
+from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.yaml_document import load_yaml_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from airflow_megatron.spec.yaml_document import YamlDocument
+
+SHIPPED_FILE: Final = Path(__file__).with_name("signatures.yaml")
+
+_OUTCOMES: Final = (Outcome.ROLLED_OVER, Outcome.RETRYABLE, Outcome.OUT_OF_MEMORY, Outcome.FAILED)
+_DEFAULT_STATES: Final = frozenset({JobState.FAILED, JobState.COMPLETED})
+_KEYS: Final = ("name", "pattern", "outcome", "reason", "states", "permanent", "generic", "blames_node")
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+_LAUNCHER_PREFIX: Final = re.compile(rb"\s*\[([A-Za-z][A-Za-z0-9._-]*):\d+\]:")
+_LONGEST_LINE: Final = 4096
+"""Bytes of a line that are looked at: progress bars write very long ones."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a log line means; the fields are those of ``signatures.yaml``."""
+
+    name: str
+    pattern: re.Pattern[bytes]
+    outcome: Outcome
+    reason: str
+    states: frozenset[JobState] = _DEFAULT_STATES
+    permanent: bool = False
+    generic: bool = False
+    blames_node: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A signature found in a log.
+
+    :param line: the last line that it fits, as text.
+    :param node: the node that the line blames, None when it names none.
+    :param iteration: of the checkpoint that the line calls damaged.
+    """
+
+    signature: Signature
+    line: str
+    node: str | None = None
+    iteration: int | None = None
+
+
+def find_signature(
+    signatures: Iterable[Signature], log_tail: bytes, state: JobState, *, generic: bool | None = None
+) -> Finding | None:
+    """Return the first signature that fits a line of *log_tail*.
+
+    :param signatures: in the order of their precedence.
+    :param log_tail: the last part of a log.
+    :param state: Slurm's state of the job; signatures for other states are passed over.
+    :param generic: look only for generic ones, only for the others, or (None) for all.
+    """
+    lines: list[bytes] | None = None
+    for signature in signatures:
+        if state not in signature.states or (generic is not None and signature.generic is not generic):
+            continue
+        if lines is None:
+            lines = [line[:_LONGEST_LINE].rstrip() for line in reversed(log_tail.splitlines())]
+        for line in lines:
+            match = signature.pattern.search(line)
+            if match is not None:
+                return _finding(signature, line, match)
+    return None
+
+
+def _finding(signature: Signature, line: bytes, match: re.Match[bytes]) -> Finding:
+    groups = match.groupdict()
+    node = groups.get("node")
+    if node is None and signature.blames_node and (prefix := _LAUNCHER_PREFIX.match(line)):
+        node = prefix.group(1)
+    iteration = groups.get("iteration") or groups.get("iteration2")
+    return Finding(
+        signature,
+        line.decode(errors="replace").strip(),
+        node.decode(errors="replace") if node else None,
+        int(iteration) if iteration else None,
+    )
+
+
+@cache
+def shipped_signatures() -> tuple[Signature, ...]:
+    """Return the catalogue of this package."""
+    return tuple(read_signatures(SHIPPED_FILE))
+
+
+def catalogue(site_files: Sequence[Path] = ()) -> tuple[Signature, ...]:
+    """Return the catalogue of a site: its own signatures before the shipped ones.
+
+    :param site_files: files of the shipped file's form; earlier ones come first, and a name in them replaces
+        that name in later ones and in the shipped catalogue.
+    :raises SpecError: naming file and line of what is wrong.
+    """
+    found: dict[str, Signature] = {}
+    for path in site_files:
+        for signature in read_signatures(path):
+            found.setdefault(signature.name, signature)
+    for signature in shipped_signatures():
+        found.setdefault(signature.name, signature)
+    return tuple(found.values())
+
+
+def read_signatures(path: Path) -> list[Signature]:
+    """Read a file of signatures.
+
+    :raises SpecError: naming file, line and mend of everything that is wrong.
+    """
+    document = load_yaml_file(path)
+    data = document.data
+    if not isinstance(data, dict) or list(data) != ["signatures"] or not isinstance(data["signatures"], list):
+        raise SpecError(
+            document.problem((), "a file of signatures has one key, a list", "write signatures: […]")
+        )
+    problems: list[Problem] = []
+    found: list[Signature] = []
+    names: set[str] = set()
+    for index, entry in enumerate(data["signatures"]):
+        try:
+            signature = _signature(entry, ("signatures", index), document)
+        except SpecError as error:
+            problems += error.problems
+            continue
+        if signature.name in names:
+            problems.append(
+                document.problem(("signatures", index), f"{signature.name!r} is there twice", "rename one")
+            )
+        names.add(signature.name)
+        found.append(signature)
+    if problems:
+        raise SpecError(problems)
+    return found
+
+
+def _signature(entry: Any, at: tuple[str | int, ...], document: YamlDocument) -> Signature:
+    def wrong(key: str, message: str, mend: str) -> SpecError:
+        place = (*at, key) if isinstance(entry, dict) and key in entry else at
+        return SpecError(document.problem(place, message, mend))
+
+    if not isinstance(entry, dict):
+        raise wrong("", "a signature is a mapping", "write name, pattern, outcome and reason")
+    for key in entry:
+        if key not in _KEYS:
+            mend = did_you_mean(str(key), _KEYS) or f"known here: {', '.join(_KEYS)}"
+            raise wrong(str(key), f"unknown key {key!r}", mend)
+    for key in ("name", "pattern", "outcome", "reason"):
+        if not isinstance(entry.get(key), str) or not entry[key].strip():
+            raise wrong(key, f"{key!r} has to be text", f"write {key}: '…'")
+    for key in ("permanent", "generic", "blames_node"):
+        if not isinstance(entry.get(key, False), bool):
+            raise wrong(key, f"{key!r} is {entry[key]!r}", "write true or false")
+    if not _NAME.fullmatch(entry["name"]):
+        raise wrong("name", f"name is {entry['name']!r}", "use lower-case letters, digits and '_'")
+    try:
+        outcome = Outcome(entry["outcome"])
+    except ValueError:
+        outcome = Outcome.UNKNOWN
+    if outcome not in _OUTCOMES:
+        raise wrong("outcome", f"outcome is {entry['outcome']!r}", f"one of {', '.join(_OUTCOMES)}")
+    try:
+        pattern = re.compile(entry["pattern"].encode())
+    except re.error as error:
+        raise wrong(
+            "pattern", f"the pattern is no regular expression: {error}", "quote it with '…'"
+        ) from None
+    if pattern.search(b""):
+        raise wrong("pattern", "the pattern fits an empty line, so every log", "make it say something")
+    states = entry.get("states", [state.value for state in _DEFAULT_STATES])
+    known = [state.value for state in JobState if state.ended]
+    if not isinstance(states, list) or not states or not all(state in known for state in states):
+        raise wrong("states", f"states is {states!r}", f"a list of {', '.join(known)}")
+    return Signature(
+        name=entry["name"],
+        pattern=pattern,
+        outcome=outcome,
+        reason=entry["reason"].strip(),
+        states=frozenset(JobState(state) for state in states),
+        permanent=entry.get("permanent", False),
+        generic=entry.get("generic", False),
+        blames_node=entry.get("blames_node", False),
+    )
