@@ -459,6 +459,20 @@ def _read_iteration(block: bytes, at: int, end: int) -> tuple[IterationRecord, _
     return layout.record(_datetime(time), int(iteration), int(train_iters), values), layout
 
 
+class _Numbers(dict[bytes, float]):
+    """Text → number: most fields of a line (learning rate, batch size, scale, counts) repeat the line before."""
+
+    def __missing__(self, text: bytes) -> float:
+        if len(self) >= _MOST_NUMBERS:
+            self.clear()
+        number = self[text] = float(text)
+        return number
+
+
+_MOST_NUMBERS: Final = 1024
+_NUMBERS: Final = _Numbers()
+
+
 class _IterationLayout:
     """The fields of an iteration line, in order.
 
@@ -501,7 +515,7 @@ class _IterationLayout:
             return None
         iteration, train_iters, *texts = found.groups()
         try:
-            values = list(map(float, texts))
+            values = list(map(_NUMBERS.__getitem__, texts))
         except ValueError:
             return None
         time = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.framing import framed, here_document, unframed
+from airflow_megatron.slurm.job_ids import job_ids
 from airflow_megatron.slurm.observation import AccountingRow, CommandAnswer, Observation, QueueRow, Watch
 from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
 from airflow_megatron.slurm.quoting import quote, quote_glob
@@ -41,6 +42,8 @@ _ACCOUNTING_FORMAT = (
     "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,ElapsedRaw,NNodes,NodeList,Reason,JobName"
 )
 _ENDED_STATES = "|".join(state.value for state in JobState if state.ended)
+_COMMAND_NOT_FOUND = "127"
+"""Exit status of the shell; some sites install no sacct on their login nodes."""
 _DECIMAL = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
 _STREAM_RECORD = re.compile(rb"F (\d+) (\d+) (\d+) (\d+)\n")
 
@@ -272,7 +275,7 @@ def _read_answer(lines: Sequence[str]) -> _Answer:
             case "A":
                 accounting_lines.append(rest)
             case "accounting_status":
-                _read_accounting(answer, accounting_lines, succeeded=rest == "0")
+                _read_accounting(answer, accounting_lines, status=rest)
                 accounting_lines = []
             case "L":
                 index, _, text = rest.partition(" ")
@@ -313,7 +316,11 @@ def _read_queue(answer: _Answer, lines: Sequence[str], *, succeeded: bool) -> No
             if line.strip():
                 answer.errors.append(f"squeue: {line}")
             continue
-        answer.queue[row.job_id] = row
+        for job_id in job_ids(row.job_id):
+            known = answer.queue.get(job_id)
+            # one of an array's waiting tasks has a row of its own as soon as it is more than that
+            if known is None or known.state.ended >= row.state.ended:
+                answer.queue[job_id] = row if job_id == row.job_id else replace(row, job_id=job_id)
         known = answer.queue_by_name.get(row.name)
         if known is None or known.state.ended >= row.state.ended:  # an active job counts before an ended one
             answer.queue_by_name[row.name] = row
@@ -340,16 +347,21 @@ def parse_queue_row(line: str) -> QueueRow | None:
     )
 
 
-def _read_accounting(answer: _Answer, lines: Sequence[str], *, succeeded: bool) -> None:
-    if not succeeded:
+def _read_accounting(answer: _Answer, lines: Sequence[str], *, status: str) -> None:
+    if status != "0":
         answer.accounting_ok = False
-        answer.accounting_enabled &= not any("accounting storage is disabled" in line for line in lines)
+        disabled = any("accounting storage is disabled" in line for line in lines)
+        answer.accounting_enabled &= not disabled and status != _COMMAND_NOT_FOUND
         answer.errors += [f"sacct: {line}" for line in lines if line.strip()]
         return
     for line in lines:
         row = parse_accounting_row(line)
         if row is not None:
-            answer.accounting[row.job_id] = row
+            for job_id in job_ids(row.job_id):
+                known = answer.accounting.get(job_id)
+                # the clusters of a federation each keep a record; the one that ran the job tells its end
+                if known is None or known.state is JobState.REVOKED or row.state is not JobState.REVOKED:
+                    answer.accounting[job_id] = row if job_id == row.job_id else replace(row, job_id=job_id)
         elif "accounting storage is disabled" in line:  # older releases print it and exit 0
             answer.accounting_ok = answer.accounting_enabled = False
 

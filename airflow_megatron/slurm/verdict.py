@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE
 from airflow_megatron.slurm.outcomes import Outcome as Outcome
+from airflow_megatron.slurm.reasons import needs_a_person
 from airflow_megatron.slurm.records import ExitRecord
 from airflow_megatron.slurm.signatures import Finding, find_signature, shipped_signatures
 from airflow_megatron.slurm.states import JobState, cancelled_by
@@ -163,6 +164,8 @@ def judge(
                 Outcome.UNKNOWN, "squeue shows a state that this version does not know", queue.state
             )
         held = "; it waits for 'scontrol release'" if queue.state.waits_for_a_person else ""
+        if not held and (mend := needs_a_person(queue.reason)) is not None:
+            held = f"; it does not start by itself: {mend}"
         why = f" ({queue.reason})" if queue.reason else ""
         return waiting(Outcome.ACTIVE, f"job {queue.job_id} is {queue.state.value}{why}{held}", queue.state)
 
@@ -204,6 +207,12 @@ def _ending(observation: Observation) -> _Ending | str:
     """Return how the job ended, or why that is not known."""
     queue, accounting = observation.queue, observation.accounting
     record = ExitRecord.from_json(dict(observation.exit) if observation.exit else None)
+    revoked = JobState.REVOKED in {accounting.state if accounting else None, queue.state if queue else None}
+    if revoked and (accounting is None or accounting.state is JobState.REVOKED or not accounting.state.ended):
+        # Not an end: another cluster of the federation has started the job, under the same id.
+        if record is None:
+            return "another cluster of the federation has taken the job; it has left no exit.json yet"
+        return _ending_by(record)
     if accounting is not None and accounting.state.ended:
         if record is not None and _relaunch_was_cancelled(accounting.state, accounting.elapsed, record):
             return _ending_by(record)
@@ -317,7 +326,7 @@ def _weigh_state(ending: _Ending, what: str, train: bool) -> tuple[Outcome, str]
     match ending.state:
         case JobState.OUT_OF_MEMORY:
             return Outcome.OUT_OF_MEMORY, f"{what}: the memory limit of a node was reached"
-        case JobState.NODE_FAIL | JobState.PREEMPTED | JobState.BOOT_FAIL | JobState.REVOKED:
+        case JobState.NODE_FAIL | JobState.PREEMPTED | JobState.BOOT_FAIL:
             return Outcome.RETRYABLE, what
         case JobState.CANCELLED:
             by = cancelled_by(ending.state_text)

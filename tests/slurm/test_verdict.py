@@ -69,7 +69,9 @@ def test_what_is_no_verdict(observation, files):
     assert verdict.reason
 
 
-@pytest.mark.parametrize("state", [state for state in JobState if state.ended])
+@pytest.mark.parametrize(
+    "state", [state for state in JobState if state.ended and state is not JobState.REVOKED]
+)
 @pytest.mark.parametrize("source", ["queue", "accounting"])
 def test_training_that_is_done_is_finished_however_the_job_ended(state, source):
     row = queued(state) if source == "queue" else accounted(state, 1)
@@ -88,7 +90,6 @@ def test_training_that_is_done_is_finished_however_the_job_ended(state, source):
         (accounted(JobState.NODE_FAIL), Outcome.RETRYABLE),
         (accounted(JobState.PREEMPTED), Outcome.RETRYABLE),
         (accounted(JobState.BOOT_FAIL), Outcome.RETRYABLE),
-        (accounted(JobState.REVOKED), Outcome.RETRYABLE),
         (accounted(JobState.FAILED, 16), Outcome.RETRYABLE),
         (accounted(JobState.OUT_OF_MEMORY, 0, 125), Outcome.OUT_OF_MEMORY),
         (accounted(JobState.CANCELLED, state_text="CANCELLED by 1000"), Outcome.CANCELLED),
@@ -132,6 +133,41 @@ def test_files_get_a_moment_to_show():
     assert judge(seen(accounting=row, **DONE), TRAIN).outcome is Outcome.FINISHED
     assert judge(seen(accounting=row), COMMAND).outcome is Outcome.UNKNOWN
     assert judge(seen(accounting=accounted(JobState.FAILED, 1, ended=NOW)), COMMAND).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    "row", [{"queue": queued(JobState.REVOKED)}, {"accounting": accounted(JobState.REVOKED)}]
+)
+def test_a_job_that_another_cluster_of_the_federation_took_is_not_submitted_again(row):
+    assert judge(seen(**row, **HALF), TRAIN).outcome is Outcome.UNKNOWN
+    assert judge(seen(**row, **HALF, exit=exit_record(0)), TRAIN).outcome is Outcome.ROLLED_OVER
+    assert judge(seen(**row, **DONE, exit=exit_record(0)), TRAIN).outcome is Outcome.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("Resources", None),
+        ("Priority", None),
+        ("AssocMaxJobsLimit", None),
+        ("QOSMaxJobsPerUserLimit", None),
+        ("ReqNodeNotAvail, UnavailableNodes:n[1-4]", None),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", None),
+        ("BeginTime", None),
+        ("Dependency", None),
+        ("DependencyNeverSatisfied", "cancel it"),
+        ("JobHeldUser", "scontrol release"),
+        ("(launch failed requeued held)", "could not be started"),
+        ("launch_failed_requeued_held", "could not be started"),
+        ("InvalidAccount", "account is not valid"),
+        ("PartitionTimeLimit", "more time"),
+    ],
+)
+def test_reasons_of_waiting(reason, says):
+    verdict = judge(seen(queue=queued(JobState.PENDING, reason=reason)), TRAIN)
+    assert verdict.outcome is Outcome.ACTIVE
+    assert ("does not start by itself" in verdict.reason) == (says is not None)
+    assert says is None or says in verdict.reason
 
 
 def test_requeued_job_is_active_whatever_accounting_says():
