@@ -124,6 +124,15 @@ def test_specific_before_generic() -> None:
     assert ended(log.split("\n", 2)[2]).signature == "child_failed"
 
 
+def test_an_optional_package_is_not_to_blame() -> None:
+    log = "ModuleNotFoundError: No module named 'apex'\nDistBackendError: NCCL error in: x.cpp:1\n"
+    assert ended(log).signature == "nccl_error"
+    warned = ended(
+        "WARNING: ModuleNotFoundError: No module named 'apex'\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    )
+    assert warned.signature == "task_exited"
+
+
 def test_exit_codes_come_before_generic_lines() -> None:
     log = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
     assert ended(log, code=143).outcome is ROLLED_OVER
