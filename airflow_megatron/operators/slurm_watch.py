@@ -138,15 +138,17 @@ class SlurmWatchOperator(BaseOperator):
         self, job: Job, handle: JobHandle, history: list[dict[str, Any]], event: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Do what an event of the running job, or its cancel condition, asks for."""
-        seen = event["seen"]
-        reason = str(seen["reason"])
-        self.log.warning("%s: %s", seen["do"], reason)
         attempts = job_attempts(job, self.log)
-        if seen["do"] in ("notify", "run"):
+        for seen in event["seen"]:
+            self.log.warning("%s: %s", seen["do"], seen["reason"])
             if seen["do"] == "run":
                 variables = {f"am_match_{name}": text for name, text in seen["groups"].items()}
                 self.log.info("%s", attempts.run_command(seen["command"], variables))
+        # the first that ends the attempt decides what becomes of it
+        seen = next((item for item in event["seen"] if item["do"] not in ("notify", "run")), None)
+        if seen is None:
             return self._wait(job, handle, history, event.get("log_offset", 0), event.get("acted"))
+        reason = str(seen["reason"])
         attempts.cancel(handle.attempt, str(handle.job_id))
         outcome = {
             "cancel": Outcome.CANCELLED,

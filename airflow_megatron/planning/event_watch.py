@@ -28,6 +28,15 @@ class Seen:
     what: str
     groups: Mapping[str, str]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what a worker needs to act on it."""
+        return {
+            "do": self.event.do,
+            "reason": self.reason,
+            "command": self.event.command,
+            "groups": dict(self.groups),
+        }
+
     @property
     def reason(self) -> str:
         """One sentence for a verdict."""

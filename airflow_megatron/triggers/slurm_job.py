@@ -43,8 +43,8 @@ ON_KILL_STEP_S = 9.0
 class SlurmJobTrigger(BaseTrigger):
     """Wait until an attempt has a verdict.
 
-    Yields one event: ``{"verdict": …, "log_tail": [last lines]}``; ``{"seen": …}`` when an event of the job asks for
-    something to be done, or its cancel condition holds; or one with neither when the deadline passed.
+    Yields one event: ``{"verdict": …, "log_tail": [last lines]}``; ``{"seen": [what, …]}`` when events of the job ask
+    for something to be done, or its cancel condition holds; or one with neither when the deadline passed.
 
     :param ssh_conn_id: connection to the login node
     :param commands: keyword arguments of :class:`airflow_megatron.slurm.profile.SlurmCommands`
@@ -153,21 +153,14 @@ class SlurmJobTrigger(BaseTrigger):
                     return
                 if cancelled is Truth.YES:
                     reason = f"its cancel condition holds: {self.conditions['cancel_text']}"
-                    yield self._event(report, seen={"do": "cancel", "reason": reason})
+                    yield self._event(report, seen=[{"do": "cancel", "reason": reason}])
                     return
-                for seen in await self._seen(events, observation, report, poller):
-                    events.count(seen.event)
-                    yield self._event(
-                        report,
-                        seen={
-                            "do": seen.event.do,
-                            "reason": seen.reason,
-                            "command": seen.event.command,
-                            "groups": dict(seen.groups),
-                        },
-                        acted=events.acted,
-                        log_offset=report.offset,
-                    )
+                seen = await self._seen(events, observation, report, poller)
+                if seen:
+                    for item in seen:
+                        events.count(item.event)
+                    told = [item.to_json() for item in seen]
+                    yield self._event(report, seen=told, acted=events.acted, log_offset=report.offset)
                     return
                 if self.deadline is not None and time.time() > self.deadline:
                     yield self._event(report)

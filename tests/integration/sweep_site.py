@@ -65,7 +65,11 @@ class SiteAirflow(LocalAirflow):
 
     def ended(self, dag_id: str, run_id: str, timeout: float = 180) -> str:
         """Wait until a run has ended; return its state."""
-        wait_until(lambda: self.run_state(dag_id, run_id) in ENDED, timeout, f"{dag_id} {run_id} to end")
+        try:
+            wait_until(lambda: self.run_state(dag_id, run_id) in ENDED, timeout, f"{dag_id} {run_id} to end")
+        except AssertionError as error:
+            states = self.task_states(dag_id, run_id)
+            raise AssertionError(f"{error}; its tasks: {states}") from None
         return self.run_state(dag_id, run_id)
 
 

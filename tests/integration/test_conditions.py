@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from sweep_site import wait_until
 
 if TYPE_CHECKING:
     from sweep_site import SiteAirflow, SweepSite
@@ -23,10 +24,17 @@ def started(airflow: SiteAirflow) -> dict[str, str]:
     return {sweep: airflow.trigger(sweep) for sweep in sweeps}
 
 
+def succeeded(airflow: SiteAirflow, run_id: str) -> set[str]:
+    states = airflow.task_states("conditions", run_id)
+    return {task for task, state in states.items() if state == "success"}
+
+
 def test_what_starts_stops_and_finishes_a_stage(
     site: SweepSite, airflow: SiteAirflow, started: dict[str, str]
 ) -> None:
-    assert airflow.ended("conditions", started["conditions"], timeout=300) == "success"
+    wait_until(lambda: "launch" in succeeded(airflow, started["conditions"]), 120, "the point to be launched")
+    assert airflow.ended("conditions.point", "a", timeout=300) == "success"
+    assert airflow.ended("conditions", started["conditions"]) == "success"
     assert site.states("conditions.") == {
         "conditions.a.work.a1": ["COMPLETED"],
         "conditions.a.beside.a1": ["COMPLETED"],
