@@ -1,8 +1,9 @@
 """The trainer's command line: upstream Megatron-LM's flags, as far as this trainer honours them.
 
 Names, types and defaults are those of core_v0.16.1 (``megatron/training/arguments.py``); the differences are that
-``--exit-duration-in-mins`` takes fractions and ``--data-cache-path`` defaults to memory. A flag that upstream knows
-and this trainer does not is an error, never silently ignored. The namespace is saved in every checkpoint.
+``--exit-duration-in-mins`` takes fractions, ``--data-cache-path`` defaults to memory, and there are more optimizers,
+schedules and flags (:data:`EXTENSIONS`). A flag that upstream knows and this trainer does not is an error, never
+silently ignored. The namespace is saved in every checkpoint.
 """
 
 from __future__ import annotations
@@ -16,8 +17,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from megatron_core_trainer.optimizer_choices import LIBRARY, MEGATRON_CORE, parse_settings
+from megatron_core_trainer.schedules import INFINITE_STYLES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+# Flags that upstream Megatron-LM core_v0.16.1 does not have: Megatron-DeepSpeed's, then this trainer's own.
+EXTENSIONS = (
+    "constant_lr",
+    "lr_constant_fraction",
+    "lr_constant_plus_cooldown",
+    "lr_constant_plus_cooldown_frac",
+    "lr_cooldown_fraction",
+    "lr_finder",
+    "timescale",
+    "lr_finder_end_lr",
+    "lr_finder_smoothing",
+    "lr_finder_start_lr",
+    "lr_finder_stop_factor",
+    "optimizer_settings",
+    "small_init",
+)
 
 
 class ArgumentError(Exception):
@@ -57,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     for add in (_add_model, _add_parallelism, _add_training, _add_learning_rate, _add_checkpointing):
         add(parser)
-    for add in (_add_exit, _add_validation, _add_data, _add_logging):
+    for add in (_add_lr_finder, _add_exit, _add_validation, _add_data, _add_logging):
         add(parser)
     return parser
 
@@ -86,6 +107,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     add("--untie-embeddings-and-output-weights", action="store_true")
     add("--make-vocab-size-divisible-by", type=int, default=128)
     add("--init-method-std", type=float, default=0.02)
+    add("--embedding-init-method-std", type=float, help="default: that of the other weights")
+    add(
+        "--small-init",
+        action="store_true",
+        help="standard deviation sqrt(2 / (5 hidden size)) in place of --init-method-std; not upstream's",
+    )
     add("--attention-dropout", type=float, default=0.1)
     add("--hidden-dropout", type=float, default=0.1)
     add("--attention-softmax-in-fp32", action="store_true")
@@ -123,7 +150,20 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     add("--train-iters", type=int)
     add("--seed", type=int, default=1234)
     add("--bf16", action="store_true")
-    add("--optimizer", choices=["adam"], default="adam")
+    add(
+        "--optimizer",
+        choices=[*MEGATRON_CORE, *sorted(LIBRARY)],
+        default="adam",
+        help=f"{', '.join(MEGATRON_CORE)} are megatron-core's, the others the library pytorch_optimizer's",
+    )
+    add(
+        "--optimizer-settings",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings of the library's optimizer; not upstream's",
+    )
+    add("--sgd-momentum", type=float, default=0.9)
     add("--adam-beta1", type=float, default=0.9)
     add("--adam-beta2", type=float, default=0.999)
     add("--adam-eps", type=float, default=1e-8)
@@ -143,7 +183,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 def _add_learning_rate(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("learning rate")
     add = group.add_argument
-    styles = ["constant", "linear", "cosine", "inverse-square-root", "WSD"]
+    styles = ["constant", "linear", "cosine", "inverse-square-root", "WSD", *INFINITE_STYLES]
     add("--lr", type=float)
     add("--min-lr", type=float, default=0.0)
     add("--lr-decay-style", choices=styles, default="linear")
@@ -157,8 +197,34 @@ def _add_learning_rate(parser: argparse.ArgumentParser) -> None:
     add("--lr-warmup-iters", type=int, default=0)
     add("--lr-warmup-fraction", type=float, help="of --lr-decay-iters, in place of --lr-warmup-iters")
     add("--lr-warmup-init", type=float, default=0.0)
+    # Flags of Megatron-DeepSpeed, fractions of --lr-decay-iters.
+    add("--lr_constant_plus_cooldown", "--lr-constant-plus-cooldown", action="store_true")
+    add("--lr_constant_plus_cooldown_frac", "--lr-constant-plus-cooldown-frac", type=float, default=0.05)
+    add("--constant-lr", type=float, default=0.00011, help="rate of the constant phase of an infinite style")
+    add("--lr-cooldown-fraction", type=float, default=0.65, help="infinite styles: the fall after warm-up")
+    add("--lr-constant-fraction", type=float, default=0.001, help="infinite styles: the constant phase")
+    add("--timescale", type=float, default=10.0, help="steepness of infinite-inv-square-root")
     add("--override-opt_param-scheduler", "--override-opt-param-scheduler", action="store_true")
     add("--use-checkpoint-opt_param-scheduler", "--use-checkpoint-opt-param-scheduler", action="store_true")
+
+
+def _add_lr_finder(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("learning-rate finder")
+    add = group.add_argument
+    add(
+        "--lr-finder",
+        action="store_true",
+        help="raise the learning rate exponentially over --train-iters and write SAVE/lr_finder/",
+    )
+    add("--lr-finder-start-lr", type=float, default=1e-6)
+    add("--lr-finder-end-lr", type=float, default=1.0)
+    add("--lr-finder-smoothing", type=float, default=0.98, help="beta of the losses' moving average")
+    add(
+        "--lr-finder-stop-factor",
+        type=float,
+        default=4.0,
+        help="stop when the smoothed loss exceeds its best by this factor; 0: never",
+    )
 
 
 def _add_checkpointing(parser: argparse.ArgumentParser) -> None:
@@ -329,8 +395,11 @@ def complete_args(args: argparse.Namespace) -> None:
     """
     _complete_model(args)
     _complete_parallelism(args)
+    _complete_init(args)
     _complete_batch(args)
+    _complete_lr_finder(args)
     _complete_learning_rate(args)
+    _check_optimizer(args)
     _check_checkpointing(args)
     _check_data(args)
     args.consumed_train_samples = args.skipped_train_samples = args.consumed_valid_samples = 0
@@ -390,6 +459,68 @@ def _complete_model(args: argparse.Namespace) -> None:
         )
     args.add_position_embedding = args.position_embedding_type == "learned_absolute"
     args.use_rotary_position_embeddings = args.position_embedding_type == "rope"
+
+
+def _complete_init(args: argparse.Namespace) -> None:
+    # SmallInit (Nguyen & Salazar 2019, arXiv:1910.05895); Takase et al. 2023, arXiv:2312.16903, add a larger embedding.
+    if args.small_init:
+        args.init_method_std = math.sqrt(2.0 / (5.0 * args.hidden_size))
+    _positive(args, "init_method_std", "embedding_init_method_std")
+
+
+def _check_optimizer(args: argparse.Namespace) -> None:
+    name = args.optimizer
+    choice = LIBRARY.get(name)
+    if choice is None:
+        if args.optimizer_settings:
+            raise ArgumentError(
+                f"--optimizer-settings are for the library's optimizers; {name} has flags of its own"
+            )
+        return
+    if args.use_distributed_optimizer:
+        raise ArgumentError(
+            f"--use-distributed-optimizer divides the state of {', '.join(MEGATRON_CORE)} only; leave it out with"
+            f" --optimizer {name}"
+        )
+    if choice.whole_tensors and args.tensor_model_parallel_size > 1:
+        raise ArgumentError(
+            f"--optimizer {name} needs whole weight matrices, which --tensor-model-parallel-size"
+            f" {args.tensor_model_parallel_size} divides; use pipeline and data parallelism"
+        )
+    plain = args.lr_decay_style == "constant" and not args.lr_constant_plus_cooldown
+    if choice.schedule_free and not plain and not args.lr_finder:
+        raise ArgumentError(
+            f"--optimizer {name} averages the weights in place of a falling learning rate: give --lr-decay-style"
+            " constant (warm-up is fine)"
+        )
+    try:
+        parse_settings(args.optimizer_settings)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
+    if not importlib.util.find_spec("pytorch_optimizer"):
+        raise ArgumentError(f"--optimizer {name} needs the package pytorch_optimizer; install it")
+
+
+def _complete_lr_finder(args: argparse.Namespace) -> None:
+    if not args.lr_finder:
+        return
+    if not args.save:
+        raise ArgumentError("--lr-finder needs --save: it writes SAVE/lr_finder/")
+    if args.load and not args.finetune:
+        raise ArgumentError("--lr-finder starts its own schedule: give --finetune with --load, or no --load")
+    if not 0 < args.lr_finder_start_lr < args.lr_finder_end_lr:
+        raise ArgumentError(
+            f"--lr-finder-start-lr ({args.lr_finder_start_lr}) must be above zero and below --lr-finder-end-lr"
+            f" ({args.lr_finder_end_lr})"
+        )
+    if not 0 <= args.lr_finder_smoothing < 1:
+        raise ArgumentError(f"--lr-finder-smoothing must lie in [0, 1), not {args.lr_finder_smoothing}")
+    # The sweep is the schedule; what it ends in is a loss that is not finite, which is no error here.
+    args.lr, args.min_lr, args.lr_decay_style = args.lr_finder_end_lr, 0.0, "constant"
+    args.lr_warmup_iters, args.lr_warmup_fraction, args.lr_warmup_init = 0, None, 0.0
+    args.lr_constant_plus_cooldown = False
+    args.check_for_nan_in_loss_and_grad = False
+    args.save_interval = args.save_interval or args.train_iters
 
 
 def _complete_parallelism(args: argparse.Namespace) -> None:
@@ -461,6 +592,7 @@ def _complete_learning_rate(args: argparse.Namespace) -> None:
             raise ArgumentError(
                 f"--lr-wsd-decay-iters ({args.lr_wsd_decay_iters}) must not exceed --lr-decay-iters ({decay})"
             )
+    _check_closed_forms(args, decay)
     args.lr_decay_iters = decay
     if args.override_opt_param_scheduler and args.use_checkpoint_opt_param_scheduler:
         raise ArgumentError(
@@ -476,6 +608,34 @@ def _complete_learning_rate(args: argparse.Namespace) -> None:
         )
     if not 0 <= args.start_weight_decay <= args.end_weight_decay:
         raise ArgumentError("weight decay must not be negative and may only grow")
+
+
+def _check_closed_forms(args: argparse.Namespace, decay: int) -> None:
+    warmup = args.lr_warmup_iters if args.lr_warmup_fraction is None else args.lr_warmup_fraction * decay
+    if args.lr_constant_plus_cooldown:
+        share = args.lr_constant_plus_cooldown_frac
+        if args.lr_decay_style != "constant":
+            raise ArgumentError("--lr_constant_plus_cooldown goes with --lr-decay-style constant")
+        if not 0 < share <= 1 or warmup + share * decay > decay:
+            raise ArgumentError(
+                f"--lr_constant_plus_cooldown_frac ({share}) must be above zero, and warm-up and cooldown must fit into"
+                f" --lr-decay-iters ({decay})"
+            )
+    if args.lr_decay_style not in INFINITE_STYLES:
+        return
+    if not 0 < args.min_lr < args.constant_lr <= args.lr:
+        raise ArgumentError(
+            f"--lr-decay-style {args.lr_decay_style} falls exponentially at its end: 0 < --min-lr ({args.min_lr}) <"
+            f" --constant-lr ({args.constant_lr}) <= --lr ({args.lr}) must hold"
+        )
+    _positive(args, "lr_cooldown_fraction", "timescale")
+    if args.lr_constant_fraction < 0:
+        raise ArgumentError("--lr-constant-fraction must not be negative")
+    if warmup + (args.lr_cooldown_fraction + args.lr_constant_fraction) * decay >= decay:
+        raise ArgumentError(
+            "warm-up, --lr-cooldown-fraction and --lr-constant-fraction must leave something of --lr-decay-iters"
+            f" ({decay})"
+        )
 
 
 def _check_checkpointing(args: argparse.Namespace) -> None:

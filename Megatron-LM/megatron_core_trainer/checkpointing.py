@@ -30,6 +30,7 @@ from megatron_core_trainer.optimizer import (
     restore_optimizer,
     restore_scheduler,
 )
+from megatron_core_trainer.optimizer_choices import LIBRARY
 
 if TYPE_CHECKING:
     import argparse
@@ -237,6 +238,8 @@ class Checkpointer:
                 f"{checkpoint} was saved {'with' if saved_distributed else 'without'} --use-distributed-optimizer;"
                 " continue the same way, or give --no-load-optim"
             )
+        if with_optimizer:
+            _check_same_optimizer(saved, vars(args), checkpoint, same_layout=same_layout)
         wanted = self._state(
             self._optimizer if with_optimizer else None, with_random=with_random, loading=True
         )
@@ -342,6 +345,22 @@ def _check_same_model(saved: dict[str, Any], ours: dict[str, Any], checkpoint: P
                 f"{name} of the checkpoint {checkpoint} ({saved[name]}) is not this run's ({ours[name]});"
                 " give the checkpoint's value, or --use-checkpoint-args"
             )
+
+
+def _check_same_optimizer(
+    saved: dict[str, Any], ours: dict[str, Any], checkpoint: Path, *, same_layout: bool
+) -> None:
+    theirs, wanted = saved.get("optimizer", "adam"), ours["optimizer"]
+    if theirs != wanted and {theirs, wanted} != {"adam", "adamw"}:
+        raise CheckpointError(
+            f"{checkpoint} was saved with --optimizer {theirs}, not {wanted}; continue with the same, or give"
+            " --no-load-optim"
+        )
+    if wanted in LIBRARY and not same_layout:
+        raise CheckpointError(
+            f"{checkpoint} holds the state of --optimizer {wanted} for other tensor- and pipeline-parallel sizes;"
+            " continue with the same sizes, or give --no-load-optim"
+        )
 
 
 def _without_rank(common: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from megatron_core_trainer import arguments, console, distributed
 from megatron_core_trainer.arguments import ArgumentError
+from megatron_core_trainer.optimizer_choices import LIBRARY
 from megatron_core_trainer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ def main(argv: Sequence[str], *, started: float) -> int:
                 arguments.take_model_settings(args, saved)
             arguments.complete_args(args)
         arguments.pad_vocab(args, tokenizer)
+        if args.optimizer in LIBRARY:
+            from megatron_core_trainer.library_optimizers import check_settings
+
+            check_settings(args)
         if checkpointing.checkpoint_is_missing(args):
             console.print_rank_0(">> '--exit-on-missing-checkpoint' set ... exiting. <<")
             return 0

@@ -7,11 +7,50 @@ from typing import TYPE_CHECKING, Any
 import torch
 from megatron.core.optimizer import get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
-from megatron.core.optimizer.optimizer_config import AdamOptimizerConfig
+from megatron.core.optimizer.optimizer_config import AdamOptimizerConfig, SGDOptimizerConfig
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler, get_canonical_lr_for_logging
+
+from megatron_core_trainer.optimizer_choices import LIBRARY
+from megatron_core_trainer.schedules import (
+    INFINITE_STYLES,
+    ConstantWithCooldown,
+    ExponentialSweep,
+    Infinite,
+    Schedule,
+)
 
 if TYPE_CHECKING:
     import argparse
+
+
+class ParamScheduler(OptimizerParamScheduler):  # type: ignore[misc]
+    """megatron-core's schedule, with further closed forms of the learning rate.
+
+    :param schedule: the learning rate after warm-up; None for megatron-core's own.
+    """
+
+    def __init__(self, optimizer: Any, *, schedule: Schedule | None, **values: Any) -> None:
+        self.schedule = schedule
+        super().__init__(optimizer, **values)
+
+    def get_lr(self, param_group: dict[str, Any]) -> float:
+        """Return the learning rate of a parameter group.
+
+        :param param_group: the group; its ``max_lr`` and ``min_lr`` win over the schedule's.
+        """
+        warming = self.lr_warmup_steps > 0 and self.num_steps <= self.lr_warmup_steps
+        if self.schedule is None or (warming and not isinstance(self.schedule, ExponentialSweep)):
+            return float(super().get_lr(param_group))
+        # A group whose rate differs from --lr (Muon's other parameters) follows the same curve.
+        scale = param_group.get("lr_mult", 1.0)
+        return scale * self.schedule.rate(self.num_steps, high=self.max_lr, low=self.min_lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, with what tells one closed form from another."""
+        state = dict(super().state_dict())
+        if self.schedule is not None:
+            state["schedule"] = repr(self.schedule)
+        return state
 
 
 class ScheduleError(Exception):
@@ -24,6 +63,10 @@ def build_optimizer(args: argparse.Namespace, model: Any) -> Any:
     :param args: complete arguments.
     :param model: the data-parallel model.
     """
+    if args.optimizer in LIBRARY:
+        from megatron_core_trainer.library_optimizers import build_library_optimizer
+
+        return build_library_optimizer(args, model)
     values = {
         "lr": args.lr,
         "min_lr": args.min_lr,
@@ -35,13 +78,16 @@ def build_optimizer(args: argparse.Namespace, model: Any) -> Any:
         "clip_grad": args.clip_grad,
         "log_num_zeros_in_grad": args.log_num_zeros_in_grad,
     }
-    config = AdamOptimizerConfig(
-        **values, adam_beta1=args.adam_beta1, adam_beta2=args.adam_beta2, adam_eps=args.adam_eps
-    )
+    if args.optimizer == "sgd":
+        config = SGDOptimizerConfig(**values, sgd_momentum=args.sgd_momentum)
+    else:
+        config = AdamOptimizerConfig(
+            **values, adam_beta1=args.adam_beta1, adam_beta2=args.adam_beta2, adam_eps=args.adam_eps
+        )
     return get_megatron_optimizer(config, [model], get_standard_config_overrides(config))
 
 
-def build_scheduler(args: argparse.Namespace, optimizer: Any) -> OptimizerParamScheduler:
+def build_scheduler(args: argparse.Namespace, optimizer: Any) -> ParamScheduler:
     """Make the schedule; its steps count sequences, as upstream's do.
 
     :param args: complete arguments.
@@ -52,8 +98,9 @@ def build_scheduler(args: argparse.Namespace, optimizer: Any) -> OptimizerParamS
     warmup = (
         args.lr_warmup_iters * batch if args.lr_warmup_fraction is None else args.lr_warmup_fraction * decay
     )
-    return OptimizerParamScheduler(
+    return ParamScheduler(
         optimizer,
+        schedule=_schedule(args, warmup, decay),
         init_lr=args.lr_warmup_init,
         max_lr=args.lr,
         min_lr=args.min_lr,
@@ -71,6 +118,25 @@ def build_scheduler(args: argparse.Namespace, optimizer: Any) -> OptimizerParamS
     )
 
 
+def _schedule(args: argparse.Namespace, warmup: float, decay: float) -> Schedule | None:
+    if args.lr_finder:
+        steps = max(1, args.train_iters - 1) * args.global_batch_size
+        return ExponentialSweep(args.lr_finder_start_lr, args.lr_finder_end_lr, steps)
+    if args.lr_constant_plus_cooldown:
+        return ConstantWithCooldown(decay, args.lr_constant_plus_cooldown_frac * decay)
+    if args.lr_decay_style in INFINITE_STYLES:
+        return Infinite(
+            style=args.lr_decay_style,
+            warmup=warmup,
+            fall=args.lr_cooldown_fraction * decay,
+            constant=args.lr_constant_fraction * decay,
+            decay=decay,
+            constant_rate=args.constant_lr,
+            timescale=args.timescale,
+        )
+    return None
+
+
 def prepare_to_load(optimizer: Any) -> None:
     """Give torch's Adam the state that megatron-core's distributed optimizer expects before it describes itself.
 
@@ -79,10 +145,20 @@ def prepare_to_load(optimizer: Any) -> None:
     :param optimizer: the optimizer, before its first step.
     """
     for part in optimizer.chained_optimizers:
+        if isinstance(part.optimizer, torch.optim.SGD) and part.init_state_fn is None:
+            part.init_state_fn = _start_momentum
         if isinstance(part, DistributedOptimizer) and isinstance(part.optimizer, torch.optim.Adam):
             part.init_state_fn(part.optimizer, part.config)
             for state in part.optimizer.state.values():
                 state["step"] = torch.zeros(())
+
+
+def _start_momentum(sgd: torch.optim.SGD, config: Any = None) -> None:
+    # megatron-core has no such function for SGD, and asks for it when it loads a checkpoint.
+    for group in sgd.param_groups:
+        for parameter in group["params"]:
+            if group["momentum"]:
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def restore_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
@@ -132,7 +208,8 @@ def restore_scheduler(scheduler: OptimizerParamScheduler, state: dict[str, Any])
     scheduler.num_steps = 0
     scheduler.load_state_dict(state)
     for group in scheduler.optimizer.param_groups:
-        group["max_lr"], group["min_lr"] = scheduler.max_lr, scheduler.min_lr
+        scale = group.get("lr_mult", 1.0)
+        group["max_lr"], group["min_lr"] = scale * scheduler.max_lr, scale * scheduler.min_lr
     scheduler.step(increment=0)
 
 

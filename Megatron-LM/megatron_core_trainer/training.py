@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
@@ -17,6 +18,8 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron_core_trainer import checkpointing, console, flops
 from megatron_core_trainer.console import print_marker, print_rank_0, print_rank_last
 from megatron_core_trainer.datasets import SplitData, eval_iterations
+from megatron_core_trainer.distributed import max_over_ranks
+from megatron_core_trainer.lr_curve import CurveError, LossCurve, analyse, write_report
 from megatron_core_trainer.model import (
     build_model,
     count_parameters,
@@ -25,6 +28,7 @@ from megatron_core_trainer.model import (
     wrap_data_parallel,
 )
 from megatron_core_trainer.optimizer import build_optimizer, build_scheduler, learning_rate
+from megatron_core_trainer.optimizer_choices import LIBRARY
 
 if TYPE_CHECKING:
     import argparse
@@ -93,6 +97,9 @@ class Trainer:
         print_rank_0("done with setup ...")
         if args.log_progress and torch.distributed.get_rank() == 0:
             checkpointing.append_progress(args, "Starting job")
+        if args.lr_finder:
+            self._find_learning_rate()
+            return
         if args.skip_train:
             print_rank_0("skipping training (--skip-train is on) ...")
         else:
@@ -148,6 +155,44 @@ class Trainer:
             started += time.perf_counter() - paused
         return False
 
+    def _find_learning_rate(self) -> None:
+        """Train while the learning rate rises, and write the losses and what they suggest."""
+        args = self._args
+        self._model.train()
+        batches = self._data.train_batches()
+        print_marker("before the start of training step")
+        curve = LossCurve(args.lr_finder_smoothing, args.lr_finder_stop_factor)
+        started, since, stop = time.perf_counter(), 0, False
+        while args.iteration < args.train_iters and not stop:
+            rate = learning_rate(self._optimizer)
+            grad_norm, zeros = self._train_step(batches)
+            args.iteration += 1
+            since += 1
+            args.consumed_train_samples += args.global_batch_size
+            if parallel_state.is_pipeline_last_stage():
+                stop = curve.add(rate, self._losses.last)
+            stop = bool(max_over_ranks(float(stop))[0])
+            if args.iteration % args.log_interval == 0:
+                self._log_iteration((time.perf_counter() - started) / since, grad_norm, zeros)
+                self._losses.reset()
+                started, since = time.perf_counter(), 0
+        print_marker("after training is done")
+        if torch.distributed.get_rank() != args.world_size - 1:
+            return
+        directory = Path(args.save) / "lr_finder"
+        curve.write(directory)
+        about = {"optimizer": args.optimizer, "iterations": args.iteration, "stopped_early": stop}
+        try:
+            found = analyse(np.array(curve.learning_rates), np.array(curve.losses))
+        except CurveError as error:
+            print(f"learning-rate finder: {error}", flush=True)
+            return
+        write_report(directory, {**about, **found})
+        print(
+            f"learning-rate finder: suggested learning rate {found['suggested']:.6E}, see {directory}",
+            flush=True,
+        )
+
     def _train_step(self, batches: Iterator[Any] | None) -> tuple[float | None, float | None]:
         self._model.zero_grad_buffer()
         self._optimizer.zero_grad()
@@ -174,7 +219,14 @@ class Trainer:
         return True
 
     @contextlib.contextmanager
-    def _gathered_parameters(self) -> Iterator[None]:
+    def _settled_weights(self) -> Iterator[None]:
+        """Put the weights to save or validate into the model inside the block."""
+        if self._args.optimizer in LIBRARY:
+            from megatron_core_trainer.library_optimizers import averaged_weights
+
+            with averaged_weights(self._optimizer):
+                yield
+            return
         # With --overlap-param-gather a rank's parameters are stale until the next forward pass gathers them.
         if not self._args.overlap_param_gather:
             yield
@@ -184,7 +236,7 @@ class Trainer:
         self._model.enable_forward_pre_hook()
 
     def _save(self) -> None:
-        with self._gathered_parameters():
+        with self._settled_weights():
             self._checkpointer.save(self._args.iteration, self._operations)
         self._saved_iteration = self._args.iteration
 
@@ -260,7 +312,7 @@ class Trainer:
     def _evaluate(self, batches: Iterator[Any] | None, iterations: int) -> dict[str, float]:
         self._model.eval()
         total = torch.zeros(2, dtype=torch.float64, device=torch.cuda.current_device())
-        with torch.no_grad(), self._gathered_parameters():
+        with torch.no_grad(), self._settled_weights():
             for _ in range(iterations):
                 reports = self._step(data_iterator=batches, forward_only=True)
                 if parallel_state.is_pipeline_last_stage():

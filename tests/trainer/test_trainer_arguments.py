@@ -23,6 +23,7 @@ from megatron_core_trainer.arguments import ArgumentError
 from megatron_core_trainer.distributed import first_host, place_from_environment
 from megatron_core_trainer.tokenizer import load_tokenizer
 
+CONSTANT = ("--lr-decay-style", "constant")
 MOCK = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", "255")
 
 
@@ -59,6 +60,31 @@ def parse(extra: Sequence[str] = (), *, world_size: int = 1, has_cuda: bool = Fa
         (["--min-lr", "1"], "--min-lr (1.0) must lie between 0 and --lr"),
         (["--exit-signal", "SIGNONE"], "no signal is called 'SIGNONE'"),
         (["--hidden-size", "many"], "invalid int value: 'many'"),
+        (
+            ["--optimizer", "lamb", "--use-distributed-optimizer"],
+            "divides the state of adam, adamw, sgd only",
+        ),
+        (["--optimizer-settings", "betas=(0.9,0.95)"], "adam has flags of its own"),
+        (["--optimizer", "lion", "--optimizer-settings", "betas"], "takes NAME=VALUE, not 'betas'"),
+        (["--optimizer", "adamwschedulefree"], "give --lr-decay-style constant"),
+        (["--lr_constant_plus_cooldown"], "goes with --lr-decay-style constant"),
+        (
+            [*CONSTANT, "--lr_constant_plus_cooldown", "--lr_constant_plus_cooldown_frac", "0.9"],
+            "must fit into --lr-decay-iters (12)",
+        ),
+        (
+            ["--lr-decay-style", "infinite-cosine"],
+            "0 < --min-lr (0.001) < --constant-lr (0.00011) <= --lr (0.01)",
+        ),
+        (
+            ["--lr-decay-style", "infinite-cosine", "--constant-lr", "2e-3", "--lr-cooldown-fraction", "0.8"],
+            "must leave something of --lr-decay-iters (12)",
+        ),
+        (["--lr-finder", "--load", "/c"], "give --finetune with --load"),
+        (
+            ["--lr-finder", "--lr-finder-start-lr", "2"],
+            "must be above zero and below --lr-finder-end-lr (1.0)",
+        ),
     ],
 )
 def test_wrong_combinations_are_refused(extra: list[str], message: str) -> None:
@@ -102,6 +128,18 @@ def test_what_needs_cuda_is_switched_off_without_it() -> None:
     assert not on_cpu.apply_rope_fusion
 
 
+@pytest.mark.parametrize("optimizer", ["lamb", "muon", "shampoo"])
+def test_whole_matrices_and_tensor_parallelism_exclude_each_other(optimizer: str) -> None:
+    with pytest.raises(ArgumentError, match="needs whole weight matrices"):
+        parse(["--optimizer", optimizer, "--tensor-model-parallel-size", "2"], world_size=2)
+
+
+def test_small_init() -> None:
+    args = parse(["--small-init", "--embedding-init-method-std", "0.632"])
+    assert args.init_method_std == pytest.approx((2 / (5 * 32)) ** 0.5, rel=1e-15)
+    assert args.embedding_init_method_std == 0.632
+
+
 def test_missing_transformer_engine_is_said_early() -> None:
     with pytest.raises(ArgumentError, match="give --transformer-impl local"):
         parse(has_cuda=True)
@@ -113,6 +151,9 @@ def test_flags_are_those_of_upstream() -> None:
         if action.dest == "help":
             continue
         upstream = table.get(action.dest)
+        if action.dest in arguments.EXTENSIONS:
+            assert upstream is None, f"upstream has {action.dest}"
+            continue
         assert upstream is not None, f"upstream has no {action.dest}"
         assert set(action.option_strings) <= set(upstream.flags)
         if action.dest not in ("exit_signal", "attention_backend"):

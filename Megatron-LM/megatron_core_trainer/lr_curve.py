@@ -1,0 +1,215 @@
+"""The learning-rate finder's curve of losses: recording, files, and the learning rates that it suggests.
+
+The routine is Smith's range test (2015, arXiv:1506.01186) with the smoothing and the stopping rule of
+https://sgugger.github.io/how-do-you-find-a-good-learning-rate.html; files and the search for minima are those of
+Megatron-DeepSpeed's ``--lr-finder``.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatron_core_trainer import atomic_output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DATA, REPORT = "lr_finder_data", "lr_finder.json"
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class CurveError(Exception):
+    """A curve that cannot be read or is too short; the message names the file."""
+
+
+@dataclass
+class LossCurve:
+    """Losses over the learning rate.
+
+    :param smoothing: beta of the moving average, whose start is corrected as Adam's is.
+    :param stop_factor: stop once the smoothed loss exceeds its best by this factor; 0: never.
+    """
+
+    smoothing: float
+    stop_factor: float
+    learning_rates: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    raw_losses: list[float] = field(default_factory=list)
+    _average: float = 0.0
+
+    def add(self, learning_rate: float, loss: float) -> bool:
+        """Add a loss, measured before the step of its learning rate; return whether the sweep should stop.
+
+        A loss that is not finite is not recorded and stops the sweep.
+
+        :param learning_rate: the learning rate.
+        :param loss: the loss.
+        """
+        if not math.isfinite(loss):
+            return True
+        self._average = self.smoothing * self._average + (1.0 - self.smoothing) * loss
+        self.learning_rates.append(learning_rate)
+        self.raw_losses.append(loss)
+        self.losses.append(self._average / (1.0 - self.smoothing ** len(self.raw_losses)))
+        return bool(self.stop_factor and self.losses[-1] > self.stop_factor * min(self.losses))
+
+    def write(self, directory: Path) -> None:
+        """Write ``lr_finder_data.csv`` (``learning_rate,loss,raw_loss``) and ``.npz`` (arrays of the same in plural).
+
+        :param directory: where to write; made if absent.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / f"{DATA}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["learning_rate", "loss", "raw_loss"])
+            writer.writerows(zip(self.learning_rates, self.losses, self.raw_losses, strict=True))
+        np.savez(
+            directory / f"{DATA}.npz",
+            learning_rates=np.array(self.learning_rates),
+            losses=np.array(self.losses),
+            raw_losses=np.array(self.raw_losses),
+        )
+
+
+def read_curve(directory: Path) -> tuple[Array, Array]:
+    """Read the learning rates and smoothed losses of a sweep, this trainer's or Megatron-DeepSpeed's.
+
+    :param directory: ``SAVE``, ``SAVE/lr_finder`` or the file itself.
+    :raises CurveError: if there is none.
+    """
+    candidates = [directory, directory / f"{DATA}.npz", directory / "lr_finder" / f"{DATA}.npz"]
+    path = next((path for path in candidates if path.is_file()), None)
+    if path is None:
+        raise CurveError(f"{directory} holds no {DATA}.npz; give the directory that a sweep was saved in")
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            rates = np.asarray(data["learning_rates"], dtype=np.float64)
+            losses = np.asarray(data["losses"], dtype=np.float64)
+    except (OSError, ValueError, KeyError) as error:
+        raise CurveError(f"{path} is not a sweep's data: {error}") from error
+    if rates.shape != losses.shape or rates.ndim != 1:
+        raise CurveError(f"{path}: learning_rates and losses must be lists of one length")
+    return rates, losses
+
+
+def smoothed(losses: Array, share: float) -> tuple[Array, int]:
+    """Return the moving average over an odd window of at least five points, and that window.
+
+    Outside the curve the average takes zeros, as the routine of Megatron-DeepSpeed's notes does, so half a window at
+    either end is not to be trusted.
+
+    :param losses: the losses.
+    :param share: window as a share of the curve's length.
+    """
+    window = max(5, int(len(losses) * share) | 1)
+    if window >= len(losses):
+        window = (len(losses) - 1) | 1
+    return np.convolve(losses, np.ones(window) / window, mode="same"), window
+
+
+def local_minima(rates: Array, losses: Array, *, share: float = 0.03, separation: float = 0.0) -> list[float]:
+    """Find every learning rate where the smoothed loss turns from falling to rising, in rising order.
+
+    The slope over log10 of the rate has to pass from below -e to above e, e being a fiftieth of the median slope; the
+    zero in between is interpolated. This is ``find_all_minima_lrs`` of Megatron-DeepSpeed's notes, except that points
+    between -e and e may lie in between, without which a finely sampled minimum is overlooked.
+
+    :param rates: learning rates.
+    :param losses: losses.
+    :param share: window of the smoothing as a share of the curve's length.
+    :param separation: least distance of two minima in log10 of the rate; of closer ones the smaller is kept.
+    """
+    order = np.argsort(rates)
+    position = np.log10(rates[order])
+    slope = np.gradient(smoothed(losses[order], share)[0], position)
+    least = 1e-12 + 0.02 * float(np.median(np.abs(slope)))
+    found: list[float] = []
+    steep = np.flatnonzero(np.abs(slope) > least)
+    for before, after in itertools.pairwise(steep):
+        if not slope[before] < 0 < slope[after]:
+            continue
+        index = before + int(np.flatnonzero(slope[before + 1 : after + 1] >= 0)[0])
+        rise = slope[index + 1] - slope[index]
+        turn = float(position[index] - slope[index] * (position[index + 1] - position[index]) / rise)
+        if separation <= 0 or all(abs(turn - other) >= separation for other in found):
+            found.append(turn)
+    return [10.0**turn for turn in found]
+
+
+def analyse(rates: Array, losses: Array, *, share: float = 0.03, separation: float = 0.0) -> dict[str, Any]:
+    """Find what a person would read off the curve, and the learning rates that it suggests.
+
+    ``minima``: every local minimum. ``lowest``: the point of the lowest loss. ``steepest_descent``: where the smoothed
+    loss falls fastest over log10 of the rate, before the lowest point. ``blow_up``: the first rate after the lowest
+    point whose loss is above the first one, null if the sweep ended before. ``suggested``: a tenth of the lowest
+    minimum's rate (of the lowest point's, where the curve never turns); ``suggestions`` has one per minimum and the
+    steepest descent.
+
+    :param rates: learning rates.
+    :param losses: losses.
+    :param share: window of the smoothing as a share of the curve's length.
+    :param separation: least distance of two minima in log10 of the rate.
+    :raises CurveError: if there are fewer than ten points.
+    """
+    if len(rates) < 10:
+        raise CurveError(
+            f"a sweep of {len(rates)} points is too short to read a learning rate from; ten are needed"
+        )
+    order = np.argsort(rates)
+    rates, losses = rates[order], losses[order]
+    lowest = int(np.argmin(losses))
+    minima = local_minima(rates, losses, share=share, separation=separation)
+    best = min(
+        minima, key=lambda rate: float(np.interp(np.log10(rate), np.log10(rates), losses)), default=None
+    )
+    tenth = (best if best is not None else float(rates[lowest])) / 10.0
+    steepest = _steepest_descent(rates, losses, lowest, share)
+    above = np.flatnonzero(losses[lowest:] > losses[0])
+    suggestions = [{"rule": "a tenth of a minimum", "learning_rate": rate / 10.0} for rate in minima]
+    if steepest is not None:
+        suggestions.append({"rule": "steepest descent", "learning_rate": steepest})
+    return {
+        "points": len(rates),
+        "first_learning_rate": float(rates[0]),
+        "last_learning_rate": float(rates[-1]),
+        "lowest": {"learning_rate": float(rates[lowest]), "loss": float(losses[lowest])},
+        "minima": minima,
+        "steepest_descent": steepest,
+        "blow_up": float(rates[lowest + above[0]]) if len(above) else None,
+        "suggestions": suggestions,
+        "suggested": tenth,
+    }
+
+
+def write_report(directory: Path, report: dict[str, Any]) -> None:
+    """Write ``lr_finder.json``; later stages read ``suggested`` and ``suggestions`` from it.
+
+    :param directory: where to write.
+    :param report: as returned by :func:`analyse`, with what identifies the sweep.
+    """
+    atomic_output.write_json(directory / REPORT, {"format": 1, **report})
+
+
+def read_report(directory: Path) -> dict[str, Any]:
+    """Read a report.
+
+    :param directory: where :func:`write_report` wrote it.
+    """
+    report: dict[str, Any] = json.loads((directory / REPORT).read_text(encoding="utf-8"))
+    return report
+
+
+def _steepest_descent(rates: Array, losses: Array, lowest: int, share: float) -> float | None:
+    average, window = smoothed(losses, share)
+    half = window // 2
+    slope = np.gradient(average, np.log10(rates))[half : min(lowest + 1, len(rates) - half)]
+    if not len(slope) or slope.min() >= 0:
+        return None
+    return float(rates[half + int(np.argmin(slope))])
