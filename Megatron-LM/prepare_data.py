@@ -3,26 +3,40 @@
 
 Without --input the text is the Python standard library's sources, which every machine has. OUTPUT then holds
 {train,valid,test}_text_document.{bin,idx}, tokenizer/, evaluation/ and manifest.json. OUTPUT appears complete or not at
-all; a second run with the same arguments sees that and does nothing.
+all; a second run with the same arguments sees that and does nothing, and goes on where an interrupted one stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
+import itertools
 import json
+import os
+import shutil
 import sys
 import warnings
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_core_trainer import atomic_output, byte_tokenizer, corpus, evaluation_tasks
+from megatron_core_trainer import (
+    atomic_output,
+    byte_tokenizer,
+    corpus,
+    evaluation_tasks,
+    tokenized_pieces,
+    tokenizer_files,
+)
 from megatron_core_trainer.corpus import SPLITS, CorpusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
-_FORMAT = 1
+_FORMAT = 2
+_WITHOUT_EFFECT = ("output", "workers", "piece_size")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -30,12 +44,17 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     add = parser.add_argument
     add("--output", type=Path, required=True, help="directory to make")
-    add("--input", nargs="+", help="text files, or .jsonl files; default: the standard library's sources")
-    add("--json-key", default="text", help="key of the text in .jsonl lines (default: %(default)s)")
+    add(
+        "--input",
+        nargs="+",
+        help=".txt, .jsonl or .parquet files, or data sets' directories; default: the standard library's sources",
+    )
+    add("--json-key", default="text", help="key of the text, or its column (default: %(default)s)")
     add(
         "--tokenizer",
         default="byte",
-        help="byte (257 tokens), bpe (learned from the training split), or a Hugging Face tokenizer's directory",
+        help="byte (257 tokens), bpe (learned from the training split), a directory with tokenizer.json or with GPT-2's"
+        " vocab.json and merges.txt, or a SentencePiece .model file",
     )
     add("--vocab-size", type=int, default=4096, help="tokens of --tokenizer bpe (default: %(default)s)")
     add("--train-tokens", type=int, help="limit of the training split; default: no limit")
@@ -65,6 +84,19 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--question-context", type=int, default=60, help="characters before the choice (default: %(default)s)"
     )
+    add(
+        "--task-documents",
+        type=int,
+        default=20_000,
+        help="documents that the tasks are made from at most (default: %(default)s)",
+    )
+    add(
+        "--workers",
+        type=int,
+        default=1,
+        help="processes; they do not change the output (default: %(default)s)",
+    )
+    add("--piece-size", type=int, default=32_000_000, help="bytes of text that are done at a time, about")
     return parser
 
 
@@ -76,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
     args = build_parser().parse_args(argv)
     try:
         prepare(args)
-    except (CorpusError, OSError) as error:
+    except (CorpusError, OSError, BrokenProcessPool) as error:
         print(f"prepare_data.py: error: {error}", file=sys.stderr)
         return 2
     return 0
@@ -93,10 +125,18 @@ def prepare(args: argparse.Namespace) -> None:
     if _is_prepared(args.output, wanted):
         print(f"{args.output} is prepared already")
         return
-    with atomic_output.new_directory(args.output) as directory:
-        manifest = _write(args, sources, directory)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    with _work_directory(args.output.parent / f".{args.output.name}.{wanted[:16]}") as work:
+        if _is_prepared(args.output, wanted):
+            print(f"{args.output} is prepared already")
+            return
+        directory = work / "output"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        manifest = _write(args, sources, directory, work)
         manifest["fingerprint"] = wanted
         atomic_output.write_json(directory / "manifest.json", manifest)
+        directory.rename(args.output)
     for split in SPLITS:
         counts = manifest["splits"][split]
         print(f"{split}: {counts['tokens']} tokens in {counts['documents']} documents")
@@ -105,7 +145,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def _influences(args: argparse.Namespace) -> dict[str, object]:
-    values = {name: value for name, value in vars(args).items() if name != "output"}
+    values = {name: value for name, value in vars(args).items() if name not in _WITHOUT_EFFECT}
     return {**values, "format": _FORMAT, "python": list(sys.version_info[:3])}
 
 
@@ -126,30 +166,62 @@ def _is_prepared(output: Path, wanted: str) -> bool:
     return True
 
 
-def _write(args: argparse.Namespace, sources: Sequence[corpus.Source], directory: Path) -> dict[str, Any]:
-    documents: dict[str, list[tuple[str, str]]] = {split: [] for split in SPLITS}
-    for source in sources:
+@contextlib.contextmanager
+def _work_directory(path: Path) -> Iterator[Path]:
+    """Give the directory of the pieces, to one process at a time; it goes when the block ends well or with a mistake.
+
+    It stays when the process is killed or a disk is full: the next one goes on from it.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         try:
-            for name, text in corpus.read_documents(source, args.json_key):
-                documents[corpus.split_of(name, args.valid_percent, args.test_percent)].append((name, text))
+            yield path
         except CorpusError:
-            if args.input:
-                raise  # a person's own file must be right; the standard library has a few files in other encodings
-    documents = {split: corpus.shuffled(found, args.seed) for split, found in documents.items()}
-    encode, vocab_size, end = _tokenizer(args, documents["train"], directory / "tokenizer")
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+        shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _write(
+    args: argparse.Namespace, sources: Sequence[corpus.Source], directory: Path, work: Path
+) -> dict[str, Any]:
+    lenient = (
+        not args.input
+    )  # a person's own file must be right; the standard library has a few in other encodings
+    units = tokenized_pieces.divide(sources, args.piece_size)
+    vocab_size, end = _tokenizer(args, units, directory / "tokenizer", lenient=lenient)
+    task = tokenized_pieces.Task(
+        work=work,
+        tokenizer=None if args.tokenizer == "byte" else directory / "tokenizer",
+        end=end,
+        # Megatron's rule (DType.optimal_dtype): two bytes while they suffice.
+        dtype="uint16" if vocab_size < 65500 else "int32",
+        key=args.json_key,
+        seed=args.seed,
+        valid_percent=args.valid_percent,
+        test_percent=args.test_percent,
+        lenient=lenient,
+    )
+    before = tokenized_pieces.tokenize(task, units, args.workers)
+    if before:
+        print(f"{before} of {len(units)} pieces were done before")
+    warnings.filterwarnings("ignore", category=UserWarning)
+    tokenized = tokenized_pieces.Tokenized(task, len(units))
     limits = {"train": args.train_tokens, "valid": args.valid_tokens, "test": args.test_tokens}
     splits = {}
     for split in SPLITS:
-        splits[split] = _write_split(
-            directory / f"{split}_text_document", documents[split], encode, end, vocab_size, limits[split]
-        )
+        splits[split] = tokenized.write_split(split, directory / f"{split}_text_document", limits[split])
         if not splits[split]["documents"]:
             raise CorpusError(
                 f"the {split} split has no document; give more or smaller inputs, or other shares"
             )
     tasks = evaluation_tasks.write_tasks(
         directory / "evaluation",
-        documents["test"],
+        tokenized.test_documents(args.task_documents),
         pieces=args.heldout_pieces,
         piece_size=args.heldout_size,
         questions=args.questions,
@@ -159,30 +231,37 @@ def _write(args: argparse.Namespace, sources: Sequence[corpus.Source], directory
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     return {
         "splits": splits,
+        "tokens": sum(counts["tokens"] for counts in splits.values()),
         "vocab_size": vocab_size,
         "tasks": tasks,
-        "arguments": {name: str(value) for name, value in vars(args).items() if name != "output"},
+        "arguments": {name: str(value) for name, value in vars(args).items() if name not in _WITHOUT_EFFECT},
         "sizes": {path.relative_to(directory).as_posix(): path.stat().st_size for path in files},
-        "sha256": {
-            path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in files
-        },
+        "sha256": {path.relative_to(directory).as_posix(): _sha256(path) for path in files},
     }
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _tokenizer(
-    args: argparse.Namespace, train: Sequence[tuple[str, str]], directory: Path
-) -> tuple[Callable[[str], Any], int, int]:
-    """Write the tokenizer; return how to encode, the number of tokens and the end-of-document token."""
+    args: argparse.Namespace, units: Sequence[Sequence[corpus.Piece]], directory: Path, *, lenient: bool
+) -> tuple[int, int]:
+    """Write the tokenizer; return the number of tokens and the end-of-document token."""
     if args.tokenizer == "byte":
         byte_tokenizer.write_byte_tokenizer(directory)
-        return byte_tokenizer.encode_bytes, byte_tokenizer.BYTE_VOCAB_SIZE, byte_tokenizer.BYTE_VOCAB_SIZE - 1
-    from tokenizers import Tokenizer
-
+        return byte_tokenizer.BYTE_VOCAB_SIZE, byte_tokenizer.BYTE_VOCAB_SIZE - 1
+    source = Path(args.tokenizer)
     if args.tokenizer == "bpe":
-        byte_tokenizer.train_byte_pairs((text for _, text in train), args.vocab_size, directory)
+        byte_tokenizer.train_byte_pairs(
+            _train_texts(args, units, lenient=lenient), args.vocab_size, directory
+        )
     else:
-        _copy_tokenizer(Path(args.tokenizer), directory)
+        tokenizer_files.import_tokenizer(source, directory)
+    if source.suffix == ".model":
+        texts = itertools.islice(_train_texts(args, units, lenient=lenient), 200)
+        tokenizer_files.check_sentencepiece(source, directory, texts)
     from megatron_core_trainer.arguments import ArgumentError
     from megatron_core_trainer.tokenizer import read_hugging_face_tokenizer
 
@@ -190,50 +269,20 @@ def _tokenizer(
         description = read_hugging_face_tokenizer(directory)
     except ArgumentError as error:
         raise CorpusError(str(error)) from error
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    return (
-        lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
-        description.vocab_size,
-        description.eod,
-    )
+    return description.vocab_size, description.eod
 
 
-def _copy_tokenizer(source: Path, directory: Path) -> None:
-    directory.mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        if not (source / name).is_file():
-            raise CorpusError(f"--tokenizer must be byte, bpe or a directory with {name}; {source} is not")
-        (directory / name).write_bytes((source / name).read_bytes())
-
-
-def _write_split(
-    prefix: Path,
-    documents: Sequence[tuple[str, str]],
-    encode: Callable[[str], Any],
-    end: int,
-    vocab_size: int,
-    limit: int | None,
-) -> dict[str, int]:
-    import numpy as np
-    import torch
-
-    warnings.filterwarnings("ignore", category=UserWarning)
-    from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
-
-    dtype = DType.optimal_dtype(vocab_size)
-    builder = IndexedDatasetBuilder(f"{prefix}.bin", dtype=dtype)
-    written = tokens = 0
-    for _, text in documents:
-        if limit is not None and tokens >= limit:
-            break
-        ids = np.append(np.asarray(encode(text), dtype=dtype), np.asarray([end], dtype=dtype))
-        if limit is not None:
-            ids = ids[: limit - tokens]
-        builder.add_document(torch.from_numpy(ids.astype(np.int64)), [len(ids)])
-        written += 1
-        tokens += len(ids)
-    builder.finalize(f"{prefix}.idx")
-    return {"documents": written, "tokens": tokens}
+def _train_texts(
+    args: argparse.Namespace, units: Sequence[Sequence[corpus.Piece]], *, lenient: bool
+) -> Iterator[str]:
+    for piece in itertools.chain.from_iterable(units):
+        try:
+            for name, text in corpus.read_documents(piece, args.json_key):
+                if corpus.split_of(name, args.valid_percent, args.test_percent) == "train":
+                    yield text
+        except CorpusError:
+            if not lenient:
+                raise
 
 
 if __name__ == "__main__":

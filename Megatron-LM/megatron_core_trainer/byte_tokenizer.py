@@ -69,7 +69,7 @@ def write_byte_tokenizer(directory: Path) -> None:
             "merges": [],
         },
     }
-    _write(directory, json.dumps(tokenizer, ensure_ascii=False))
+    write_tokenizer(directory, json.dumps(tokenizer, ensure_ascii=False), END_OF_TEXT)
 
 
 def encode_bytes(text: str) -> np.ndarray[Any, np.dtype[np.uint16]]:
@@ -99,17 +99,23 @@ def train_byte_pairs(texts: Iterable[str], vocab_size: int, directory: Path) -> 
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    _write(directory, tokenizer.to_str())
+    write_tokenizer(directory, tokenizer.to_str(), END_OF_TEXT)
 
 
-def _write(directory: Path, tokenizer: str) -> None:
+def write_tokenizer(directory: Path, tokenizer: str, end: str) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``.
+
+    :param directory: where to write; made if absent.
+    :param tokenizer: content of the former.
+    :param end: the token that ends a document.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": END_OF_TEXT,
-        "bos_token": END_OF_TEXT,
-        "pad_token": END_OF_TEXT,
+        "eos_token": end,
+        "bos_token": end,
+        "pad_token": end,
         "clean_up_tokenization_spaces": False,
         "add_bos_token": False,
         "add_eos_token": False,

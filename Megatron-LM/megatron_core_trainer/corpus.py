@@ -7,10 +7,10 @@ import json
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
 SPLITS = ("train", "valid", "test")
 # Directories that not every distribution of Python ships, other people's code, and tables of characters.
@@ -55,26 +55,103 @@ def standard_library() -> list[Source]:
 def own_files(paths: Iterable[str]) -> list[Source]:
     """List a person's own files.
 
-    :param paths: text files, or ``.jsonl`` files with one document a line.
-    :raises CorpusError: if one does not exist.
+    :param paths: text, ``.jsonl`` or ``.parquet`` files, or directories: a data set as ``datasets.save_to_disk`` leaves
+        it, or one that holds such files (a data set's downloaded snapshot).
+    :raises CorpusError: if one does not exist or holds nothing to read.
     """
-    sources = [Source(Path(path), path) for path in paths]
-    for source in sources:
-        if not source.path.is_file():
-            raise CorpusError(f"{source.path}: no such file")
+    sources: list[Source] = []
+    for text in paths:
+        path = Path(text)
+        if path.is_file():
+            sources.append(Source(path, text))
+        elif path.is_dir():
+            sources += _directory_sources(path)
+        else:
+            raise CorpusError(f"{path}: no such file")
     return sources
 
 
-def read_documents(source: Source, json_key: str) -> Iterator[tuple[str, str]]:
-    """Read the documents of a file as pairs of name and text; an empty one is left out.
+def _directory_sources(path: Path) -> list[Source]:
+    saved = sorted(
+        found.parent for found in path.rglob("state.json") if (found.parent / "dataset_info.json").is_file()
+    )
+    if saved:
+        return [Source(directory, directory.as_posix()) for directory in saved]
+    found = sorted(
+        file for file in path.rglob("*") if file.suffix in (".jsonl", ".parquet") and file.is_file()
+    )
+    if not found:
+        raise CorpusError(f"{path} is no saved data set and holds no .parquet or .jsonl file")
+    return [Source(file, file.as_posix()) for file in found]
 
-    A text file is one document, named as the file; ``.jsonl`` holds one a line.
 
-    :param source: the file.
-    :param json_key: key of the text in a line of ``.jsonl``.
-    :raises CorpusError: if the file is not UTF-8 or a line is not an object with that key.
+@dataclass(frozen=True)
+class Piece:
+    """Documents that one worker reads.
+
+    :param source: their file or saved data set.
+    :param start: first byte of ``.jsonl``, row group of ``.parquet``, or row of a saved data set.
+    :param stop: the one after the last; None: to the end.
+    :param first: number of the first line or row, for the documents' names.
     """
-    if source.path.suffix != ".jsonl":
+
+    source: Source
+    start: int = 0
+    stop: int | None = None
+    first: int = 0
+
+
+def pieces(source: Source, size: int) -> Iterator[Piece]:
+    """Divide a source into pieces of about the same amount of text.
+
+    :param source: the file or saved data set.
+    :param size: bytes of a piece of ``.jsonl``; rows of other formats are a thousandth of it.
+    """
+    rows = max(1, size // 1000)
+    if source.path.is_dir():
+        total = len(_saved_dataset(source))
+        for start in range(0, total, rows):
+            yield Piece(source, start, min(total, start + rows), start)
+    elif source.path.suffix == ".parquet":
+        metadata = _parquet(source).metadata
+        first = 0
+        for group in range(metadata.num_row_groups):
+            yield Piece(source, group, group + 1, first)
+            first += metadata.row_group(group).num_rows
+    elif source.path.suffix == ".jsonl":
+        yield from _line_pieces(source, size)
+    else:
+        yield Piece(source)
+
+
+def _line_pieces(source: Source, size: int) -> Iterator[Piece]:
+    start = position = line = first = 0
+    with source.path.open("rb") as file:
+        for text in file:
+            position += len(text)
+            line += 1
+            if position - start >= size:
+                yield Piece(source, start, position, first)
+                start, first = position, line
+    if position > start:
+        yield Piece(source, start, position, first)
+
+
+def read_documents(piece: Piece, key: str) -> Iterator[tuple[str, str]]:
+    """Read the documents of a piece as pairs of name and text; an empty one is left out.
+
+    A text file is one document, named as the file; the other formats hold one a line or row, numbered from 1.
+
+    :param piece: the piece.
+    :param key: key of the text in a line of ``.jsonl``, or its column.
+    :raises CorpusError: if the file is not what its name says, or a document has no such text.
+    """
+    source = piece.source
+    if source.path.is_dir() or source.path.suffix == ".parquet":
+        yield from _rows(piece, key)
+    elif source.path.suffix == ".jsonl":
+        yield from _lines(piece, key)
+    else:
         try:
             text = source.path.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
@@ -83,21 +160,69 @@ def read_documents(source: Source, json_key: str) -> Iterator[tuple[str, str]]:
             ) from error
         if text.strip():
             yield source.name, text
-        return
-    with source.path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+
+
+def _lines(piece: Piece, key: str) -> Iterator[tuple[str, str]]:
+    path = piece.source.path
+    with path.open("rb") as file:
+        file.seek(piece.start)
+        number, position = piece.first, piece.start
+        while (piece.stop is None or position < piece.stop) and (line := file.readline()):
+            position += len(line)
+            number += 1
             if not line.strip():
                 continue
             try:
-                text = json.loads(line)[json_key]
+                text = json.loads(line)[key]
             except (ValueError, KeyError, TypeError) as error:
                 raise CorpusError(
-                    f"{source.path}, line {number}: expected a JSON object with the text under {json_key!r}"
+                    f"{path}, line {number}: expected a JSON object with the text under {key!r}"
                 ) from error
             if not isinstance(text, str):
-                raise CorpusError(f"{source.path}, line {number}: {json_key!r} must be a string")
+                raise CorpusError(f"{path}, line {number}: {key!r} must be a string")
             if text.strip():
-                yield f"{source.name}:{number}", text
+                yield f"{piece.source.name}:{number}", text
+
+
+def _rows(piece: Piece, key: str) -> Iterator[tuple[str, str]]:
+    path = piece.source.path
+    if path.is_dir():
+        dataset = _saved_dataset(piece.source)
+        columns = dataset.column_names
+    else:
+        columns = _parquet(piece.source).schema_arrow.names
+    if key not in columns:
+        raise CorpusError(f"{path} has no column {key!r}; it has {', '.join(columns)}")
+    if path.is_dir():
+        texts = dataset.select(range(piece.start, piece.stop or len(dataset)))[key]
+    else:
+        texts = _parquet(piece.source).read_row_group(piece.start, columns=[key]).column(0).to_pylist()
+    for number, text in enumerate(texts, start=piece.first + 1):
+        if text is None:
+            continue
+        if not isinstance(text, str):
+            raise CorpusError(f"{path}, row {number}: {key!r} must be text")
+        if text.strip():
+            yield f"{piece.source.name}:{number}", text
+
+
+def _parquet(source: Source) -> Any:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(source.path)
+    except pa.ArrowException as error:
+        raise CorpusError(f"{source.path} is not a parquet file: {error}") from error
+
+
+def _saved_dataset(source: Source) -> Any:
+    import datasets
+
+    try:
+        return datasets.load_from_disk(str(source.path))
+    except (OSError, ValueError, KeyError) as error:
+        raise CorpusError(f"{source.path} is not a saved data set: {error}") from error
 
 
 def split_of(name: str, valid_percent: int, test_percent: int) -> str:
@@ -113,13 +238,13 @@ def split_of(name: str, valid_percent: int, test_percent: int) -> str:
     return "valid" if share < test_percent + valid_percent else "train"
 
 
-def shuffled(documents: Sequence[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
-    """Order documents by a hash of their names: no run of related files, the same on every machine.
+def order_key(name: str, seed: int) -> bytes:
+    """Return what documents are sorted by: no run of related files, and the same order on every machine.
 
-    :param documents: pairs of name and text.
+    :param name: the document's name.
     :param seed: another seed gives another order.
     """
-    return sorted(documents, key=lambda document: hashlib.sha256(f"{seed}:{document[0]}".encode()).digest())
+    return hashlib.sha256(f"{seed}:{name}".encode()).digest()
 
 
 def fingerprint(sources: Iterable[Source], arguments: dict[str, object]) -> str:
@@ -130,6 +255,7 @@ def fingerprint(sources: Iterable[Source], arguments: dict[str, object]) -> str:
     """
     digest = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode())
     for source in sources:
-        status = source.path.stat()
-        digest.update(f"{source.name}\0{status.st_size}\n".encode())
+        files = sorted(source.path.iterdir()) if source.path.is_dir() else [source.path]
+        size = sum(file.stat().st_size for file in files)
+        digest.update(f"{source.name}\0{size}\n".encode())
     return digest.hexdigest()
