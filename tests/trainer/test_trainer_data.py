@@ -19,13 +19,6 @@ def manifest(directory: Path) -> dict[str, object]:
     return found
 
 
-def test_the_same_arguments_give_the_same_bytes(trainer: Trainer, data: Data, tmp_path: Path) -> None:
-    outcome = trainer.run("prepare_data.py", "--output", tmp_path / "again", *SMALL_DATA)
-    assert outcome.status == 0, outcome.stderr
-    assert manifest(tmp_path / "again") == manifest(data.directory)
-    assert "train_text_document.bin" in str(manifest(data.directory)["sha256"])
-
-
 def test_finished_output_is_recognised_at_once(trainer: Trainer, data: Data) -> None:
     before = (data.directory / "manifest.json").stat().st_mtime_ns
     started = time.monotonic()

@@ -110,7 +110,7 @@ print(count)
     assert result.stdout.strip() == "100"
 
 
-def test_processes_and_interruption_do_not_change_a_byte(
+def test_the_same_arguments_give_the_same_bytes_whatever_the_processes_and_interruptions(
     trainer: Trainer, data: Data, tmp_path: Path
 ) -> None:
     args = ("prepare_data.py", "--output", tmp_path / "out", *SMALL_DATA, "--piece-size", 100000)
@@ -130,6 +130,7 @@ def test_processes_and_interruption_do_not_change_a_byte(
     ours = json.loads((tmp_path / "out" / "manifest.json").read_text())
     whole = json.loads((data.directory / "manifest.json").read_text())
     assert ours == whole
+    assert "train_text_document.bin" in whole["sha256"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
