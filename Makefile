@@ -32,7 +32,7 @@ check:
 	cd docker && ../$(BIN:$(CURDIR)/%=%)/mypy --strict -p local_cluster
 
 fast:
-	$(BIN)/pytest -m "not integration and not trainer"
+	$(BIN)/pytest -n 2 -m "not integration and not trainer"
 
 integration:
 	$(BIN)/pytest -m "integration or trainer"

@@ -47,7 +47,6 @@ def test_what_starts_stops_and_finishes_a_stage(
         "conditions.a.watched.a2": ["COMPLETED"],
     }
     point = site.runs / "conditions" / "a"
-    assert (point / "beside" / "late").read_text() == "0\n"
     assert (point / "watched" / "heard").read_text() == "here\n"
     assert site.verdict(point / "endless", "endless")["outcome"] == "cancelled"
     assert site.verdict(point / "counted", "counted")["outcome"] == "finished"

@@ -182,7 +182,10 @@ class TestJobs:
         assert train.start is None
         assert train.finish == Condition("log", path=str(train.log), pattern="step 10 of")
         assert evaluate.start == Condition(
-            "command", command="test -e logs/lr0.001/ckpt && echo 1 || echo 0", prints="1"
+            "command",
+            command="test -e logs/lr0.001/ckpt && echo 1 || echo 0",
+            directory=train.work_dir,
+            prints="1",
         )
         assert evaluate.start_every_attempt
         assert evaluate.finish is not None
