@@ -6,12 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
+from command_line import Answer, runner
 from example_specs import CHAIN
 
-from airflow_megatron.cli.app import main
 from airflow_megatron.planning.plan import check_sweep, job_script
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.project import project_root
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SHIPPED = spec_files(project_root() / "sweep_specs")
-
-
-class Answer(NamedTuple):
-    status: int
-    stdout: str
-    stderr: str
 
 
 @pytest.fixture
@@ -40,15 +34,7 @@ def call(
     monkeypatch.setenv("AIRFLOW_MEGATRON_SWEEP_SPECS", str(specs))
     monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path / "local"))
     monkeypatch.chdir(specs)
-
-    def run(*words: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["airflow-megatron", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), out, err)
-
-    return run
+    return runner(monkeypatch, capsys)
 
 
 class TestLint:

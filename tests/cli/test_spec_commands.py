@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
+from command_line import Answer, runner
 
-from airflow_megatron.cli.app import main
 from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.spec.json_schema import sweep_spec_schema
 from airflow_megatron.spec.spec_files import load_sweep
@@ -53,12 +53,6 @@ ODD = SPEC.replace("lr_decay_style: cosine", "lr_decay_style: cosine, lr_decay_i
 BAD = SPEC.replace('checkpoint: "{{ budget }}"', 'checkpoint: "{{ budget + 1 }}"')
 
 
-class Answer(NamedTuple):
-    status: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
 def call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -71,15 +65,7 @@ def call(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("AIRFLOW_MEGATRON_LOG_LEVEL", raising=False)
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["airflow-megatron", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capsys.readouterr()
-        return Answer(int(ended.value.code or 0), out, err)
-
-    return run
+    return runner(monkeypatch, capsys)
 
 
 class TestLint:

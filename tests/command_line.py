@@ -1,0 +1,34 @@
+"""Running the command line in the test's own process."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from airflow_megatron.cli.app import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Answer(NamedTuple):
+    """What a command left: its exit status and what it printed."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Return a function that runs the command line with some words."""
+
+    def run(*words: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["airflow-megatron", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), out, err)
+
+    return run
