@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import random
@@ -351,11 +352,29 @@ def test_twenty_callers_after_a_deferral(slurm, request_for):
     assert slurm.jobs == ["1001"]
 
 
+def wait_for_session(leader: int) -> None:
+    """Wait until no process of a session lives: an sbatch that outlived its shell may still submit."""
+
+    def alive() -> bool:
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+                if int(session) == leader and state != "Z":
+                    return True
+        return False
+
+    deadline = time.monotonic() + 20
+    while alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_killed_at_any_instant_never_doubles(slurm, request_for, seed):
     """SIGKILL of the whole remote process group at a random instant, again and again, then one undisturbed call."""
     chance = random.Random(seed)
     slurm.behave("sbatch", 'sleep 0.05; accept "$@"; sleep 0.05; echo $id')
+    sessions: list[int] = []
     for _ in range(3):
         process = slurm.start(submission_script(request_for()))
         time.sleep(chance.uniform(0.0, 0.25))
@@ -365,7 +384,9 @@ def test_killed_at_any_instant_never_doubles(slurm, request_for, seed):
             process.kill()  # the shell alone: a running sbatch lives on
         process.wait()
         process.communicate()
-    time.sleep(0.15)
+        sessions.append(process.pid)
+    for session in sessions:
+        wait_for_session(session)
     outcome = slurm.submit(request_for())
     if outcome.status == "pending":
         assert len(slurm.jobs) == 0
