@@ -159,7 +159,7 @@ class SlurmWatchOperator(BaseOperator):
         verdict = Verdict(outcome, reason, job_id=str(handle.job_id))
         if outcome is Outcome.CANCELLED:
             attempts.record_verdict(handle.attempt, verdict.to_json())
-            attempts.record_end(handle.attempt, verdict.to_json())
+            attempts.record_end(handle.attempt, {**verdict.to_json(), "intended": True})
             raise AirflowSkipException(f"{job.name} was cancelled: {reason}")
         return self._follow_up(job, handle, history, verdict, event)
 

@@ -12,19 +12,24 @@ from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.planning.attempts import slurm_commands
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.results import write_results
+from airflow_megatron.results.progress import StageState
 from airflow_megatron.results.tables import to_text
 from airflow_megatron.spec.cluster_profile import load_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow.sdk import Context
+
+    from airflow_megatron.results.progress import StageStatus
+    from airflow_megatron.spec.jobs import Job
 
 
 class SweepReportOperator(BaseOperator):
     """Fetch what the points left on the cluster and write result tables and plots.
 
-    The task fails, after having written everything, when a job of the sweep has not finished.
+    The task fails, after having written everything, when a job of the sweep has not finished; jobs that a condition of
+    their own cancelled, and those that wait for them, are meant to be missing.
 
     :param pinned: the pinned sweep (templated)
     """
@@ -42,11 +47,12 @@ class SweepReportOperator(BaseOperator):
         """Write the report; return its files."""
         pinned = PinnedSweep.from_json(self.pinned)  # type: ignore[arg-type]
         cluster = load_cluster(pinned.cluster)
-        report = write_results(pinned.plan(), SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run)
+        plan = pinned.plan()
+        report = write_results(plan, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run)
         self.log.info("\n%s", to_text(report.table))
         for path in report.paths:
             self.log.info("wrote %s", path)
-        unfinished = [status for status in report.grid.cells.values() if status.state.value != "finished"]
+        unfinished = unfinished_jobs(plan.jobs, report.grid.cells.values())
         if unfinished:
             told = "\n".join(
                 f"  {status.job}: {status.state.value} {status.reason}" for status in unfinished[:20]
@@ -55,3 +61,22 @@ class SweepReportOperator(BaseOperator):
                 f"{len(unfinished)} jobs have not finished:\n{told}\nReport: {report.page}"
             )
         return [str(path) for path in report.paths]
+
+
+def unfinished_jobs(jobs: Iterable[Job], statuses: Iterable[StageStatus]) -> list[StageStatus]:
+    """Return the jobs that should have finished and have not.
+
+    :param jobs: all jobs, parents first
+    :param statuses: their states
+    """
+    of_job = {status.job: status for status in statuses}
+    needless = {name for name, status in of_job.items() if status.intended}
+    for job in jobs:
+        waits = job.name in of_job and of_job[job.name].state is StageState.WAITING
+        if waits and any(dependency.job in needless for dependency in job.depends_on):
+            needless.add(job.name)
+    return [
+        status
+        for name, status in of_job.items()
+        if status.state is not StageState.FINISHED and name not in needless
+    ]

@@ -60,6 +60,7 @@ class StageStatus:
     :param train_iters: iteration at which training ends
     :param loss: last logged training loss (nats per token); NaN when it diverged
     :param reason: why it failed, was cancelled or is restarted, in the verdict's words
+    :param intended: it was cancelled by a condition of its own, as the spec wants
     """
 
     point: str
@@ -72,6 +73,7 @@ class StageStatus:
     train_iters: int | None = None
     loss: float | None = None
     reason: str = ""
+    intended: bool = False
 
     @property
     def text(self) -> str:
@@ -202,6 +204,7 @@ def stage_status(
         train_iters=train_iters,
         loss=loss,
         reason=str(verdict.get("reason", "")) if telling and verdict else "",
+        intended=state is StageState.CANCELLED and bool(verdict and verdict.get("intended")),
     )
 
 
