@@ -170,6 +170,13 @@ class SweepSite:
             name: [row.state.split()[0] for row in rows] for name, rows in self.submissions(prefix).items()
         }
 
+    def expect_states(self, prefix: str, expected: dict[str, list[str]]) -> None:
+        """Check the states of all attempts; accounting hears of a job's end a moment after everybody else."""
+        deadline = time.monotonic() + 20
+        while self.states(prefix) != expected and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert self.states(prefix) == expected
+
     def queued(self, prefix: str) -> list[str]:
         """Return the names of the jobs that wait or run now."""
         names = self.cluster.slurm("squeue", "-h", "-o", "%j").split()

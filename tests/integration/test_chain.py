@@ -53,7 +53,7 @@ def jobs(site: SweepSite) -> dict[str, tuple[Path, str]]:
 
 
 def test_every_job_was_submitted_once_and_completed(site: SweepSite, finished: str) -> None:
-    assert site.states("chain.") == {f"{name}.a1": ["COMPLETED"] for name in jobs(site)}
+    site.expect_states("chain.", {f"{name}.a1": ["COMPLETED"] for name in jobs(site)})
 
 
 def test_the_run_directories_are_complete(site: SweepSite, finished: str) -> None:

@@ -19,14 +19,14 @@ def test_clearing_a_task_runs_its_stage_again(site: SweepSite, airflow: SiteAirf
     assert airflow.ended("clearing.point", run_id) == "success"
     stages = ("first", "second", "third")
     once = {f"clearing.only.{stage}.a1": ["COMPLETED"] for stage in stages}
-    assert site.states("clearing.") == once
+    site.expect_states("clearing.", once)
     tries = airflow.try_number("clearing.point", run_id, "second.watch")
     airflow.clear("clearing.point", run_id, ["second.submit", "second.watch"])
     wait_until(
         lambda: airflow.try_number("clearing.point", run_id, "second.watch") > tries, 60, "another try"
     )
     assert airflow.ended("clearing.point", run_id) == "success"
-    assert site.states("clearing.") == {**once, "clearing.only.second.a2": ["COMPLETED"]}
+    site.expect_states("clearing.", {**once, "clearing.only.second.a2": ["COMPLETED"]})
     counts = {
         stage: len((site.runs / "clearing" / "only" / stage / "times").read_text().split())
         for stage in stages
@@ -60,8 +60,11 @@ def test_marking_a_wait_failed_cancels_its_job_alone(site: SweepSite, airflow: S
     # the next run of the point starts a new attempt; it does not take up the cancelled one
     airflow.trigger(dag_id, {"point": "a"}, run_id="a~2")
     assert airflow.ended(dag_id, "a~2") == "success"
-    assert site.states("waiting.") == {
-        "waiting.a.work.a1": ["CANCELLED"],
-        "waiting.a.work.a2": ["COMPLETED"],
-        "waiting.b.work.a1": ["COMPLETED"],
-    }
+    site.expect_states(
+        "waiting.",
+        {
+            "waiting.a.work.a1": ["CANCELLED"],
+            "waiting.a.work.a2": ["COMPLETED"],
+            "waiting.b.work.a1": ["COMPLETED"],
+        },
+    )

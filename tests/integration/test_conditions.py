@@ -35,17 +35,20 @@ def test_what_starts_stops_and_finishes_a_stage(
     wait_until(lambda: "launch" in succeeded(airflow, started["conditions"]), 120, "the point to be launched")
     assert airflow.ended("conditions.point", "a", timeout=300) == "success"
     assert airflow.ended("conditions", started["conditions"]) == "success"
-    assert site.states("conditions.") == {
-        "conditions.a.work.a1": ["COMPLETED"],
-        "conditions.a.beside.a1": ["COMPLETED"],
-        "conditions.a.after.a1": ["COMPLETED"],
-        "conditions.a.endless.a1": ["CANCELLED"],
-        "conditions.a.counted.a1": ["COMPLETED"],
-        "conditions.a.counted.a2": ["COMPLETED"],
-        "conditions.a.counted.a3": ["COMPLETED"],
-        "conditions.a.watched.a1": ["CANCELLED"],
-        "conditions.a.watched.a2": ["COMPLETED"],
-    }
+    site.expect_states(
+        "conditions.",
+        {
+            "conditions.a.work.a1": ["COMPLETED"],
+            "conditions.a.beside.a1": ["COMPLETED"],
+            "conditions.a.after.a1": ["COMPLETED"],
+            "conditions.a.endless.a1": ["CANCELLED"],
+            "conditions.a.counted.a1": ["COMPLETED"],
+            "conditions.a.counted.a2": ["COMPLETED"],
+            "conditions.a.counted.a3": ["COMPLETED"],
+            "conditions.a.watched.a1": ["CANCELLED"],
+            "conditions.a.watched.a2": ["COMPLETED"],
+        },
+    )
     point = site.runs / "conditions" / "a"
     assert (point / "watched" / "heard").read_text() == "here\n"
     assert site.verdict(point / "endless", "endless")["outcome"] == "cancelled"

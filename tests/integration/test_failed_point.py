@@ -22,10 +22,13 @@ def failed(airflow: SiteAirflow) -> str:
 
 
 def test_the_other_point_finishes(site: SweepSite, airflow: SiteAirflow, failed: str) -> None:
-    assert site.states("failing.") == {
-        "failing.heads=4.pretrain.a1": ["COMPLETED"],
-        "failing.heads=5.pretrain.a1": ["FAILED"],
-    }
+    site.expect_states(
+        "failing.",
+        {
+            "failing.heads=4.pretrain.a1": ["COMPLETED"],
+            "failing.heads=5.pretrain.a1": ["FAILED"],
+        },
+    )
     assert airflow.run_state("failing.point", "heads:4") == "success"
     assert airflow.run_state("failing.point", "heads:5") == "failed"
     assert site.verdict(site.runs / "failing" / "heads=4", "pretrain")["outcome"] == "finished"
@@ -58,9 +61,12 @@ def test_the_next_run_repeats_the_failed_point_alone(
 ) -> None:
     run_id = airflow.trigger("failing")
     assert airflow.ended("failing", run_id) == "failed"
-    assert site.states("failing.") == {
-        "failing.heads=4.pretrain.a1": ["COMPLETED"],
-        "failing.heads=5.pretrain.a1": ["FAILED"],
-        "failing.heads=5.pretrain.a2": ["FAILED"],
-    }
+    site.expect_states(
+        "failing.",
+        {
+            "failing.heads=4.pretrain.a1": ["COMPLETED"],
+            "failing.heads=5.pretrain.a1": ["FAILED"],
+            "failing.heads=5.pretrain.a2": ["FAILED"],
+        },
+    )
     assert airflow.run_state("failing.point", "heads:5~2") == "failed"

@@ -57,7 +57,7 @@ def test_a_lost_node_is_replaced(
         assert airflow.ended("lost.point", runs["lost"]) == "success"
     finally:
         site.cluster.control("start", f"slurmd:{node}")
-    assert site.states("lost.") == {first: ["NODE_FAIL"], second: ["COMPLETED"]}
+    site.expect_states("lost.", {first: ["NODE_FAIL"], second: ["COMPLETED"]})
     assert site.submission(second).node != node
     verdict = site.verdict(site.runs / "lost" / "only" / "work", "work")
     assert (verdict["outcome"], verdict["attempt"]) == ("finished", 2)

@@ -53,7 +53,7 @@ def attempt_dir(site: SweepSite, point: str) -> Path:
 
 
 def assert_one_job(site: SweepSite, point: str) -> None:
-    assert site.states(f"once.{point}.") == {f"once.{point}.work.a1": ["COMPLETED"]}
+    site.expect_states(f"once.{point}.", {f"once.{point}.work.a1": ["COMPLETED"]})
     work = site.runs / "once" / point / "work"
     assert (work / "times").read_text() == "done\n"
     recorded = (attempt_dir(site, point) / "jobid").read_text().strip()
