@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import string
 
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 
 BEGIN = "=== airflow-megatron answer begins ==="
 END = "=== airflow-megatron answer ends ==="
+
+# A line that begins with a part of the delimiter and goes on with a byte above 127 loses that byte in dash 0.5.12.
+_HAZARD = re.compile(r"^([A-Za-z])[A-Za-z0-9_]*[^\x00-\x7f]", re.MULTILINE)
 
 # Site profiles export options for Slurm's commands (SBATCH_ACCOUNT, SQUEUE_FORMAT, SLURM_TIME_FORMAT …): they
 # override what the scripts and job files say. SLURM_CONF and SLURM_CLUSTERS choose the cluster and stay.
@@ -51,7 +56,14 @@ def here_document(text: str) -> str:
     """Return the redirection and body of a here-document that holds *text* literally, ending in a line break.
 
     :param text: without NUL; a missing last line break is added.
+    :raises ValueError: if words that go on with a byte above 127 begin its lines with every letter there is.
     """
     body = text if text.endswith("\n") else f"{text}\n"
-    delimiter = "AM_" + hashlib.sha256(body.encode()).hexdigest()[:16]
+    hazards = set(_HAZARD.findall(body))
+    first = next(
+        (letter for letter in string.ascii_uppercase + string.ascii_lowercase if letter not in hazards), None
+    )
+    if first is None:
+        raise ValueError("the text cannot be sent as a here-document: begin one of its lines with a blank")
+    delimiter = f"{first}M_{hashlib.sha256(body.encode()).hexdigest()[:16]}"
     return f"<<'{delimiter}'\n{body}{delimiter}\n"
