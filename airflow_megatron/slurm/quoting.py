@@ -1,9 +1,11 @@
-"""The one way a value enters a shell script."""
+"""What may be part of a shell script that talks to Slurm: paths, job names and ids, each checked and quoted."""
 
 from __future__ import annotations
 
 import re
-import shlex
+
+from airflow_megatron.spec.quoting import QuotingError as QuotingError
+from airflow_megatron.spec.quoting import quote as quote
 
 MAX_JOB_NAME_LENGTH = 200
 """Slurm's database keeps 255 bytes of a job name; longer names would not be found again."""
@@ -11,25 +13,6 @@ MAX_JOB_NAME_LENGTH = 200
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+:@-]*")
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
 _GLOB_PART = re.compile(r"\[[!^]?\]?[A-Za-z0-9_.!-]*\]|[*?]")
-
-
-class QuotingError(ValueError):
-    """A value that cannot be passed to the cluster unharmed."""
-
-
-def quote(value: str) -> str:
-    """Return *value* as one word of a POSIX shell.
-
-    :param value: any text; a shell word cannot hold NUL, and a lone surrogate cannot be sent as UTF-8.
-    :raises QuotingError: for such text.
-    """
-    if "\0" in value:
-        raise QuotingError(f"{value!r} holds a NUL character, which no shell can pass on; remove it")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise QuotingError(f"{value!r} is not valid Unicode text; spell it in UTF-8") from None
-    return shlex.quote(value)
 
 
 def quote_path(path: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.conditions import Condition, Event
 from airflow_megatron.spec.expressions import ExpressionError, evaluate_tree
 from airflow_megatron.spec.quantities import parse_duration
+from airflow_megatron.spec.quoting import QuotingError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -146,11 +146,17 @@ def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> 
 
 
 def command_text(command: str | Sequence[object], names: Mapping[str, Any]) -> str:
-    """Return a command as shell text: text as it is, words quoted."""
+    """Return a command as shell text: text as it is, words quoted.
+
+    :raises ExpressionError: when an expression fails, or a word cannot be passed to a shell
+    """
     value = evaluate_tree(command, names)
-    if isinstance(value, list):
-        return shlex.join(str(word) for word in value)
-    return str(value)
+    if not isinstance(value, list):
+        return str(value)
+    try:
+        return " ".join(quote(str(word)) for word in value)
+    except QuotingError as error:
+        raise ExpressionError(str(error)) from error
 
 
 def checked_pattern(value: object, name: str) -> str:

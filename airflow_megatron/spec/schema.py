@@ -326,9 +326,12 @@ def validate(section: type[SectionT], document: YamlDocument) -> SectionT:
 
 
 def _problems(error: ValidationError, document: YamlDocument, section: type[Strict]) -> Iterator[Problem]:
-    seen: set[KeyPath] = set()
-    for detail in error.errors(include_url=False):
-        path = _document_path(detail["loc"], document)
+    details = error.errors(include_url=False)
+    paths = [_document_path(detail["loc"], document) for detail in details]
+    wanted: dict[KeyPath, list[str]] = {}
+    for detail, path in zip(details, paths, strict=True):
+        wanted.setdefault(path, []).append(_expected(detail))
+    for detail, path in zip(details, paths, strict=True):
         if detail["type"] == "extra_forbidden":
             key = str(detail["loc"][-1])
             known = _fields_at(section, detail["loc"][:-1])
@@ -338,21 +341,11 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
             yield document.problem(
                 path, f"{str(detail['loc'][-1])!r} is missing", f"add {detail['loc'][-1]}: …"
             )
-        elif path not in seen:
+        elif expected := wanted.pop(path, None):
             # a union reports once for every member; the first place is enough
-            seen.add(path)
-            yield _wrong_value(detail, path, document, error)
-
-
-def _wrong_value(detail: Any, path: KeyPath, document: YamlDocument, error: ValidationError) -> Problem:
-    wanted = []
-    for other in error.errors(include_url=False):
-        if _document_path(other["loc"], document) == path:
-            wanted.append(_expected(other))
-    name = ".".join(str(part) for part in path) or "the document"
-    return document.problem(
-        path, f"{name} is {detail['input']!r}", "expected " + " or ".join(dict.fromkeys(wanted))
-    )
+            name = ".".join(str(part) for part in path) or "the document"
+            mend = "expected " + " or ".join(dict.fromkeys(expected))
+            yield document.problem(path, f"{name} is {detail['input']!r}", mend)
 
 
 def _expected(detail: Any) -> str:

@@ -8,12 +8,12 @@ checkpoint, a converted model a wait for the converting stage.
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.conditions import Condition, Event
 from airflow_megatron.spec.errors import did_you_mean
+from airflow_megatron.spec.quoting import QuotingError, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -357,9 +357,10 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _quoted(value: str) -> str:
-    if "\0" in value:
-        raise ConditionError(f"{value!r} holds a NUL character")
-    return shlex.quote(value)
+    try:
+        return quote(value)
+    except QuotingError as error:
+        raise ConditionError(str(error)) from None
 
 
 def _with_groups(pattern: str, groups: Any) -> str:
