@@ -186,6 +186,24 @@ def argument_table(release: str) -> ArgumentTable:
     return ArgumentTable(release, arguments_of_rows(rows[index] for index in content["releases"][release]))
 
 
+@functools.cache
+def read_table(path: Path) -> ArgumentTable:
+    """Read the table of one checkout, as ``airflow-megatron megatron-args CHECKOUT`` writes it.
+
+    :raises OSError: when the file cannot be read.
+    :raises ValueError: when it is no such table, or one of several releases.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        ((release, indices),) = content["releases"].items()
+        rows = [content["arguments"][index] for index in indices]
+        return ArgumentTable(release, arguments_of_rows(rows))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ValueError(
+            f"{path} is no argument table of one checkout; make it with: airflow-megatron megatron-args CHECKOUT"
+        ) from None
+
+
 def arguments_of_rows(rows: Iterable[Sequence[Any]]) -> list[Argument]:
     """Read the rows of a table file (``arguments.json``, or what ``megatron-args CHECKOUT`` writes)."""
     return [_argument(row) for row in rows]
@@ -243,9 +261,7 @@ def _declared(name: str, flag: str, declared: Mapping[str, Any], release: str) -
     )
 
 
-def to_argv(
-    params: Mapping[str, object], release: str, extra: Mapping[str, Mapping[str, Any]] | None = None
-) -> list[str]:
+def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[str]:
     """Write parameters as a command line.
 
     Flags come out for True (see :meth:`ArgumentTable.flag_tokens`), lists as several values, None not at all,
@@ -253,12 +269,12 @@ def to_argv(
     lines.
 
     :param params: name → value; a name is a ``dest`` or a flag, with dashes or underscores.
-    :param release: an upstream tag, for example ``core_v0.16.1``.
-    :param extra: arguments that only a fork has (see :func:`with_extra`).
+    :param release: an upstream tag, for example ``core_v0.16.1``; or the table of a fork or of a trainer.
     :returns: the tokens, not quoted.
     :raises ArgumentError: for the first parameter (in the order given) that the release cannot take.
     """
-    table = with_extra(argument_table(release), extra) if extra else argument_table(release)
+    table = argument_table(release) if isinstance(release, str) else release
+    release = table.release
     tokens: dict[str, tuple[int, str, list[str]]] = {}
     for name, value in params.items():
         argument = table.get(name)

@@ -1,4 +1,4 @@
-"""Read the arguments of any Megatron-LM checkout, forks included, without PyTorch and Transformer Engine."""
+"""Read the arguments of any checkout of a trainer, forks included, without PyTorch and Transformer Engine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from airflow_megatron.megatron.arguments import ArgumentTable, arguments_of_rows
 from airflow_megatron.megatron.arguments_table import make_table
+from airflow_megatron.megatron.parser_dump import BUILDERS, module_file
 
 _DUMP_SCRIPT: Final = Path(__file__).with_name("parser_dump.py")
 _MOST_PACKAGES: Final = 60
@@ -27,17 +28,16 @@ def dump_checkout(checkout: Path, release: str | None = None) -> dict[str, Any]:
 
     The checkout's own code runs, in a process of its own, with empty packages in place of those it imports.
 
-    :param checkout: folder with ``megatron/training/arguments.py``.
+    :param checkout: folder of Megatron-LM, Megatron-DeepSpeed, or of this project's thin trainer.
     :param release: what to call it; the folder's name by default.
     :returns: ``{"release", "arguments": [{"flags", "dest", "group", "action", "type", "nargs", "choices",
         "default", "required"}, …]}``, what :func:`~airflow_megatron.megatron.arguments_table.make_table` reads.
     :raises CheckoutError: when the folder is no checkout, or its parser does not build.
     """
     checkout = checkout.resolve()
-    if not (checkout / "megatron" / "training" / "arguments.py").is_file():
-        raise CheckoutError(
-            f"{checkout} is no Megatron-LM checkout: it has no megatron/training/arguments.py"
-        )
+    files = [module_file(module) for module in BUILDERS]
+    if not any((checkout / file).is_file() for file in files):
+        raise CheckoutError(f"{checkout} is no checkout of a trainer: it has none of {', '.join(files)}")
     packages = list(_IMPORTED_BY_ALL)
     while True:
         answer = _dump(checkout, release or checkout.name, packages)

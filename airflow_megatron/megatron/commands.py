@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.arguments import ArgumentError, argument_table, to_argv
+from airflow_megatron.megatron.arguments import ArgumentError, to_argv
+from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.spec.schema import TrainerSection
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
 
     A swept value is an argument when the release knows one of its name and it is no variable of the spec.
     """
-    table = argument_table(job.release)
+    table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
     trainer = cluster.trainers.get(job.trainer, TrainerSection())
     arguments: dict[str, Any] = {
         "save": job.checkpoint_dir,
@@ -143,7 +144,7 @@ def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[
             "train_iters", f"stage {job.stage} has no train_iters; add megatron: {{train_iters: …}}"
         )
     try:
-        words = to_argv(arguments, job.release)
+        words = to_argv(arguments, trainer_table(job.trainer, job.release, cluster, job.extra_arguments))
     except ArgumentError as error:
         raise CommandError(error.name, str(error)) from error
     if job.trainer == "megatron_core":

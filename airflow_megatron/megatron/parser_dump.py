@@ -1,4 +1,6 @@
-"""Write a Megatron-LM checkout's argument parser as JSON. Run as a script, in a process of its own.
+"""Write the argument parser of a checkout as JSON. Run as a script, in a process of its own.
+
+The checkout is Megatron-LM's, Megatron-DeepSpeed's, or this project's folder ``Megatron-LM`` with its thin trainer.
 
 Usage: ``python parser_dump.py CHECKOUT RELEASE [PACKAGE …]``. Importing Megatron's arguments imports PyTorch and
 more; the packages named are replaced by empty ones, which is enough to build the parser and nothing else. Prints
@@ -8,16 +10,18 @@ more; the packages named are replaced by empty ones, which is enough to build th
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.abc
 import importlib.machinery
 import json
 import sys
 import types
 import typing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _TORCH_VERSION = "2.13.0"  # upstream compares it while it is imported; newer than any minimum it asks for
 
@@ -173,13 +177,60 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Build the checkout's parser, which must be importable."""
-    from megatron.training import arguments  # type: ignore[import-not-found]
+def module_file(module: str) -> str:
+    """Return where a module of :data:`BUILDERS` lies in its checkout."""
+    return f"{module.replace('.', '/')}.py"
 
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    built: argparse.ArgumentParser = arguments.add_megatron_arguments(parser)
-    return built
+
+def build_parser(checkout: Path) -> argparse.ArgumentParser:
+    """Build the parser of a checkout, which must be importable.
+
+    :raises StopIteration: when it has none of the modules in :data:`BUILDERS`.
+    """
+    module = next(module for module in BUILDERS if (checkout / module_file(module)).is_file())
+    return BUILDERS[module](importlib.import_module(module))
+
+
+def _thin_trainer(arguments: types.ModuleType) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = arguments.build_parser()
+    return parser
+
+
+def _megatron_lm(arguments: types.ModuleType) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = arguments.add_megatron_arguments(
+        argparse.ArgumentParser(allow_abbrev=False)
+    )
+    return parser
+
+
+def _megatron_deepspeed(arguments: types.ModuleType) -> argparse.ArgumentParser:
+    """Take the parser from ``parse_args``, which builds it and parses at once."""
+    built: list[argparse.ArgumentParser] = []
+
+    def parse_known_args(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:
+        built.append(parser)
+        return argparse.Namespace(no_pipeline_parallel=True), []
+
+    # what deepspeed itself adds: deepspeed/__init__.py _add_core_arguments
+    sys.modules["deepspeed"].add_config_arguments = _deepspeed_arguments  # type: ignore[attr-defined]
+    argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
+    arguments.parse_args(ignore_unknown_args=True)
+    return built[0]
+
+
+def _deepspeed_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    group = parser.add_argument_group("DeepSpeed")
+    group.add_argument("--deepspeed", action="store_true")
+    group.add_argument("--deepspeed_config", type=str)
+    return parser
+
+
+#: Module of a checkout → what makes a parser of it.
+BUILDERS: Final[dict[str, Callable[[types.ModuleType], argparse.ArgumentParser]]] = {
+    "megatron_core_trainer.arguments": _thin_trainer,
+    "megatron.training.arguments": _megatron_lm,
+    "megatron.arguments": _megatron_deepspeed,
+}
 
 
 def main(argv: list[str]) -> int:
@@ -190,7 +241,7 @@ def main(argv: list[str]) -> int:
     if not hasattr(typing, "override"):  # Python 3.11: upstream 0.18 and later import it
         typing.override = lambda method: method  # type: ignore[attr-defined]
     try:
-        parser = build_parser()
+        parser = build_parser(Path(checkout))
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if not missing or missing == "megatron" or missing in packages:

@@ -53,8 +53,8 @@ class ResolvePointOperator(BaseOperator):
     def _expand(self, point: str, cluster: str | None) -> dict[str, Any]:
         try:
             sweep = load_sweep(self.spec_file)
-            check_document(sweep)
             profile = load_cluster(cluster or sweep.settings.cluster)
+            check_document(sweep, profile)
             return {job.stage: job.to_json() for job in plan_point(sweep, sweep.point(point), profile)}
         except SpecError as error:
             raise AirflowFailException(str(error)) from None

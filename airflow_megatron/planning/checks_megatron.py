@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.arguments import ArgumentError
+from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.megatron.validation import ArgumentProblem, Machine, check
+from airflow_megatron.megatron.validation.command_line import reader
 from airflow_megatron.planning.findings import Finding
 from airflow_megatron.spec.schema import TrainerSection
 
@@ -40,7 +42,10 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
         key = (words, world_size, job.release)
         if key not in known:
             try:
-                known[key] = check(words, world_size, job.release, machine=machine, process_groups=True)
+                table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
+                known[key] = check(
+                    words, world_size, job.release, machine=machine, process_groups=True, flags=reader(table)
+                )
             except ArgumentError:
                 return  # an unknown release is told where the spec names it
         for problem in known[key]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments import ArgumentError, argument_table
 from airflow_megatron.megatron.commands import CommandError, branch_arguments, job_command, required_outputs
+from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.planning.checks import check_jobs
 from airflow_megatron.planning.estimates import gpu_hours
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
@@ -18,6 +19,7 @@ from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.expressions import template_names
 from airflow_megatron.spec.native_sweep import NativeSweep
 from airflow_megatron.spec.project import templates_dir
+from airflow_megatron.spec.schema import declarations
 from airflow_megatron.spec.sweep_grammar import swept_keys
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.schema import SweepSpecSection
     from airflow_megatron.spec.sweep import Point, Sweep
     from airflow_megatron.spec.yaml_document import KeyPath
 
@@ -143,17 +146,25 @@ def plan_sweep(
     return Plan(sweep.name, cluster.name, tuple(point.name for point in chosen), tuple(jobs))
 
 
-def check_document(sweep: Sweep) -> None:
+def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
     """Check what can be known without expanding the points.
 
+    :param cluster: the profile of the spec's cluster when left out
     :raises SpecError: with every problem found
     """
     if not isinstance(sweep, NativeSweep):
         return
+    spec = sweep.spec
+    cluster = cluster or load_cluster(spec.cluster)
     try:
-        table = argument_table(sweep.spec.release)
+        table = trainer_table(spec.trainer, spec.release, cluster, declarations(spec.extra_arguments))
     except ArgumentError as error:
-        raise SpecError(sweep.document.problem(("release",), str(error))) from error
+        place = ("release",) if error.name == spec.release else ("extra_arguments", error.name)
+        raise SpecError(sweep.document.problem(place, str(error))) from error
+    except (OSError, ValueError) as error:
+        section = f"trainers: {{{spec.trainer}: {{arguments_table: …}}}}"
+        message = f"cluster {cluster.name}, {section}: {error}"
+        raise SpecError(sweep.document.problem(("cluster",), message)) from error
     problems = [*_unknown_arguments(sweep, table), *_unused_axes(sweep, table)]
     if problems:
         raise SpecError(problems)
@@ -171,8 +182,8 @@ def check_sweep(
     :return: the plan with its warnings, when nothing is wrong
     :raises SpecError: with every problem found
     """
-    check_document(sweep)
     cluster = cluster or load_cluster(sweep.settings.cluster)
+    check_document(sweep, cluster)
     plan = plan_sweep(sweep, cluster, points)
     _check_scripts(sweep, plan.jobs, cluster)
     errors, warnings = check_jobs(sweep, plan.jobs, len(plan.points), cluster)
@@ -220,20 +231,26 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -
 
 
 def _unknown_arguments(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
-    """Report keys of ``megatron:`` sections that the release does not know."""
+    """Report keys of ``megatron:`` sections that the trainer does not know."""
     spec = sweep.spec
     sections: list[tuple[KeyPath, Iterable[str]]] = [(("megatron",), spec.megatron)]
     sections += [(("stages", name, "megatron"), stage.megatron) for name, stage in spec.stages.items()]
-    problems = []
-    for path, names in sections:
-        for name in names:
-            if table.get(name) is None:
-                near = table.nearest(name)
-                mend = f"did you mean {' or '.join(near)}?" if near else "own variables stand under params:"
-                problems.append(
-                    sweep.document.problem((*path, name), f"{spec.release} has no argument {name!r}", mend)
-                )
-    return problems
+    return [
+        sweep.document.problem((*path, name), *_unknown_argument(name, table, spec))
+        for path, names in sections
+        for name in names
+        if table.get(name) is None
+    ]
+
+
+def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -> tuple[str, str]:
+    """Return what is wrong with an argument that the trainer does not know, and the mend."""
+    if argument_table(spec.release).get(name) is not None:
+        message = f"the trainer {spec.trainer} does not take {spec.release}'s argument {name!r}"
+        return message, "drop it, or use another trainer"
+    near = table.nearest(name)
+    mend = f"did you mean {' or '.join(near)}?" if near else "own variables stand under params:"
+    return f"{spec.release} has no argument {name!r}", mend
 
 
 def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
@@ -249,7 +266,10 @@ def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
         elif name in used or table.get(name) or name in spec.params:
             continue
         else:
-            message = f"nothing reads the swept value {key!r}: it is no argument of {spec.release} and in no expression"
+            message = (
+                f"nothing reads the swept value {key!r}: "
+                f"it is no argument of {spec.release} and in no expression"
+            )
             near = table.nearest(name)
             mend = f"did you mean {' or '.join(near)}?" if near else "use it in an expression, or drop it"
         place = next(

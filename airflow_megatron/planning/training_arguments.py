@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.arguments import argument_table
 from airflow_megatron.megatron.commands import megatron_arguments
+from airflow_megatron.megatron.trainers import trainer_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ class TrainingArguments:
 
     def __init__(self, job: Job, cluster: ClusterProfile) -> None:
         self.job = job
-        self._table = argument_table(job.release)
+        self._table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
         self._given: Mapping[str, Any] = {
             argument.dest: value
             for name, value in megatron_arguments(job, cluster).items()

@@ -75,6 +75,7 @@ class Job:
     :param finish: what makes it finished, instead of the kind's own rule
     :param events: what is looked for while it runs
     :param check_interval: seconds between two runs of a condition's command; None for each look at the cluster
+    :param extra_arguments: declarations of arguments that the release does not have, by flag
     """
 
     name: str
@@ -109,6 +110,7 @@ class Job:
     finish: Condition | None = None
     events: tuple[Event, ...] = ()
     check_interval: float | None = None
+    extra_arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def stage_dir(self) -> str:
@@ -138,6 +140,7 @@ class Job:
         for name in _TUPLES:
             data[name] = list(data[name])
         data["params"], data["env"] = dict(self.params), dict(self.env)
+        data["extra_arguments"] = {name: dict(value) for name, value in self.extra_arguments.items()}
         for name in _CONDITIONS:
             condition: Condition | None = data[name]
             data[name] = condition.to_json() if condition else None

@@ -22,7 +22,7 @@ from airflow_megatron.spec.native_conditions import (
     whole_number,
 )
 from airflow_megatron.spec.native_stages import RESOURCES
-from airflow_megatron.spec.schema import EachCheckpointSection, SlurmSection
+from airflow_megatron.spec.schema import EachCheckpointSection, SlurmSection, declarations
 from airflow_megatron.spec.stage_tree import instances_of
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class JobBuilder:
     ) -> None:
         self.sweep, self.point, self.cluster, self.recipes = sweep, point, cluster, recipes
         self.spec, self.tree = sweep.spec, recipes.tree
+        self.extra_arguments = declarations(sweep.spec.extra_arguments)
         self.sweep_dir = f"{cluster.run_root.rstrip('/')}/{sweep.name}"
         self.point_dir = f"{self.sweep_dir}/{point.name}" if point else self.sweep_dir
         self.made: dict[str, Job] = {}
@@ -142,6 +143,7 @@ class JobBuilder:
             env={key: str(evaluate_tree(value, names)) for key, value in recipe.env.items()},
             restart=recipe.restart,
             template=section.template,
+            extra_arguments=self.extra_arguments,
         )
 
     def _visible(self, job: Job) -> dict[str, Any]:

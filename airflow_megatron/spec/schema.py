@@ -21,7 +21,7 @@ from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.quantities import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
 
@@ -211,6 +211,18 @@ class StageSection(Strict):
     restart: RestartSection | None = None
 
 
+class ArgumentSection(Strict):
+    """An argument that a fork's command line has and its release has not, as ``argparse`` would declare it."""
+
+    action: Literal["Store", "StoreTrue", "StoreFalse", "BooleanOptional"] | None = None
+    type: Literal["str", "int", "float", "bool"] | None = None
+    nargs: int | Literal["+", "*"] | None = None
+    choices: list[str | int | float] | None = None
+    default: Scalar = None
+    dest: str | None = None
+    """Name that Megatron keeps it under, where that is not the flag's."""
+
+
 class SweepSpecSection(Strict):
     """A whole sweep spec."""
 
@@ -230,6 +242,8 @@ class SweepSpecSection(Strict):
     """Variables of your own, for use in expressions."""
     megatron: Values = {}
     """Megatron arguments, underscores for dashes."""
+    extra_arguments: dict[str, ArgumentSection] = {}
+    """Arguments that only a fork of the release has; ``{}`` for one that takes text."""
     slurm: SlurmSection = SlurmSection()
     env: dict[str, str | int | float] = {}
     restart: RestartSection = RestartSection()
@@ -260,6 +274,10 @@ class TrainerSection(Strict):
     env: dict[str, str | int | float] = {}
     arguments: Values = {}
     """Megatron arguments that this cluster needs; a spec's own win."""
+    arguments_table: str | None = None
+    """What a fork's command line takes: a file that ``airflow-megatron megatron-args CHECKOUT`` has written."""
+    extra_arguments: dict[str, ArgumentSection] = {}
+    """Arguments that only the checkout here has; ``{}`` for one that takes text."""
     transformer_engine: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = "2.8"
     """Version of Transformer Engine in its environment, which decides what Megatron-LM accepts; ``null`` for none."""
 
@@ -310,6 +328,11 @@ class ClusterSection(Strict):
 
 
 SectionT = TypeVar("SectionT", bound=Strict)
+
+
+def declarations(sections: Mapping[str, ArgumentSection]) -> dict[str, dict[str, Any]]:
+    """Return declared arguments as plain data: flag → what is said of it."""
+    return {name: section.model_dump(exclude_none=True) for name, section in sections.items()}
 
 
 def validate(section: type[SectionT], document: YamlDocument) -> SectionT:

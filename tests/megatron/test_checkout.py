@@ -83,7 +83,7 @@ def test_release_can_be_named(tmp_path: Path) -> None:
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckoutError, match="no Megatron-LM checkout"):
+    with pytest.raises(CheckoutError, match="no checkout of a trainer"):
         dump_checkout(tmp_path)
     with pytest.raises(CheckoutError, match="does not build: NameError"):
         dump_checkout(make_checkout(tmp_path, "undefined"))

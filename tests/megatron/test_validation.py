@@ -215,9 +215,10 @@ def test_fork_flags_are_declared() -> None:
     params = BASE | {"our_scale": 0.5, "our_switch": True}
     with pytest.raises(ArgumentError, match="no such argument"):
         to_argv(params, "core_v0.16.1")
-    argv = to_argv(params, "core_v0.16.1", extra)
+    table = with_extra(argument_table("core_v0.16.1"), extra)
+    argv = to_argv(params, table)
     assert argv[-3:] == ["--our-scale", "0.5", "--our-switch"]
-    fork = CommandLineReader(with_extra(argument_table("core_v0.16.1"), extra))
+    fork = CommandLineReader(table)
     assert check(argv, 8, "core_v0.16.1", flags=fork) == []
     assert [problem.rule for problem in check(argv, 8, "core_v0.16.1")] == ["parse.unknown-flag"] * 2
 
@@ -343,4 +344,4 @@ def test_reads_as_argparse_does(argv: list[str]) -> None:
 
 
 def test_reader_is_made_once_per_release() -> None:
-    assert reader("core_v0.16.1") is reader("core_v0.16.1")
+    assert reader(argument_table("core_v0.16.1")) is reader(argument_table("core_v0.16.1"))

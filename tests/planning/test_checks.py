@@ -10,6 +10,7 @@ from airflow_megatron.planning.checks_names import name_findings, template_findi
 from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.spec.project import sweep_specs_dir
+from airflow_megatron.spec.schema import TrainerSection
 from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text, spec_files
 
 
@@ -229,10 +230,17 @@ stages: {{pretrain: {{kind: train}}}}
     def test_trainings_counted_in_samples(self) -> None:
         text = """\
 point: p
-megatron: {lr: 1e-3, lr_decay_style: cosine, train_samples: 1000, lr_decay_samples: 900, lr_warmup_samples: 10}
+megatron:
+  {lr: 1e-3, lr_decay_style: cosine, train_samples: 1000, lr_decay_samples: 900, lr_warmup_samples: 10,
+   num_layers: 2, hidden_size: 64, num_attention_heads: 2, seq_length: 64, max_position_embeddings: 64,
+   micro_batch_size: 1, mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 100, save_interval: 10}
+trainer: megatron_lm
 stages: {pretrain: {kind: train}}
 """
-        (warning,) = checked(text).warnings
+        cluster = alps().model_copy(
+            update={"trainers": {"megatron_lm": TrainerSection(checkout="/opt/fork")}}
+        )
+        (warning,) = checked(text, cluster).warnings
         assert "the last 100 of 1000 samples run at min_lr" in warning.message
 
     def test_a_decay_that_is_cut_off(self) -> None:

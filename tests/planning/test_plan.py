@@ -11,6 +11,7 @@ from example_specs import CHAIN, spec_text
 from airflow_megatron.planning.pinned import PinnedSweep, choose_points, point_digest
 from airflow_megatron.planning.plan import check_sweep, job_digest, plan_point, plan_sweep
 from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.jobs import Job
 from airflow_megatron.spec.project import sweep_specs_dir
 from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text, spec_files
 
@@ -154,6 +155,14 @@ class TestCheck:
                 "s.yaml:5:3: core_v0.16.1 has no argument 'num_layer' (did you mean num_layers",
             ),
             (
+                spec_text(point="p", more="megatron:\n  context_parallel_size: 2"),
+                "the trainer megatron_core does not take core_v0.16.1's argument 'context_parallel_size' (drop it",
+            ),
+            (
+                spec_text(point="p", more="extra_arguments:\n  lr: {type: float}"),
+                "s.yaml:4:3: lr: megatron_core has this argument; drop the declaration",
+            ),
+            (
                 spec_text(point="p", more="megatron:\n  my_own: 1"),
                 "s.yaml:4:3: core_v0.16.1 has no argument 'my_own' (own variables stand under params:)",
             ),
@@ -229,6 +238,13 @@ class TestCheck:
     def test_all_unknown_names_are_told_at_once(self, cluster: ClusterProfile) -> None:
         text = spec_text("aa: [1]\nbb: [2]", point="p", more="megatron: {cc: 1, dd: 2}")
         assert len(told(text, cluster).splitlines()) == 4
+
+    def test_arguments_that_the_spec_declares(self, cluster: ClusterProfile) -> None:
+        more = "extra_arguments: {our_scale: {type: float}}\nmegatron: {our_scale: 2, lr_finder: true}"
+        (job,) = planned(spec_text(point="p", more=more), cluster).jobs
+        assert job.command[job.command.index("--our-scale") + 1] == "2"
+        assert "--lr-finder" in job.command
+        assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
 
     def test_own_variables_are_not_arguments(self, cluster: ClusterProfile) -> None:
         text = spec_text(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.megatron.arguments import argument_table
 from airflow_megatron.megatron.validation import (
     batches,
     checkpointing,
@@ -121,7 +122,7 @@ def read_settings(
     :returns: what is wrong, and the settings; None when the command line cannot be read. When something is
         wrong, not all of them are derived.
     """
-    values, problems = (flags or reader(release)).read(argv)
+    values, problems = (flags or reader(argument_table(release))).read(argv)
     if problems:
         return problems, None
     settings = Settings(release, values, world_size, machine)

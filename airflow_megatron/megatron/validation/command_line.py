@@ -13,11 +13,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.megatron.arguments import Argument, ArgumentTable, argument_table
 from airflow_megatron.megatron.validation.problem import ArgumentProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from airflow_megatron.megatron.arguments import Argument, ArgumentTable
 
 SOURCE: Final = "megatron/training/arguments.py parse_args"
 CUDA_GRAPH_SCOPES: Final = {
@@ -151,9 +152,9 @@ class CommandLineReader:
 
 
 @functools.cache
-def reader(release: str) -> CommandLineReader:
-    """Return the reader of an upstream release."""
-    return CommandLineReader(argument_table(release))
+def reader(table: ArgumentTable) -> CommandLineReader:
+    """Return the reader for a table, made once."""
+    return CommandLineReader(table)
 
 
 def _problem(rule: str, flag: str, reason: str, mend: str | None = None) -> ArgumentProblem:

@@ -1,0 +1,55 @@
+"""The arguments that each trainer takes.
+
+``megatron_lm`` takes those of its release, or of the fork that the cluster has. ``megatron_core`` takes some of
+them and more of its own; its table in ``trainer_arguments/`` is what ``airflow-megatron megatron-args
+Megatron-LM --release megatron_core`` writes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.arguments import ArgumentTable, argument_table, read_table, with_extra
+from airflow_megatron.spec.schema import TrainerSection, declarations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.schema import Trainer
+
+TABLES_DIR: Final = Path(__file__).with_name("trainer_arguments")
+
+_extended: dict[tuple[str, str, str, str], ArgumentTable] = {}
+
+
+def trainer_table(
+    trainer: Trainer, release: str, cluster: ClusterProfile, declared: Mapping[str, Mapping[str, Any]]
+) -> ArgumentTable:
+    """Return the arguments that a trainer takes on a cluster.
+
+    :param trainer: of the sweep.
+    :param release: the Megatron release of the sweep.
+    :param cluster: may name the table of a fork, and declare arguments.
+    :param declared: the arguments that the spec declares, by flag; they win over the cluster's.
+    :raises ArgumentError: for an unknown release, and for a declaration that makes no sense.
+    :raises OSError, ValueError: for a fork's table that cannot be read.
+    """
+    section = cluster.trainers.get(trainer, TrainerSection())
+    extra = {**declarations(section.extra_arguments), **declared}
+    argument_table(release)  # unknown releases are refused whichever trainer it is
+    key = (trainer, release, section.arguments_table or "", repr(extra))
+    table = _extended.get(key)
+    if table is None:
+        table = _own_table(trainer, release, section)
+        table = _extended[key] = with_extra(table, extra) if extra else table
+    return table
+
+
+def _own_table(trainer: Trainer, release: str, section: TrainerSection) -> ArgumentTable:
+    if section.arguments_table:
+        return read_table(Path(section.arguments_table))
+    if trainer == "megatron_lm":
+        return argument_table(release)
+    return read_table(TABLES_DIR / f"{trainer}.json")
