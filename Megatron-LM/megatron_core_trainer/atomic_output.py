@@ -40,9 +40,18 @@ def write_json(path: Path, content: Any) -> None:
     :param path: the file.
     :param content: what to write.
     """
+    write_text(path, json.dumps(content, indent=2, sort_keys=True, default=str) + "\n")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a text file by rename.
+
+    :param path: the file.
+    :param content: what to write.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
+    temporary.write_text(content, encoding="utf-8")
     temporary.replace(path)
 
 

@@ -21,7 +21,7 @@ from megatron_core_trainer import atomic_output
 if TYPE_CHECKING:
     from pathlib import Path
 
-DATA, REPORT = "lr_finder_data", "lr_finder.json"
+DATA, REPORT, SUGGESTED = "lr_finder_data", "lr_finder.json", "suggested_lr"
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -189,12 +189,13 @@ def analyse(rates: Array, losses: Array, *, share: float = 0.03, separation: flo
 
 
 def write_report(directory: Path, report: dict[str, Any]) -> None:
-    """Write ``lr_finder.json``; later stages read ``suggested`` and ``suggestions`` from it.
+    """Write ``lr_finder.json``, and the rate that it suggests alone into ``suggested_lr`` for later stages to read.
 
     :param directory: where to write.
     :param report: as returned by :func:`analyse`, with what identifies the sweep.
     """
     atomic_output.write_json(directory / REPORT, {"format": 1, **report})
+    atomic_output.write_text(directory / SUGGESTED, f"{report['suggested']!r}\n")
 
 
 def read_report(directory: Path) -> dict[str, Any]:

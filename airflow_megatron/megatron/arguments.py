@@ -19,6 +19,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from airflow_megatron.spec.file_values import path_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -319,6 +321,8 @@ def _value_tokens(name: str, value: object, argument: Argument, release: str) ->
 
 
 def _value_text(name: str, value: object, argument: Argument, release: str) -> str:
+    if path_of(value) is not None:
+        return str(value)  # known when the job starts
     text = _TYPES.get(argument.type, _text_value)(value)
     if text is None:
         wanted = _TYPE_WORDS.get(argument.type, "text")

@@ -35,7 +35,7 @@ def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
     if job.command:
         return job.command
     scripts = cluster.megatron_lm_dir.rstrip("/")
-    if job.kind == "train":
+    if job.runs_trainer:
         return _training_command(job, cluster, scripts)
     fresh = (
         next((leaf for leaf in job.start.leaves() if leaf.kind == "new_checkpoint"), None)
@@ -107,6 +107,8 @@ def required_outputs(job: Job) -> tuple[str, ...]:
         return (*job.outputs, f"{job.run_dir}/converted_hf/iter_{job.iteration}/config.json")
     if job.kind == "evaluate":
         return (*job.outputs, evaluation_file(job, job.iteration))
+    if job.kind == "lr_finder":
+        return (*job.outputs, f"{job.run_dir}/lr_finder/suggested_lr")
     return job.outputs
 
 
@@ -131,6 +133,9 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         "exit_signal_handler": True,
         **trainer.arguments,
     }
+    if job.kind == "lr_finder":
+        # it starts anew with every attempt, and writes its curve instead of checkpoints
+        arguments |= {"save": job.run_dir, "load": None, "exit_signal_handler": None, "lr_finder": True}
     for name, value in job.params.items():
         if name in job.explicit_arguments or (name not in job.variables and table.get(name)):
             arguments[name] = value
@@ -142,6 +147,12 @@ def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[
     if not arguments.get("train_iters") and not arguments.get("train_samples"):
         raise CommandError(
             "train_iters", f"stage {job.stage} has no train_iters; add megatron: {{train_iters: …}}"
+        )
+    if job.kind == "lr_finder" and job.trainer == "megatron_lm":
+        raise CommandError(
+            "kind",
+            f"the trainer megatron_lm has no search for a learning rate, which stage {job.stage} is; "
+            "use trainer: megatron_core",
         )
     try:
         words = to_argv(arguments, trainer_table(job.trainer, job.release, cluster, job.extra_arguments))

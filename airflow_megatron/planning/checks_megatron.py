@@ -9,6 +9,7 @@ from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.megatron.validation import ArgumentProblem, Machine, check
 from airflow_megatron.megatron.validation.command_line import reader
 from airflow_megatron.planning.findings import Finding
+from airflow_megatron.spec.file_values import path_of
 from airflow_megatron.spec.schema import TrainerSection
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
         )
         world_size = int(job.slurm.nodes or 1) * int(job.slurm.gpus_per_node or 1)
         # checkpoint and log directories are each job's own, and no rule looks at them
-        words = _without_directories(job.command[2:])
+        words = _comparable(job.command[2:])
         key = (words, world_size, job.release)
         if key not in known:
             try:
@@ -57,8 +58,9 @@ def _is_upstream(job: Job) -> bool:
     return len(job.command) > 2 and job.command[1].endswith("/pretrain_gpt.py")
 
 
-def _without_directories(words: tuple[str, ...]) -> tuple[str, ...]:
-    result = list(words)
+def _comparable(words: tuple[str, ...]) -> tuple[str, ...]:
+    # a value that an earlier job writes is not known yet; any positive number passes
+    result = [word if path_of(word) is None else "1" for word in words]
     for flag in ("--save", "--load", "--tensorboard-dir"):
         if flag in result[:-1]:
             result[result.index(flag) + 1] = "/run"

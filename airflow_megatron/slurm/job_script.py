@@ -12,10 +12,11 @@ from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.quoting import MAX_JOB_NAME_LENGTH, quote
 from airflow_megatron.slurm.submission import Attempt
 from airflow_megatron.spec.expressions import script_environment
+from airflow_megatron.spec.file_values import path_of
 from airflow_megatron.spec.quantities import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
@@ -67,11 +68,14 @@ def render_job_script(
     if job.script is not None:
         return guarded_script(job, cluster, number, exclude=exclude)
     environment = script_environment(templates)
+    words = (*job.command, *branch_arguments)
+    paths = dict.fromkeys(path for word in words if (path := path_of(word)) is not None)
+    file_values = {path: f"am_file_value_{index}" for index, path in enumerate(paths)}
     environment.filters["quote"] = _quoted
-    environment.filters["words"] = _words
-    name = job.template or f"{'train' if job.kind == 'train' else 'command'}.sbatch.j2"
+    environment.filters["words"] = lambda values: _words(values, file_values)
+    name = job.template or f"{'train' if job.runs_trainer else 'command'}.sbatch.j2"
     attempt = attempt_of(job, number)
-    processes = _count(job.slurm.nodes) * _count(job.slurm.gpus_per_node) if job.kind == "train" else 1
+    processes = _count(job.slurm.nodes) * _count(job.slurm.gpus_per_node) if job.runs_trainer else 1
     try:
         return environment.get_template(name).render(
             job=job,
@@ -84,6 +88,7 @@ def render_job_script(
             env=_environment(job, cluster),
             command=job.command,
             branch_arguments=tuple(branch_arguments),
+            file_values=file_values,
             launcher=_launcher(job, cluster, processes),
             processes=processes,
             nodes=_count(job.slurm.nodes),
@@ -138,7 +143,7 @@ def _directives(
         "chdir": job.run_dir,
         "nodes": _count(slurm.nodes),
     }
-    processes_per_node = _count(slurm.gpus_per_node) if job.kind == "train" else 1
+    processes_per_node = _count(slurm.gpus_per_node) if job.runs_trainer else 1
     if _one_task_per_process(cluster, job):
         options["ntasks-per-node"] = processes_per_node
     else:
@@ -151,7 +156,7 @@ def _directives(
         options[cluster.gpu_option] = f"gpu:{gpus}" if cluster.gpu_option == "gres" else gpus
     if slurm.time:
         options["time"] = slurm_time(int(slurm.time))
-        if job.kind == "train":
+        if job.runs_trainer:
             before = slurm.signal_before or min(DEFAULT_SIGNAL_BEFORE_S, int(slurm.time) // 4)
             # a launcher under srun gets the signal from Slurm itself, one in the batch shell from the script's trap
             options["signal"] = f"{'' if _uses_srun(cluster, job) else 'B:'}TERM@{before}"
@@ -171,11 +176,11 @@ def _count(value: int | str | None) -> int:
 
 
 def _uses_srun(cluster: ClusterProfile, job: Job) -> bool:
-    return job.kind == "train" and (cluster.launcher == "srun" or _count(job.slurm.nodes) > 1)
+    return job.runs_trainer and (cluster.launcher == "srun" or _count(job.slurm.nodes) > 1)
 
 
 def _one_task_per_process(cluster: ClusterProfile, job: Job) -> bool:
-    return job.kind == "train" and cluster.launcher == "srun"
+    return job.runs_trainer and cluster.launcher == "srun"
 
 
 def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
@@ -229,5 +234,9 @@ def _quoted(value: object) -> str:
     return quote(str(value))
 
 
-def _words(values: Iterable[object]) -> str:
-    return " ".join(quote(str(value)) for value in values)
+def _words(values: Iterable[object], file_values: Mapping[str, str]) -> str:
+    """Return words for a shell; those that a file holds come from the variable that it was read into."""
+    return " ".join(
+        quote(str(value)) if (path := path_of(value)) is None else f'"${file_values[path]}"'
+        for value in values
+    )

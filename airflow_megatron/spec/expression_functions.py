@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.file_values import file_value
 from airflow_megatron.spec.quantities import parse_duration, parse_quantity
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "duration": parse_duration,
     "exp": math.exp,
     "ffn_size": ffn_size,
+    "file_value": file_value,
     "float": float,
     "floor": math.floor,
     "gcd": math.gcd,

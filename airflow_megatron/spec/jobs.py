@@ -113,6 +113,11 @@ class Job:
     extra_arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
+    def runs_trainer(self) -> bool:
+        """Whether it runs on all GPUs, started by the launcher."""
+        return self.kind in ("train", "lr_finder")
+
+    @property
     def stage_dir(self) -> str:
         """Directory of the stage's attempts; instances of one branch share a run directory, so the name is in it."""
         return f"{self.run_dir}/.jobs/{self.stage}"

@@ -174,14 +174,15 @@ class RestartSection(Strict):
 
 
 Trainer: TypeAlias = Literal["megatron_core", "megatron_lm"]
-StageKind: TypeAlias = Literal["train", "convert", "evaluate", "command"]
+StageKind: TypeAlias = Literal["train", "lr_finder", "convert", "evaluate", "command"]
 
 
 class StageSection(Strict):
     """One stage of the chain at a point."""
 
     kind: StageKind
-    """What it runs: the trainer, the converter to Hugging Face, the evaluation, or a command of yours."""
+    """What it runs: the trainer, its search for a learning rate, the converter to Hugging Face, the evaluation, or a
+    command of yours."""
     scope: Literal["point", "sweep"] = "point"
     """``sweep``: run once for all points (data preparation)."""
     parent: Word | list[Word] | None = None

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_megatron.megatron.log_lines import IterationRecord, LogParser
+
 if TYPE_CHECKING:
     from sweep_site import SweepSite
 
@@ -36,3 +38,14 @@ def test_a_point_that_does_not_exist(site: SweepSite) -> None:
     status, output = site.run_dags_test("commands.point", {"point": "c"})
     assert status == 1
     assert "the sweep has no point 'c' (it has a, b" in output, output[-4000:]
+
+
+def test_a_training_takes_the_learning_rate_that_a_search_found(site: SweepSite) -> None:
+    status, output = site.run_dags_test("lr_finder.point", {"point": "lion"})
+    assert status == 0, output[-4000:]
+    run = site.runs / "lr_finder" / "lion"
+    found = float((run / "search" / "lr_finder" / "suggested_lr").read_text())
+    log = LogParser()
+    records = [*log.feed((run / "logs" / "pretrain-1.out").read_bytes()), *log.finish()]
+    rates = [record.learning_rate for record in records if isinstance(record, IterationRecord)]
+    assert rates == pytest.approx([found] * 3, rel=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +17,6 @@ from airflow_megatron.spec.cluster_profile import ClusterProfile
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_megatron.spec.jobs import Job
 
 HOSTILE = [
@@ -189,6 +188,35 @@ class TestLaunch:
         end = started[-len(arguments) :]
         assert end == arguments
         assert started[-len(arguments) - 1] == script
+
+    @pytest.mark.parametrize("text", ["1.25e-3", *HOSTILE[:6]])
+    def test_a_learning_rate_that_was_searched_for(self, text: str, sandbox: Sandbox) -> None:
+        stages = {
+            "search": {"kind": "lr_finder", "megatron": {"train_iters": 40}},
+            "pretrain": {
+                "kind": "train",
+                "parent": "search",
+                "megatron": {
+                    "train_iters": 10,
+                    "lr": "{{ file_value(stages.search.run_dir ~ '/lr_finder/suggested_lr') }}",
+                },
+            },
+        }
+        jobs = jobs_of(train_spec(stages=stages), cluster := sandbox.cluster())
+        search, pretrain = jobs["search"], jobs["pretrain"]
+        (written,) = search.outputs
+        (started,) = sandbox.run(job_script(search, cluster, 1), search)
+        assert "--lr-finder" in started
+        assert (
+            started[started.index("--save") + 1]
+            == search.run_dir
+            == written.removesuffix("/lr_finder/suggested_lr")
+        )
+        assert "--load" not in started
+        Path(written).parent.mkdir(parents=True)
+        Path(written).write_text(f"{text}\n")
+        (started,) = sandbox.run(job_script(pretrain, cluster, 1), pretrain)
+        assert started[started.index("--lr") + 1] == text
 
     @pytest.mark.parametrize(
         ("shape", "words"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE, job_epilogue, job_prologue
+from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.records import ExitRecord
 
 if TYPE_CHECKING:
@@ -188,3 +189,21 @@ def test_attempt_directory_that_is_gone(job, tmp_path):
 def test_unknown_stop_signal():
     with pytest.raises(ValueError, match="stop_signal"):
         job_prologue("/x", stop_signal="KILL")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_value_that_an_earlier_job_wrote(tmp_path: Path, shell: str) -> None:
+    job = Job(tmp_path, shell)
+    job.record()
+    file = tmp_path / "it's a value"
+    file.write_text("1e-3 \\n $x\nsecond line\n")
+    body = f"am_value_0=$(am_file_value {quote(str(file))}) || exit\nprintf '%s' \"$am_value_0\""
+    assert job.run(body)[:2] == (0, "1e-3 \\n $x")
+    for text in ("", "\n"):
+        file.write_text(text)
+        status, out, err = job.run(body)
+        assert (status, out) == (66, "")
+        assert f"{file} holds no value" in err
+    file.unlink()
+    assert job.run(body)[0] == 66
+    assert json.loads((job.attempt_dir / "exit.json").read_text())["exit_code"] == 66

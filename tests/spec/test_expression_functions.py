@@ -27,6 +27,7 @@ from airflow_megatron.spec.expression_functions import (
     warmup_for_tokens,
 )
 from airflow_megatron.spec.expressions import evaluate
+from airflow_megatron.spec.file_values import file_value, path_of
 
 WHOLE = st.integers(min_value=0, max_value=10**15)
 POSITIVE = st.integers(min_value=1, max_value=10**9)
@@ -109,3 +110,12 @@ def test_expressions_reach_them_and_names_of_the_spec_win() -> None:
     assert evaluate("{{ 2 * tokens_in }}", {"tokens_in": 4}) == 8
     assert evaluate("{{ round(2.567, 1) }}", {}) == 2.6
     assert all(function.__doc__ for function in FUNCTIONS.values())
+
+
+def test_values_that_an_earlier_job_writes():
+    assert file_value("/runs/x/lr") == "@file:/runs/x/lr"
+    assert path_of(file_value("/runs/x/lr")) == "/runs/x/lr"
+    assert path_of("1e-3") is None
+    assert path_of(3) is None
+    with pytest.raises(ValueError, match="not absolute"):
+        file_value("lr")

@@ -78,6 +78,7 @@ def test_report_suggests_a_rate_that_trains(
     # The tiny model of these tests learns well at 1e-2 (the reference run) and cannot at 10.
     assert 1e-4 < report["suggested"] < 1
     assert report["suggested"] < report["lowest"]["learning_rate"]
+    assert float((save / "lr_finder" / "suggested_lr").read_text()) == report["suggested"]
 
 
 def test_comparison_and_plot(trainer: Trainer, sweep: tuple[Outcome, Path], tmp_path: Path) -> None:

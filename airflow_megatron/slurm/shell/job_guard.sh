@@ -40,6 +40,16 @@ am_run() {
   return "$am_status"
 }
 
+am_file_value() { # PATH; prints its first line, which an earlier job wrote
+  am_value=
+  if [ -r "$1" ]; then IFS= read -r am_value <"$1" || true; fi
+  if [ -z "$am_value" ]; then
+    echo "airflow-megatron: $1 holds no value on $(uname -n)" >&2
+    return 66
+  fi
+  printf '%s' "$am_value"
+}
+
 am_own_attempt() { # one job runs an attempt; the same job after a requeue may go on
   for am_try in 1 2 3 4 5 6 7 8 9 10; do # the submitter records the id within moments of our start
     if [ -s "$am_attempt_dir/jobid" ] || [ -d "$am_attempt_dir/run" ]; then break; fi

@@ -1,0 +1,29 @@
+"""Values that an earlier job of the sweep writes, read when the job that needs them starts.
+
+Such a value stands as ``@file:<absolute path>`` wherever the value itself would: as an argument's value and in a
+command's words. The job script reads the file's first line in its place, and ends when it is not there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FILE_PREFIX: Final = "@file:"
+
+
+def file_value(path: str) -> str:
+    """Return what stands for the content of a file on the cluster.
+
+    :param path: absolute path of a file whose first line is the value
+    :raises ValueError: when the path is not absolute
+    """
+    if not str(path).startswith("/"):
+        raise ValueError(f"the path {path!r} is not absolute; begin it with a stage's run_dir")
+    return f"{FILE_PREFIX}{path}"
+
+
+def path_of(value: object) -> str | None:
+    """Return the path of the file that a value is read from, None for a value that stands for itself."""
+    return (
+        value.removeprefix(FILE_PREFIX) if isinstance(value, str) and value.startswith(FILE_PREFIX) else None
+    )
