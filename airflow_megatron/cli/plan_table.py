@@ -12,6 +12,7 @@ from airflow_megatron.cli.terminal import console
 from airflow_megatron.planning.estimates import gpu_hours
 from airflow_megatron.planning.overview import StageOverview, axes, shortened, swept_values, waits_for
 from airflow_megatron.results.sweep_jobs import format_value
+from airflow_megatron.results.tables import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,9 +38,30 @@ def print_plan(plan: Plan, stages: Sequence[StageOverview], most_points: int) ->
     total = gpu_hours(plan.jobs)
     bound = f"at most {total} GPU-hours" if total.hours or total.unbounded else "no GPUs"
     out.print(f"{bound} (walltime × GPUs, one attempt of each job)")
+    _print_estimates(plan)
     if total.unbounded:
         out.print(f"? = {total.unbounded} jobs with GPUs that have no walltime")
     out.print(f"{len(plan.points)} points, {len(plan.jobs)} jobs, digest {plan.digest}")
+
+
+def _print_estimates(plan: Plan) -> None:
+    """Print what the trainings will need on the GPUs, where the cluster's profile tells what these are."""
+    if not plan.estimates:
+        return
+    found = plan.estimates.values()
+    sizes = sorted({each.needs.parameters.total for each in found})
+    memory = sorted(each.memory_gb for each in found)
+    hours = [each.gpu_hours for each in found]
+    size = _span(format_count(sizes[0]), format_count(sizes[-1]))
+    span = _span(f"{memory[0]:.0f}", f"{memory[-1]:.0f}")
+    text = f"estimated: {size} parameters, {span} GB on the fullest GPU"
+    if None not in hours:
+        text += f", {sum(filter(None, hours)):,.1f} GPU-hours of training"
+    console().print(text)
+
+
+def _span(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
 
 
 def _axes_table(found: Mapping[str, Sequence[object]]) -> Table:

@@ -136,6 +136,9 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     if job.kind == "lr_finder":
         # it starts anew with every attempt, and writes its curve instead of checkpoints
         arguments |= {"save": job.run_dir, "load": None, "exit_signal_handler": None, "lr_finder": True}
+    if job.kind == "benchmark":
+        arguments |= {"save": None, "load": None, "tensorboard_dir": None, "exit_signal_handler": None}
+        arguments |= {"log_interval": 1, "log_throughput": True, "eval_iters": 0}
     for name, value in job.params.items():
         if name in job.explicit_arguments or (name not in job.variables and table.get(name)):
             arguments[name] = value

@@ -14,6 +14,7 @@ from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.slurm_submit import QUEUE_FULL_PAUSE_S, job_attempts
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.attempts import SubmissionRefusedError, attempt_after_giving_up
+from airflow_megatron.planning.expected_ends import as_expected
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, RestartPolicy, given_up, next_step
@@ -102,7 +103,8 @@ class SlurmWatchOperator(BaseOperator):
             raise AirflowFailException(
                 f"{job.name}: no verdict before the task's timeout; the job goes on in Slurm"
             )
-        return self._follow_up(job, handle, history, Verdict.from_json(event["verdict"]), event)
+        verdict = as_expected(job, Verdict.from_json(event["verdict"]))
+        return self._follow_up(job, handle, history, verdict, event)
 
     def _follow_up(
         self,

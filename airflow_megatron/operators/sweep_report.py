@@ -13,7 +13,6 @@ from airflow_megatron.planning.attempts import slurm_commands
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.results import write_results
 from airflow_megatron.results.progress import StageState
-from airflow_megatron.results.tables import to_text
 from airflow_megatron.spec.cluster_profile import load_cluster
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class SweepReportOperator(BaseOperator):
         cluster = load_cluster(pinned.cluster)
         plan = pinned.plan()
         report = write_results(plan, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run)
-        self.log.info("\n%s", to_text(report.table))
+        self.log.info("\n%s", report.text)
         for path in report.paths:
             self.log.info("wrote %s", path)
         unfinished = unfinished_jobs(plan.jobs, report.grid.cells.values())

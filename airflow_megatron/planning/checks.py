@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_megatron.planning.checks_checkpoints import checkpoint_findings
 from airflow_megatron.planning.checks_limits import budget_problems, limit_findings
 from airflow_megatron.planning.checks_megatron import megatron_findings
+from airflow_megatron.planning.checks_memory import memory_findings
 from airflow_megatron.planning.checks_names import name_findings, template_findings
 from airflow_megatron.planning.checks_schedules import schedule_findings
 from airflow_megatron.planning.findings import told
@@ -15,8 +16,9 @@ from airflow_megatron.planning.training_arguments import training_arguments
 from airflow_megatron.spec.native_sweep import NativeSweep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from airflow_megatron.planning.training_estimates import JobEstimate
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.errors import Problem
     from airflow_megatron.spec.jobs import Job
@@ -24,12 +26,17 @@ if TYPE_CHECKING:
 
 
 def check_jobs(
-    sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile
+    sweep: Sweep,
+    jobs: Sequence[Job],
+    points: int,
+    cluster: ClusterProfile,
+    estimates: Mapping[str, JobEstimate],
 ) -> tuple[list[Problem], list[Problem]]:
     """Check the jobs of a plan against each other and against the cluster's limits.
 
     :param jobs: with their commands
     :param points: the number of points that they belong to
+    :param estimates: what jobs will need, by name
     :return: errors and warnings
     """
     trainings = training_arguments(jobs, cluster)
@@ -40,6 +47,7 @@ def check_jobs(
         schedule_findings(trainings),
         megatron_findings(jobs, cluster),
         limit_findings(jobs, cluster),
+        memory_findings(jobs, estimates, cluster),
     )
     errors, warnings = told(findings, sweep)
     of_all = budget_problems(sweep, jobs, points, cluster)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.arguments import ArgumentError
 from airflow_megatron.megatron.trainers import trainer_table
-from airflow_megatron.megatron.validation import ArgumentProblem, Machine, check
+from airflow_megatron.megatron.validation import ArgumentProblem, check
 from airflow_megatron.megatron.validation.command_line import reader
 from airflow_megatron.planning.findings import Finding
+from airflow_megatron.planning.job_machine import machine_of
 from airflow_megatron.spec.file_values import path_of
-from airflow_megatron.spec.schema import TrainerSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,26 +26,24 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
 
     :param jobs: with their commands
     """
-    trainer = cluster.trainers.get(TRAINER, TrainerSection())
-    version = trainer.transformer_engine
-    known: dict[tuple[tuple[str, ...], int, str], list[ArgumentProblem]] = {}
+    known: dict[tuple[object, ...], list[ArgumentProblem]] = {}
     for job in jobs:
-        if job.kind != "train" or job.trainer != TRAINER or job.script is not None or not _is_upstream(job):
+        if not job.runs_trainer or job.trainer != TRAINER or job.script is not None or not _is_upstream(job):
             continue
-        environment = {**cluster.env, **trainer.env, **job.env}
-        machine = Machine(
-            transformer_engine=tuple(int(part) for part in version.split(".")) if version else None,
-            environment={name: str(value) for name, value in environment.items()},
-        )
-        world_size = int(job.slurm.nodes or 1) * int(job.slurm.gpus_per_node or 1)
+        world_size = job.world_size
         # checkpoint and log directories are each job's own, and no rule looks at them
         words = _comparable(job.command[2:])
-        key = (words, world_size, job.release)
+        key = (words, world_size, job.release, *sorted(job.env.items()))
         if key not in known:
             try:
                 table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
                 known[key] = check(
-                    words, world_size, job.release, machine=machine, process_groups=True, flags=reader(table)
+                    words,
+                    world_size,
+                    job.release,
+                    machine=machine_of(job, cluster),
+                    process_groups=True,
+                    flags=reader(table),
                 )
             except ArgumentError:
                 return  # an unknown release is told where the spec names it

@@ -13,6 +13,7 @@ from airflow_megatron.megatron.commands import CommandError, branch_arguments, j
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.planning.checks import check_jobs
 from airflow_megatron.planning.estimates import gpu_hours
+from airflow_megatron.planning.training_estimates import JobEstimate, job_estimates
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
@@ -23,7 +24,7 @@ from airflow_megatron.spec.schema import declarations
 from airflow_megatron.spec.sweep_grammar import swept_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.jobs import Job
@@ -41,6 +42,7 @@ class Plan:
     :param points: names of the points, in order
     :param jobs: all jobs; those that run once for the sweep come first
     :param warnings: what the checks found allowed but probably not meant
+    :param estimates: what jobs will need, by name, as far as it can be told
     """
 
     sweep: str
@@ -48,6 +50,7 @@ class Plan:
     points: tuple[str, ...]
     jobs: tuple[Job, ...]
     warnings: tuple[Problem, ...] = field(default=(), compare=False)
+    estimates: Mapping[str, JobEstimate] = field(default_factory=dict, compare=False)
 
     @property
     def digest(self) -> str:
@@ -91,6 +94,9 @@ class Plan:
                             ("finish", job.finish),
                         )
                     },
+                    **(
+                        {"estimate": self.estimates[job.name].to_json()} if job.name in self.estimates else {}
+                    ),
                 }
                 for job in self.jobs
             ],
@@ -110,6 +116,8 @@ def plan_row(job: Job) -> dict[str, Any]:
         "depends_on": [dependency.to_plan() for dependency in job.depends_on],
         "run_dir": job.run_dir,
         "command": list(job.command),
+        **({"expect": job.expect} if job.expect else {}),
+        **({"measure": dict(job.measure)} if job.measure else {}),
     }
 
 
@@ -186,10 +194,13 @@ def check_sweep(
     check_document(sweep, cluster)
     plan = plan_sweep(sweep, cluster, points)
     _check_scripts(sweep, plan.jobs, cluster)
-    errors, warnings = check_jobs(sweep, plan.jobs, len(plan.points), cluster)
+    estimates = job_estimates(plan.jobs, cluster)
+    errors, warnings = check_jobs(sweep, plan.jobs, len(plan.points), cluster, estimates)
     if errors:
         raise SpecError(errors)
-    return dataclasses.replace(plan, warnings=tuple(sorted({*sweep.warnings(), *warnings})))
+    return dataclasses.replace(
+        plan, warnings=tuple(sorted({*sweep.warnings(), *warnings})), estimates=estimates
+    )
 
 
 def job_script(job: Job, cluster: ClusterProfile, number: int, exclude: Iterable[str] = ()) -> str:

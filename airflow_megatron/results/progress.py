@@ -186,7 +186,7 @@ def stage_status(
     latest = attempts[-1] if attempts else None
     state = _state(run, job, latest, verdict, queue_states or {})
     iteration = train_iters = loss = None
-    if job.kind == "train":
+    if job.kind in ("train", "benchmark"):
         train_iters = job.train_iters
         last = _last_iteration(run, job)
         if last is not None:

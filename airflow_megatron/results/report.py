@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from airflow_megatron.results import benchmark_table
 from airflow_megatron.results.atomic_files import write_atomically
+from airflow_megatron.results.benchmark_table import BenchmarkRow, benchmark_rows
 from airflow_megatron.results.plots import Plot, draw_plots
 from airflow_megatron.results.progress import ProgressGrid, progress_grid
 from airflow_megatron.results.sweep_jobs import read_jobs
@@ -21,10 +23,11 @@ from airflow_megatron.results.tables import (
     to_csv,
     to_json,
     to_markdown,
+    to_text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_megatron.results.snapshot import SweepSnapshot
 
@@ -34,6 +37,7 @@ class Report:
     """What was written.
 
     :param table: the result table
+    :param benchmarks: what short trainings took; empty for a sweep without benchmarks
     :param grid: the state of every job
     :param tables: the table's files: CSV, JSON, Markdown
     :param plots: the pictures, PNG and SVG
@@ -41,10 +45,18 @@ class Report:
     """
 
     table: ResultTable
+    benchmarks: tuple[BenchmarkRow, ...]
     grid: ProgressGrid
     tables: tuple[Path, ...]
     plots: tuple[Path, ...]
     page: Path
+
+    @property
+    def text(self) -> str:
+        """The tables as aligned plain text."""
+        parts = [to_text(self.table)] if self.table.rows or not self.benchmarks else []
+        parts += [benchmark_table.to_text(self.benchmarks)] if self.benchmarks else []
+        return "\n".join(parts)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -59,39 +71,60 @@ def write_report(
     *,
     title: str = "Sweep results",
 ) -> Report:
-    """Write a sweep's results to a directory.
+    """Write a sweep's results to a directory: of its trainings, and of its benchmarks where it has any.
 
     Each file is put in place complete, the page last; equal results give equal files.
 
     :param snapshot: the run directories.
     :param jobs: the ``jobs`` of the plan (see :func:`~airflow_megatron.results.sweep_jobs.read_jobs`).
-    :param out_dir: the directory, made if need be: ``results.csv``, ``.json``, ``.md``, ``<plot>.png``,
-        ``.svg``, ``report.html``.
+    :param out_dir: the directory, made if need be: ``results.csv``, ``.json``, ``.md``,
+        ``benchmark.csv``, ``.json``, ``.md``, ``<plot>.png``, ``.svg``, ``report.html``.
     :param title: heading of the page, usually the sweep's name.
     :returns: the files and the table.
     """
     out = Path(out_dir)
     sweep_jobs = read_jobs(jobs)
     table = result_table(snapshot, sweep_jobs)
+    rows = benchmark_rows(snapshot, sweep_jobs)
     grid = progress_grid(snapshot, sweep_jobs)
     plots = draw_plots(table)
-    tables = (
-        write_atomically(out / "results.csv", to_csv(table)),
-        write_atomically(out / "results.json", to_json(table)),
-        write_atomically(out / "results.md", to_markdown(table)),
-    )
+    texts: dict[str, str] = {}
+    if table.rows or not rows:
+        texts |= {
+            "results.csv": to_csv(table),
+            "results.json": to_json(table),
+            "results.md": to_markdown(table),
+        }
+    if rows:
+        texts |= {f"benchmark.{kind}": write(rows) for kind, write in _BENCHMARK_WRITERS.items()}
+    tables = tuple(write_atomically(out / name, text) for name, text in texts.items())
     pictures = []
     for plot in plots:
         pictures.append(write_atomically(out / f"{plot.name}.png", plot.png))
         pictures.append(write_atomically(out / f"{plot.name}.svg", plot.svg))
-    page = write_atomically(out / "report.html", to_html(table, grid, plots, title=title))
-    return Report(table, grid, tables, tuple(pictures), page)
+    page = write_atomically(out / "report.html", to_html(table, rows, grid, plots, title=title))
+    return Report(table, tuple(rows), grid, tables, tuple(pictures), page)
 
 
-def to_html(table: ResultTable, grid: ProgressGrid, plots: Iterable[Plot], *, title: str) -> str:
+_BENCHMARK_WRITERS: Final = {
+    "csv": benchmark_table.to_csv,
+    "json": benchmark_table.to_json,
+    "md": benchmark_table.to_markdown,
+}
+
+
+def to_html(
+    table: ResultTable,
+    benchmarks: Sequence[BenchmarkRow],
+    grid: ProgressGrid,
+    plots: Iterable[Plot],
+    *,
+    title: str,
+) -> str:
     """Write the page: it needs no other file and no network.
 
     :param table: the results.
+    :param benchmarks: what short trainings took.
     :param grid: the state of every job.
     :param plots: the plots to show.
     :param title: heading.
@@ -108,6 +141,7 @@ def to_html(table: ResultTable, grid: ProgressGrid, plots: Iterable[Plot], *, ti
         title=title,
         summary=grid.summary(),
         problems=[status for status in grid.cells.values() if status.reason],
+        benchmarks=benchmark_table.display_table(benchmarks) if benchmarks else [],
         columns=display_columns(table),
         rows=list(zip(table.rows, display_rows(table), strict=True)),
         plots=[(plot, base64.b64encode(plot.png).decode("ascii")) for plot in plots],

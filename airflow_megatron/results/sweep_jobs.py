@@ -20,12 +20,14 @@ class SweepJob:
     :param name: unique in the sweep
     :param point: name of its point, :data:`SWEEP_WIDE` for a job without one
     :param stage: name of its stage
-    :param kind: ``train``, ``convert``, ``evaluate`` or ``command``
+    :param kind: ``train``, ``benchmark``, ``convert``, ``evaluate``, ``lr_finder`` or ``command``
     :param branch: the training branch it belongs to: ``pretrain``, ``cooldown_100M``, …
     :param run_dir: directory of that branch on the cluster
     :param parent_branch: for a training job that starts from another's checkpoint (a cooldown): that branch
     :param params: all its resolved parameters
     :param sweep_params: those that the sweep varies, at this point
+    :param expect: ``oom`` when it is meant to run out of memory
+    :param measure: of a benchmark: ``skip``, ``reported`` and ``hidden`` (:class:`airflow_megatron.spec.jobs.Job`)
     """
 
     name: str
@@ -37,6 +39,8 @@ class SweepJob:
     parent_branch: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     sweep_params: Mapping[str, Any] = field(default_factory=dict)
+    expect: str | None = None
+    measure: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def learning_rate(self) -> float | None:
@@ -94,6 +98,8 @@ def read_jobs(jobs: Iterable[Mapping[str, Any]]) -> tuple[SweepJob, ...]:
                 run_dir=str(job["run_dir"]).rstrip("/") or "/",
                 params=dict(job.get("params") or {}),
                 sweep_params=dict(job.get("sweep_params") or {}),
+                expect=job.get("expect"),
+                measure=dict(job.get("measure") or {}),
             )
         )
     return tuple(read)

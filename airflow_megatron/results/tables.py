@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron.megatron.training_run import TrainingRun
 from airflow_megatron.results.progress import StageState, stage_status
 from airflow_megatron.results.sweep_jobs import SweepJob, format_value
+from airflow_megatron.results.text_tables import aligned_text, markdown_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from airflow_megatron.results.snapshot import RunSnapshot, SweepSnapshot
 
 
@@ -316,47 +315,13 @@ def display_rows(table: ResultTable) -> list[list[str]]:
 
 def to_markdown(table: ResultTable) -> str:
     """Write the table as Markdown, best losses bold."""
-    columns = display_columns(table)
-    lines = ["| " + " | ".join(_markdown(name) for name in columns) + " |", "|" + " --- |" * len(columns)]
-    for row in display_rows(table):
-        cells = [_markdown(cell) for cell in row]
-        cells = [f"**{cell}**" if cell.endswith("★") else cell for cell in cells]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def to_rich(table: ResultTable, *, title: str | None = None) -> Table:
-    """Draw the table for a terminal.
-
-    :param table: the results.
-    :param title: written above it.
-    :returns: a rich table; best losses are green, failed rows red.
-    """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    columns = display_columns(table)
-    text_columns = {"point", "branch", "state", *table.parameter_names}
-    for name in columns:
-        drawn.add_column(name, justify="left" if name in text_columns else "right", overflow="fold")
-    for row, cells in zip(table.rows, display_rows(table), strict=True):
-        style = "red" if row.state in (StageState.FAILED, StageState.CANCELLED) else ""
-        drawn.add_row(*(Text(cell, style="bold green" if cell.endswith("★") else style) for cell in cells))
-    return drawn
+    rows = [[f"**{cell}**" if cell.endswith("★") else cell for cell in row] for row in display_rows(table)]
+    return markdown_table([display_columns(table), *rows])
 
 
 def to_text(table: ResultTable) -> str:
     """Write the table as aligned plain text, the same whatever the terminal."""
-    grid = [display_columns(table), *display_rows(table)]
-    widths = [max(len(line[index]) for line in grid) for index in range(len(grid[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in grid
-    ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines) + "\n"
+    return aligned_text([display_columns(table), *display_rows(table)])
 
 
 def format_count(value: float | None) -> str:
@@ -462,7 +427,3 @@ def _csv_cell(cell: object) -> object:
 
 def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _markdown(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

@@ -73,6 +73,7 @@ class Verdict:
     :param signature: name of the catalogue entry that *line* fits (:mod:`airflow_megatron.slurm.signatures`).
     :param permanent: the next attempt would end the same way.
     :param damaged_iteration: of the checkpoint that the log calls damaged.
+    :param expected: ``oom`` when the job ran out of memory as it was meant to.
     """
 
     outcome: Outcome
@@ -88,6 +89,7 @@ class Verdict:
     signature: str | None = None
     permanent: bool = False
     damaged_iteration: int | None = None
+    expected: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for ``verdict.json``."""
@@ -113,6 +115,7 @@ class Verdict:
             signature=value.get("signature"),
             permanent=bool(value.get("permanent", False)),
             damaged_iteration=value.get("damaged_iteration"),
+            expected=value.get("expected"),
         )
 
 

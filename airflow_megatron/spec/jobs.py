@@ -76,6 +76,9 @@ class Job:
     :param events: what is looked for while it runs
     :param check_interval: seconds between two runs of a condition's command; None for each look at the cluster
     :param extra_arguments: declarations of arguments that the release does not have, by flag
+    :param expect: ``oom`` when it is meant to run out of memory
+    :param measure: of a benchmark: ``skip``, the first iterations that do not count; ``reported``, what was measured
+        elsewhere; ``hidden``, the params that only these two read
     """
 
     name: str
@@ -111,11 +114,18 @@ class Job:
     events: tuple[Event, ...] = ()
     check_interval: float | None = None
     extra_arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    expect: str | None = None
+    measure: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def runs_trainer(self) -> bool:
         """Whether it runs on all GPUs, started by the launcher."""
-        return self.kind in ("train", "lr_finder")
+        return self.kind in ("train", "lr_finder", "benchmark")
+
+    @property
+    def world_size(self) -> int:
+        """Number of training processes, one for each GPU."""
+        return int(self.slurm.nodes or 1) * int(self.slurm.gpus_per_node or 1)
 
     @property
     def stage_dir(self) -> str:
@@ -144,7 +154,7 @@ class Job:
         data["restart"] = self.restart.model_dump()
         for name in _TUPLES:
             data[name] = list(data[name])
-        data["params"], data["env"] = dict(self.params), dict(self.env)
+        data["params"], data["env"], data["measure"] = dict(self.params), dict(self.env), dict(self.measure)
         data["extra_arguments"] = {name: dict(value) for name, value in self.extra_arguments.items()}
         for name in _CONDITIONS:
             condition: Condition | None = data[name]

@@ -144,6 +144,8 @@ class JobBuilder:
             restart=recipe.restart,
             template=section.template,
             extra_arguments=self.extra_arguments,
+            expect=_expected(evaluate_tree(section.expect, names)),
+            measure=_measure(section, names) if section.kind == "benchmark" else {},
         )
 
     def _visible(self, job: Job) -> dict[str, Any]:
@@ -318,3 +320,24 @@ def _evaluated_slurm(recipe: StageRecipe, names: Mapping[str, Any]) -> SlurmSect
         wrong = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in wrong["loc"])
         raise ExpressionError(f"slurm.{name} is {wrong['input']!r}: {wrong['msg'].lower()}") from error
+
+
+def _expected(value: object) -> str | None:
+    if value in (None, "", False):
+        return None
+    if value != "oom":
+        raise ExpressionError(f"expect is {value!r}; it can be oom, or nothing")
+    return "oom"
+
+
+def _measure(section: StageSection, names: Mapping[str, Any]) -> dict[str, Any]:
+    reported = section.measure.reported.model_dump(exclude_none=True)
+    values = {key: evaluate_tree(value, names) for key, value in reported.items()}
+    for key, value in values.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ExpressionError(f"measure.reported.{key} is {value!r}; it must be a number")
+    return {
+        "skip": section.measure.skip,
+        "reported": {key: value for key, value in values.items() if value is not None},
+        "hidden": sorted(template_names([reported, section.expect])),
+    }

@@ -79,7 +79,7 @@ class StageRecipes:
             section=section,
             below={**{key: slurm.get(key) or 1 for key in RESOURCES}, **spec.params, **spec.megatron},
             above={**section.params, **section.megatron, **instance.values},
-            wanted=None if section.kind in ("train", "lr_finder") else needs | own,
+            wanted=None if section.kind in ("train", "lr_finder", "benchmark") else needs | own,
             slurm=slurm,
             fixed_slurm=fixed,
             env={**spec.env, **section.env},

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.benchmark import with_stages
 from airflow_megatron.spec.errors import Problem, SpecError
 from airflow_megatron.spec.expressions import (
     ExpressionError,
@@ -48,6 +49,7 @@ class NativeSweep(Sweep):
             poll_interval=spec.poll_interval,
         )
         _check_templates(document)
+        spec = with_stages(spec, document)
         super().__init__(
             spec.name or Path(document.file).stem, document, settings, stage_tree(spec, document)
         )

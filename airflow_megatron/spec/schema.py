@@ -174,15 +174,43 @@ class RestartSection(Strict):
 
 
 Trainer: TypeAlias = Literal["megatron_core", "megatron_lm"]
-StageKind: TypeAlias = Literal["train", "lr_finder", "convert", "evaluate", "command"]
+StageKind: TypeAlias = Literal["train", "lr_finder", "benchmark", "convert", "evaluate", "command"]
+
+
+class ReportedSection(Strict):
+    """What was measured elsewhere, shown beside this sweep's own figures."""
+
+    step_ms: float | Expression | None = None
+    """Milliseconds of an iteration."""
+    memory_gb: float | Expression | None = None
+    """Memory of the fullest GPU, in GB."""
+
+
+class MeasureSection(Strict):
+    """How a short training is measured."""
+
+    skip: int = Field(default=10, ge=0)
+    """First iterations, which warm up and do not count."""
+    reported: ReportedSection = ReportedSection()
+
+
+Expected: TypeAlias = Literal["oom"] | Expression | None
+
+
+class BenchmarkSection(MeasureSection):
+    """One short training at each point, measured; in place of ``stages``."""
+
+    iterations: int = Field(default=100, ge=2)
+    expect: Expected = None
+    """``oom`` (or an expression that gives it) where a point is meant to run out of memory."""
 
 
 class StageSection(Strict):
     """One stage of the chain at a point."""
 
     kind: StageKind
-    """What it runs: the trainer, its search for a learning rate, the converter to Hugging Face, the evaluation, or a
-    command of yours."""
+    """What it runs: the trainer, its search for a learning rate, a short training that is measured, the converter to
+    Hugging Face, the evaluation, or a command of yours."""
     scope: Literal["point", "sweep"] = "point"
     """``sweep``: run once for all points (data preparation)."""
     parent: Word | list[Word] | None = None
@@ -210,6 +238,10 @@ class StageSection(Strict):
     template: str | None = None
     """sbatch template in ``sbatch/`` to use instead of the kind's own."""
     restart: RestartSection | None = None
+    expect: Expected = None
+    """``oom`` where the job is meant to run out of memory: it has finished then."""
+    measure: MeasureSection = MeasureSection()
+    """What ``kind: benchmark`` measures."""
 
 
 class ArgumentSection(Strict):
@@ -250,7 +282,10 @@ class SweepSpecSection(Strict):
     restart: RestartSection = RestartSection()
     sweep: Values | None = None
     """Axes: product, list, groups, params, configs, grids, base_values, defaults, filter."""
-    stages: dict[Word, StageSection] = Field(min_length=1)
+    stages: dict[Word, StageSection] = {}
+    """The chain of jobs at a point; needed unless there is ``benchmark``."""
+    benchmark: BenchmarkSection | None = None
+    """Measures one short training at each point instead of running stages."""
     max_active_points: int = Field(default=16, ge=1)
     """Points in flight at the same time."""
     poll_interval: float = Field(default=15, ge=1)
@@ -320,6 +355,10 @@ class ClusterSection(Strict):
     env: dict[str, str | int | float] = {}
     trainers: dict[Trainer, TrainerSection] = {}
     limits: LimitsSection = LimitsSection()
+    gpu: str | None = None
+    """Kind of its GPUs, for estimates of memory and time: h100-80gb, h200, a100-80gb, …"""
+    mfu: float | None = Field(default=None, gt=0, lt=1)
+    """Model FLOPs utilisation that its trainings reach, for estimates of GPU-hours."""
     login_shell: bool = False
     """Talk to Slurm through a login shell, where its commands are not on the plain PATH."""
     slurm_bin: str | None = None

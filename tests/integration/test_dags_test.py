@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,3 +50,17 @@ def test_a_training_takes_the_learning_rate_that_a_search_found(site: SweepSite)
     records = [*log.feed((run / "logs" / "pretrain-1.out").read_bytes()), *log.finish()]
     rates = [record.learning_rate for record in records if isinstance(record, IterationRecord)]
     assert rates == pytest.approx([found] * 3, rel=1e-5)
+
+
+def test_a_benchmark_and_what_is_meant_to_run_out_of_memory(site: SweepSite) -> None:
+    status, output = site.run_dags_test("benchmark")
+    assert status == 0, output[-4000:]
+    site.expect_states(
+        "benchmark.",
+        {"benchmark.small.measured.a1": ["COMPLETED"], "benchmark.small.too_large.a1": ["FAILED"]},
+    )
+    measured, too_large = json.loads((site.local / "results" / "benchmark" / "benchmark.json").read_text())
+    assert (measured["outcome"], measured["iterations"]) == ("ok", 6)
+    assert measured["step_ratio"] == pytest.approx(measured["step_ms"] / 5)
+    assert measured["tokens_per_second"] > 0
+    assert too_large["outcome"] == "oom (expected)"

@@ -51,9 +51,9 @@ def test_the_file_names_the_sweep() -> None:
             "s.yaml:6:15: unknown key 'retriable' (did you mean 'retryable'?)",
         ),
         ("name: x\n" + STAGES, "s.yaml:1:1: 'point' is missing (add point: …)"),
-        ("name: x\npoint: p\n", "s.yaml:1:1: 'stages' is missing (add stages: …)"),
+        ("name: x\npoint: p\n", "s.yaml:1:1: 'stages' is missing (add stages: …, or benchmark: …)"),
         ("name: x\npoint: p\nstages:\n  a: {parent: b}\n", "s.yaml:4:3: 'kind' is missing (add kind: …)"),
-        ("name: x\npoint: p\nstages: {}\n", "s.yaml:3:1: stages is {} "),
+        ("name: x\npoint: p\nstages: {}\n", "'stages' is missing"),
         ("[1, 2]\n", "s.yaml:1:1: expected keys with values (write name: …)"),
         (
             spec_text(point="p", more="max_active_points: many"),
@@ -88,7 +88,7 @@ def test_the_file_names_the_sweep() -> None:
         ("name: x\npoint: p\nstages:\n  a b: {kind: train}\n", "letters, digits, '_' and '-'"),
         (
             "name: x\npoint: p\nstages:\n  a: {kind: trian}\n",
-            "expected one of 'train', 'convert', 'evaluate' or 'command'",
+            "expected one of 'train', 'lr_finder', 'benchmark', 'convert', 'evaluate' or 'command'",
         ),
     ],
 )

@@ -31,6 +31,9 @@ def plan_of(name: str) -> Plan:
         ("tuning", 19, 57),
         ("decays", 9, 117),
         ("datasets", 12, 36),
+        ("parallelism_gpt2_large", 6, 6),
+        ("context_parallelism_gpt2_xl", 8, 8),
+        ("parallelism_scaling", 46, 46),
     ],
 )
 def test_every_spec_passes_with_its_number_of_points(name: str, points: int, jobs: int) -> None:
@@ -42,7 +45,8 @@ def test_every_spec_passes_with_its_number_of_points(name: str, points: int, job
 
 def test_all_of_them_are_tested() -> None:
     assert {path.stem for path in spec_files(SPECS)} == {
-        *("quickstart", "scaling_exps", "tuning", "decays", "datasets")
+        *("quickstart", "scaling_exps", "tuning", "decays", "datasets"),
+        *("parallelism_gpt2_large", "context_parallelism_gpt2_xl", "parallelism_scaling"),
     }
 
 
@@ -153,3 +157,29 @@ def test_decays_read_their_sibling() -> None:
             assert job.iteration is not None
             assert job.iteration % stable.params["save_interval"] == 0
             assert job.params["train_iters"] - job.iteration == job.params["lr_wsd_decay_iters"]
+
+
+class TestParallelismStudies:
+    """GPT-2 on one node: what the estimates say of the points agrees with what became of them."""
+
+    @pytest.mark.parametrize("name", ["parallelism_gpt2_large", "context_parallelism_gpt2_xl"])
+    def test_every_memory_is_foretold(self, name: str) -> None:
+        plan = plan_of(name)
+        assert plan.warnings == ()
+        reported = 0
+        for job in plan.jobs:
+            found, memory = plan.estimates[job.name], job.measure["reported"].get("memory_gb")
+            assert found.runs_out_of_memory == (job.expect == "oom") == (memory is None)
+            if memory is not None:
+                reported += 1
+                assert found.memory_gb == pytest.approx(memory, rel=0.07)
+        assert reported == 6
+
+    def test_each_way_is_scaled(self) -> None:
+        plan = plan_of("parallelism_scaling")
+        assert set(plan.estimates) == {job.name for job in plan.jobs}
+        for job in plan.jobs:
+            batch = int(job.params["global_batch_size"])
+            weak = job.params["scaling"] == "weak"
+            assert batch == job.params["batch_of_one"] * (job.params["degree"] if weak else 8)
+            assert job.world_size == job.params["degree"]

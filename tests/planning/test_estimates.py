@@ -1,0 +1,76 @@
+"""Estimates of what the trainings of a plan need, and the warnings that come of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from checked_chain import alps
+
+from airflow_megatron.planning.expected_ends import as_expected
+from airflow_megatron.planning.plan import Plan, check_sweep
+from airflow_megatron.slurm.verdict import Outcome, Verdict
+from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.schema import TrainerSection
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+SPEC = """\
+name: large
+point: "b{{ micro_batch_size }}"
+trainer: megatron_lm
+slurm: {nodes: 1, gpus_per_node: 1, time: 1h}
+megatron:
+  {num_layers: 36, hidden_size: 1280, num_attention_heads: 20, seq_length: 1024, max_position_embeddings: 1024,
+   fp16: true, mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 50257, lr: 1e-4}
+benchmark: {iterations: 100, expect: "{{ fate }}"}
+sweep: {configs: [{micro_batch_size: 32, fate: ""}]}
+"""
+
+
+def planned(text: str = SPEC, **profile: Any) -> Plan:
+    cluster = alps().model_copy(
+        update={"trainers": {"megatron_lm": TrainerSection(checkout="/opt/megatron")}, **profile}
+    )
+    return check_sweep(load_sweep_text(text, "s.yaml"), cluster)
+
+
+def test_what_a_job_will_need() -> None:
+    plan = planned(gpu="h200", mfu=0.4)
+    (row,) = plan.to_json()["jobs"]
+    found = row["estimate"]
+    assert found["parameters"] // 10**6 == 774
+    # a published run of this size: 80,161 MiB on an H200
+    assert found["memory_gb"] == pytest.approx(80161 * 1048576 / 1e9, rel=0.07)
+    step = found["operations_per_iteration"] / (0.4 * 989.4e12)
+    assert found["gpu_hours"] == pytest.approx(100 * step / 3600)
+    assert plan.warnings == ()
+
+
+def test_nothing_without_a_gpu() -> None:
+    assert planned().estimates == {}
+    with pytest.raises(SpecError, match=r"no GPU 'h20' \(did you mean 'h200'"):
+        planned(gpu="h20")
+
+
+def test_too_large_for_the_gpu() -> None:
+    (warning,) = planned(gpu="a100-40gb").warnings
+    assert "GB of the 43 GB of one a100-40gb, so it will probably run out of memory" in warning.message
+    assert planned(SPEC.replace('fate: ""', "fate: oom"), gpu="a100-40gb").warnings == ()
+
+
+def test_expected_to_be_too_large_but_is_not() -> None:
+    (warning,) = planned(SPEC.replace('fate: ""', "fate: oom"), gpu="h200").warnings
+    assert "is expected to run out of memory, but is estimated to need" in warning.message
+
+
+def test_verdicts_that_are_expected() -> None:
+    (job,) = planned(SPEC.replace('fate: ""', "fate: oom")).jobs
+    full = Verdict(Outcome.OUT_OF_MEMORY, "CUDA out of memory")
+    judged = as_expected(job, full)
+    assert (judged.outcome, judged.expected) == (Outcome.FINISHED, "oom")
+    assert "as expected: CUDA out of memory" in judged.reason
+    assert Verdict.from_json(judged.to_json()) == judged
+    failed = Verdict(Outcome.FAILED, "exit code 1")
+    assert as_expected(job, failed) is failed
+    (other,) = planned().jobs
+    assert as_expected(other, full) is full
