@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
@@ -31,11 +30,6 @@ class CheckpointTrigger(ProducedFileTrigger):
         self.checkpoint_dir = checkpoint_dir
         self.iteration = iteration
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and every argument."""
-        path, arguments = super().serialize()
-        return path, {**arguments, "checkpoint_dir": self.checkpoint_dir, "iteration": self.iteration}
-
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the directory at every tick of the cluster's poller."""
         said = ""
@@ -53,7 +47,7 @@ class CheckpointTrigger(ProducedFileTrigger):
                 if event is not None:
                     yield TriggerEvent(event)
                     return
-                if self.deadline is not None and time.time() > self.deadline:
+                if self.is_overdue:
                     yield TriggerEvent({"status": "timeout", "reason": text})
                     return
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
@@ -33,11 +32,6 @@ class LogPatternTrigger(ProducedFileTrigger):
         self.log_file = log_file
         self.pattern = pattern
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and every argument."""
-        path, arguments = super().serialize()
-        return path, {**arguments, "log_file": self.log_file, "pattern": self.pattern}
-
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Search new bytes of the log at every tick of the cluster's poller."""
         pattern = re.compile(self.pattern)
@@ -59,7 +53,7 @@ class LogPatternTrigger(ProducedFileTrigger):
                     )
                     yield TriggerEvent({"status": "missed", "reason": reason})
                     return
-                if self.deadline is not None and time.time() > self.deadline:
+                if self.is_overdue:
                     yield TriggerEvent(
                         {"status": "timeout", "reason": f"no line matches {self.pattern!r} yet"}
                     )

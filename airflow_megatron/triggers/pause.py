@@ -6,13 +6,15 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
+
+from airflow_megatron.triggers.stored_arguments import StoredArgumentsTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 
-class PauseTrigger(BaseTrigger):
+class PauseTrigger(StoredArgumentsTrigger):
     """Wait until a moment; the event hands back what it was given.
 
     :param until: Unix time
@@ -23,13 +25,6 @@ class PauseTrigger(BaseTrigger):
         super().__init__()
         self.until = until
         self.carry = dict(carry or {})
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and every argument."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "until": self.until,
-            "carry": self.carry,
-        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Sleep."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 from asgiref.sync import sync_to_async
+
+from airflow_megatron.triggers.stored_arguments import StoredArgumentsTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -26,7 +28,7 @@ def count_runs(dag_id: str, run_ids: Sequence[str], states: Sequence[str]) -> in
     return total
 
 
-class PointRunsTrigger(BaseTrigger):
+class PointRunsTrigger(StoredArgumentsTrigger):
     """Wait until every run has ended.
 
     Yields one event: ``{"ended": number of runs}``.
@@ -41,13 +43,6 @@ class PointRunsTrigger(BaseTrigger):
         self.dag_id = dag_id
         self.run_ids = list(run_ids)
         self.poll_interval = poll_interval
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and every argument."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {"dag_id": self.dag_id, "run_ids": self.run_ids, "poll_interval": self.poll_interval},
-        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Ask until all have ended."""

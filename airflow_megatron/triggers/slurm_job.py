@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.megatron.checkpoints import checkpoint_verdict
 from airflow_megatron.megatron.log_lines import ErrorRecord, IterationRecord, LogParser, MarkerRecord
-from airflow_megatron.planning.condition_watch import ConditionWatch, Truth, with_finish
+from airflow_megatron.planning.condition_watch import Truth, with_finish
 from airflow_megatron.planning.event_watch import EventWatch, Seen
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.observation import Observation, Watch
@@ -23,15 +22,17 @@ from airflow_megatron.slurm.stage_records import (
 )
 from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
-from airflow_megatron.spec.conditions import Condition, Event
-from airflow_megatron.triggers.cluster_poller import shared_poller, trigger_hook
-from airflow_megatron.triggers.condition import ConditionFollower, followed
+from airflow_megatron.spec.conditions import Event
+from airflow_megatron.triggers.cluster_poller import trigger_hook
+from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
+from airflow_megatron.triggers.condition_follower import followed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
-    from airflow_megatron.slurm.poller import Poller
     from airflow_megatron.slurm.transport import Transport
+    from airflow_megatron.triggers.condition_follower import ConditionFollower
 
 LOG_TAIL_BYTES = 64 * 1024
 PROGRESS_PAUSE_S = 30.0
@@ -40,14 +41,12 @@ ON_KILL_STEP_S = 9.0
 """Airflow gives ``on_kill`` 30 s in all, for three remote commands."""
 
 
-class SlurmJobTrigger(BaseTrigger):
+class SlurmJobTrigger(ClusterTrigger):
     """Wait until an attempt has a verdict.
 
     Yields one event: ``{"verdict": …, "log_tail": [last lines]}``; ``{"seen": [what, …]}`` when events of the job ask
     for something to be done, or its cancel condition holds; or one with neither when the deadline passed.
 
-    :param ssh_conn_id: connection to the login node
-    :param commands: keyword arguments of :class:`airflow_megatron.slurm.profile.SlurmCommands`
     :param job_id: Slurm id
     :param job_name: exact Slurm name of the attempt
     :param attempt_dir: the attempt's directory on the cluster
@@ -56,20 +55,17 @@ class SlurmJobTrigger(BaseTrigger):
     :param train_iters: iteration at which training is done
     :param checkpoint_dir: where training saves
     :param required_files: files without which a command has not finished
-    :param poll_interval: seconds between two looks at the cluster
-    :param deadline: Unix time after which to stop waiting, or None
     :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
     :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``
     :param log_offset: bytes of the log that an earlier trigger of this attempt has read
     :param acted: name of an event → how often it has acted in this attempt
     :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
+    :param cluster: as for :class:`~airflow_megatron.triggers.cluster_trigger.ClusterTrigger`
     """
 
     def __init__(
         self,
         *,
-        ssh_conn_id: str,
-        commands: Mapping[str, Any],
         job_id: str,
         job_name: str,
         attempt_dir: str,
@@ -78,17 +74,14 @@ class SlurmJobTrigger(BaseTrigger):
         train_iters: int | None = None,
         checkpoint_dir: str | None = None,
         required_files: Sequence[str] = (),
-        poll_interval: float = 15.0,
-        deadline: float | None = None,
         cancel_on_kill: bool = True,
         conditions: Mapping[str, Any] | None = None,
         log_offset: int = 0,
         acted: Mapping[str, int] | None = None,
         carry: Mapping[str, Any] | None = None,
+        **cluster: Any,
     ) -> None:
-        super().__init__()
-        self.ssh_conn_id = ssh_conn_id
-        self.commands = dict(commands)
+        super().__init__(**cluster)
         self.job_id = job_id
         self.job_name = job_name
         self.attempt_dir = attempt_dir
@@ -97,101 +90,63 @@ class SlurmJobTrigger(BaseTrigger):
         self.train_iters = train_iters
         self.checkpoint_dir = checkpoint_dir
         self.required_files = list(required_files)
-        self.poll_interval = poll_interval
-        self.deadline = deadline
         self.cancel_on_kill = cancel_on_kill
         self.conditions = dict(conditions or {})
         self.log_offset = log_offset
         self.acted = dict(acted or {})
         self.carry = dict(carry or {})
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and every argument."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "ssh_conn_id": self.ssh_conn_id,
-                "commands": self.commands,
-                "job_id": self.job_id,
-                "job_name": self.job_name,
-                "attempt_dir": self.attempt_dir,
-                "log_file": self.log_file,
-                "kind": self.kind,
-                "train_iters": self.train_iters,
-                "checkpoint_dir": self.checkpoint_dir,
-                "required_files": self.required_files,
-                "poll_interval": self.poll_interval,
-                "deadline": self.deadline,
-                "cancel_on_kill": self.cancel_on_kill,
-                "conditions": self.conditions,
-                "log_offset": self.log_offset,
-                "acted": self.acted,
-                "carry": self.carry,
-            },
-        )
-
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job; a cluster that does not answer is waited for."""
         expectation = self._expectation()
         report = _JobReport(self.log, self.log_offset)
         events = EventWatch([Event.from_json(item) for item in self.conditions.get("events", ())], self.acted)
-        poller = shared_poller(self.ssh_conn_id, self.commands, self.poll_interval)
         async with (
-            poller.subscribe(self._watch()) as subscription,
-            self._condition(poller, "cancel") as cancel,
-            self._condition(poller, "finish") as finish,
+            self.poller.subscribe(self._watch()) as subscription,
+            self._condition("cancel") as cancel,
+            self._condition("finish") as finish,
         ):
             async for observation in subscription:
                 report.read(observation)
-                cancelled = await cancel.look() if cancel else Truth.NO
-                finished = await finish.look() if finish else None
+                cancelled = await cancel.look()
+                finished = await finish.look()
                 verdict = judge(observation, expectation, log_tail=bytes(report.tail))
                 report.state(verdict, observation)
                 if verdict.outcome.is_verdict and not report.unread(observation):
-                    verdict = with_finish(verdict, finished, finish.watch.missing() if finish else "")
+                    verdict = with_finish(verdict, finished, finish.missing())
                     yield self._event(report, verdict=verdict.to_json(), error=report.error)
                     return
                 if cancelled is Truth.YES:
                     reason = f"its cancel condition holds: {self.conditions['cancel_text']}"
                     yield self._event(report, seen=[{"do": "cancel", "reason": reason}])
                     return
-                seen = await self._seen(events, observation, report, poller)
+                seen = await self._seen(events, observation, report)
                 if seen:
                     for item in seen:
                         events.count(item.event)
                     told = [item.to_json() for item in seen]
                     yield self._event(report, seen=told, acted=events.acted, log_offset=report.offset)
                     return
-                if self.deadline is not None and time.time() > self.deadline:
+                if self.is_overdue:
                     yield self._event(report)
                     return
 
-    @asynccontextmanager
-    async def _condition(self, poller: Poller, name: str) -> AsyncIterator[ConditionFollower | None]:
-        data = self.conditions.get(name)
-        if not data:
-            yield None
-            return
+    def _condition(self, name: str) -> AbstractAsyncContextManager[ConditionFollower]:
         interval = float(self.conditions.get("check_interval") or 0.0)
-        watch = ConditionWatch(Condition.from_json(data), self._attempts(), interval)
-        async with followed(poller, watch) as follower:
-            yield follower
+        return followed(self.poller, self.conditions.get(name), self._attempts(), interval)
 
     def _attempts(self) -> dict[str, int]:
         """Return this attempt, for conditions that speak of the job itself."""
         stage_dir, _, number = self.attempt_dir.rpartition("/")
         return {stage_dir: int(number)}
 
-    async def _seen(
-        self, events: EventWatch, observation: Observation, report: _JobReport, poller: Poller
-    ) -> list[Seen]:
+    async def _seen(self, events: EventWatch, observation: Observation, report: _JobReport) -> list[Seen]:
         """Return the events of this observation whose own conditions hold."""
-        seen = events.read(observation, progressed=report.progressed)
         holding: list[Seen] = []
-        for item in seen:
-            if item.event.condition is not None:
-                watch = ConditionWatch(item.event.condition, self._attempts())
-                async with followed(poller, watch) as follower:
+        for item in events.read(observation, progressed=report.progressed):
+            condition = item.event.condition
+            if condition is not None:
+                async with followed(self.poller, condition.to_json(), self._attempts()) as follower:
                     if await follower.look() is not Truth.YES:
                         continue
             holding.append(item)

@@ -14,12 +14,14 @@ from airflow.triggers.base import BaseTrigger
 
 import airflow_megatron.triggers
 from airflow_megatron.triggers.checkpoint import CheckpointTrigger
+from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
 from airflow_megatron.triggers.condition import ConditionTrigger
 from airflow_megatron.triggers.log_pattern import LogPatternTrigger
 from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.point_runs import PointRunsTrigger
 from airflow_megatron.triggers.produced_file import ProducedFileTrigger
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
+from airflow_megatron.triggers.stored_arguments import StoredArgumentsTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +94,7 @@ def test_no_trigger_is_forgotten_here() -> None:
             for item in vars(found).values()
             if isinstance(item, type) and issubclass(item, BaseTrigger) and item.__module__ == found.__name__
         }
-    assert classes - {ProducedFileTrigger} == set(GIVEN)
+    assert classes - {StoredArgumentsTrigger, ClusterTrigger, ProducedFileTrigger} == set(GIVEN)
 
 
 @pytest.mark.parametrize("trigger", GIVEN, ids=lambda trigger: trigger.__name__)

@@ -1,0 +1,59 @@
+"""Asking a cluster about a condition for as long as a trigger waits."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.planning.condition_watch import ConditionWatch, Truth
+from airflow_megatron.spec.conditions import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from airflow_megatron.slurm.poller import Poller, Subscription
+
+
+class ConditionFollower:
+    """A condition and its open questions; where there is no condition nothing is asked, and nothing known.
+
+    :param watch: the condition's state, or None
+    :param subscriptions: one for each of its leaves
+    """
+
+    def __init__(self, watch: ConditionWatch | None, subscriptions: list[Subscription]) -> None:
+        self._watch = watch
+        self._subscriptions = subscriptions
+
+    async def look(self) -> Truth | None:
+        """Wait for the next answers and return what they say."""
+        if self._watch is None:
+            return None
+        # all questions of a poll are answered together, so waiting for them in turn costs nothing
+        return self._watch.read([await anext(subscription) for subscription in self._subscriptions])
+
+    def missing(self) -> str:
+        """Return the parts that do not hold, for people."""
+        return self._watch.missing() if self._watch else ""
+
+
+@asynccontextmanager
+async def followed(
+    poller: Poller,
+    condition: Mapping[str, Any] | None,
+    attempts: Mapping[str, int],
+    check_interval: float = 0.0,
+) -> AsyncIterator[ConditionFollower]:
+    """Ask a cluster about a condition for as long as the context lasts.
+
+    :param condition: as :meth:`airflow_megatron.spec.conditions.Condition.to_json` gives it, or None
+    :param attempts: stage directory → attempt from which on a verdict counts
+    :param check_interval: seconds between two runs of a command
+    """
+    watch = ConditionWatch(Condition.from_json(condition), attempts, check_interval) if condition else None
+    async with AsyncExitStack() as stack:
+        subscriptions = [
+            await stack.enter_async_context(poller.subscribe(question))
+            for question in (watch.watches() if watch else ())
+        ]
+        yield ConditionFollower(watch, subscriptions)
