@@ -16,6 +16,7 @@ from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.attempts import SubmissionRefusedError, attempt_after_giving_up
 from airflow_megatron.planning.expected_ends import as_expected
 from airflow_megatron.planning.handle import JobHandle
+from airflow_megatron.planning.live_log import harmless
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, RestartPolicy, given_up, next_step
 from airflow_megatron.slurm.transport import TransportError
@@ -149,7 +150,7 @@ class SlurmWatchOperator(BaseOperator):
         # the first that ends the attempt decides what becomes of it
         seen = next((item for item in event["seen"] if item["do"] not in ("notify", "run")), None)
         if seen is None:
-            return self._wait(job, handle, history, event.get("log_offset", 0), event.get("acted"))
+            return self._wait(job, handle, history, event["memory"])
         reason = str(seen["reason"])
         attempts.cancel(handle.attempt, str(handle.job_id))
         outcome = {
@@ -225,8 +226,7 @@ class SlurmWatchOperator(BaseOperator):
         job: Job,
         handle: JobHandle,
         history: list[dict[str, Any]] | None = None,
-        log_offset: int = 0,
-        acted: Mapping[str, int] | None = None,
+        memory: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         attempts = job_attempts(job, self.log)
         attempt = attempt_of(job, handle.attempt)
@@ -247,8 +247,7 @@ class SlurmWatchOperator(BaseOperator):
                 deadline=time.time() + self.timeout if self.timeout else None,
                 cancel_on_kill=self.cancel_on_kill,
                 conditions=_conditions(job),
-                log_offset=log_offset,
-                acted=acted,
+                memory=memory,
                 carry={"handle": dataclasses.asdict(handle), "history": history or []},
             ),
             method_name="execute_complete",
@@ -258,6 +257,9 @@ class SlurmWatchOperator(BaseOperator):
     def _show_tail(self, event: Mapping[str, Any]) -> None:
         lines = event.get("log_tail") or ["(the job wrote nothing)"]
         self.log.error("last lines of the job's log:\n%s", "\n".join(lines))
+        decided_by = event.get("verdict", {}).get("line")
+        if decided_by:
+            self.log.error("the line that decided: %s", harmless(decided_by.encode()))
 
 
 def _conditions(job: Job) -> dict[str, Any]:

@@ -48,15 +48,20 @@ class EventWatch:
     """The events of one attempt.
 
     :param events: what to look for
-    :param acted: name of an event → how often it has acted
+    :param memory: what :meth:`memory` of an earlier watch of this attempt gave
     """
 
-    def __init__(self, events: Sequence[Event], acted: Mapping[str, int] | None = None) -> None:
+    def __init__(self, events: Sequence[Event], memory: Mapping[str, Any] | None = None) -> None:
+        known = dict(memory or {})
         self._events = tuple(events)
         self._carry = b""
-        self._state = ""
-        self._progress: float | None = None
-        self.acted: dict[str, int] = dict(acted or {})
+        self._state: str = known.get("state", "")
+        self._progress: float | None = known.get("progress")
+        self._acted: dict[str, int] = dict(known.get("acted", {}))
+
+    def memory(self) -> dict[str, Any]:
+        """Return what a later watch of this attempt needs to go on: else what was seen would be seen again."""
+        return {"acted": self._acted, "state": self._state, "progress": self._progress}
 
     def read(self, observation: Observation, *, progressed: bool) -> list[Seen]:
         """Return what this observation shows, in the order of the events.
@@ -74,7 +79,7 @@ class EventWatch:
         quiet = observation.time - self._progress
         seen: list[Seen] = []
         for event in self._events:
-            if event.limit is not None and self.acted.get(event.name, 0) >= event.limit:
+            if event.limit is not None and self._acted.get(event.name, 0) >= event.limit:
                 continue
             match event.on:
                 case "log":
@@ -90,7 +95,7 @@ class EventWatch:
 
     def count(self, event: Event) -> None:
         """Note that an event has acted."""
-        self.acted[event.name] = self.acted.get(event.name, 0) + 1
+        self._acted[event.name] = self._acted.get(event.name, 0) + 1
 
     def _lines(self, chunk: bytes) -> list[str]:
         *lines, self._carry = (self._carry + chunk).split(b"\n")

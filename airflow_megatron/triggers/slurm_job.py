@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.megatron.checkpoints import checkpoint_verdict
-from airflow_megatron.megatron.log_lines import ErrorRecord, IterationRecord, LogParser, MarkerRecord
 from airflow_megatron.planning.condition_watch import Truth, with_finish
 from airflow_megatron.planning.event_watch import EventWatch, Seen
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
-from airflow_megatron.slurm.observation import Observation, Watch
+from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.stage_records import (
     RemoteWriteError,
     parse_stage_states,
@@ -26,17 +24,16 @@ from airflow_megatron.spec.conditions import Event
 from airflow_megatron.triggers.cluster_poller import trigger_hook
 from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
 from airflow_megatron.triggers.condition_follower import followed
+from airflow_megatron.triggers.job_report import JobReport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from airflow_megatron.slurm.observation import Observation
     from airflow_megatron.slurm.transport import Transport
     from airflow_megatron.triggers.condition_follower import ConditionFollower
 
-LOG_TAIL_BYTES = 64 * 1024
-PROGRESS_PAUSE_S = 30.0
-UNKNOWN_ALARM_S = 900.0
 ON_KILL_STEP_S = 9.0
 """Airflow gives ``on_kill`` 30 s in all, for three remote commands."""
 
@@ -57,8 +54,7 @@ class SlurmJobTrigger(ClusterTrigger):
     :param required_files: files without which a command has not finished
     :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
     :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``
-    :param log_offset: bytes of the log that an earlier trigger of this attempt has read
-    :param acted: name of an event → how often it has acted in this attempt
+    :param memory: what an earlier trigger of this attempt knew when it handed over to a worker: its event's ``memory``
     :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
     :param cluster: as for :class:`~airflow_megatron.triggers.cluster_trigger.ClusterTrigger`
     """
@@ -76,8 +72,7 @@ class SlurmJobTrigger(ClusterTrigger):
         required_files: Sequence[str] = (),
         cancel_on_kill: bool = True,
         conditions: Mapping[str, Any] | None = None,
-        log_offset: int = 0,
-        acted: Mapping[str, int] | None = None,
+        memory: Mapping[str, Any] | None = None,
         carry: Mapping[str, Any] | None = None,
         **cluster: Any,
     ) -> None:
@@ -92,17 +87,18 @@ class SlurmJobTrigger(ClusterTrigger):
         self.required_files = list(required_files)
         self.cancel_on_kill = cancel_on_kill
         self.conditions = dict(conditions or {})
-        self.log_offset = log_offset
-        self.acted = dict(acted or {})
+        self.memory = dict(memory or {})
         self.carry = dict(carry or {})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job; a cluster that does not answer is waited for."""
         expectation = self._expectation()
-        report = _JobReport(self.log, self.log_offset)
-        events = EventWatch([Event.from_json(item) for item in self.conditions.get("events", ())], self.acted)
+        report = JobReport(self.log, self.log_file, self.memory.get("log"))
+        events = EventWatch(
+            [Event.from_json(item) for item in self.conditions.get("events", ())], self.memory.get("events")
+        )
         async with (
-            self.poller.subscribe(self._watch()) as subscription,
+            self.poller.subscribe(self._watch(report.offset)) as subscription,
             self._condition("cancel") as cancel,
             self._condition("finish") as finish,
         ):
@@ -112,8 +108,12 @@ class SlurmJobTrigger(ClusterTrigger):
                 finished = await finish.look()
                 verdict = judge(observation, expectation, log_tail=bytes(report.tail))
                 report.state(verdict, observation)
-                if verdict.outcome.is_verdict and not report.unread(observation):
+                skipped_to = report.skip_ahead(observation, ended=verdict.outcome.is_verdict)
+                if skipped_to is not None:
+                    subscription.update(log_offset=skipped_to)
+                elif verdict.outcome.is_verdict and not report.unread(observation):
                     verdict = with_finish(verdict, finished, finish.missing())
+                    report.finish()
                     yield self._event(report, verdict=verdict.to_json(), error=report.error)
                     return
                 if cancelled is Truth.YES:
@@ -125,7 +125,8 @@ class SlurmJobTrigger(ClusterTrigger):
                     for item in seen:
                         events.count(item.event)
                     told = [item.to_json() for item in seen]
-                    yield self._event(report, seen=told, acted=events.acted, log_offset=report.offset)
+                    memory = {"log": report.memory(), "events": events.memory()}
+                    yield self._event(report, seen=told, memory=memory)
                     return
                 if self.is_overdue:
                     yield self._event(report)
@@ -140,7 +141,7 @@ class SlurmJobTrigger(ClusterTrigger):
         stage_dir, _, number = self.attempt_dir.rpartition("/")
         return {stage_dir: int(number)}
 
-    async def _seen(self, events: EventWatch, observation: Observation, report: _JobReport) -> list[Seen]:
+    async def _seen(self, events: EventWatch, observation: Observation, report: JobReport) -> list[Seen]:
         """Return the events of this observation whose own conditions hold."""
         holding: list[Seen] = []
         for item in events.read(observation, progressed=report.progressed):
@@ -152,7 +153,7 @@ class SlurmJobTrigger(ClusterTrigger):
             holding.append(item)
         return holding
 
-    def _event(self, report: _JobReport, **values: Any) -> TriggerEvent:
+    def _event(self, report: JobReport, **values: Any) -> TriggerEvent:
         return TriggerEvent({**values, "log_tail": report.last_lines(), "carry": self.carry})
 
     async def on_kill(self) -> None:
@@ -186,7 +187,7 @@ class SlurmJobTrigger(ClusterTrigger):
         content = {**verdict.to_json(), "attempt": int(number)}
         parse_written(await transport.run(write_verdict_script(stage_dir, content), timeout=ON_KILL_STEP_S))
 
-    def _watch(self) -> Watch:
+    def _watch(self, log_offset: int) -> Watch:
         return Watch(
             key=f"{self.job_name}#{id(self)}",
             job_id=self.job_id,
@@ -194,7 +195,7 @@ class SlurmJobTrigger(ClusterTrigger):
             attempt_dir=self.attempt_dir,
             checkpoint_dir=self.checkpoint_dir if self.kind == "train" else None,
             log_file=self.log_file,
-            log_offset=self.log_offset,
+            log_offset=log_offset,
             check_files=tuple(self.required_files),
         )
 
@@ -206,66 +207,3 @@ class SlurmJobTrigger(ClusterTrigger):
     def _is_complete(self, files: Mapping[str, int]) -> bool:
         # asked only about the checkpoint that the tracker names: formats without a file that is written last rely on it
         return checkpoint_verdict(files, iteration=self.train_iters, tracked=self.train_iters).is_complete
-
-
-class _JobReport:
-    """Tells the task's log what happens to the job, without flooding it."""
-
-    def __init__(self, log: Any, offset: int = 0) -> None:
-        self._log = log
-        self._parser = LogParser()
-        self._said = ""
-        self._next_progress = 0.0
-        self.offset = offset
-        self._iterations = False
-        self.progressed = False
-        self.tail = bytearray()
-        self.error: str | None = None
-
-    def read(self, observation: Observation) -> None:
-        """Take in new log bytes."""
-        self.progressed = False
-        if observation.log_chunk and observation.log_offset == self.offset:
-            self.offset += len(observation.log_chunk)
-            self.tail += observation.log_chunk
-            del self.tail[:-LOG_TAIL_BYTES]
-            records = list(self._parser.feed(observation.log_chunk))
-            iterations = any(isinstance(record, IterationRecord) for record in records)
-            self._iterations = self._iterations or iterations
-            self.progressed = iterations or not self._iterations
-            for record in records:
-                self._tell(record)
-
-    def unread(self, observation: Observation) -> bool:
-        """Tell whether the log has bytes that were not read yet: the line that explains the end may be among them."""
-        return bool(observation.log_size and observation.log_size > self.offset and observation.log_chunk)
-
-    def state(self, verdict: Verdict, observation: Observation) -> None:
-        """Say a state or trouble once, when it changes."""
-        if observation.unreachable is not None:
-            minutes = (observation.time - observation.unreachable.since) / 60
-            text = f"the login node has not answered for {minutes:.0f} min: {observation.unreachable.reason}"
-            level = self._log.error if minutes * 60 > UNKNOWN_ALARM_S else self._log.warning
-        else:
-            text, level = verdict.reason, self._log.info
-        if text != self._said:
-            level("%s", text)
-            self._said = text
-
-    def last_lines(self, count: int = 20) -> list[str]:
-        """Return the last lines of the log."""
-        return self.tail.decode(errors="replace").splitlines()[-count:]
-
-    def _tell(self, record: object) -> None:
-        if isinstance(record, IterationRecord):
-            now = time.monotonic()
-            if now >= self._next_progress or record.iteration == record.train_iters:
-                self._next_progress = now + PROGRESS_PAUSE_S
-                loss = "" if record.loss is None else f", loss {record.loss:.4f}"
-                rate = "" if record.learning_rate is None else f", learning rate {record.learning_rate:.3e}"
-                self._log.info("iteration %d/%d%s%s", record.iteration, record.train_iters or 0, loss, rate)
-        elif isinstance(record, MarkerRecord):
-            self._log.info("job log: %s", record.kind)
-        elif isinstance(record, ErrorRecord):
-            self.error = f"{record.exception or record.kind}: {record.message}"
-            self._log.error("job log: %s", self.error)

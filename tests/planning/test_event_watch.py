@@ -23,11 +23,11 @@ def test_a_log_event_is_seen_once_by_default_with_its_groups() -> None:
 
 
 def test_what_an_earlier_trigger_did_counts() -> None:
-    watch = EventWatch([Event("nan", "log", "run", pattern="nan", limit=2)], {"nan": 1})
+    watch = EventWatch([Event("nan", "log", "run", pattern="nan", limit=2)], {"acted": {"nan": 1}})
     (seen,) = watch.read(running(0, b"nan\n"), progressed=True)
     watch.count(seen.event)
     assert watch.read(running(1, b"nan\n"), progressed=True) == []
-    assert watch.acted == {"nan": 2}
+    assert watch.memory()["acted"] == {"nan": 2}
 
 
 def test_a_state_is_seen_when_it_changes() -> None:
@@ -48,3 +48,15 @@ def test_idle_counts_only_the_time_a_job_runs_and_answers_come() -> None:
     assert watch.read(running(1210), progressed=False) == []
     (seen,) = watch.read(running(1275), progressed=False)
     assert "65 s" in seen.what
+
+
+def test_a_later_trigger_does_not_see_the_same_state_again_and_goes_on_counting_quiet_time() -> None:
+    events = [
+        Event("up", "state", "notify", pattern="RUNNING", limit=None),
+        Event("quiet", "idle", "restart", after=100),
+    ]
+    watch = EventWatch(events)
+    assert [item.event.name for item in watch.read(running(0), progressed=False)] == ["up"]
+    assert watch.read(running(60), progressed=False) == []
+    later = EventWatch(events, watch.memory())
+    assert [item.event.name for item in later.read(running(110), progressed=False)] == ["quiet"]

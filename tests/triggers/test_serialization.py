@@ -52,8 +52,7 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
         "deadline": 1e9,
         "cancel_on_kill": False,
         "conditions": {"cancel": {"kind": "file", "path": "/r/stop"}, "check_interval": 60.0},
-        "log_offset": 17,
-        "acted": {"nan": 1},
+        "memory": {"log": {"offset": 17}, "events": {"acted": {"nan": 1}}},
         "carry": {"handle": {"attempt": 1}, "history": []},
     },
     ConditionTrigger: {

@@ -1,0 +1,171 @@
+"""What a task's log tells of the job that the task waits for."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.megatron.log_lines import ErrorRecord, IterationRecord, LogParser, MarkerRecord
+from airflow_megatron.planning.live_log import BYTES_PER_ATTEMPT, LiveLog, harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.megatron.log_lines import Record
+    from airflow_megatron.planning.live_log import Excerpt
+    from airflow_megatron.slurm.observation import Observation
+    from airflow_megatron.slurm.verdict import Verdict
+
+LOG_TAIL_BYTES = 64 * 1024
+MOST_BEHIND_BYTES = 1024 * 1024
+"""A poll brings 64 KiB of a log; further behind than this (a triggerer that starts again) the reading skips ahead."""
+MOST_LOOKS_IN_VAIN = 4
+PROGRESS_PAUSE_S = 300.0
+UNKNOWN_ALARM_S = 900.0
+
+
+class JobReport:
+    """Tells the task's log what happens to the job and what the job writes, without flooding it.
+
+    :param log: the task's log
+    :param log_file: the job's log on the cluster, for people
+    :param memory: what :meth:`memory` of an earlier report on this attempt gave
+    """
+
+    def __init__(self, log: Any, log_file: str, memory: Mapping[str, int] | None = None) -> None:
+        known = dict(memory or {})
+        self._log = log
+        self._log_file = log_file
+        self._live = LiveLog(known.get("shown_bytes", 0), known.get("left_out", 0))
+        self._parser = LogParser()
+        self._said = ""
+        self._next_progress = 0.0
+        self._iterations = False
+        self._looks_in_vain = 0
+        self.offset: int = known.get("offset", 0)
+        self.records: Sequence[Record] = ()
+        self.progressed = False
+        self.tail = bytearray()
+        self.error: str | None = None
+
+    def memory(self) -> dict[str, int]:
+        """Return what a later report on this attempt needs to go on; a line without an end is read again."""
+        return {
+            "offset": self.offset - self._live.pending_bytes,
+            "shown_bytes": self._live.shown_bytes,
+            "left_out": self._live.left_out,
+        }
+
+    def read(self, observation: Observation) -> None:
+        """Take in new log bytes."""
+        self.progressed, self.records = False, ()
+        if observation.log_chunk and observation.log_offset == self.offset:
+            self.offset += len(observation.log_chunk)
+            self.tail += observation.log_chunk
+            del self.tail[:-LOG_TAIL_BYTES]
+            self.records = self._parser.feed(observation.log_chunk)
+            iterations = any(isinstance(record, IterationRecord) for record in self.records)
+            self._iterations = self._iterations or iterations
+            self.progressed = iterations or not self._iterations
+            self._show(self._live.take(observation.log_chunk))
+
+    def unread(self, observation: Observation) -> bool:
+        """Tell whether the log has bytes that were not read yet: the line that explains the end may be among them."""
+        if not observation.log_size or observation.log_size <= self.offset:
+            return False
+        # a poll that has many logs to bring leaves some for the next; a log that cannot be read never comes
+        self._looks_in_vain = 0 if observation.log_chunk else self._looks_in_vain + 1
+        return self._looks_in_vain < MOST_LOOKS_IN_VAIN
+
+    def skip_ahead(self, observation: Observation, *, ended: bool) -> int | None:
+        """Return the offset to go on from where reading everything would take too long, else None.
+
+        :param ended: the job has ended: its last lines alone are waited for
+        """
+        behind = (observation.log_size or 0) - self.offset
+        if behind <= (LOG_TAIL_BYTES if ended else MOST_BEHIND_BYTES):
+            return None
+        self._show(self._live.finish())
+        self.offset += behind - LOG_TAIL_BYTES
+        self._parser = LogParser()
+        self._log.warning(
+            "%d bytes of the job's log are passed over; the whole log: %s",
+            behind - LOG_TAIL_BYTES,
+            self._log_file,
+        )
+        return self.offset
+
+    def state(self, verdict: Verdict, observation: Observation) -> None:
+        """Say a state or trouble once, when it changes."""
+        if observation.unreachable is not None:
+            minutes = (observation.time - observation.unreachable.since) / 60
+            text = f"the login node has not answered for {minutes:.0f} min: {observation.unreachable.reason}"
+            level = self._log.error if minutes * 60 > UNKNOWN_ALARM_S else self._log.warning
+        else:
+            text, level = verdict.reason, self._log.info
+        if text != self._said:
+            level("%s", text)
+            self._said = text
+
+    def finish(self) -> None:
+        """Show what is left of the log, and tell what of it was not shown."""
+        self._show(self._live.finish())
+        if self._live.left_out:
+            self._log.info(
+                "%d lines of the job's log were left out here; the whole log: %s",
+                self._live.left_out,
+                self._log_file,
+            )
+
+    def last_lines(self, count: int = 20) -> list[str]:
+        """Return the last lines of the log."""
+        return [harmless(line) for line in bytes(self.tail).splitlines()[-count:]]
+
+    def _show(self, excerpt: Excerpt) -> None:
+        if excerpt.left_out:
+            self._log.info("| … %d lines left out; the whole log: %s", excerpt.left_out, self._log_file)
+        errors = [_error_text(record) for record in self.records if isinstance(record, ErrorRecord)]
+        for line in excerpt.lines:
+            level = self._log.error if any(text in line for text in errors) else self._log.info
+            level("| %s", line)
+        if excerpt.is_last:
+            self._log.warning(
+                "%d MiB of the job's log are shown, and no more of it here; the whole log: %s",
+                BYTES_PER_ATTEMPT // 2**20,
+                self._log_file,
+            )
+        for record in self.records:
+            self._tell(record, excerpt.lines)
+
+    def _tell(self, record: Record, shown: Sequence[str]) -> None:
+        """Say how far the training is, and what is worth knowing of lines that were not shown."""
+        if isinstance(record, IterationRecord):
+            now = time.monotonic()
+            if now >= self._next_progress or record.iteration == record.train_iters:
+                self._next_progress = now + PROGRESS_PAUSE_S
+                self._log.info("%s", progress_text(record))
+        elif isinstance(record, MarkerRecord):
+            if not any(record.text in line for line in shown):
+                self._log.info("job log: %s", record.kind)
+        elif isinstance(record, ErrorRecord):
+            self.error = f"{record.exception or record.kind}: {record.message}"
+            if not any(_error_text(record) in line for line in shown):
+                self._log.error("job log: %s", harmless(self.error.encode()))
+
+
+def progress_text(record: IterationRecord) -> str:
+    """Return how far a training is, for people; the time to go is that of the iterations alone."""
+    total = record.train_iters
+    text = f"iteration {record.iteration} of {total}"
+    if total:
+        text += f" ({100 * record.iteration / total:.0f} %)"
+    if record.loss is not None:
+        text += f", loss {record.loss:.4f}"
+    left = total - record.iteration
+    if record.elapsed_ms and left > 0:
+        text += f", {left * record.elapsed_ms / 60_000:.0f} min to go"
+    return text
+
+
+def _error_text(record: ErrorRecord) -> str:
+    return record.exception or record.message[:200]
