@@ -16,7 +16,7 @@ from airflow_megatron.megatron.checkpoints import (
 )
 from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.quoting import quote
-from airflow_megatron.slurm.verdict import Outcome, Verdict
+from airflow_megatron.slurm.verdict import SETTLE_S, Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -178,17 +178,24 @@ class ConditionWatch:
         return other if all(part is other for part in parts) else Truth.NO
 
 
-def with_finish(verdict: Verdict, finished: Truth | None, missing: str) -> Verdict:
+def with_finish(verdict: Verdict, finished: Truth | None, missing: str, ended_for: float) -> Verdict:
     """Let a stage's own finish condition decide whether an attempt that ended was its last.
+
+    A condition that does not hold is given :data:`~airflow_megatron.slurm.verdict.SETTLE_S`, in which what the job
+    wrote may still show: until then the verdict is ``UNKNOWN``.
 
     :param verdict: by the rule of the stage's kind
     :param finished: what is known of the condition, None for a stage that has none
     :param missing: what does not hold of it
+    :param ended_for: seconds for which the job is known to have ended
     """
     if finished is Truth.YES:
         return replace(
             verdict, outcome=Outcome.FINISHED, reason=f"its finish condition holds; {verdict.reason}"
         )
+    if finished is Truth.NO and ended_for < SETTLE_S:
+        reason = f"the job has ended; its finish condition may still come to hold: {missing}"
+        return replace(verdict, outcome=Outcome.UNKNOWN, reason=reason)
     if finished is not None and verdict.outcome is Outcome.FINISHED:
         reason = f"{verdict.reason}, but its finish condition does not hold: {missing}"
         return replace(verdict, outcome=Outcome.ROLLED_OVER, reason=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
@@ -97,6 +98,7 @@ class SlurmJobTrigger(ClusterTrigger):
         events = EventWatch(
             [Event.from_json(item) for item in self.conditions.get("events", ())], self.memory.get("events")
         )
+        ended: float | None = None
         async with (
             self.poller.subscribe(self._watch(report.offset)) as subscription,
             self._condition("cancel") as cancel,
@@ -107,12 +109,14 @@ class SlurmJobTrigger(ClusterTrigger):
                 cancelled = await cancel.look()
                 finished = await finish.look()
                 verdict = judge(observation, expectation, log_tail=bytes(report.tail))
+                if verdict.outcome.is_verdict:
+                    ended = time.monotonic() if ended is None else ended
+                    verdict = with_finish(verdict, finished, finish.missing(), time.monotonic() - ended)
                 report.state(verdict, observation)
                 skipped_to = report.skip_ahead(observation, ended=verdict.outcome.is_verdict)
                 if skipped_to is not None:
                     subscription.update(log_offset=skipped_to)
                 elif verdict.outcome.is_verdict and not report.unread(observation):
-                    verdict = with_finish(verdict, finished, finish.missing())
                     report.finish()
                     yield self._event(report, verdict=verdict.to_json(), error=report.error)
                     return

@@ -14,7 +14,7 @@ from airflow_megatron.planning.condition_watch import (
     with_finish,
 )
 from airflow_megatron.slurm.observation import CommandAnswer, Observation, Unreachable
-from airflow_megatron.slurm.verdict import Outcome, Verdict
+from airflow_megatron.slurm.verdict import SETTLE_S, Outcome, Verdict
 from airflow_megatron.spec.conditions import Condition, Event
 
 if TYPE_CHECKING:
@@ -170,10 +170,20 @@ def test_the_last_checkpoint_is_wanted_whatever_the_spacing() -> None:
 
 def test_a_finish_condition_decides_over_the_kind_s_own_rule() -> None:
     good, bad = Verdict(Outcome.FINISHED, "ended"), Verdict(Outcome.FAILED, "exit code 1")
-    assert with_finish(good, None, "") is good
-    assert with_finish(bad, Truth.YES, "").outcome is Outcome.FINISHED
-    assert with_finish(good, Truth.NO, "log x does not hold yet").outcome is Outcome.ROLLED_OVER
-    assert with_finish(bad, Truth.NO, "").outcome is Outcome.FAILED
+    assert with_finish(good, None, "", 0) is good
+    assert with_finish(bad, Truth.YES, "", 0).outcome is Outcome.FINISHED
+    assert with_finish(good, Truth.NO, "log x does not hold yet", SETTLE_S).outcome is Outcome.ROLLED_OVER
+    assert with_finish(bad, Truth.NO, "", SETTLE_S).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
+def test_a_finish_condition_that_does_not_hold_may_still_show(outcome: Outcome) -> None:
+    """A network file system shows a job's last files late; an attempt too many would follow."""
+    early = with_finish(Verdict(outcome, "ended"), Truth.NO, "file done does not hold yet", SETTLE_S - 1)
+    assert not early.outcome.is_verdict
+    assert "file done" in early.reason
+    never = with_finish(Verdict(Outcome.FINISHED, "ended"), Truth.NEVER, "", 0)
+    assert never.outcome is Outcome.ROLLED_OVER
 
 
 def test_conditions_and_events_survive_json() -> None:
