@@ -17,6 +17,7 @@ from airflow_megatron.planning.attempts import SubmissionRefusedError, attempt_a
 from airflow_megatron.planning.expected_ends import as_expected
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.live_log import harmless
+from airflow_megatron.planning.training_arguments import TrainingArguments
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, RestartPolicy, given_up, next_step
 from airflow_megatron.slurm.transport import TransportError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
+
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
 
 
 class SlurmWatchOperator(BaseOperator):
@@ -247,6 +250,7 @@ class SlurmWatchOperator(BaseOperator):
                 deadline=time.time() + self.timeout if self.timeout else None,
                 cancel_on_kill=self.cancel_on_kill,
                 conditions=_conditions(job),
+                health=_health(job, attempts.cluster),
                 memory=memory,
                 carry={"handle": dataclasses.asdict(handle), "history": history or []},
             ),
@@ -274,6 +278,15 @@ def _conditions(job: Job) -> dict[str, Any]:
     if job.check_interval is not None:
         conditions["check_interval"] = job.check_interval
     return conditions
+
+
+def _health(job: Job, cluster: ClusterProfile) -> dict[str, Any] | None:
+    """Return what the trigger has to look for in a training's log."""
+    if job.health is None:
+        return None
+    arguments = TrainingArguments(job, cluster)
+    intervals = (arguments.count("save_interval"), arguments.count("eval_interval"))
+    return {"rules": job.health.model_dump(), "intervals": [every for every in intervals if every]}
 
 
 def _policy(job: Job) -> RestartPolicy:

@@ -112,6 +112,11 @@ def _values(job: Job) -> Mapping[str, Any]:
         **{f"slurm.{name}": value for name, value in slurm.items() if name not in job.params},
         **{f"env.{name}": value for name, value in job.env.items()},
         **{f"restart.{name}": value for name, value in job.restart.model_dump().items()},
+        **{
+            f"health.{detector}.{name}": value
+            for detector, rules in (job.health.model_dump() if job.health else {}).items()
+            for name, value in rules.items()
+        },
         "start": ", ".join(f"{item.stage} {item.to_plan()['until']}" for item in job.depends_on),
         "run_dir": job.run_dir,
     }

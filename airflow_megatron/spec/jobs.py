@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.conditions import Condition, Event
-from airflow_megatron.spec.schema import RestartSection, SlurmSection, StageKind, Trainer
+from airflow_megatron.spec.schema import HealthSection, RestartSection, SlurmSection, StageKind, Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +65,7 @@ class Job:
     :param slurm: resources, resolved
     :param env: environment of the command
     :param restart: the restart policy
+    :param health: what is looked for in a training's log while it runs; None for nothing
     :param template: sbatch template, or None for the kind's own
     :param script: a whole sbatch script of the user's own, submitted instead of a rendered template
     :param log: the log that the job writes, absolute; None for the attempt's own
@@ -103,6 +104,7 @@ class Job:
     slurm: SlurmSection = field(default_factory=SlurmSection)
     env: Mapping[str, str] = field(default_factory=dict)
     restart: RestartSection = field(default_factory=RestartSection)
+    health: HealthSection | None = None
     template: str | None = None
     script: str | None = None
     log: str | None = None
@@ -152,6 +154,7 @@ class Job:
         data["depends_on"] = [dataclasses.asdict(dependency) for dependency in self.depends_on]
         data["slurm"] = self.slurm.model_dump(exclude_none=True, exclude_defaults=True)
         data["restart"] = self.restart.model_dump()
+        data["health"] = self.health.model_dump() if self.health else None
         for name in _TUPLES:
             data[name] = list(data[name])
         data["params"], data["env"], data["measure"] = dict(self.params), dict(self.env), dict(self.measure)
@@ -169,6 +172,8 @@ class Job:
         values["depends_on"] = tuple(Dependency(**item) for item in values["depends_on"])
         values["slurm"] = SlurmSection.model_validate(values["slurm"])
         values["restart"] = RestartSection.model_validate(values["restart"])
+        health = values.get("health")
+        values["health"] = HealthSection.model_validate(health) if health else None
         for name in _TUPLES:
             values[name] = tuple(values[name])
         for name in _CONDITIONS:

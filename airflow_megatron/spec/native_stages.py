@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_megatron.spec.expressions import template_names, templates
-from airflow_megatron.spec.schema import RestartSection, SlurmSection, StageSection
+from airflow_megatron.spec.schema import HealthSection, RestartSection, SlurmSection, StageSection
 from airflow_megatron.spec.stage_tree import instances_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class StageRecipe:
     :param variables: names in ``params:`` sections, and of resources
     :param visible: name that expressions may use for an earlier stage → its instance
     :param restart: the restart policy
+    :param health: of a training: what is looked for in its log, expressions not yet evaluated; None for nothing
     """
 
     section: StageSection
@@ -49,6 +50,7 @@ class StageRecipe:
     variables: tuple[str, ...]
     visible: Mapping[str, str]
     restart: RestartSection
+    health: Mapping[str, Any] | None
 
 
 class StageRecipes:
@@ -87,6 +89,7 @@ class StageRecipes:
             variables=tuple(sorted({*RESOURCES, *spec.params, *section.params})),
             visible=self._visible(instance, self.tree[:index]),
             restart=section.restart or spec.restart,
+            health=_health(spec.health, section.health) if section.kind == "train" else None,
         )
 
     def _visible(self, instance: StageInstance, earlier: Sequence[StageInstance]) -> dict[str, str]:
@@ -101,6 +104,17 @@ class StageRecipes:
     def _is_root(self, instance: StageInstance) -> bool:
         parent = next((item for item in self.tree if item.name == instance.parent), None)
         return instance.scope == "point" and (parent is None or parent.branch is None)
+
+
+def _health(
+    of_sweep: HealthSection | Literal["off"], of_stage: HealthSection | Literal["off"] | None
+) -> dict[str, Any] | None:
+    """Return the rules of a stage: what it does not say itself is as in the sweep's, where those are on."""
+    if of_stage == "off" or (of_stage is None and of_sweep == "off"):
+        return None
+    rules = (HealthSection() if of_sweep == "off" else of_sweep).model_dump()
+    own = of_stage.model_dump(exclude_unset=True) if of_stage else {}
+    return {detector: {**rules[detector], **own.get(detector, {})} for detector in rules}
 
 
 def _merged(*sections: SlurmSection) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     ValidationError,
     WithJsonSchema,
 )
@@ -173,6 +175,77 @@ class RestartSection(Strict):
     """Keep the next attempts off nodes that failed."""
 
 
+HealthReaction: TypeAlias = Literal["notify", "cancel", "restart", "rollback", "fail", "none"]
+
+
+class StallSection(Strict):
+    """No new iteration although the job runs."""
+
+    after: Duration = 600
+    """The shortest silence that counts."""
+    factor: float = Field(default=5, ge=1)
+    """Of the longest pause between iterations that this attempt has shown."""
+    startup: Duration = 3600
+    """Silence allowed before the first iteration, after each step that leads to it."""
+    quiet: Duration = 3600
+    """Silence allowed for the first save and validation, before their length is known, and after the last iteration."""
+    do: Literal["notify", "cancel", "restart", "fail", "none"] = "restart"
+
+
+class ThroughputSection(Strict):
+    """The training is much slower than it was."""
+
+    below: float = Field(default=0.3, gt=0, lt=1)
+    """Share of the attempt's own median."""
+    lines: int = Field(default=5, ge=1)
+    """Iteration lines in a row."""
+    do: Literal["notify", "cancel", "restart", "fail", "none"] = "notify"
+
+
+class NanSection(Strict):
+    """The loss is not a finite number."""
+
+    iterations: int = Field(default=10, ge=1)
+    """In a row, or within one iteration line."""
+    do: HealthReaction = "notify"
+
+
+class SkippedSection(Strict):
+    """The loss scaler skips iterations."""
+
+    iterations: int = Field(default=50, ge=1)
+    """In a row, or within one iteration line."""
+    do: HealthReaction = "notify"
+
+
+class SpikeSection(Strict):
+    """The loss has jumped and does not come down again."""
+
+    deviations: float = Field(default=8, gt=0)
+    """Standard deviations above the running median."""
+    rise: float = Field(default=0.1, ge=0)
+    """Share of the median that it has to be above it at least."""
+    recovery: int = Field(default=30, ge=1)
+    """Iterations in which it may come down by itself."""
+    do: HealthReaction = "notify"
+
+
+class HealthSection(Strict):
+    """What is looked for in the log of a training while it runs, and what is done about it."""
+
+    stall: StallSection = StallSection()
+    throughput: ThroughputSection = ThroughputSection()
+    nan: NanSection = NanSection()
+    skipped: SkippedSection = SkippedSection()
+    spike: SpikeSection = SpikeSection()
+
+
+HealthRules: TypeAlias = Annotated[
+    Annotated[HealthSection, Tag("rules")] | Annotated[Literal["off"], Tag("word")],
+    # told apart by hand, so that a wrong key is not also complained of as "not 'off'"
+    Discriminator(lambda value: "word" if isinstance(value, str) else "rules"),
+]
+
 Trainer: TypeAlias = Literal["megatron_core", "megatron_lm"]
 StageKind: TypeAlias = Literal["train", "lr_finder", "benchmark", "convert", "evaluate", "command"]
 
@@ -254,6 +327,8 @@ class ArgumentSection(Strict):
     default: Scalar = None
     dest: str | None = None
     """Name that Megatron keeps it under, where that is not the flag's."""
+    health: HealthRules | None = None
+    """For ``kind: train``; what is left out is as in the sweep's."""
 
 
 class SweepSpecSection(Strict):
@@ -280,6 +355,8 @@ class SweepSpecSection(Strict):
     slurm: SlurmSection = SlurmSection()
     env: dict[str, str | int | float] = {}
     restart: RestartSection = RestartSection()
+    health: HealthRules = HealthSection()
+    """Of every training; ``off`` looks for nothing."""
     sweep: Values | None = None
     """Axes: product, list, groups, params, configs, grids, base_values, defaults, filter."""
     stages: dict[Word, StageSection] = {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.megatron.checkpoints import checkpoint_verdict
+from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
 from airflow_megatron.planning.condition_watch import Truth, with_finish
 from airflow_megatron.planning.event_watch import EventWatch, Seen
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
@@ -19,9 +20,11 @@ from airflow_megatron.slurm.stage_records import (
     stage_state_script,
     write_verdict_script,
 )
+from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
 from airflow_megatron.spec.conditions import Event
+from airflow_megatron.spec.schema import HealthSection
 from airflow_megatron.triggers.cluster_poller import trigger_hook
 from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
 from airflow_megatron.triggers.condition_follower import followed
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
 
 ON_KILL_STEP_S = 9.0
 """Airflow gives ``on_kill`` 30 s in all, for three remote commands."""
+
+
+_QUEUED = frozenset({JobState.PENDING, JobState.CONFIGURING, JobState.REQUEUED, JobState.REQUEUE_HOLD})
 
 
 class SlurmJobTrigger(ClusterTrigger):
@@ -55,6 +61,8 @@ class SlurmJobTrigger(ClusterTrigger):
     :param required_files: files without which a command has not finished
     :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
     :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``
+    :param health: of a training: ``rules`` (:class:`airflow_megatron.spec.schema.HealthSection`) and ``intervals``, the
+        numbers of iterations after which it saves or validates
     :param memory: what an earlier trigger of this attempt knew when it handed over to a worker: its event's ``memory``
     :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
     :param cluster: as for :class:`~airflow_megatron.triggers.cluster_trigger.ClusterTrigger`
@@ -73,6 +81,7 @@ class SlurmJobTrigger(ClusterTrigger):
         required_files: Sequence[str] = (),
         cancel_on_kill: bool = True,
         conditions: Mapping[str, Any] | None = None,
+        health: Mapping[str, Any] | None = None,
         memory: Mapping[str, Any] | None = None,
         carry: Mapping[str, Any] | None = None,
         **cluster: Any,
@@ -88,6 +97,7 @@ class SlurmJobTrigger(ClusterTrigger):
         self.required_files = list(required_files)
         self.cancel_on_kill = cancel_on_kill
         self.conditions = dict(conditions or {})
+        self.health = dict(health or {})
         self.memory = dict(memory or {})
         self.carry = dict(carry or {})
 
@@ -98,6 +108,7 @@ class SlurmJobTrigger(ClusterTrigger):
         events = EventWatch(
             [Event.from_json(item) for item in self.conditions.get("events", ())], self.memory.get("events")
         )
+        health = self._training_health()
         ended: float | None = None
         async with (
             self.poller.subscribe(self._watch(report.offset)) as subscription,
@@ -124,13 +135,13 @@ class SlurmJobTrigger(ClusterTrigger):
                     reason = f"its cancel condition holds: {self.conditions['cancel_text']}"
                     yield self._event(report, seen=[{"do": "cancel", "reason": reason}])
                     return
-                seen = await self._seen(events, observation, report)
+                seen = [item.to_json() for item in await self._seen(events, observation, report)]
+                seen += [alarm.to_json() for alarm in _alarms(health, observation, report)]
                 if seen:
-                    for item in seen:
-                        events.count(item.event)
-                    told = [item.to_json() for item in seen]
                     memory = {"log": report.memory(), "events": events.memory()}
-                    yield self._event(report, seen=told, memory=memory)
+                    if health is not None:
+                        memory["health"] = health.memory()
+                    yield self._event(report, seen=seen, memory=memory)
                     return
                 if self.is_overdue:
                     yield self._event(report)
@@ -145,8 +156,14 @@ class SlurmJobTrigger(ClusterTrigger):
         stage_dir, _, number = self.attempt_dir.rpartition("/")
         return {stage_dir: int(number)}
 
+    def _training_health(self) -> TrainingHealth | None:
+        if not self.health:
+            return None
+        rules = HealthSection.model_validate(self.health["rules"])
+        return TrainingHealth(rules, self.health.get("intervals", ()), self.memory.get("health"))
+
     async def _seen(self, events: EventWatch, observation: Observation, report: JobReport) -> list[Seen]:
-        """Return the events of this observation whose own conditions hold."""
+        """Return the events of this observation whose own conditions hold; they count as having acted."""
         holding: list[Seen] = []
         for item in events.read(observation, progressed=report.progressed):
             condition = item.event.condition
@@ -154,6 +171,7 @@ class SlurmJobTrigger(ClusterTrigger):
                 async with followed(self.poller, condition.to_json(), self._attempts()) as follower:
                     if await follower.look() is not Truth.YES:
                         continue
+            events.count(item.event)
             holding.append(item)
         return holding
 
@@ -211,3 +229,16 @@ class SlurmJobTrigger(ClusterTrigger):
     def _is_complete(self, files: Mapping[str, int]) -> bool:
         # asked only about the checkpoint that the tracker names: formats without a file that is written last rely on it
         return checkpoint_verdict(files, iteration=self.train_iters, tracked=self.train_iters).is_complete
+
+
+def _alarms(health: TrainingHealth | None, observation: Observation, report: JobReport) -> list[Alarm]:
+    if health is None:
+        return []
+    state = observation.queue.state if observation.queue else None
+    # the clock of this machine: the login node's may be set while the job runs
+    return health.read(
+        report.records,
+        now=time.monotonic(),
+        running=state is JobState.RUNNING,
+        queued=state in _QUEUED,
+    )

@@ -52,6 +52,8 @@ def test_shipped_specs_name_it_and_follow_it(path: Any, validator: Any) -> None:
         "    for_each: {budget: [100M, {name: b, x: 1}]}",
         "    events: [{idle: 30m, do: restart, limit: null}]",
         "    restart: {failed: null, backoff: 1m}",
+        "    health: {stall: {after: 30m, do: notify}, spike: {do: rollback}}",
+        "health: off",
         "sweep: {type: list, groups: [{params: {lr: [1, 2]}}, {configs: [{a: 1}]}], filter: '{{ lr > 1 }}'}",
         "sweep: {lr: [1, 2], grids: [{a: [1]}]}",
         "poll_interval: 5",

@@ -1,0 +1,1 @@
+"""Whether a training that runs does well: detectors that follow the lines of its log."""

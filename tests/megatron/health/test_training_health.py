@@ -1,0 +1,62 @@
+"""All detectors together, on logs of real trainings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_lines import line, lines
+
+from airflow_megatron.megatron.health.training_health import TrainingHealth
+from airflow_megatron.megatron.log_lines import LogParser
+from airflow_megatron.spec.schema import HealthSection
+
+LOGS = sorted((Path(__file__).parents[2] / "fixtures" / "logs").glob("*.log"))
+BAD = [*lines([2.0] * 60), *lines([6.0] * 40, start=60)]
+
+
+def health(**rules: Any) -> TrainingHealth:
+    return TrainingHealth(HealthSection.model_validate(rules))
+
+
+def test_there_are_logs() -> None:
+    assert LOGS
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("look_bytes", [1000, 65536])
+def test_a_real_log_raises_no_alarm(path: Path, look_bytes: int) -> None:
+    parser, watched, data = LogParser(), health(), path.read_bytes()
+    for number, start in enumerate(range(0, len(data), look_bytes)):
+        records = parser.feed(data[start : start + look_bytes])
+        assert watched.read(records, now=15.0 * number, running=True) == []
+        watched = TrainingHealth(HealthSection(), (), json.loads(json.dumps(watched.memory())))
+
+
+def test_what_is_done_is_what_the_spec_says() -> None:
+    (told,) = health().read(BAD, now=0, running=True)
+    assert (told.detector, told.do) == ("spike", "notify")
+    assert "before_iteration" not in told.to_json()
+    (alarm,) = health(spike={"do": "rollback"}).read(BAD, now=0, running=True)
+    assert alarm.to_json()["do"] == "rollback"
+    assert alarm.to_json()["before_iteration"] == 61
+    assert alarm.to_json()["reason"].startswith("health.spike: the loss is 6 at iteration")
+    assert health(spike={"do": "none"}).read(BAD, now=0, running=True) == []
+
+
+def test_nothing_is_done_about_a_job_that_does_not_run_any_more() -> None:
+    assert health().read(BAD, now=0, running=False) == []
+
+
+def test_several_alarms_come_together() -> None:
+    records = [*BAD, *(line(101 + index, 6.0, elapsed_ms=60_000) for index in range(5))]
+    alarms = health().read(records, now=0, running=True)
+    assert [alarm.detector for alarm in alarms] == ["spike", "throughput"]
+
+
+def test_the_memory_is_small() -> None:
+    watched = health()
+    watched.read(lines([2.123456789] * 1000), now=0, running=True)
+    assert len(json.dumps(watched.memory())) < 5000
