@@ -29,7 +29,7 @@ def point_run_id(point: str, number: int = 1) -> str:
 
 def runs_without_scheduler() -> bool:
     """Tell whether this task runs inside ``airflow dags test``, where nothing would pick up a triggered run."""
-    return type(task_runner.SUPERVISOR_COMMS).__name__ == "InProcessSupervisorComms"
+    return type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == "InProcessSupervisorComms"
 
 
 def trigger_point_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ from airflow_megatron.hooks.slurm import LoginRefusedError
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.slurm_submit import QUEUE_FULL_PAUSE_S, job_attempts
 from airflow_megatron.operators.tries import just_cleared
+from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempts import SubmissionRefusedError, attempt_after_giving_up
 from airflow_megatron.planning.expected_ends import as_expected
 from airflow_megatron.planning.handle import JobHandle
@@ -190,9 +191,14 @@ class SlurmWatchOperator(BaseOperator):
                 "its finish condition holds"
             )
             return {"job": self.job["name"], **verdict.to_json()}  # type: ignore[index]
+        carry = event["carry"]
+        if event["status"] == "timeout":
+            job = Job.from_json(self.job)  # type: ignore[arg-type]
+            if job.start is not None:
+                pass_turn(stages_of(job.start), job_attempts(job, self.log).cluster, self.log)
+            return self._submit_next(carry["number"], carry["exclude"], carry["history"])
         if event["status"] != "holds":
             raise AirflowFailException(f"the start condition {event['status']}: {event['reason']}")
-        carry = event["carry"]
         return self._submit_next(carry["number"], carry["exclude"], carry["history"], started=True)
 
     def _submit_next(
@@ -210,6 +216,7 @@ class SlurmWatchOperator(BaseOperator):
                     finish=job.finish.to_json() if job.finish else None,
                     check_interval=job.check_interval or 0.0,
                     poll_interval=self.poll_interval,
+                    deadline=turn_deadline(None),
                     carry={"number": number, "exclude": list(exclude), "history": history},
                 ),
                 method_name="submit_started",

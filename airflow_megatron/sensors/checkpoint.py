@@ -33,19 +33,17 @@ class CheckpointSensor(ProducedFileSensor):
         self.checkpoint_dir = checkpoint_dir
         self.iteration = iteration
 
-    def execute(self, context: Context) -> None:
-        """Start waiting."""
+    def trigger(self) -> CheckpointTrigger:
+        """Return what waits for the checkpoint."""
         if not self.checkpoint_dir or self.iteration is None:
             raise AirflowSkipException("this point has no such stage")
-        self.defer(
-            trigger=CheckpointTrigger(
-                checkpoint_dir=self.checkpoint_dir, iteration=int(self.iteration), **self.trigger_arguments()
-            ),
-            method_name="execute_complete",
+        return CheckpointTrigger(
+            checkpoint_dir=self.checkpoint_dir, iteration=int(self.iteration), **self.trigger_arguments()
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """Return the checkpoint's path, or fail with the reason why there will be none."""
+        self.take_turn(context, event)
         if event["status"] != "complete":
             raise AirflowFailException(
                 f"no complete checkpoint of iteration {self.iteration} in {self.checkpoint_dir}: {event.get('reason')}"

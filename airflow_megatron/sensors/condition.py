@@ -11,6 +11,7 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.operators.turns import has_time_left, pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempts import slurm_commands
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.sdk import Context
+
+    from airflow_megatron.spec.conditions import Condition
 
 
 class StartConditionSensor(BaseSensorOperator):
@@ -53,8 +56,10 @@ class StartConditionSensor(BaseSensorOperator):
         if self.job is None:
             raise AirflowSkipException("this point has no such stage")
         job = Job.from_json(self.job)  # type: ignore[arg-type]
-        if job.start is None:
-            return
+        if job.start is not None:
+            self._wait(job, job.start)
+
+    def _wait(self, job: Job, start: Condition) -> None:
         try:
             cluster = load_cluster(job.cluster)
         except SpecError as error:
@@ -63,30 +68,34 @@ class StartConditionSensor(BaseSensorOperator):
         if missing:
             raise AirflowFailException(f"{job.name} needs stage {missing[0]}, which has no job in this run")
         attempts: dict[str, int] = {}
-        for leaf in job.start.leaves():
+        for leaf in start.leaves():
             for stage_dir in (leaf.producer, leaf.path):
                 handle = self.producers.get(stage_dir.rsplit("/", 1)[-1])
                 if isinstance(handle, Mapping):
                     attempts[stage_dir] = int(handle.get("attempt", 1))
-        self.log.info("waiting for: %s", job.start)
+        self.log.info("waiting for: %s", start)
         self.defer(
             trigger=ConditionTrigger(
                 ssh_conn_id=cluster.ssh_conn_id,
                 commands=dataclasses.asdict(slurm_commands(cluster)),
-                condition=job.start.to_json(),
+                condition=start.to_json(),
                 finish=job.finish.to_json() if job.finish and job.start_every_attempt else None,
                 attempts=attempts,
                 check_interval=job.check_interval or 0.0,
                 poll_interval=self.poll_interval,
-                deadline=time.time() + self.timeout,
+                deadline=turn_deadline(time.time() + self.timeout),
             ),
             method_name="execute_complete",
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
         """Return when the condition holds, or fail with the reason why it will not."""
+        attempts = job_attempts(Job.from_json(self.job), self.log)  # type: ignore[arg-type]
+        start = attempts.job.start
+        if event["status"] == "timeout" and has_time_left(context, self.timeout) and start is not None:
+            pass_turn(stages_of(start), attempts.cluster, self.log)
+            self._wait(attempts.job, start)
         if event["status"] == "finished":
-            attempts = job_attempts(Job.from_json(self.job), self.log)  # type: ignore[arg-type]
             attempts.record_finished("its finish condition holds already")
             return
         if event["status"] != "holds":

@@ -31,23 +31,19 @@ class LogSensor(ProducedFileSensor):
         self.log_file = log_file
         self.pattern = pattern
 
-    def execute(self, context: Context) -> None:
-        """Start waiting."""
+    def trigger(self) -> LogPatternTrigger:
+        """Return what waits for the line."""
         if not self.log_file or self.pattern is None:
             raise AirflowSkipException("this point has no such stage")
         try:
             re.compile(self.pattern)
         except re.error as error:
             raise AirflowFailException(f"{self.pattern!r} is not a regular expression: {error}") from None
-        self.defer(
-            trigger=LogPatternTrigger(
-                log_file=self.log_file, pattern=self.pattern, **self.trigger_arguments()
-            ),
-            method_name="execute_complete",
-        )
+        return LogPatternTrigger(log_file=self.log_file, pattern=self.pattern, **self.trigger_arguments())
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """Return the line, or fail with the reason why there will be none."""
+        self.take_turn(context, event)
         if event["status"] != "found":
             raise AirflowFailException(f"{self.log_file}: {event.get('reason')}")
         self.log.info("found: %s", event["line"])

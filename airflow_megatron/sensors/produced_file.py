@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_megatron.operators.turns import has_time_left, pass_turn, turn_deadline
 from airflow_megatron.planning.attempts import slurm_commands
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_megatron.triggers.produced_file import ProducedFileTrigger
 
 
 class ProducedFileSensor(BaseSensorOperator):
@@ -47,6 +52,21 @@ class ProducedFileSensor(BaseSensorOperator):
         self.producer_dir = producer_dir
         self.poll_interval = poll_interval
 
+    def trigger(self) -> ProducedFileTrigger:
+        """Return what waits.
+
+        :raises AirflowSkipException: when there is nothing to wait for
+        :raises AirflowFailException: when what is asked for cannot be
+        """
+        raise NotImplementedError
+
+    def execute(self, context: Context) -> None:
+        """Start waiting."""
+        self._wait()
+
+    def _wait(self) -> None:
+        self.defer(trigger=self.trigger(), method_name="execute_complete")
+
     def trigger_arguments(self) -> dict[str, Any]:
         """Return the arguments that the triggers of these sensors share.
 
@@ -63,5 +83,15 @@ class ProducedFileSensor(BaseSensorOperator):
             "producer_dir": self.producer_dir or None,
             "producer_attempt": int(attempt),
             "poll_interval": self.poll_interval,
-            "deadline": time.time() + self.timeout,
+            "deadline": turn_deadline(time.time() + self.timeout),
         }
+
+    def take_turn(self, context: Context, event: Mapping[str, Any]) -> None:
+        """Wait again when a turn is over and the time is not: see :mod:`airflow_megatron.operators.turns`.
+
+        :param event: what the trigger said
+        """
+        if event["status"] == "timeout" and has_time_left(context, self.timeout):
+            if self.producer_dir:
+                pass_turn([self.producer_dir], load_cluster(self.cluster), self.log)
+            self._wait()

@@ -1,0 +1,52 @@
+"""A training that hangs is started again, and what it writes can be read in Airflow while it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sweep_site import wait_until
+
+if TYPE_CHECKING:
+    from sweep_site import SiteAirflow, SweepSite
+
+pytestmark = pytest.mark.integration
+
+ATTEMPTS = tuple(f"hung.only.pretrain.a{number}" for number in (1, 2))
+
+
+def test_a_training_that_hangs_goes_on_from_its_checkpoint(site: SweepSite, airflow: SiteAirflow) -> None:
+    airflow.wait_for_dag("hung.point")
+    run_id = airflow.trigger("hung.point", {"point": "only"})
+
+    def log() -> str:
+        return airflow.task_log("hung.point", run_id, "pretrain.watch")
+
+    wait_until(lambda: "iteration        6/      12 |" in log(), 120, "the live log")
+    assert site.is_running(ATTEMPTS[0])
+    assert airflow.ended("hung.point", run_id) == "success"
+    site.expect_states("hung.", {ATTEMPTS[0]: ["CANCELLED"], ATTEMPTS[1]: ["COMPLETED"]})
+    verdict = site.verdict(site.runs / "hung" / "only", "pretrain")
+    assert (verdict["outcome"], verdict["attempt"]) == ("finished", 2)
+    text = log()
+    assert "| a rank prints on" in text
+    assert "health.stall: no new iteration for 0 min since it reached iteration 6" in text
+    # the lines of the second attempt, which went on from iteration 4
+    assert text.count("iteration        6/      12 |") == 2
+    assert text.count("iteration       12/      12 |") == 1
+
+
+def test_what_a_failed_training_has_saved_is_converted_one_task_after_another(site: SweepSite) -> None:
+    """``airflow dags test`` would let the conversion wait for ever for a training that nobody judges."""
+    status, output = site.run_dags_test("unfinished.point", {"point": "only"})
+    assert status == 1, output[-4000:]
+    site.expect_states(
+        "unfinished.",
+        {"unfinished.only.pretrain.a1": ["FAILED"], "unfinished.only.pretrain.convert.a1": ["COMPLETED"]},
+    )
+    point = site.runs / "unfinished" / "only"
+    assert [path.name for path in (point / "converted_checkpoints").iterdir()] == ["iter_4.done"]
+    assert site.verdict(point, "pretrain")["outcome"] == "failed"
+    assert site.verdict(point, "pretrain.convert")["outcome"] == "finished"
+    assert "| RuntimeError: the weights are gone" in output
+    assert "the line that decided: RuntimeError: the weights are gone" in output
