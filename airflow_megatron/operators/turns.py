@@ -15,8 +15,8 @@ from airflow.sdk.exceptions import AirflowRescheduleException
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.point_runs import runs_without_scheduler
 from airflow_megatron.planning.attempts import slurm_commands
-from airflow_megatron.planning.unjudged import unjudged_stages
 from airflow_megatron.slurm.transport import TransportError
+from airflow_megatron.slurm.unjudged import unjudged_stages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
