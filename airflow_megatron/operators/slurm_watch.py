@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
 
+LINES_OF_FAILURE = 20
+
 
 class SlurmWatchOperator(BaseOperator):
     """Wait for a job; submit the next attempt when one ends before the job is done and its restart policy allows it.
@@ -136,6 +138,7 @@ class SlurmWatchOperator(BaseOperator):
             raise AirflowFailException(
                 f"{job.name}: {step.reason}.{error} Whole log: {job.log_file(handle.attempt)}"
             )
+        self._keep_tail(event)
         self.log.warning("attempt %d %s; next attempt in %.0f s", handle.attempt, step.reason, step.delay_s)
         return self._submit_after(
             step.delay_s, handle.attempt + 1, step.exclude_nodes, [*history, verdict.to_json()]
@@ -154,6 +157,7 @@ class SlurmWatchOperator(BaseOperator):
         # the first that ends the attempt decides what becomes of it
         seen = next((item for item in event["seen"] if item["do"] not in ("notify", "run")), None)
         if seen is None:
+            self._keep_tail(event)
             return self._wait(job, handle, history, event["memory"])
         reason = str(seen["reason"])
         attempts.cancel(handle.attempt, str(handle.job_id))
@@ -265,8 +269,17 @@ class SlurmWatchOperator(BaseOperator):
         )
         raise AssertionError("defer does not return")
 
+    def _keep_tail(self, event: Mapping[str, Any]) -> None:
+        """Write the last lines that the trigger has shown into this task's own log.
+
+        Of the triggers that wait within one try, Airflow 3.3 keeps the log of the newest only
+        (``TriggerLoggingFactory`` opens the file anew).
+        """
+        for line in event.get("log_tail", ()):
+            self.log.info("| %s", line)
+
     def _show_tail(self, event: Mapping[str, Any]) -> None:
-        lines = event.get("log_tail") or ["(the job wrote nothing)"]
+        lines = event.get("log_tail", ())[-LINES_OF_FAILURE:] or ["(the job wrote nothing)"]
         self.log.error("last lines of the job's log:\n%s", "\n".join(lines))
         decided_by = event.get("verdict", {}).get("line")
         if decided_by:

@@ -67,7 +67,7 @@ class JobReport:
             iterations = any(isinstance(record, IterationRecord) for record in self.records)
             self._iterations = self._iterations or iterations
             self.progressed = iterations or not self._iterations
-            self._show(self._live.take(observation.log_chunk))
+            self._show(self._live.take(observation.log_chunk), self.records)
 
     def unread(self, observation: Observation) -> bool:
         """Tell whether the log has bytes that were not read yet: the line that explains the end may be among them."""
@@ -117,40 +117,38 @@ class JobReport:
                 self._log_file,
             )
 
-    def last_lines(self, count: int = 20) -> list[str]:
-        """Return the last lines of the log."""
+    def last_lines(self, count: int = 50) -> list[str]:
+        """Return the last lines of the log that this report has read."""
         return [harmless(line) for line in bytes(self.tail).splitlines()[-count:]]
 
-    def _show(self, excerpt: Excerpt) -> None:
+    def _show(self, excerpt: Excerpt, records: Sequence[Record] = ()) -> None:
+        """Write lines, and what is worth knowing of records whose line is not among them."""
         if excerpt.left_out:
             self._log.info("| … %d lines left out; the whole log: %s", excerpt.left_out, self._log_file)
-        errors = [_error_text(record) for record in self.records if isinstance(record, ErrorRecord)]
+        errors = [record for record in records if isinstance(record, ErrorRecord)]
         for line in excerpt.lines:
-            level = self._log.error if any(text in line for text in errors) else self._log.info
-            level("| %s", line)
+            told = any(_error_text(error) in line for error in errors)
+            (self._log.error if told else self._log.info)("| %s", line)
         if excerpt.is_last:
             self._log.warning(
                 "%d MiB of the job's log are shown, and no more of it here; the whole log: %s",
                 BYTES_PER_ATTEMPT // 2**20,
                 self._log_file,
             )
-        for record in self.records:
-            self._tell(record, excerpt.lines)
-
-    def _tell(self, record: Record, shown: Sequence[str]) -> None:
-        """Say how far the training is, and what is worth knowing of lines that were not shown."""
-        if isinstance(record, IterationRecord):
-            now = time.monotonic()
-            if now >= self._next_progress or record.iteration == record.train_iters:
-                self._next_progress = now + PROGRESS_PAUSE_S
-                self._log.info("%s", progress_text(record))
-        elif isinstance(record, MarkerRecord):
-            if not any(record.text in line for line in shown):
-                self._log.info("job log: %s", record.kind)
-        elif isinstance(record, ErrorRecord):
-            self.error = f"{record.exception or record.kind}: {record.message}"
-            if not any(_error_text(record) in line for line in shown):
+        for error in errors:
+            self.error = f"{error.exception or error.kind}: {error.message}"
+            if not any(_error_text(error) in line for line in excerpt.lines):
                 self._log.error("job log: %s", harmless(self.error.encode()))
+        for record in records:
+            if isinstance(record, MarkerRecord) and not any(record.text in line for line in excerpt.lines):
+                self._log.info("job log: %s", record.kind)
+        self._tell_progress([record for record in records if isinstance(record, IterationRecord)])
+
+    def _tell_progress(self, records: Sequence[IterationRecord]) -> None:
+        now = time.monotonic()
+        if records and (now >= self._next_progress or records[-1].iteration == records[-1].train_iters):
+            self._next_progress = now + PROGRESS_PAUSE_S
+            self._log.info("%s", progress_text(records[-1]))
 
 
 def progress_text(record: IterationRecord) -> str:

@@ -62,8 +62,17 @@ def test_an_error_among_lines_that_are_left_out_is_told(caplog: pytest.LogCaptur
     reader.read(seen(b"ValueError: no data\n" + b"noise\n" * 500))
     assert ("INFO", "| … 401 lines left out; the whole log: /r/logs/work-1.out") in said(caplog)
     assert said(caplog)[-1] == ("ERROR", "job log: ValueError: no data")
+    before = len(said(caplog))
     reader.finish()
-    assert said(caplog)[-1][1].startswith("401 lines of the job's log were left out here")
+    (last,) = said(caplog)[before:]
+    assert last[1].startswith("401 lines of the job's log were left out here")
+
+
+def test_of_many_iterations_in_one_look_the_last_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    reader = report(caplog)
+    reader.read(seen(b"".join(ITERATION % (number, number) + FIELDS for number in range(1, 6))))
+    assert said(caplog)[-1][1] == "iteration 5 of 10 (50 %), loss 4.5000, 5 min to go"
+    assert len(said(caplog)) == 6
 
 
 def test_a_later_report_goes_on_at_the_line_that_was_not_complete(caplog: pytest.LogCaptureFixture) -> None:
