@@ -20,20 +20,22 @@ def test_a_training_that_hangs_goes_on_from_its_checkpoint(site: SweepSite, airf
     run_id = airflow.trigger("hung.point", {"point": "only"})
 
     def log() -> str:
-        return airflow.task_log("hung.point", run_id, "pretrain.watch")
+        # a slow machine makes Airflow take a resumed task for a killed one: it then has several tries
+        tries = range(1, airflow.try_number("hung.point", run_id, "pretrain.watch") + 1)
+        return "\n".join(airflow.task_log("hung.point", run_id, "pretrain.watch", number) for number in tries)
 
-    wait_until(lambda: "iteration        6/      12 |" in log(), 120, "the live log")
+    wait_until(lambda: "iteration        6/      12 |" in log(), 180, "the live log")
     assert airflow.run_state("hung.point", run_id) == "running"
     assert airflow.ended("hung.point", run_id) == "success"
     site.expect_states("hung.", {ATTEMPTS[0]: ["CANCELLED"], ATTEMPTS[1]: ["COMPLETED"]})
     verdict = site.verdict(site.runs / "hung" / "only", "pretrain")
     assert (verdict["outcome"], verdict["attempt"]) == ("finished", 2)
     text = log()
+    # what the first attempt wrote is there still, and what the second wrote, which went on from iteration 4
     assert "| a rank prints on" in text
-    assert "health.stall: no new iteration for 0 min since it reached iteration 6" in text
-    # the lines of the second attempt, which went on from iteration 4
-    assert text.count("iteration        6/      12 |") == 2
-    assert text.count("iteration       12/      12 |") == 1
+    assert "since it reached iteration 6 (training; the limit is 6 s)" in text
+    assert text.count("iteration        6/      12 |") >= 2
+    assert "iteration       12/      12 |" in text
 
 
 def test_what_a_failed_training_has_saved_is_converted_one_task_after_another(site: SweepSite) -> None:

@@ -32,6 +32,7 @@ from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.jobs import Job
+from airflow_megatron.spec.schema import HealthSection
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
@@ -270,6 +271,8 @@ class TestWaiting:
             assert stored["log_file"] == job.log_file(2)
             assert stored["train_iters"] == (300 if job.kind == "train" else None)
             assert stored["required_files"] == list(job.outputs)
+            watched = {"rules": HealthSection().model_dump(), "intervals": [10]}
+            assert stored["health"] == (watched if job.kind == "train" else {})
             assert stored["carry"]["handle"] == handle
         await node.stop()
 

@@ -129,8 +129,8 @@ class StallDetector:
         self._found = True
         since = "began" if self._iteration is None else f"reached iteration {self._iteration}"
         return Finding(
-            f"no new iteration for {self._quiet / 60:.0f} min since it {since} "
-            f"({self._phase}; the limit is {self.limit / 60:.0f} min)"
+            f"no new iteration for {_span(self._quiet)} since it {since} "
+            f"({self._phase}; the limit is {_span(self.limit)})"
         )
 
     def _take(self, record: Record) -> None:
@@ -196,3 +196,7 @@ class StallDetector:
 
     def _begin_again(self) -> None:
         self._phase, self._quiet, self._found, self._steps_seen = STARTING, 0.0, False, []
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

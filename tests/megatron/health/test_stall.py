@@ -62,7 +62,7 @@ def test_ten_minutes_without_an_iteration_are_a_stall_told_once() -> None:
     job = Watched().trained()
     assert job.silent_for(590) == []
     (finding,) = job.silent_for(7200)
-    assert "iteration 5" in finding.text
+    assert "for 10 min since it reached iteration 5 (training; the limit is 10 min)" in finding.text
     assert finding.before_iteration is None
     assert job.look(line(6)) is None
     assert len(job.silent_for(1200)) == 1
