@@ -27,6 +27,9 @@ UNKNOWN_ALARM_S = 900.0
 class JobReport:
     """Tells the task's log what happens to the job and what the job writes, without flooding it.
 
+    ``position`` is the byte of the log to be read next, ``new_bytes`` and ``records`` are what the last look brought,
+    ``progressed`` whether it showed progress, ``tail`` the last bytes read, ``error`` the last error in the log.
+
     :param log: the task's log
     :param log_file: the job's log on the cluster, for people
     :param memory: what :meth:`memory` of an earlier report on this attempt gave
@@ -42,7 +45,11 @@ class JobReport:
         self._next_progress = 0.0
         self._iterations = False
         self._looks_in_vain = 0
-        self.offset: int = known.get("offset", 0)
+        self._told: int = known.get("offset", 0)
+        # what was told already is read again, to be searched for the line that explains an end
+        self.position = max(0, self._told - LOG_TAIL_BYTES // 2)
+        self._begin = self._told
+        self.new_bytes = b""
         self.records: Sequence[Record] = ()
         self.progressed = False
         self.tail = bytearray()
@@ -51,27 +58,31 @@ class JobReport:
     def memory(self) -> dict[str, int]:
         """Return what a later report on this attempt needs to go on; a line without an end is read again."""
         return {
-            "offset": self.offset - self._live.pending_bytes,
+            "offset": self._told - self._live.pending_bytes,
             "shown_bytes": self._live.shown_bytes,
             "left_out": self._live.left_out,
         }
 
     def read(self, observation: Observation) -> None:
         """Take in new log bytes."""
-        self.progressed, self.records = False, ()
-        if observation.log_chunk and observation.log_offset == self.offset:
-            self.offset += len(observation.log_chunk)
-            self.tail += observation.log_chunk
-            del self.tail[:-LOG_TAIL_BYTES]
-            self.records = self._parser.feed(observation.log_chunk)
+        self.progressed, self.records, self.new_bytes = False, (), b""
+        if not observation.log_chunk or observation.log_offset != self.position:
+            return
+        self.new_bytes = observation.log_chunk[max(0, self._told - self.position) :]
+        self.position += len(observation.log_chunk)
+        self.tail += observation.log_chunk
+        del self.tail[:-LOG_TAIL_BYTES]
+        if self.new_bytes:
+            self._told = self.position
+            self.records = self._parser.feed(self.new_bytes)
             iterations = any(isinstance(record, IterationRecord) for record in self.records)
             self._iterations = self._iterations or iterations
             self.progressed = iterations or not self._iterations
-            self._show(self._live.take(observation.log_chunk), self.records)
+            self._show(self._live.take(self.new_bytes), self.records)
 
     def unread(self, observation: Observation) -> bool:
         """Tell whether the log has bytes that were not read yet: the line that explains the end may be among them."""
-        if not observation.log_size or observation.log_size <= self.offset:
+        if not observation.log_size or observation.log_size <= self.position:
             return False
         # a poll that has many logs to bring leaves some for the next; a log that cannot be read never comes
         self._looks_in_vain = 0 if observation.log_chunk else self._looks_in_vain + 1
@@ -82,18 +93,19 @@ class JobReport:
 
         :param ended: the job has ended: its last lines alone are waited for
         """
-        behind = (observation.log_size or 0) - self.offset
+        behind = (observation.log_size or 0) - self.position
         if behind <= (LOG_TAIL_BYTES if ended else MOST_BEHIND_BYTES):
             return None
         self._show(self._live.finish())
-        self.offset += behind - LOG_TAIL_BYTES
+        self.position += behind - LOG_TAIL_BYTES
+        self._told = max(self._told, self.position)
         self._parser = LogParser()
         self._log.warning(
             "%d bytes of the job's log are passed over; the whole log: %s",
             behind - LOG_TAIL_BYTES,
             self._log_file,
         )
-        return self.offset
+        return self.position
 
     def state(self, verdict: Verdict, observation: Observation) -> None:
         """Say a state or trouble once, when it changes."""
@@ -118,8 +130,9 @@ class JobReport:
             )
 
     def last_lines(self, count: int = 50) -> list[str]:
-        """Return the last lines of the log that this report has read."""
-        return [harmless(line) for line in bytes(self.tail).splitlines()[-count:]]
+        """Return the last lines of what this report has told."""
+        told = bytes(self.tail)[-(self._told - self._begin) :] if self._told > self._begin else b""
+        return [harmless(line) for line in told.splitlines()[-count:]]
 
     def _show(self, excerpt: Excerpt, records: Sequence[Record] = ()) -> None:
         """Write lines, and what is worth knowing of records whose line is not among them."""

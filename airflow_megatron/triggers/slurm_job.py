@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 ON_KILL_STEP_S = 9.0
 """Airflow gives ``on_kill`` 30 s in all, for three remote commands."""
-
 
 _QUEUED = frozenset({JobState.PENDING, JobState.CONFIGURING, JobState.REQUEUED, JobState.REQUEUE_HOLD})
 
@@ -111,7 +111,7 @@ class SlurmJobTrigger(ClusterTrigger):
         health = self._training_health()
         ended: float | None = None
         async with (
-            self.poller.subscribe(self._watch(report.offset)) as subscription,
+            self.poller.subscribe(self._watch(report.position)) as subscription,
             self._condition("cancel") as cancel,
             self._condition("finish") as finish,
         ):
@@ -165,7 +165,8 @@ class SlurmJobTrigger(ClusterTrigger):
     async def _seen(self, events: EventWatch, observation: Observation, report: JobReport) -> list[Seen]:
         """Return the events of this observation whose own conditions hold; they count as having acted."""
         holding: list[Seen] = []
-        for item in events.read(observation, progressed=report.progressed):
+        look = replace(observation, log_chunk=report.new_bytes)
+        for item in events.read(look, progressed=report.progressed):
             condition = item.event.condition
             if condition is not None:
                 async with followed(self.poller, condition.to_json(), self._attempts()) as follower:

@@ -79,9 +79,24 @@ def test_a_later_report_goes_on_at_the_line_that_was_not_complete(caplog: pytest
     reader = report(caplog)
     reader.read(seen(b"one\ntw"))
     later = report(caplog, memory=reader.memory())
-    assert later.offset == 4
-    later.read(seen(b"two\n", 4))
-    assert [text for _, text in said(caplog)] == ["| one", "| two"]
+    # what explains the job's end may stand in lines that were told already
+    assert later.position == 0
+    later.read(seen(b"one\ntw", 0))
+    assert (bytes(later.tail), later.new_bytes, later.last_lines()) == (b"one\ntw", b"tw", ["tw"])
+    later.read(seen(b"o\nthree\n", 6))
+    assert [text for _, text in said(caplog)] == ["| one", "| two", "| three"]
+    assert later.last_lines() == ["two", "three"]
+
+
+def test_a_later_report_begins_with_the_tail_of_what_was_told(caplog: pytest.LogCaptureFixture) -> None:
+    later = report(caplog, memory={"offset": LOG_TAIL_BYTES})
+    half = LOG_TAIL_BYTES // 2
+    assert later.position == half
+    later.read(seen(b"x" * half, half))
+    assert said(caplog) == []
+    assert not later.progressed
+    assert later.last_lines() == []
+    assert later.memory()["offset"] == LOG_TAIL_BYTES
 
 
 def test_bytes_read_before_are_not_read_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -99,7 +114,7 @@ def test_a_reader_far_behind_skips_ahead_and_says_so(caplog: pytest.LogCaptureFi
     assert reader.skip_ahead(look, ended=False) is None
     look = seen(b"two\n", 4, size=size + 5)
     reader.read(look)
-    assert reader.skip_ahead(look, ended=False) == size + 5 - LOG_TAIL_BYTES == reader.offset
+    assert reader.skip_ahead(look, ended=False) == size + 5 - LOG_TAIL_BYTES == reader.position
     assert "passed over; the whole log: /r/logs/work-1.out" in said(caplog)[-1][1]
 
 
