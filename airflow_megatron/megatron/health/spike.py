@@ -28,7 +28,8 @@ class SpikeDetector:
     """Finds losses far above the run's own running median that do not come down again by themselves.
 
     Far is more than ``deviations`` standard deviations, estimated from the median absolute deviation of the last lines,
-    and more than the share ``rise`` of the median. Lines of the spike do not count to the median.
+    and more than the share ``rise`` of the median. A spike has passed when the loss is back below half that distance.
+    Lines of the spike do not count to the median.
 
     :param deviations: standard deviations above the median
     :param rise: share of the median, for losses that hardly vary
@@ -58,13 +59,13 @@ class SpikeDetector:
         }
 
     @property
-    def limit(self) -> float:
-        """The loss (nats per token) above which a line belongs to a spike; infinite until enough is known."""
+    def _usual(self) -> tuple[float, float]:
+        """The median of the last losses, and how far above it a spike begins; infinitely until enough is known."""
         if len(self._losses) < _LEAST_LOSSES:
-            return math.inf
+            return 0.0, math.inf
         median = statistics.median(self._losses)
         spread = statistics.median(abs(loss - median) for loss in self._losses) * _MAD_TO_DEVIATION
-        return median + max(self._deviations * spread, self._rise * abs(median))
+        return median, max(self._deviations * spread, self._rise * abs(median))
 
     def read(self, record: IterationRecord) -> Finding | None:
         """Take in the next line; a loss that is not a finite number is another detector's matter."""
@@ -72,8 +73,8 @@ class SpikeDetector:
         loss = record.loss
         if loss is None or not math.isfinite(loss) or record.iteration == before:
             return None
-        limit = self.limit
-        if loss <= limit:
+        median, distance = self._usual
+        if loss <= median + (distance if self._first is None else distance / 2):
             self._losses = [*self._losses[1 - _LOSSES_KEPT :], loss]
             self._first, self._lines, self._found = None, 0, False
             return None
@@ -85,7 +86,7 @@ class SpikeDetector:
             return None
         self._found = True
         return Finding(
-            f"the loss is {loss:.4g} at iteration {record.iteration} and has been above {limit:.4g} since iteration "
-            f"{self._first} (median before: {statistics.median(self._losses):.4g})",
+            f"the loss is {loss:.4g} at iteration {record.iteration} and has been far above the median of {median:.4g} "
+            f"since iteration {self._first} (a spike begins at {median + distance:.4g})",
             self._first,
         )

@@ -39,7 +39,14 @@ def test_a_loss_that_stays_up_is_told_once_with_its_first_iteration() -> None:
     (finding,) = findings(lines([2.0] * 50 + [4.0] * 300))
     assert finding.before_iteration == 51
     assert "4 at iteration 81" in finding.text
-    assert "median before: 2" in finding.text
+    assert "median of 2 since iteration 51 (a spike begins at 2.2)" in finding.text
+
+
+def test_a_noisy_spike_does_not_pass_by_dipping_below_where_it_began() -> None:
+    dipping = [4.0, 2.15] * 20
+    (finding,) = findings(lines([2.0] * 50 + dipping))
+    assert finding.before_iteration == 51
+    assert findings(lines([2.0] * 50 + [4.0, 2.09] * 20)) == []
 
 
 def test_a_spike_that_passes_by_itself_is_nothing() -> None:
