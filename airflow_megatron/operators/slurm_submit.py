@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_megatron.hooks.slurm import LoginRefusedError, SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.tries import just_cleared
+from airflow_megatron.planning.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
 from airflow_megatron.planning.attempts import (
     JobAttempts,
     SubmissionRefusedError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 ATTEMPT_RECORD = "attempt"
 QUEUE_FULL_PAUSE_S = 60
+STILL_WRITING_PAUSE_S = 5
 
 
 def job_attempts(job: Job, log: Any) -> JobAttempts:
@@ -91,20 +93,45 @@ class SlurmSubmitOperator(BaseOperator):
                     return self._done(
                         context, JobHandle(job.name, chosen.number, state.job_id, finished=True)
                     )
+                if chosen.cancelled:
+                    self.log.info(
+                        "%s was cancelled by its own condition in attempt %d; passed over",
+                        job.name,
+                        chosen.number,
+                    )
+                    return self._done(
+                        context, JobHandle(job.name, chosen.number, state.job_id, cancelled=True)
+                    )
                 if chosen.replaces is not None and state.job_id:
                     attempts.cancel(chosen.replaces, state.job_id)
                 number = chosen.number
-            context["task_state_store"].set(ATTEMPT_RECORD, {"phase": "submitting", "number": number})
-            outcome = attempts.submit(number, origin=_origin(context))
+                record = {
+                    "phase": "submitting",
+                    "number": number,
+                    "fresh": bool(self.fresh_start) and not cleared,
+                }
+            context["task_state_store"].set(ATTEMPT_RECORD, {**record, "phase": "submitting"})
+            prepared = prepare_attempt(attempts, number, fresh_start=bool(record.get("fresh")))
+            if isinstance(prepared, StillWriting):
+                self.log.info("%s", prepared.reason)
+                self._pause(STILL_WRITING_PAUSE_S)
+            outcome = attempts.submit(number, prepared, origin=_origin(context))
+        except RunNotFitError as error:
+            context["task_state_store"].delete(ATTEMPT_RECORD)
+            raise AirflowFailException(f"{job.name}: {error}") from None
         except (SubmissionRefusedError, LoginRefusedError) as error:
             context["task_state_store"].delete(ATTEMPT_RECORD)
             raise AirflowFailException(str(error)) from None
         if outcome.status == "deferred":
             self.log.warning("Slurm cannot take the job now: %s", outcome.message)
-            until = time.time() + QUEUE_FULL_PAUSE_S * random.uniform(0.75, 1.25)
-            self.defer(trigger=PauseTrigger(until=until), method_name="submit_again")
+            self._pause(QUEUE_FULL_PAUSE_S * random.uniform(0.75, 1.25))
         self.log.info("%s", outcome.message)
-        return self._done(context, JobHandle(job.name, number, outcome.job_id))
+        handle = JobHandle(job.name, number, outcome.job_id, resumes_from=prepared.resumes_from)
+        return self._done(context, handle)
+
+    def _pause(self, seconds: float) -> NoReturn:
+        self.defer(trigger=PauseTrigger(until=time.time() + seconds), method_name="submit_again")
+        raise AssertionError("defer does not return")
 
     def submit_again(self, context: Context, event: Any = None) -> dict[str, Any]:
         """Go on after the pause that a full queue made necessary."""

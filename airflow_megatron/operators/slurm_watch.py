@@ -14,13 +14,31 @@ from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.slurm_submit import QUEUE_FULL_PAUSE_S, job_attempts
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
+from airflow_megatron.planning.attempt_preparation import (
+    RunNotFitError,
+    StillWriting,
+    prepare_attempt,
+    restart_policy,
+)
 from airflow_megatron.planning.attempts import SubmissionRefusedError, attempt_after_giving_up
 from airflow_megatron.planning.expected_ends import as_expected
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.live_log import harmless
 from airflow_megatron.planning.training_arguments import TrainingArguments
 from airflow_megatron.slurm.job_script import attempt_of
-from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, RestartPolicy, given_up, next_step
+from airflow_megatron.slurm.restarts import (
+    GIVEN_UP,
+    Done,
+    Follow,
+    GiveUp,
+    Restart,
+    explained,
+    given_up,
+    next_step,
+    read_verdict,
+    series,
+    stopping_verdict,
+)
 from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 from airflow_megatron.spec.jobs import Job
@@ -33,6 +51,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_megatron.slurm.restarts import NextStep
+    from airflow_megatron.slurm.stage_records import StageState
     from airflow_megatron.spec.cluster_profile import ClusterProfile
 
 LINES_OF_FAILURE = 20
@@ -75,15 +95,18 @@ class SlurmWatchOperator(BaseOperator):
         self.cancel_on_kill = cancel_on_kill
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Start waiting, or return at once for a job that had finished before."""
+        """Start waiting, or go on where an earlier try of this task died."""
         if self.job is None or self.handle is None:
             raise AirflowSkipException("this point has no such stage")
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         handle = JobHandle(**self.handle)  # type: ignore[arg-type]
         if handle.finished:
             return {"job": job.name, "attempt": handle.attempt, "outcome": "finished", "passed_over": True}
+        if handle.cancelled and not just_cleared(context):
+            raise AirflowSkipException(f"{job.name} was cancelled before, by its own condition")
+        attempts = job_attempts(job, self.log)
         try:
-            state = job_attempts(job, self.log).state()
+            state = attempts.state()
         except LoginRefusedError as error:
             raise AirflowFailException(str(error)) from None
         except TransportError as error:
@@ -92,61 +115,82 @@ class SlurmWatchOperator(BaseOperator):
         number = attempt_after_giving_up(state)
         if number is not None and just_cleared(context):
             self.log.info("attempt %d of %s was given up, and this task was cleared", number - 1, job.name)
-            return self._submit_next(number, exclude=(), history=[])
-        if state.latest_attempt > handle.attempt:
-            # an earlier try of this task began it
-            return self._submit_next(state.latest_attempt, exclude=(), history=[])
+            return self._submit_next(job, number)
+        latest = state.latest
+        if latest is None or latest.number < handle.attempt:
+            return self._wait(job, handle)
+        if number is not None and state.verdict and state.verdict.get("intended"):
+            attempts.cancel(latest.number, str(latest.job_id))
+            raise AirflowSkipException(f"{job.name} was cancelled: {state.verdict['reason']}")
+        judged = read_verdict(latest.verdict)
+        if judged is not None:
+            # an earlier try of this task died between its verdict and what follows from it
+            handle = JobHandle(job.name, latest.number, latest.job_id)
+            return self._go_on(job, handle, judged, self._next_step(job, state, judged), {})
+        if latest.number > handle.attempt:
+            return self._submit_next(job, latest.number)  # an earlier try began it
         return self._wait(job, handle)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Act on the attempt's verdict."""
+        """Act on a verdict, or on what was seen while the job runs."""
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         handle = JobHandle(**event["carry"]["handle"])
-        history: list[dict[str, Any]] = event["carry"]["history"]
         if "seen" in event:
-            return self._act(job, handle, history, event)
+            return self._act(job, handle, event)
         if "verdict" not in event:
             self._show_tail(event)
             raise AirflowFailException(
                 f"{job.name}: no verdict before the task's timeout; the job goes on in Slurm"
             )
         verdict = as_expected(job, Verdict.from_json(event["verdict"]))
-        return self._follow_up(job, handle, history, verdict, event)
+        return self._follow_up(job, handle, verdict, event)
 
     def _follow_up(
-        self,
-        job: Job,
-        handle: JobHandle,
-        history: list[dict[str, Any]],
-        verdict: Verdict,
-        event: Mapping[str, Any],
+        self, job: Job, handle: JobHandle, verdict: Verdict, event: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Record a verdict and do what follows from it."""
-        step = next_step([Verdict.from_json(item) for item in history], verdict, _policy(job))
-        if isinstance(step, Follow):
-            return self._wait(job, dataclasses.replace(handle, job_id=step.job_id), history)
         attempts = job_attempts(job, self.log)
-        attempts.record_verdict(handle.attempt, verdict.to_json())
+        verdict = dataclasses.replace(verdict, judged=time.time())
+        step = self._next_step(job, attempts.state(), verdict, handle.attempt)
+        if isinstance(step, Follow):
+            return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
+        ended = {GIVEN_UP: step.reason} if isinstance(step, GiveUp) else {}
+        attempts.record_verdict(handle.attempt, {**verdict.to_json(), **ended})
+        return self._go_on(job, handle, verdict, step, event)
+
+    @staticmethod
+    def _next_step(job: Job, state: StageState, verdict: Verdict, number: int | None = None) -> NextStep:
+        """Return what follows from the verdict on an attempt, the newest one when no number is given."""
+        number = number or state.latest_attempt
+        history = series([attempt.verdict for attempt in state.attempts if attempt.number < number])
+        return next_step(history, verdict, restart_policy(job))
+
+    def _go_on(
+        self, job: Job, handle: JobHandle, verdict: Verdict, step: NextStep, event: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Do what follows from a verdict that is recorded."""
+        attempts = job_attempts(job, self.log)
+        if verdict.stopped and handle.job_id:
+            attempts.cancel(handle.attempt, handle.job_id)
         if isinstance(step, Done):
             attempts.record_end(handle.attempt, verdict.to_json())
             self.log.info("finished: %s", verdict.reason)
             return {"job": job.name, "attempt": handle.attempt, **verdict.to_json()}
-        if isinstance(step, GiveUp):
-            attempts.record_end(handle.attempt, given_up(verdict, step.reason).to_json())
-            self._show_tail(event)
-            error = f" The log says: {event['error']}" if event.get("error") else ""
-            raise AirflowFailException(
-                f"{job.name}: {step.reason}.{error} Whole log: {job.log_file(handle.attempt)}"
+        if isinstance(step, Restart):
+            off = f", off {', '.join(step.exclude_nodes)}" if step.exclude_nodes else ""
+            self.log.warning(
+                "attempt %d %s; next attempt in %.0f s%s", handle.attempt, step.reason, step.delay_s, off
             )
-        self._keep_tail(event)
-        self.log.warning("attempt %d %s; next attempt in %.0f s", handle.attempt, step.reason, step.delay_s)
-        return self._submit_after(
-            step.delay_s, handle.attempt + 1, step.exclude_nodes, [*history, verdict.to_json()]
-        )
+            self._keep_tail(event)
+            return self._submit_after(job, step.delay_s, handle.attempt + 1)
+        reason = step.reason if isinstance(step, GiveUp) else verdict.reason
+        attempts.record_end(handle.attempt, given_up(verdict, reason).to_json())
+        self._show_tail(event)
+        said = explained(reason, verdict.line)
+        error = f" The log says: {event['error']}" if event.get("error") else ""
+        raise AirflowFailException(f"{job.name}: {said}.{error} Whole log: {job.log_file(handle.attempt)}")
 
-    def _act(
-        self, job: Job, handle: JobHandle, history: list[dict[str, Any]], event: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _act(self, job: Job, handle: JobHandle, event: Mapping[str, Any]) -> dict[str, Any]:
         """Do what an event of the running job, or its cancel condition, asks for."""
         attempts = job_attempts(job, self.log)
         for seen in event["seen"]:
@@ -158,59 +202,45 @@ class SlurmWatchOperator(BaseOperator):
         seen = next((item for item in event["seen"] if item["do"] not in ("notify", "run")), None)
         if seen is None:
             self._keep_tail(event)
-            return self._wait(job, handle, history, event["memory"])
-        reason = str(seen["reason"])
-        attempts.cancel(handle.attempt, str(handle.job_id))
-        outcome = {
-            "cancel": Outcome.CANCELLED,
-            "finish": Outcome.FINISHED,
-            "fail": Outcome.FAILED,
-            "restart": Outcome.RETRYABLE,
-        }[seen["do"]]
-        verdict = Verdict(outcome, reason, job_id=str(handle.job_id))
-        if outcome is Outcome.CANCELLED:
-            attempts.record_verdict(handle.attempt, verdict.to_json())
+            return self._wait(job, handle, event["memory"])
+        verdict = stopping_verdict(seen, handle.job_id)
+        if verdict.outcome is Outcome.CANCELLED:
             attempts.record_end(handle.attempt, {**verdict.to_json(), "intended": True})
-            raise AirflowSkipException(f"{job.name} was cancelled: {reason}")
-        return self._follow_up(job, handle, history, verdict, event)
+            attempts.cancel(handle.attempt, str(handle.job_id))
+            raise AirflowSkipException(f"{job.name} was cancelled: {verdict.reason}")
+        # recorded before the job is cancelled: whoever goes on after this process has died knows what was meant
+        return self._follow_up(job, handle, verdict, event)
 
     def submit_next(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Submit the next attempt after a pause."""
-        return self._submit_next(event["number"], event["exclude"], event["history"])
+        return self._submit_next(Job.from_json(self.job), event["number"])  # type: ignore[arg-type]
 
-    def _submit_after(
-        self, pause: float, number: int, exclude: Sequence[str], history: list[dict[str, Any]]
-    ) -> dict[str, Any]:
+    def _submit_after(self, job: Job, pause: float, number: int) -> dict[str, Any]:
         if pause > 0:
-            carry = {"number": number, "exclude": list(exclude), "history": history}
             self.defer(
-                trigger=PauseTrigger(until=time.time() + pause, carry=carry), method_name="submit_next"
+                trigger=PauseTrigger(until=time.time() + pause, carry={"number": number}),
+                method_name="submit_next",
             )
-        return self._submit_next(number, exclude, history)
+        return self._submit_next(job, number)
 
     def submit_started(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Submit the next attempt when the start condition holds again."""
+        job = Job.from_json(self.job)  # type: ignore[arg-type]
         if event["status"] == "finished":
-            verdict = job_attempts(Job.from_json(self.job), self.log).record_finished(  # type: ignore[arg-type]
-                "its finish condition holds"
-            )
-            return {"job": self.job["name"], **verdict.to_json()}  # type: ignore[index]
-        carry = event["carry"]
+            verdict = job_attempts(job, self.log).record_finished("its finish condition holds")
+            return {"job": job.name, **verdict.to_json()}
+        number = event["carry"]["number"]
         if event["status"] == "timeout":
-            job = Job.from_json(self.job)  # type: ignore[arg-type]
             if job.start is not None:
                 pass_turn(stages_of(job.start), job_attempts(job, self.log).cluster, self.log)
-            return self._submit_next(carry["number"], carry["exclude"], carry["history"])
+            return self._submit_next(job, number)
         if event["status"] != "holds":
             raise AirflowFailException(f"the start condition {event['status']}: {event['reason']}")
-        return self._submit_next(carry["number"], carry["exclude"], carry["history"], started=True)
+        return self._submit_next(job, number, started=True)
 
-    def _submit_next(
-        self, number: int, exclude: Sequence[str], history: list[dict[str, Any]], *, started: bool = False
-    ) -> dict[str, Any]:
-        job = Job.from_json(self.job)  # type: ignore[arg-type]
+    def _submit_next(self, job: Job, number: int, *, started: bool = False) -> dict[str, Any]:
+        attempts = job_attempts(job, self.log)
         if job.start is not None and job.start_every_attempt and not started:
-            attempts = job_attempts(job, self.log)
             self.log.info("before the next attempt, waiting for: %s", job.start)
             self.defer(
                 trigger=ConditionTrigger(
@@ -221,25 +251,33 @@ class SlurmWatchOperator(BaseOperator):
                     check_interval=job.check_interval or 0.0,
                     poll_interval=self.poll_interval,
                     deadline=turn_deadline(None),
-                    carry={"number": number, "exclude": list(exclude), "history": history},
+                    carry={"number": number},
                 ),
                 method_name="submit_started",
             )
         try:
-            outcome = job_attempts(job, self.log).submit(number, exclude=exclude)
+            prepared = prepare_attempt(attempts, number)
+            if isinstance(prepared, StillWriting):
+                self.log.info("%s", prepared.reason)
+                return self._submit_after(job, self.poll_interval, number)
+            outcome = attempts.submit(number, prepared)
+        except RunNotFitError as error:
+            verdict = Verdict(Outcome.FAILED, str(error))
+            attempts.record_end(max(number - 1, 1), verdict.to_json())
+            raise AirflowFailException(f"{job.name}: {error}") from None
         except (SubmissionRefusedError, LoginRefusedError) as error:
             raise AirflowFailException(str(error)) from None
         if outcome.status == "deferred":
             self.log.warning("Slurm cannot take the job now: %s", outcome.message)
-            return self._submit_after(QUEUE_FULL_PAUSE_S, number, exclude, history)
+            return self._submit_after(job, QUEUE_FULL_PAUSE_S, number)
         self.log.info("%s", outcome.message)
-        return self._wait(job, JobHandle(job.name, number, outcome.job_id), history)
+        handle = JobHandle(job.name, number, outcome.job_id, resumes_from=prepared.resumes_from)
+        return self._wait(job, handle)
 
     def _wait(
         self,
         job: Job,
         handle: JobHandle,
-        history: list[dict[str, Any]] | None = None,
         memory: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         attempts = job_attempts(job, self.log)
@@ -263,7 +301,9 @@ class SlurmWatchOperator(BaseOperator):
                 conditions=_conditions(job),
                 health=_health(job, attempts.cluster),
                 memory=memory,
-                carry={"handle": dataclasses.asdict(handle), "history": history or []},
+                resumes_from=handle.resumes_from,
+                signatures=attempts.cluster.signatures,
+                carry={"handle": dataclasses.asdict(handle)},
             ),
             method_name="execute_complete",
         )
@@ -307,17 +347,3 @@ def _health(job: Job, cluster: ClusterProfile) -> dict[str, Any] | None:
     arguments = TrainingArguments(job, cluster)
     intervals = (arguments.count("save_interval"), arguments.count("eval_interval"))
     return {"rules": job.health.model_dump(), "intervals": [every for every in intervals if every]}
-
-
-def _policy(job: Job) -> RestartPolicy:
-    section = job.restart
-    return RestartPolicy(
-        rolled_over=section.rolled_over,
-        retryable=section.retryable,
-        out_of_memory=section.out_of_memory,
-        failed=section.failed,
-        cancelled=section.cancelled,
-        no_progress=section.no_progress,
-        backoff_s=float(section.backoff),
-        exclude_failed_nodes=section.exclude_failed_nodes,
-    )

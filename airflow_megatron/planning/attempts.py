@@ -9,6 +9,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_megatron.planning.attempt_changes import AS_PLANNED, AttemptChanges
 from airflow_megatron.planning.plan import job_digest, job_script
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.job_script import attempt_of
@@ -33,7 +34,7 @@ from airflow_megatron.slurm.transport import CommandResult, TransportError
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
@@ -50,11 +51,13 @@ class NextAttempt:
 
     :param number: the attempt that is meant
     :param finished: the job has finished in that attempt; nothing is to be done
+    :param cancelled: its own condition cancelled it in that attempt; nothing is to be done
     :param replaces: an attempt still in Slurm that has to be cancelled first, or None
     """
 
     number: int
     finished: bool = False
+    cancelled: bool = False
     replaces: int | None = None
 
 
@@ -72,6 +75,8 @@ def next_attempt(state: StageState, *, rerun: bool, digest: str) -> NextAttempt:
     same = verdict.get("digest") == digest
     if judged and verdict.get("outcome") == Outcome.FINISHED and same and not rerun:
         return NextAttempt(latest, finished=True)
+    if judged and verdict.get("intended") and same and not rerun:
+        return NextAttempt(latest, cancelled=True)
     if judged or latest == 0:
         return NextAttempt(latest + 1)
     if rerun and state.job_id is not None:
@@ -119,17 +124,17 @@ class JobAttempts:
     def state(self) -> StageState:
         """Return what the cluster has recorded for the job's stage."""
         stage_dir = self.job.stage_dir
-        result = self._retried(
+        result = self.answered(
             stage_state_script([stage_dir]), lambda answer: parse_stage_states([stage_dir], answer)
         )
         return result[stage_dir]
 
     def submit(
-        self, number: int, *, exclude: Iterable[str] = (), origin: Mapping[str, Any] | None = None
+        self, number: int, changes: AttemptChanges = AS_PLANNED, *, origin: Mapping[str, Any] | None = None
     ) -> SubmissionOutcome:
         """Submit attempt ``number`` exactly once, asking again while the outcome is not known.
 
-        :param exclude: nodes to keep off
+        :param changes: what it does otherwise than planned
         :param origin: who asked (DAG, run, task, try), kept in ``job.json``
         :return: an outcome with a job id, or ``deferred`` when Slurm cannot take the job now
         :raises SubmissionRefusedError: when sbatch refuses the script
@@ -147,8 +152,8 @@ class JobAttempts:
         )
         request = SubmissionRequest(
             attempt=attempt,
-            script=job_script(self.job, self.cluster, number, exclude),
-            job_json={**record.to_json(), "origin": dict(origin or {})},
+            script=job_script(changes.applied(self.job), self.cluster, number, changes.exclude),
+            job_json={**record.to_json(), **changes.to_json(), "origin": dict(origin or {})},
             claim_token=uuid.uuid4().hex,
             log_dir=posixpath.dirname(self.job.log_file(number)),
             visibility_window_s=float(self.cluster.visibility_window),
@@ -156,7 +161,7 @@ class JobAttempts:
         script = submission_script(request, self.commands)
         said = ""
         while True:
-            outcome = self._retried(script, parse_submission)
+            outcome = self.answered(script, parse_submission)
             if outcome.status == "refused":
                 raise SubmissionRefusedError(
                     f"{self.job.name}: Slurm refuses the job: {outcome.message} "
@@ -174,7 +179,7 @@ class JobAttempts:
     def cancel(self, number: int, job_id: str) -> None:
         """Cancel an attempt's job, if it is still ours."""
         jobs = [(job_id, attempt_of(self.job, number).job_name)]
-        outcome = self._retried(cancel_script(jobs, self.commands), lambda answer: parse_cancel(jobs, answer))
+        outcome = self.answered(cancel_script(jobs, self.commands), lambda answer: parse_cancel(jobs, answer))
         if outcome.cancelled:
             self.log.info("cancelled job %s (attempt %d)", job_id, number)
 
@@ -201,19 +206,23 @@ class JobAttempts:
         """Write the verdict on an attempt; there may be another attempt."""
         directory = attempt_of(self.job, number).directory
         script = write_record_script(f"{directory}/verdict.json", self._attributed(number, verdict))
-        self._retried(script, parse_written)
+        self.answered(script, parse_written)
 
     def record_end(self, number: int, verdict: Mapping[str, Any]) -> None:
         """Write the verdict on the job, which its last attempt brought about."""
-        self._retried(
+        self.answered(
             write_verdict_script(self.job.stage_dir, self._attributed(number, verdict)), parse_written
         )
 
     def _attributed(self, number: int, verdict: Mapping[str, Any]) -> dict[str, Any]:
         return {**verdict, "attempt": number, "job": self.job.name, "digest": job_digest(self.job)}
 
-    def _retried(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
-        """Run a script that is safe to repeat until its answer arrives whole."""
+    def answered(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
+        """Run a script that is safe to repeat until its answer arrives whole.
+
+        :param parse: reads the answer
+        :raises TransportError: when the login node stays unreachable
+        """
         deadline = time.monotonic() + TROUBLE_WINDOW_S
         pause = 2.0
         while True:

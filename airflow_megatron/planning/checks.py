@@ -10,6 +10,7 @@ from airflow_megatron.planning.checks_limits import budget_problems, limit_findi
 from airflow_megatron.planning.checks_megatron import megatron_findings
 from airflow_megatron.planning.checks_memory import memory_findings
 from airflow_megatron.planning.checks_names import name_findings, template_findings
+from airflow_megatron.planning.checks_restarts import restart_findings
 from airflow_megatron.planning.checks_schedules import schedule_findings
 from airflow_megatron.planning.findings import told
 from airflow_megatron.planning.training_arguments import training_arguments
@@ -46,6 +47,7 @@ def check_jobs(
         checkpoint_findings(jobs, trainings),
         schedule_findings(trainings),
         megatron_findings(jobs, cluster),
+        restart_findings(trainings),
         limit_findings(jobs, cluster),
         memory_findings(jobs, estimates, cluster),
     )

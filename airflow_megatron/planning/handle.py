@@ -13,9 +13,13 @@ class JobHandle:
     :param attempt: number of the attempt
     :param job_id: Slurm id, None when it had finished before and the id is not known any more
     :param finished: it had finished before; there is nothing to wait for
+    :param cancelled: its own condition had cancelled it before; there is nothing to wait for
+    :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none
     """
 
     job: str
     attempt: int
     job_id: str | None
     finished: bool = False
+    cancelled: bool = False
+    resumes_from: int = 0

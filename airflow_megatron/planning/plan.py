@@ -15,6 +15,7 @@ from airflow_megatron.planning.checks import check_jobs
 from airflow_megatron.planning.estimates import gpu_hours
 from airflow_megatron.planning.training_estimates import JobEstimate, job_estimates
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
+from airflow_megatron.slurm.signatures import site_catalogue
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.expressions import template_names
@@ -192,6 +193,7 @@ def check_sweep(
     """
     cluster = cluster or load_cluster(sweep.settings.cluster)
     check_document(sweep, cluster)
+    site_catalogue(tuple(cluster.signatures))
     plan = plan_sweep(sweep, cluster, points)
     _check_scripts(sweep, plan.jobs, cluster)
     estimates = job_estimates(plan.jobs, cluster)

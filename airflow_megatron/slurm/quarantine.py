@@ -145,7 +145,8 @@ def quarantine_script(checkpoint_dir: str, step: Quarantine, *, limit: int = MAX
         quote("" if step.back_to is None else _directory_name(step.back_to)),
         quote("" if step.tracked is None else str(step.tracked)),
     )
-    return framed(f"{shell_file('quarantine')}\nam_quarantine {' '.join(words)}")
+    functions = f"{shell_file('checkpoint_folder')}\n{shell_file('quarantine')}"
+    return framed(f"{functions}\nam_quarantine {' '.join(words)}")
 
 
 def parse_quarantine(result: CommandResult) -> QuarantineResult:

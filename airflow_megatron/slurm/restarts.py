@@ -1,16 +1,26 @@
-"""Whether a stage gets another attempt, and when."""
+"""Whether a stage gets another attempt, when, and off which nodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MAX_BACKOFF_S = 3600.0
+GIVEN_UP: Final = "given_up"
+"""Key of an attempt's ``verdict.json`` that says why there was no other attempt."""
+
+_STOPPED: Final = {
+    "cancel": Outcome.CANCELLED,
+    "finish": Outcome.FINISHED,
+    "fail": Outcome.FAILED,
+    "restart": Outcome.RETRYABLE,
+    "rollback": Outcome.FAILED,
+}
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,10 @@ class RestartPolicy:
         switches it off.
     :param backoff_s: pause before the first restart after a failure, doubled for each further failure in a
         row. Good endings (roll-overs) do not wait.
+    :param rollbacks: attempts whose numbers went bad (NaN, a loss spike) and that are followed by one from an earlier
+        checkpoint. They count against no other budget; with 0 they are ordinary failures.
     :param exclude_failed_nodes: keep the next attempts off nodes known to have failed.
+    :param exclude_for_s: seconds after which a node that failed is used again.
     :param max_excluded_nodes: the newest ones are kept.
     """
 
@@ -37,7 +50,9 @@ class RestartPolicy:
     cancelled: int | None = 0
     no_progress: int = 3
     backoff_s: float = 30.0
+    rollbacks: int = 1
     exclude_failed_nodes: bool = True
+    exclude_for_s: float = 86400.0
     max_excluded_nodes: int = 8
 
     def budget(self, outcome: Outcome) -> int | None:
@@ -112,8 +127,11 @@ def next_step(history: Sequence[Verdict], verdict: Verdict, policy: RestartPolic
     if verdict.permanent:
         return GiveUp(f"it would fail again: {verdict.reason}")
     attempts = [past for past in (*history, verdict) if past.outcome is not Outcome.DUPLICATE]
+    if verdict.rollback and policy.rollbacks:
+        return _roll_back(attempts, policy)
     budget = policy.budget(verdict.outcome)
-    used = sum(past.outcome is verdict.outcome for past in attempts)
+    counted = [past for past in attempts if not (past.rollback and policy.rollbacks)]
+    used = sum(past.outcome is verdict.outcome for past in counted)
     kind = verdict.outcome.value.replace("_", " ")
     if budget is not None and used > budget:
         allowed = f"after {budget} restart{'s' * (budget != 1)}" if budget else "and is not restarted"
@@ -124,7 +142,51 @@ def next_step(history: Sequence[Verdict], verdict: Verdict, policy: RestartPolic
             f"{stalled} attempts in a row made no checkpoint newer than iteration {verdict.iteration or 0}; "
             f"the last one: {verdict.reason}"
         )
-    return Restart(_backoff(attempts, policy), _excluded(attempts, policy), f"{kind}: {verdict.reason}")
+    return Restart(
+        _backoff(attempts, policy),
+        excluded_nodes(attempts, policy, verdict.judged or 0.0),
+        f"{kind}: {verdict.reason}",
+    )
+
+
+def _roll_back(attempts: Sequence[Verdict], policy: RestartPolicy) -> NextStep:
+    verdict = attempts[-1]
+    made = sum(past.rollback for past in attempts) - 1
+    if made >= policy.rollbacks:
+        times = f"{made} rollback{'s' * (made != 1)}"
+        return GiveUp(f"the numbers went bad again after {times}: {verdict.reason}")
+    return Restart(
+        _backoff(attempts, policy),
+        excluded_nodes(attempts, policy, verdict.judged or 0.0),
+        f"goes back to an earlier checkpoint: {verdict.reason}",
+    )
+
+
+def series(verdicts: Sequence[Mapping[str, Any] | None]) -> list[Verdict]:
+    """Return the verdicts that count against the budgets, oldest first.
+
+    A person who clears a job that was given up, or that had finished, begins a new series.
+
+    :param verdicts: the ``verdict.json`` of each attempt, oldest first; None of one that has none (it was replaced, or
+        its end was seen by nobody).
+    """
+    found: list[Verdict] = []
+    for value in verdicts:
+        verdict = read_verdict(value)
+        if value is None or verdict is None:
+            continue
+        found.append(verdict)
+        if verdict.outcome is Outcome.FINISHED or value.get(GIVEN_UP):
+            found.clear()
+    return found
+
+
+def read_verdict(value: Mapping[str, Any] | None) -> Verdict | None:
+    """Return the verdict in a ``verdict.json``, None for a file that holds none."""
+    try:
+        return Verdict.from_json(value) if value is not None else None
+    except (KeyError, ValueError):
+        return None
 
 
 def given_up(verdict: Verdict, reason: str) -> Verdict:
@@ -139,6 +201,32 @@ def given_up(verdict: Verdict, reason: str) -> Verdict:
     return replace(verdict, outcome=Outcome.FAILED if going_on else verdict.outcome, reason=reason)
 
 
+def stopping_verdict(seen: Mapping[str, Any], job_id: str | None) -> Verdict:
+    """Return the verdict on an attempt that is stopped because of something seen while it runs.
+
+    :param seen: ``do`` (cancel, finish, fail, restart, rollback) and ``reason``; for a rollback
+        ``before_iteration``, or a group ``iteration`` of the pattern that matched; ``permanent`` where the next
+        attempt would end the same way.
+    :param job_id: of the job.
+    """
+    do = seen["do"]
+    before = seen.get("before_iteration", (seen.get("groups") or {}).get("iteration"))
+    return Verdict(
+        _STOPPED[do],
+        str(seen["reason"]),
+        job_id=job_id,
+        permanent=bool(seen.get("permanent")),
+        rollback=do == "rollback",
+        before_iteration=int(before) if do == "rollback" and str(before).isdecimal() else None,
+        stopped=True,
+    )
+
+
+def explained(reason: str, line: str | None) -> str:
+    """Return a verdict's reason with the log line that decided it."""
+    return f"{reason} (the log line that decided: {line})" if line and line not in reason else reason
+
+
 def _attempts_without_progress(attempts: Sequence[Verdict]) -> int:
     """Return how many of the newest attempts left the iteration where it was.
 
@@ -147,6 +235,8 @@ def _attempts_without_progress(attempts: Sequence[Verdict]) -> int:
     """
     if attempts[-1].iteration is None:
         return 0
+    rolled_back = [index for index, attempt in enumerate(attempts) if attempt.rollback]
+    attempts = attempts[rolled_back[-1] + 1 :] if rolled_back else attempts  # they went back on purpose
     stalled = 0
     for index in range(len(attempts) - 1, -1, -1):
         before = attempts[index - 1].iteration or 0 if index else 0
@@ -165,8 +255,18 @@ def _backoff(attempts: Sequence[Verdict], policy: RestartPolicy) -> float:
     return min(policy.backoff_s * 2 ** (failures - 1), MAX_BACKOFF_S) if failures else 0.0
 
 
-def _excluded(attempts: Sequence[Verdict], policy: RestartPolicy) -> tuple[str, ...]:
+def excluded_nodes(verdicts: Sequence[Verdict], policy: RestartPolicy, now: float) -> tuple[str, ...]:
+    """Return the nodes to keep the next attempt off, the newest failure first.
+
+    :param verdicts: on all attempts so far, oldest first.
+    :param now: Unix time; a verdict without a time counts as new.
+    """
     if not policy.exclude_failed_nodes:
         return ()
-    newest_first = dict.fromkeys(node for attempt in reversed(attempts) for node in attempt.failed_nodes)
+    newest_first = dict.fromkeys(
+        node
+        for verdict in reversed(verdicts)
+        if verdict.judged is None or now - verdict.judged < policy.exclude_for_s
+        for node in verdict.failed_nodes
+    )
     return tuple(newest_first)[: policy.max_excluded_nodes]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron.slurm.outcomes import Outcome
 from airflow_megatron.slurm.states import JobState
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.project import clusters_dir
 from airflow_megatron.spec.yaml_document import load_yaml_file
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ SHIPPED_FILE: Final = Path(__file__).with_name("signatures.yaml")
 
 _OUTCOMES: Final = (Outcome.ROLLED_OVER, Outcome.RETRYABLE, Outcome.OUT_OF_MEMORY, Outcome.FAILED)
 _DEFAULT_STATES: Final = frozenset({JobState.FAILED, JobState.COMPLETED})
-_KEYS: Final = ("name", "pattern", "outcome", "reason", "states", "permanent", "generic", "blames_node")
+_FLAGS: Final = ("permanent", "generic", "blames_node", "rollback")
+_KEYS: Final = ("name", "pattern", "outcome", "reason", "states", *_FLAGS)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _LAUNCHER_PREFIX: Final = re.compile(rb"\s*\[([A-Za-z][A-Za-z0-9._-]*):\d+\]:")
 _LONGEST_LINE: Final = 4096
@@ -44,6 +46,7 @@ class Signature:
     permanent: bool = False
     generic: bool = False
     blames_node: bool = False
+    rollback: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,15 @@ def catalogue(site_files: Sequence[Path] = ()) -> tuple[Signature, ...]:
     return tuple(found.values())
 
 
+def site_catalogue(names: Sequence[str]) -> tuple[Signature, ...]:
+    """Return the catalogue of the site whose cluster profile names these files.
+
+    :param names: relative to the folder of the cluster profiles, as processes on other machines find it too.
+    :raises SpecError: naming file and line of what is wrong.
+    """
+    return catalogue([clusters_dir() / name for name in names]) if names else shipped_signatures()
+
+
 def read_signatures(path: Path) -> list[Signature]:
     """Read a file of signatures.
 
@@ -165,7 +177,7 @@ def _signature(entry: Any, at: tuple[str | int, ...], document: YamlDocument) ->
     for key in ("name", "pattern", "outcome", "reason"):
         if not isinstance(entry.get(key), str) or not entry[key].strip():
             raise wrong(key, f"{key!r} has to be text", f"write {key}: '…'")
-    for key in ("permanent", "generic", "blames_node"):
+    for key in _FLAGS:
         if not isinstance(entry.get(key, False), bool):
             raise wrong(key, f"{key!r} is {entry[key]!r}", "write true or false")
     if not _NAME.fullmatch(entry["name"]):
@@ -197,4 +209,5 @@ def _signature(entry: Any, at: tuple[str | int, ...], document: YamlDocument) ->
         permanent=entry.get("permanent", False),
         generic=entry.get("generic", False),
         blames_node=entry.get("blames_node", False),
+        rollback=entry.get("rollback", False),
     )

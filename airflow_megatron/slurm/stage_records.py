@@ -29,6 +29,7 @@ class AttemptState:
     :param owner_job_id: the job that ran (or runs) it, None before it started.
     :param claimed: a submission was begun and not given back: its outcome has to be asked for again.
     :param exit: how the job script ended.
+    :param verdict: its own ``verdict.json``, None before its end was judged.
     """
 
     number: int
@@ -36,6 +37,7 @@ class AttemptState:
     owner_job_id: str | None
     claimed: bool
     exit: ExitRecord | None
+    verdict: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,12 @@ class StageState:
 
     :param attempts: by number, ascending.
     :param verdict: ``verdict.json``, None before the first.
+    :param record: ``job.json`` of the newest attempt that has one.
     """
 
     attempts: tuple[AttemptState, ...]
     verdict: dict[str, Any] | None
+    record: dict[str, Any] | None = None
 
     @property
     def latest(self) -> AttemptState | None:
@@ -78,6 +82,7 @@ def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict
     """
     attempts: dict[str, dict[int, dict[str, str]]] = {path: {} for path in stage_dirs}
     verdicts: dict[str, str] = dict.fromkeys(stage_dirs, "")
+    records: dict[str, str] = dict.fromkeys(stage_dirs, "")
     stage, values = "", dict[str, str]()
     for line in unframed(result):
         word, _, rest = line.partition(" ")
@@ -92,12 +97,15 @@ def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict
             raise TransportError(f"unexpected line in a stage's state: {line!r}") from None
         if word == "verdict" and stage:
             verdicts[stage] += rest + "\n"
+        elif word == "record" and stage:
+            records[stage] += rest + "\n"
         elif stage:
             values[word] = values.get(word, "") + rest
     return {
         path: StageState(
             tuple(_attempt_state(number, found) for number, found in sorted(attempts[path].items())),
             read_object(verdicts[path]),
+            read_object(records[path]),
         )
         for path in stage_dirs
     }
@@ -111,6 +119,7 @@ def _attempt_state(number: int, values: Mapping[str, str]) -> AttemptState:
         owner_job_id=values.get("owner", "").strip() or None,
         claimed="claimed" in values,
         exit=ExitRecord.from_json(read_object(values.get("exit"))),
+        verdict=read_object(values.get("judged")),
     )
 
 

@@ -74,6 +74,10 @@ class Verdict:
     :param permanent: the next attempt would end the same way.
     :param damaged_iteration: of the checkpoint that the log calls damaged.
     :param expected: ``oom`` when the job ran out of memory as it was meant to.
+    :param rollback: the numbers of a training went bad (NaN, a loss spike): the next attempt has to begin before that.
+    :param before_iteration: from which iteration on they were bad, None when that is not known.
+    :param stopped: the job did not end by itself: it is cancelled once this verdict is recorded.
+    :param judged: Unix time at which it was recorded.
     """
 
     outcome: Outcome
@@ -90,6 +94,10 @@ class Verdict:
     permanent: bool = False
     damaged_iteration: int | None = None
     expected: str | None = None
+    rollback: bool = False
+    before_iteration: int | None = None
+    stopped: bool = False
+    judged: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for ``verdict.json``."""
@@ -116,6 +124,10 @@ class Verdict:
             permanent=bool(value.get("permanent", False)),
             damaged_iteration=value.get("damaged_iteration"),
             expected=value.get("expected"),
+            rollback=bool(value.get("rollback", False)),
+            before_iteration=value.get("before_iteration"),
+            stopped=bool(value.get("stopped", False)),
+            judged=value.get("judged"),
         )
 
 
@@ -203,6 +215,12 @@ def judge(
         signature=finding.signature.name if finding else None,
         permanent=finding is not None and finding.signature.permanent and outcome is Outcome.FAILED,
         damaged_iteration=finding.iteration if finding else None,
+        rollback=(
+            finding is not None
+            and finding.signature.rollback
+            and outcome is Outcome.FAILED
+            and expectation.kind == "train"
+        ),
     )
 
 

@@ -50,6 +50,15 @@ def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
     names = {"project_root": str(project_root()), "local_dir": str(local_dir()), "env": dict(os.environ)}
     evaluated = YamlDocument(document.file, _evaluated(document, names), document.positions)
     section = validate(ClusterSection, evaluated)
+    missing = [
+        document.problem(
+            ("signatures", index), f"there is no file {path.parent / name}", "write it, or drop the entry"
+        )
+        for index, name in enumerate(section.signatures)
+        if not (path.parent / name).is_file()
+    ]
+    if missing:
+        raise SpecError(missing)
     return ClusterProfile(name=name, **{key: getattr(section, key) for key in ClusterSection.model_fields})
 
 

@@ -25,7 +25,7 @@ ConditionKind = Literal[
     "not",
 ]
 EventSource = Literal["log", "state", "idle"]
-EventAction = Literal["cancel", "restart", "finish", "fail", "run", "notify"]
+EventAction = Literal["cancel", "restart", "rollback", "finish", "fail", "run", "notify"]
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,9 @@ class Event:
     :param name: for the log
     :param on: ``log``: a line matches ``pattern``; ``state``: Slurm's state matches ``pattern``; ``idle``: ``after``
         seconds without a new iteration or log line
-    :param do: ``cancel`` the job for good, ``restart`` it in a new attempt, count it as ``finish``-ed or ``fail``-ed,
-        ``run`` a command on the login node, ``notify``
+    :param do: ``cancel`` the job for good, ``restart`` it in a new attempt, ``rollback`` to an earlier checkpoint (from
+        before the iteration in a group ``iteration`` of the match), count it as ``finish``-ed or ``fail``-ed, ``run`` a
+        command on the login node, ``notify``
     :param pattern: regular expression
     :param after: seconds
     :param condition: acts only when this holds too

@@ -130,6 +130,10 @@ def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> 
     if len(sources) != 1:
         raise ExpressionError(f"{name}: give one of log, state, idle")
     on, value = next(iter(sources.items()))
+    if section.do == "rollback" and (scope.subject is None or scope.subject.kind != "train"):
+        raise ExpressionError(
+            f"{name}: do: rollback is for stages of kind train; this one has no checkpoints"
+        )
     if section.do == "run" and section.command is None:
         raise ExpressionError(f"{name}: do: run needs a command")
     return Event(

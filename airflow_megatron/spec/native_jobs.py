@@ -141,7 +141,9 @@ class JobBuilder:
             outputs=tuple(_under(run_dir, str(evaluate_tree(item, names))) for item in section.outputs),
             slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
             env={key: str(evaluate_tree(value, names)) for key, value in recipe.env.items()},
-            restart=recipe.restart,
+            restart=recipe.restart.model_copy(
+                update={"after_rollback": evaluate_tree(recipe.restart.after_rollback, names)}
+            ),
             health=_evaluated_health(recipe, names),
             template=section.template,
             extra_arguments=self.extra_arguments,

@@ -146,7 +146,7 @@ class EventSection(Strict):
     """So long without a new iteration, or without a new log line where there are none."""
     when: ConditionSection | None = None
     """Acts only when this holds too."""
-    do: Literal["cancel", "restart", "finish", "fail", "run", "notify"]
+    do: Literal["cancel", "restart", "rollback", "finish", "fail", "run", "notify"]
     command: str | list[str | int | float] | None = None
     """What ``run`` runs, on the login node."""
     message: str = ""
@@ -173,6 +173,22 @@ class RestartSection(Strict):
     """Pause before the first attempt after a failure; doubled for each further failure in a row."""
     exclude_failed_nodes: bool = True
     """Keep the next attempts off nodes that failed."""
+    exclude_for: Duration = 86400
+    """How long."""
+    quarantine: int = Field(default=2, ge=0)
+    """Damaged newest checkpoints that may be renamed, so that training goes on from an earlier one."""
+    rollbacks: int = Field(default=1, ge=0)
+    """Attempts whose numbers went bad (NaN, ``do: rollback``) that one from an earlier checkpoint follows."""
+    after_rollback: Values = {}
+    """Megatron arguments of the attempts after a rollback, instead of the stage's."""
+    nodes: list[Annotated[int, Field(ge=1, strict=True)]] = []
+    """Smaller numbers of nodes that a training may go on with when nodes fail, the largest first."""
+    shrink_after: int = Field(default=2, ge=1)
+    """Attempts in a row that lost a node, after which the next smaller number is taken."""
+    from_scratch: Literal["fail", "allow"] = "fail"
+    """What becomes of an attempt that begins anew although there was a checkpoint to load."""
+    changed: Literal["refuse", "continue"] = "refuse"
+    """What becomes of a job whose run directory holds checkpoints of another command."""
 
 
 HealthReaction: TypeAlias = Literal["notify", "cancel", "restart", "rollback", "fail", "none"]
@@ -311,6 +327,8 @@ class StageSection(Strict):
     template: str | None = None
     """sbatch template in ``sbatch/`` to use instead of the kind's own."""
     restart: RestartSection | None = None
+    health: HealthRules | None = None
+    """For ``kind: train``; what is left out is as in the sweep's."""
     expect: Expected = None
     """``oom`` where the job is meant to run out of memory: it has finished then."""
     measure: MeasureSection = MeasureSection()
@@ -327,8 +345,6 @@ class ArgumentSection(Strict):
     default: Scalar = None
     dest: str | None = None
     """Name that Megatron keeps it under, where that is not the flag's."""
-    health: HealthRules | None = None
-    """For ``kind: train``; what is left out is as in the sweep's."""
 
 
 class SweepSpecSection(Strict):
@@ -442,6 +458,8 @@ class ClusterSection(Strict):
     """Directory of Slurm's commands, where they are not on the PATH at all."""
     visibility_window: Duration = 300
     """How long an accepted submission may stay invisible in squeue and sacct."""
+    signatures: list[str] = []
+    """Files that say what lines of this site's logs mean, relative to the profile."""
 
 
 SectionT = TypeVar("SectionT", bound=Strict)

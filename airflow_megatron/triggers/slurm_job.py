@@ -10,6 +10,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.megatron.checkpoints import checkpoint_verdict
 from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
+from airflow_megatron.megatron.resume_check import ResumeCheck
 from airflow_megatron.planning.condition_watch import Truth, with_finish
 from airflow_megatron.planning.event_watch import EventWatch, Seen
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
@@ -30,6 +31,7 @@ from airflow_megatron.triggers.cluster_poller import trigger_hook
 from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
 from airflow_megatron.triggers.condition_follower import followed
 from airflow_megatron.triggers.job_report import JobReport
+from airflow_megatron.triggers.site_signatures import site_signatures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -64,6 +66,8 @@ class SlurmJobTrigger(ClusterTrigger):
     :param health: of a training: ``rules`` (:class:`airflow_megatron.spec.schema.HealthSection`) and ``intervals``, the
         numbers of iterations after which it saves or validates
     :param memory: what an earlier trigger of this attempt knew when it handed over to a worker: its event's ``memory``
+    :param resumes_from: iteration of the checkpoint that training has to begin with, 0 for none
+    :param signatures: the cluster profile's own files of log lines, relative to the profile
     :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
     :param cluster: as for :class:`~airflow_megatron.triggers.cluster_trigger.ClusterTrigger`
     """
@@ -83,6 +87,8 @@ class SlurmJobTrigger(ClusterTrigger):
         conditions: Mapping[str, Any] | None = None,
         health: Mapping[str, Any] | None = None,
         memory: Mapping[str, Any] | None = None,
+        resumes_from: int = 0,
+        signatures: Sequence[str] = (),
         carry: Mapping[str, Any] | None = None,
         **cluster: Any,
     ) -> None:
@@ -99,12 +105,17 @@ class SlurmJobTrigger(ClusterTrigger):
         self.conditions = dict(conditions or {})
         self.health = dict(health or {})
         self.memory = dict(memory or {})
+        self.resumes_from = resumes_from
+        self.signatures = list(signatures)
         self.carry = dict(carry or {})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job; a cluster that does not answer is waited for."""
         expectation = self._expectation()
+        signatures = site_signatures(tuple(self.signatures), self.log)
         report = JobReport(self.log, self.log_file, self.memory.get("log"))
+        # the beginning of a log that was read before is not read again
+        resume = ResumeCheck(0 if self.memory.get("log") else self.resumes_from)
         events = EventWatch(
             [Event.from_json(item) for item in self.conditions.get("events", ())], self.memory.get("events")
         )
@@ -119,7 +130,7 @@ class SlurmJobTrigger(ClusterTrigger):
                 report.read(observation)
                 cancelled = await cancel.look()
                 finished = await finish.look()
-                verdict = judge(observation, expectation, log_tail=bytes(report.tail))
+                verdict = judge(observation, expectation, log_tail=bytes(report.tail), signatures=signatures)
                 if verdict.outcome.is_verdict:
                     ended = time.monotonic() if ended is None else ended
                     verdict = with_finish(verdict, finished, finish.missing(), time.monotonic() - ended)
@@ -130,6 +141,9 @@ class SlurmJobTrigger(ClusterTrigger):
                 elif verdict.outcome.is_verdict and not report.unread(observation):
                     report.finish()
                     yield self._event(report, verdict=verdict.to_json(), error=report.error)
+                    return
+                if (scratch := resume.read(report.records)) is not None:
+                    yield self._event(report, seen=[{"do": "fail", "reason": scratch, "permanent": True}])
                     return
                 if cancelled is Truth.YES:
                     reason = f"its cancel condition holds: {self.conditions['cancel_text']}"

@@ -23,6 +23,7 @@ from airflow_megatron.operators.resolve_point import ResolvePointOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
+from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import check_sweep, plan_sweep
 from airflow_megatron.sensors.checkpoint import CheckpointSensor
@@ -273,7 +274,7 @@ class TestWaiting:
             assert stored["required_files"] == list(job.outputs)
             watched = {"rules": HealthSection().model_dump(), "intervals": [10]}
             assert stored["health"] == (watched if job.kind == "train" else {})
-            assert stored["carry"]["handle"] == handle
+            assert JobHandle(**stored["carry"]["handle"]) == JobHandle(**handle)
         await node.stop()
 
     def test_for_a_job_that_has_finished_before(self) -> None:
@@ -281,6 +282,13 @@ class TestWaiting:
         handle = {"job": job.name, "attempt": 2, "job_id": None, "finished": True}
         result = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle).execute({})
         assert (result["outcome"], result["attempt"], result["passed_over"]) == ("finished", 2, True)
+
+    def test_for_a_job_that_its_own_condition_cancelled_before(self) -> None:
+        job = check_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
+        handle = {"job": job.name, "attempt": 2, "job_id": "7", "cancelled": True}
+        task = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle, retries=2)
+        with pytest.raises(AirflowSkipException, match="was cancelled before, by its own condition"):
+            task.execute({"ti": Instance(), "task": task})  # type: ignore[typeddict-item]
 
     def test_for_a_job_longer_than_the_timeout(self) -> None:
         job = check_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]

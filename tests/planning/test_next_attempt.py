@@ -22,6 +22,10 @@ def finished(attempt: int, digest: str = "now") -> dict[str, Any]:
     return {"attempt": attempt, "outcome": "finished", "digest": digest}
 
 
+def cancelled(attempt: int, digest: str = "now", *, intended: bool = True) -> dict[str, Any]:
+    return {"attempt": attempt, "outcome": "cancelled", "digest": digest, "intended": intended}
+
+
 def failed(attempt: int) -> dict[str, Any]:
     return {"attempt": attempt, "outcome": "failed", "digest": "now"}
 
@@ -36,6 +40,12 @@ def failed(attempt: int) -> dict[str, Any]:
         pytest.param(state(2, finished(2, "before")), False, NextAttempt(3), id="finished as another job"),
         pytest.param(state(1, failed(1)), False, NextAttempt(2), id="failed"),
         pytest.param(state(1, failed(1)), True, NextAttempt(2), id="failed, asked again"),
+        pytest.param(state(1, cancelled(1)), False, NextAttempt(1, cancelled=True), id="cancelled as wanted"),
+        pytest.param(state(1, cancelled(1)), True, NextAttempt(2), id="cancelled as wanted, asked again"),
+        pytest.param(state(1, cancelled(1, "before")), False, NextAttempt(2), id="cancelled as another job"),
+        pytest.param(
+            state(1, cancelled(1, intended=False)), False, NextAttempt(2), id="cancelled by a person"
+        ),
         pytest.param(state(1), False, NextAttempt(1), id="running: taken up"),
         pytest.param(state(1), True, NextAttempt(2, replaces=1), id="running, asked again: replaced"),
         pytest.param(state(3, failed(2)), False, NextAttempt(3), id="running after a failure"),

@@ -2,7 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_megatron.slurm.restarts import Done, Follow, GiveUp, Restart, RestartPolicy, given_up, next_step
+from airflow_megatron.slurm.restarts import (
+    Done,
+    Follow,
+    GiveUp,
+    Restart,
+    RestartPolicy,
+    excluded_nodes,
+    explained,
+    given_up,
+    next_step,
+    series,
+    stopping_verdict,
+)
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 
 
@@ -112,3 +124,69 @@ def test_a_job_that_is_given_up_is_not_to_be_continued(last, final):
     verdict = given_up(ended(last, 10, "n1"), "no more")
     assert (verdict.outcome, verdict.reason) == (final, "no more")
     assert (verdict.iteration, verdict.failed_nodes, verdict.job_id) == (10, ("n1",), "7")
+
+
+def bad_numbers(before: int | None = None, iteration: int | None = None) -> Verdict:
+    return Verdict(
+        Outcome.FAILED, "loss spike", rollback=True, before_iteration=before, iteration=iteration, job_id="7"
+    )
+
+
+def test_rollbacks_have_a_budget_of_their_own():
+    policy = RestartPolicy(failed=0, rollbacks=2)
+    step = next_step([], bad_numbers(), policy)
+    assert isinstance(step, Restart)
+    assert "earlier checkpoint: loss spike" in step.reason
+    # they are no ordinary failures, and no lack of progress
+    history = [bad_numbers(iteration=200), bad_numbers(iteration=100)]
+    assert isinstance(next_step(history, ended(Outcome.ROLLED_OVER, 100), policy), Restart)
+    assert isinstance(next_step([ended(Outcome.FAILED, 10)], bad_numbers(), RestartPolicy(failed=1)), Restart)
+    step = next_step(history, bad_numbers(), policy)
+    assert isinstance(step, GiveUp)
+    assert "again after 2 rollbacks" in step.reason
+    assert isinstance(next_step([], bad_numbers(), RestartPolicy(failed=0, rollbacks=0)), GiveUp)
+
+
+def test_a_series_begins_when_a_job_was_given_up():
+    def told(outcome: Outcome, **more: object) -> dict[str, object]:
+        return {**Verdict(outcome, "because").to_json(), **more}
+
+    values = [told(Outcome.RETRYABLE), told(Outcome.FAILED, given_up="why"), None, told(Outcome.ROLLED_OVER)]
+    assert [verdict.outcome for verdict in series(values)] == [Outcome.ROLLED_OVER]
+    assert series([told(Outcome.RETRYABLE), None, {"outcome": "strange"}, told(Outcome.FAILED)]) == [
+        Verdict(Outcome.RETRYABLE, "because"),
+        Verdict(Outcome.FAILED, "because"),
+    ]
+    assert series([told(Outcome.RETRYABLE), told(Outcome.FINISHED)]) == []
+
+
+def test_a_node_is_used_again_after_a_while():
+    old, new = (Verdict(Outcome.RETRYABLE, "r", failed_nodes=(f"n{i}",), judged=i * 100.0) for i in (1, 2))
+    policy = RestartPolicy(exclude_for_s=150)
+    assert excluded_nodes([old, new], policy, 220) == ("n2", "n1")
+    assert excluded_nodes([old, new], policy, 260) == ("n2",)
+    assert excluded_nodes([old, new], policy, 400) == ()
+    assert excluded_nodes([old, new], RestartPolicy(exclude_failed_nodes=False), 220) == ()
+    many = [Verdict(Outcome.RETRYABLE, "r", failed_nodes=(f"n{i}",)) for i in range(20)]
+    assert excluded_nodes(many, RestartPolicy(max_excluded_nodes=2), 0) == ("n19", "n18")
+
+
+def test_what_was_seen_becomes_a_verdict():
+    seen = {"do": "rollback", "reason": "spike", "before_iteration": 120}
+    verdict = stopping_verdict(seen, "7")
+    assert verdict.outcome is Outcome.FAILED
+    assert (verdict.rollback, verdict.before_iteration, verdict.stopped) == (True, 120, True)
+    assert Verdict.from_json(verdict.to_json()) == verdict
+    by_pattern = {"do": "rollback", "reason": "spike", "groups": {"iteration": "0077"}}
+    assert stopping_verdict(by_pattern, "7").before_iteration == 77
+    no_number = {"do": "rollback", "reason": "spike", "groups": {"iteration": "soon"}}
+    assert stopping_verdict(no_number, "7").before_iteration is None
+    restart = stopping_verdict({"do": "restart", "reason": "stuck", "groups": {"iteration": "3"}}, None)
+    assert (restart.outcome, restart.rollback, restart.before_iteration) == (Outcome.RETRYABLE, False, None)
+    assert stopping_verdict({"do": "fail", "reason": "r", "permanent": True}, "7").permanent
+
+
+def test_the_deciding_line_is_told_once():
+    assert explained("it failed", "Xid 79") == "it failed (the log line that decided: Xid 79)"
+    assert explained("it failed: Xid 79", "Xid 79") == "it failed: Xid 79"
+    assert explained("it failed", None) == "it failed"

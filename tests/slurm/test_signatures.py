@@ -190,6 +190,15 @@ def test_damaged_checkpoint_is_named() -> None:
     assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
 
 
+def test_bad_numbers_ask_for_an_earlier_checkpoint() -> None:
+    line = "AssertionError: Rank 3, node n1, device 3, iteration 12: Unexpected result nan"
+    verdict = ended(line)
+    assert (verdict.outcome, verdict.rollback) == (FAILED, True)
+    assert not ended(line, expectation=COMMAND).rollback
+    assert not ended(line, code=16).rollback  # Megatron wants to be resumed to find out
+    assert not ended("RuntimeError: shape").rollback
+
+
 def test_permanent_failures_are_not_restarted() -> None:
     policy = RestartPolicy(failed=5, retryable=5)
     quota = ended("OSError: [Errno 122] Disk quota exceeded")

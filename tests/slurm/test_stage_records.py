@@ -65,6 +65,26 @@ def test_what_submission_and_job_leave_behind(slurm, request_for):
     assert state.attempts[1].exit is None
 
 
+def test_verdicts_of_attempts_and_the_newest_record(slurm, request_for):
+    for number in (1, 2, 10):
+        slurm.submit(request_for(number, job_json={"attempt": number}))
+    stage_dir = Path(request_for().attempt.stage_dir)
+    slurm.run(
+        write_record_script(str(stage_dir / "2" / "verdict.json"), {"outcome": "failed", "note": "it's\nso"})
+    )
+    (stage_dir / "10" / "verdict.json").write_text('{"outcome"')
+    state = states(slurm, str(stage_dir))[str(stage_dir)]
+    assert [attempt.verdict for attempt in state.attempts] == [
+        None,
+        {"outcome": "failed", "note": "it's\nso"},
+        None,
+    ]
+    assert state.record == {"attempt": 10}
+    assert state.verdict is None
+    (stage_dir / "10" / "job.json").unlink()
+    assert states(slurm, str(stage_dir))[str(stage_dir)].record == {"attempt": 2}
+
+
 def test_writing_is_atomic_and_says_when_it_fails(slurm, tmp_path):
     path = tmp_path / "it's" / "verdict.json"
     parse_written(slurm.run(write_record_script(str(path), {"a": 1})))

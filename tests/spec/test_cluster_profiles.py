@@ -36,6 +36,12 @@ def told(folder: Path, name: str = "alps") -> str:
     return str(caught.value)
 
 
+def test_a_file_of_signatures_that_is_not_there(folder: Path) -> None:
+    (folder / "alps.yaml").write_text(f"{PROFILE}signatures: [here.yaml, sites/gone.yaml]\n")
+    (folder / "here.yaml").write_text("signatures: []\n")
+    assert f"alps.yaml:9:25: there is no file {folder}/sites/gone.yaml" in told(folder)
+
+
 def test_a_profile_with_expressions(folder: Path) -> None:
     cluster = load_cluster("alps", folder)
     assert cluster.name == "alps"

@@ -54,7 +54,9 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
         "conditions": {"cancel": {"kind": "file", "path": "/r/stop"}, "check_interval": 60.0},
         "health": {"rules": {"nan": {"do": "fail"}}, "intervals": [50]},
         "memory": {"log": {"offset": 17}, "events": {"acted": {"nan": 1}}},
-        "carry": {"handle": {"attempt": 1}, "history": []},
+        "resumes_from": 10,
+        "signatures": ["site.yaml"],
+        "carry": {"handle": {"attempt": 1}},
     },
     ConditionTrigger: {
         **CLUSTER,

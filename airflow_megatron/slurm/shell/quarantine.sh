@@ -1,27 +1,18 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# The functions of quarantine.py's script; one call of am_quarantine follows.
-
-am_tracker_write() { # DIRECTORY ITERATION; atomic: a reader sees the old number or the new one
-  printf '%s' "$2" >"$1/latest_checkpointed_iteration.txt.$$" &&
-    mv -f "$1/latest_checkpointed_iteration.txt.$$" "$1/latest_checkpointed_iteration.txt" && return
-  rm -f "$1/latest_checkpointed_iteration.txt.$$"
-  return 1
-}
+# The functions of quarantine.py's script, after checkpoint_folder.sh; one call of am_quarantine follows.
 
 # am_quarantine DIRECTORY BAD PREFIX MAX GOOD EXPECTED; BAD and GOOD are names (iter_%07d), GOOD empty for none;
 # EXPECTED is the tracker's number when this was decided. Prints one line: what was done, or why not.
 am_quarantine() {
   am_dir=$1 am_bad=$2 am_prefix=$3 am_max=$4 am_good=$5 am_expected=$6
-  if [ -d "$am_dir/latest_checkpointed_iteration.txt" ]; then
+  am_tracker_read || {
     printf 'failed the tracker is a directory\n'
     return
-  fi
-  am_tracker=
-  [ -f "$am_dir/latest_checkpointed_iteration.txt" ] && read -r am_tracker <"$am_dir/latest_checkpointed_iteration.txt"
+  }
   am_target=
   if [ -n "$am_good" ]; then
-    am_target=${am_good#iter_}
-    while [ "${am_target#0}" != "$am_target" ] && [ "$am_target" != 0 ]; do am_target=${am_target#0}; done
+    am_plain "${am_good#iter_}"
+    am_target=$am_plain
     if [ ! -d "$am_dir/$am_good" ]; then
       printf 'refused the checkpoint to go back to, %s, is gone\n' "$am_good"
       return
@@ -41,43 +32,22 @@ am_quarantine() {
   for am_kept in "$am_dir/$am_prefix"iter_*; do
     { [ -d "$am_kept" ] || [ -L "$am_kept" ]; } && am_count=$((am_count + 1))
   done
-  if [ -d "$am_dir/$am_bad" ]; then
-    if [ "$am_count" -ge "$am_max" ]; then
-      printf 'exhausted %s\n' "$am_count"
-      return
-    fi
-    # The tracker first: killed between the two steps, the next start loads the good checkpoint.
-    if [ -n "$am_target" ]; then
-      am_said=$(am_tracker_write "$am_dir" "$am_target" 2>&1) || {
-        printf 'failed %s\n' "$am_said"
-        return
-      }
-    else
-      am_said=$(rm -f "$am_dir/latest_checkpointed_iteration.txt" 2>&1) || {
-        printf 'failed %s\n' "$am_said"
-        return
-      }
-    fi
-    am_to=$am_dir/$am_prefix$am_bad
-    am_number=1
-    while [ -e "$am_to" ] || [ -L "$am_to" ]; do
-      am_number=$((am_number + 1))
-      am_to=$am_dir/$am_prefix$am_bad.$am_number
-    done
-    am_said=$(mv "$am_dir/$am_bad" "$am_to" 2>&1) || {
-      printf 'failed %s\n' "$am_said"
-      return
-    }
-    printf 'quarantined %s\n' "${am_to##*/}"
+  if [ -d "$am_dir/$am_bad" ] && [ "$am_count" -ge "$am_max" ]; then
+    printf 'exhausted %s\n' "$am_count"
     return
   fi
-  if [ -n "$am_target" ]; then
-    am_said=$(am_tracker_write "$am_dir" "$am_target" 2>&1) || {
-      printf 'failed %s\n' "$am_said"
-      return
-    }
-  else
-    rm -f "$am_dir/latest_checkpointed_iteration.txt"
+  # The tracker first: killed between the two steps, the next start loads the good checkpoint.
+  am_said=$(am_tracker_write "$am_target" 2>&1) || {
+    printf 'failed %s\n' "$am_said"
+    return
+  }
+  if [ ! -d "$am_dir/$am_bad" ]; then
+    printf 'moved\n'
+    return
   fi
-  printf 'moved\n'
+  am_said=$(am_set_aside "$am_dir/$am_bad" "$am_prefix" 2>&1 && printf '%s' "${am_to##*/}") || {
+    printf 'failed %s\n' "$am_said"
+    return
+  }
+  printf 'quarantined %s\n' "$am_said"
 }

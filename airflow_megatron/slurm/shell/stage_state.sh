@@ -9,6 +9,7 @@ am_show() { # WORD FILE; the file's lines, each after WORD
 am_stage() { # INDEX DIRECTORY
   printf 'stage %s\n' "$1"
   am_show verdict "$2/verdict.json"
+  am_newest=0
   for am_attempt in "$2"/*/; do
     am_attempt=${am_attempt%/}
     case ${am_attempt##*/} in '' | *[!0-9]*) continue ;; esac
@@ -16,6 +17,8 @@ am_stage() { # INDEX DIRECTORY
     am_show job_id "$am_attempt/jobid"
     am_show owner "$am_attempt/run/job_id"
     am_show exit "$am_attempt/exit.json"
+    am_show judged "$am_attempt/verdict.json"
+    if [ -s "$am_attempt/job.json" ] && [ "${am_attempt##*/}" -gt "$am_newest" ]; then am_newest=${am_attempt##*/}; fi
     for am_claim in "$am_attempt"/claim.*; do
       if [ -d "$am_claim" ] && [ ! -e "$am_claim/released" ]; then
         printf 'claimed yes\n'
@@ -23,4 +26,5 @@ am_stage() { # INDEX DIRECTORY
       fi
     done
   done
+  am_show record "$2/$am_newest/job.json"
 }

@@ -1,0 +1,332 @@
+"""What happens between two attempts of a job: its checkpoints are put in order, and the next one's nodes chosen.
+
+Everything follows from what is recorded on the cluster, so that a task that died may begin again anywhere.
+Checkpoints are touched only while no job of the run is in Slurm's queue and nothing of the next attempt was
+submitted.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.arguments import to_argv
+from airflow_megatron.megatron.changed_command import changed_arguments, is_harmless
+from airflow_megatron.megatron.checkpoints import (
+    CheckpointVerdict,
+    checkpoint_verdict,
+    iteration_of,
+    tracked_iteration,
+)
+from airflow_megatron.planning.attempt_changes import AttemptChanges
+from airflow_megatron.planning.plan import job_digest
+from airflow_megatron.slurm.allocation import (
+    choose_allocation,
+    lost_in_a_row,
+    parse_partition,
+    partition_command,
+)
+from airflow_megatron.slurm.fresh_start import FreshStartError, fresh_start_script, parse_fresh_start
+from airflow_megatron.slurm.job_script import attempt_of
+from airflow_megatron.slurm.observation import Observation, Watch
+from airflow_megatron.slurm.polling import parse_poll, poll_script
+from airflow_megatron.slurm.quarantine import (
+    QUARANTINE_PREFIX,
+    NoQuarantine,
+    QuarantineError,
+    decide,
+    parse_quarantine,
+    quarantine_script,
+)
+from airflow_megatron.slurm.restarts import RestartPolicy, excluded_nodes, read_verdict, series
+from airflow_megatron.slurm.rollback import RollbackError, choose_rollback, parse_rollback, rollback_script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.planning.attempts import JobAttempts
+    from airflow_megatron.slurm.stage_records import StageState
+    from airflow_megatron.slurm.verdict import Verdict
+    from airflow_megatron.spec.jobs import Job
+
+_RUN = "run"
+LONGEST_ANSWER = 4096
+"""Bytes of a command's output that a poll brings (:class:`~airflow_megatron.slurm.observation.CommandAnswer`)."""
+
+
+class RunNotFitError(RuntimeError):
+    """The run directory is in a state in which a further attempt would do harm; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class StillWriting:
+    """A job of the run may still write: ask again later.
+
+    :param reason: one sentence
+    """
+
+    reason: str
+
+
+def restart_policy(job: Job) -> RestartPolicy:
+    """Return the restart policy of a job."""
+    section = job.restart
+    return RestartPolicy(
+        rolled_over=section.rolled_over,
+        retryable=section.retryable,
+        out_of_memory=section.out_of_memory,
+        failed=section.failed,
+        cancelled=section.cancelled,
+        no_progress=section.no_progress,
+        backoff_s=float(section.backoff),
+        rollbacks=section.rollbacks if job.kind == "train" else 0,
+        exclude_failed_nodes=section.exclude_failed_nodes,
+        exclude_for_s=float(section.exclude_for),
+    )
+
+
+def prepare_attempt(
+    attempts: JobAttempts, number: int, *, fresh_start: bool = False
+) -> AttemptChanges | StillWriting:
+    """Make the run directory fit for an attempt, and say what it does otherwise than planned.
+
+    :param attempts: of the job
+    :param number: the attempt to be submitted; when that has happened already nothing is touched
+    :param fresh_start: set the run's checkpoints aside
+    :raises RunNotFitError: when the attempt must not be submitted
+    :raises TransportError: when the login node stays unreachable
+    """
+    return _Preparation(attempts, attempts.state(), number).prepared(fresh_start=fresh_start)
+
+
+class _Preparation:
+    def __init__(self, attempts: JobAttempts, state: StageState, number: int) -> None:
+        self._attempts, self._job, self._number = attempts, attempts.job, number
+        self._state, self._log = state, attempts.log
+        earlier = [attempt for attempt in state.attempts if attempt.number < number]
+        self._earlier = earlier
+        self._series: list[Verdict] = series([attempt.verdict for attempt in earlier])
+        self._policy = restart_policy(self._job)
+
+    def prepared(self, *, fresh_start: bool) -> AttemptChanges | StillWriting:
+        if self._was_submitted:
+            return self._changes(self._began_at, {})
+        seen = self._look()
+        run = seen[_RUN]
+        writing = self._still_in_queue(seen)
+        if writing is not None:
+            return StillWriting(writing)
+        resumes_from = 0
+        if self._has_checkpoints and self._was_prepared and not fresh_start:
+            resumes_from = self._began_at
+        elif self._has_checkpoints:
+            resumes_from = self._checkpoints_in_order(run, fresh_start=fresh_start)
+        return self._changes(resumes_from, self._partition(run))
+
+    @property
+    def _was_submitted(self) -> bool:
+        own = next((attempt for attempt in self._state.attempts if attempt.number == self._number), None)
+        return own is not None and (own.claimed or own.job_id is not None)
+
+    @property
+    def _was_prepared(self) -> bool:
+        """Whether all this was done before, for a submission that Slurm could not take."""
+        record = self._state.record or {}
+        return record.get("attempt") == self._number and record.get("digest") == job_digest(self._job)
+
+    @property
+    def _began_at(self) -> int:
+        """Iteration of the checkpoint that the newest attempt was to begin with."""
+        return int((self._state.record or {}).get("resumes_from") or 0)
+
+    def _partition(self, run: Observation) -> dict[str, bool]:
+        """Return the nodes of the partition, none when they were not asked for, or are too many to be told."""
+        answer = run.answers.get(self._partition_command)
+        if answer is None or answer.exit_code != 0 or len(answer.output) >= LONGEST_ANSWER:
+            return {}
+        return parse_partition(answer.output, self._job.slurm.partition)
+
+    @property
+    def _has_checkpoints(self) -> bool:
+        return self._job.kind == "train" and self._job.script is None
+
+    @property
+    def _partition_command(self) -> str:
+        return partition_command(self._attempts.commands, self._job.slurm.partition)
+
+    def _look(self) -> Mapping[str, Observation]:
+        """Ask for the queue and the checkpoints at once; for the partition only when nodes are to be chosen."""
+        job = self._job
+        names = [attempt_of(job, attempt.number).job_name for attempt in self._earlier]
+        watches = [Watch(name, job_name=name) for name in names]
+        chooses = bool(self._excluded() or lost_in_a_row(self._series))
+        watches.append(
+            Watch(
+                _RUN,
+                checkpoint_dir=job.checkpoint_dir if self._has_checkpoints else None,
+                globs=(f"{job.checkpoint_dir}/{QUARANTINE_PREFIX}iter_*",) if self._has_checkpoints else (),
+                commands=(self._partition_command,) if chooses else (),
+            )
+        )
+        script = poll_script(watches, self._attempts.commands)
+        return self._attempts.answered(script, lambda result: parse_poll(watches, result))
+
+    def _still_in_queue(self, seen: Mapping[str, Observation]) -> str | None:
+        for name, observation in seen.items():
+            if name == _RUN:
+                continue
+            if not observation.queue_ok:
+                return f"squeue does not say whether {name} has left the queue"
+            if observation.queue is not None and not observation.queue.state.ended:
+                row = observation.queue
+                return f"job {row.job_id} ({name}) is {row.state.value}: its run is not touched before it has ended"
+        return None
+
+    def _excluded(self) -> tuple[str, ...]:
+        # a node is no better for a person's clearing the task: the verdicts of all attempts count
+        verdicts = [read_verdict(attempt.verdict) for attempt in self._earlier]
+        known = [verdict for verdict in verdicts if verdict is not None]
+        return excluded_nodes(known, self._policy, time.time())
+
+    def _changes(self, resumes_from: int, partition: Mapping[str, bool]) -> AttemptChanges:
+        job = self._job
+        wanted = int(job.slurm.nodes or 1)
+        allocation = choose_allocation(
+            wanted,
+            job.restart.nodes if self._has_checkpoints else (),
+            self._excluded(),
+            lost=lost_in_a_row(self._series),
+            shrink_after=job.restart.shrink_after,
+            partition=partition or None,
+            kept_off=job.slurm.exclude,
+        )
+        if allocation.nodes != wanted:
+            self._log.warning(
+                "attempt %d runs on %d nodes instead of %d", self._number, allocation.nodes, wanted
+            )
+        arguments: list[str] = []
+        if job.restart.after_rollback and any(verdict.rollback for verdict in self._series):
+            arguments = to_argv(job.restart.after_rollback, job.release)
+        return AttemptChanges(
+            allocation.exclude,
+            None if allocation.nodes == wanted else allocation.nodes,
+            tuple(arguments),
+            resumes_from,
+        )
+
+    def _checkpoints_in_order(self, run: Observation, *, fresh_start: bool) -> int:
+        """Return the iteration of the checkpoint that the attempt will load, 0 for none."""
+        job = self._job
+        tracked = tracked_iteration(run.tracker)
+        parents = job.iteration if job.parent_dir and job.iteration else 0
+        try:
+            if fresh_start:
+                aside = self._attempts.answered(
+                    fresh_start_script(job.checkpoint_dir, self._number), parse_fresh_start
+                )
+                if aside:
+                    self._log.info("fresh start: the checkpoints so far are in %s", aside)
+                self._series, tracked = [], None
+            if tracked is None:
+                return self._awaited(parents)
+            self._refuse_another_experiment()
+            verdicts = _verdicts(run, tracked)
+            if self._series and self._series[-1].rollback and self._policy.rollbacks:
+                tracked = self._roll_back(verdicts, tracked)
+            else:
+                tracked = self._quarantined(run, verdicts, tracked)
+        except (FreshStartError, QuarantineError, RollbackError) as error:
+            raise RunNotFitError(f"{job.checkpoint_dir}: {error}") from None
+        return self._awaited(tracked)
+
+    def _awaited(self, iteration: int) -> int:
+        """Return *iteration* if the command loads the run's own checkpoints and their loss is to be noticed."""
+        job = self._job
+        words = job.command
+        loads = [words[index + 1] for index, word in enumerate(words[:-1]) if word == "--load"]
+        return iteration if loads[-1:] == [job.checkpoint_dir] and job.restart.from_scratch == "fail" else 0
+
+    def _refuse_another_experiment(self) -> None:
+        """Refuse to go on from the checkpoints of another command under the same point name."""
+        job, record = self._job, self._state.record or {}
+        if "digest" not in record or record["digest"] == job_digest(job):
+            return
+        old = [str(word) for word in record.get("command", ())]
+        changes = changed_arguments(old, job.command, job.release)
+        if changes and all(is_harmless(name) for name in changes):
+            self._log.info("goes on from its checkpoints with another %s", ", ".join(changes))
+            return
+        what = "; ".join(
+            f"{name} was {before!r}, is {now!r}"
+            for name, (before, now) in changes.items()
+            if not is_harmless(name)
+        )
+        message = (
+            f"{job.checkpoint_dir} holds checkpoints of another command under the same point name "
+            f"({what or 'its environment, its inputs or its script differ'})"
+        )
+        if job.restart.changed == "continue":
+            self._log.warning("%s; it goes on from them, as restart.changed says", message)
+            return
+        raise RunNotFitError(
+            f"{message}; name the point otherwise, trigger the sweep with a fresh start, which sets them aside, or "
+            "write restart: {changed: continue} to go on from them"
+        )
+
+    def _roll_back(self, verdicts: Mapping[int, CheckpointVerdict], tracked: int) -> int:
+        complete = [iteration for iteration, verdict in verdicts.items() if verdict.is_complete]
+        step = choose_rollback(complete, self._series, tracked=tracked, began_at=self._began_at)
+        aside = self._attempts.answered(rollback_script(self._job.run_dir, step), parse_rollback)
+        self._log.warning(
+            "attempt %d goes back to iteration %d%s",
+            self._number,
+            step.iteration,
+            f"; set aside: {', '.join(aside)}" if aside else "",
+        )
+        return step.iteration
+
+    def _quarantined(self, run: Observation, verdicts: Mapping[int, CheckpointVerdict], tracked: int) -> int:
+        job = self._job
+        limit = job.restart.quarantine
+        step = decide(
+            {f"iter_{iteration:07d}": verdict.verdict for iteration, verdict in verdicts.items()},
+            tracked=tracked,
+            damaged=self._series[-1].damaged_iteration if self._series else None,
+            quarantined=sum(len(found) for found in run.matches.values()),
+            limit=limit,
+        )
+        if isinstance(step, NoQuarantine):
+            if step.hopeless and limit:
+                raise RunNotFitError(
+                    f"{job.checkpoint_dir}: {step.reason}: every attempt would end the same way; mend or move the "
+                    "checkpoint, or trigger the sweep with a fresh start"
+                )
+            if step.hopeless:
+                self._log.warning("%s: %s, and restart.quarantine is 0", job.checkpoint_dir, step.reason)
+            return tracked
+        found = verdicts.get(tracked)
+        listing = f" ({found.reason})" if found is not None and not found.is_complete else ""
+        result = self._attempts.answered(
+            quarantine_script(job.checkpoint_dir, step, limit=limit), parse_quarantine
+        )
+        if not result.done:
+            raise RunNotFitError(f"{job.checkpoint_dir}: {step.reason}, but {result.status}: {result.detail}")
+        self._log.warning(
+            "%s%s: attempt %d goes on from iteration %s%s",
+            step.reason,
+            listing,
+            self._number,
+            step.back_to,
+            f"; the damaged one is now {result.detail}" if result.detail else "",
+        )
+        return step.back_to or 0
+
+
+def _verdicts(run: Observation, tracked: int) -> dict[int, CheckpointVerdict]:
+    """Return iteration → verdict of every checkpoint in the listing."""
+    return {
+        iteration: checkpoint_verdict(files, iteration=iteration, tracked=tracked)
+        for name, files in run.checkpoint_files.items()
+        if (iteration := iteration_of(name)) is not None
+    }

@@ -1,0 +1,35 @@
+# shellcheck shell=sh disable=SC2034
+# What the scripts that change a checkpoints folder share; am_dir is that folder.
+
+am_plain() { # NUMBER; sets am_plain to it without leading zeros
+  am_plain=$1
+  while [ "${am_plain#0}" != "$am_plain" ] && [ "$am_plain" != 0 ]; do am_plain=${am_plain#0}; done
+}
+
+am_tracker_read() { # sets am_tracker, empty without one; fails when it is a directory
+  am_tracker=
+  [ ! -d "$am_dir/latest_checkpointed_iteration.txt" ] || return
+  [ -f "$am_dir/latest_checkpointed_iteration.txt" ] && read -r am_tracker <"$am_dir/latest_checkpointed_iteration.txt"
+  return 0
+}
+
+am_tracker_write() { # ITERATION; atomic: a reader sees the old number or the new one. Without ITERATION: no tracker
+  if [ -z "$1" ]; then
+    rm -f "$am_dir/latest_checkpointed_iteration.txt"
+    return
+  fi
+  printf '%s' "$1" >"$am_dir/latest_checkpointed_iteration.txt.$$" &&
+    mv -f "$am_dir/latest_checkpointed_iteration.txt.$$" "$am_dir/latest_checkpointed_iteration.txt" && return
+  rm -f "$am_dir/latest_checkpointed_iteration.txt.$$"
+  return 1
+}
+
+am_set_aside() { # PATH PREFIX; renames it beside itself, sets am_to
+  am_to=${1%/*}/$2${1##*/}
+  am_number=1
+  while [ -e "$am_to" ] || [ -L "$am_to" ]; do
+    am_number=$((am_number + 1))
+    am_to=${1%/*}/$2${1##*/}.$am_number
+  done
+  mv "$1" "$am_to"
+}

@@ -1,0 +1,48 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# The functions of rollback.py's script, after checkpoint_folder.sh; one call of am_rollback follows.
+
+# am_newer PREFIX ITERATION PATH…; sets those aside whose name begins with iter_ and a number above ITERATION
+am_newer() {
+  am_prefix=$1 am_target=$2
+  shift 2
+  for am_path; do
+    am_digits=${am_path##*/iter_}
+    am_digits=${am_digits%%[!0-9]*}
+    [ -n "$am_digits" ] && [ -e "$am_path" ] || continue
+    am_plain "$am_digits"
+    [ "$am_plain" -gt "$am_target" ] || continue
+    am_said=$(am_set_aside "$am_path" "$am_prefix" 2>&1 && printf '%s' "${am_to##*/}") || {
+      printf 'failed %s\n' "$am_said"
+      return 1
+    }
+    printf 'aside %s\n' "$am_said"
+  done
+}
+
+# am_rollback RUN_DIRECTORY ITERATION EXPECTED PREFIX; EXPECTED is the tracker's number when this was decided.
+# Prints what was set aside, and last one line: rolled_back, or why not.
+am_rollback() {
+  am_dir=$1/checkpoints
+  am_tracker_read || {
+    printf 'failed the tracker is a directory\n'
+    return
+  }
+  if [ ! -d "$am_dir/$(printf 'iter_%07d' "$2")" ]; then
+    printf 'refused the checkpoint of iteration %s is gone\n' "$2"
+    return
+  fi
+  if [ "$am_tracker" != "$3" ] && [ "$am_tracker" != "$2" ]; then
+    printf 'refused the tracker holds %s, not %s any more: another job saves here\n' "${am_tracker:-nothing}" "$3"
+    return
+  fi
+  # The tracker first: killed after it, the next start loads the right checkpoint.
+  am_said=$(am_tracker_write "$2" 2>&1) || {
+    printf 'failed %s\n' "$am_said"
+    return
+  }
+  set +f
+  # what was made of the newer checkpoints is made again from those that replace them
+  am_newer "$4" "$2" "$am_dir"/iter_* "$1"/converted_checkpoints/iter_*.done "$1"/converted_hf/iter_* \
+    "$1"/eval_results/iter_* || return
+  printf 'rolled_back\n'
+}

@@ -1,0 +1,37 @@
+"""A cluster profile's own signatures in a process that waits for thousands of jobs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.slurm.signatures import shipped_signatures, site_catalogue
+from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.project import clusters_dir
+
+if TYPE_CHECKING:
+    from airflow_megatron.slurm.signatures import Signature
+
+
+def site_signatures(names: tuple[str, ...], log: Any) -> tuple[Signature, ...]:
+    """Return the catalogue of a site, read once for each state of its files; the shipped one when they cannot be read.
+
+    A file that broke after the sweep was checked must not end the wait for a job.
+
+    :param names: files, relative to the folder of the cluster profiles
+    :param log: told what is wrong
+    """
+    if not names:
+        return shipped_signatures()
+    try:
+        changed = tuple((clusters_dir() / name).stat().st_mtime_ns for name in names)
+        return _read(names, changed)
+    except (OSError, SpecError) as error:
+        log.warning("the site's signatures cannot be used, only the shipped ones: %s", error)
+        return shipped_signatures()
+
+
+@lru_cache(maxsize=64)
+def _read(names: tuple[str, ...], changed: tuple[int, ...]) -> tuple[Signature, ...]:
+    del changed
+    return site_catalogue(names)

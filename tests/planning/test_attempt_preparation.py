@@ -1,0 +1,254 @@
+"""What happens to checkpoints and resources between two attempts, in real shells on real directories."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from checked_chain import TRUNK
+
+from airflow_megatron.planning.attempt_changes import AttemptChanges
+from airflow_megatron.planning.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
+from airflow_megatron.planning.attempts import JobAttempts
+from airflow_megatron.planning.plan import job_digest, plan_sweep
+from airflow_megatron.slurm.job_script import attempt_of
+from airflow_megatron.slurm.records import JobRecord
+from airflow_megatron.slurm.transport import CommandResult
+from airflow_megatron.slurm.verdict import Outcome, Verdict
+from airflow_megatron.spec.cluster_profile import ClusterProfile
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.jobs import Job
+
+COMPLETE = (".metadata", "metadata.json", "common.pt", "__0_0.distcp")
+OVER = Verdict(Outcome.ROLLED_OVER, "over", iteration=100)
+
+
+class Run:
+    """A run directory and a login node whose queue is a file.
+
+    :param restart: the spec's ``restart:``, as YAML in braces
+    """
+
+    def __init__(self, place: Path, restart: str, stage: str) -> None:
+        self.place = place
+        cluster = ClusterProfile(
+            name="alps",
+            ssh_conn_id="ssh",
+            run_root=str(place / "runs"),
+            python="python",
+            megatron_lm_dir="/opt/Megatron-LM",
+        )
+        text = TRUNK.replace("sweep:\n", f"restart: {restart}\nsweep:\n")
+        plan = plan_sweep(load_sweep_text(text, "s.yaml"), cluster)
+        self.job: Job = plan.job(f"trunk.lr0.001.{stage}")
+        self.checkpoints = Path(self.job.checkpoint_dir)
+        self.tracker = self.checkpoints / "latest_checkpointed_iteration.txt"
+        bin_dir = place / "bin"
+        bin_dir.mkdir()
+        for name in ("squeue", "sinfo"):
+            (bin_dir / name).write_text(f"#!/bin/sh\ncat {place / name}\n")
+            (bin_dir / name).chmod(0o755)
+            (place / name).touch()
+        self.environment = {**os.environ, "PATH": f"{bin_dir}:{os.environ['PATH']}"}
+        self.attempts = JobAttempts(self.job, cluster, self.shell, logging.getLogger("test"))
+
+    def shell(self, script: str) -> CommandResult:
+        done = subprocess.run(
+            ["/bin/sh", "-s"], input=script, env=self.environment, capture_output=True, text=True, check=False
+        )
+        return CommandResult(done.returncode, done.stdout, done.stderr)
+
+    def attempt(self, number: int, verdict: Verdict | None = OVER, **record: Any) -> None:
+        """Leave behind what an attempt leaves behind."""
+        folder = Path(self.job.stage_dir) / str(number)
+        folder.mkdir(parents=True)
+        (folder / "jobid").write_text(f"{number}\n")
+        name = attempt_of(self.job, number).job_name
+        told = JobRecord(
+            self.job.name, number, name, job_digest(self.job), self.job.command, "x", {}
+        ).to_json()
+        (folder / "job.json").write_text(json.dumps({**told, **record}))
+        if verdict is not None:
+            (folder / "verdict.json").write_text(json.dumps(verdict.to_json()))
+
+    def checkpoint(self, iteration: int, files: tuple[str, ...] = COMPLETE, *, tracked: bool = True) -> Path:
+        folder = self.checkpoints / f"iter_{iteration:07d}"
+        folder.mkdir(parents=True)
+        for name in files:
+            (folder / name).write_text("x")
+        if tracked:
+            self.tracker.write_text(str(iteration))
+        return folder
+
+    def queued(self, number: int, state: str = "COMPLETING") -> None:
+        name = attempt_of(self.job, number).job_name
+        (self.place / "squeue").write_text(f"{number}|{state}|1|2|N/A|1|n1|None|{name}\n")
+
+    def prepared(self, number: int, *, fresh_start: bool = False) -> AttemptChanges:
+        changes = prepare_attempt(self.attempts, number, fresh_start=fresh_start)
+        assert isinstance(changes, AttemptChanges)
+        return changes
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.checkpoints.iterdir()} - {self.tracker.name}
+
+
+@pytest.fixture
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Run:
+    return Run(tmp_path, getattr(request, "param", "{}"), "pretrain")
+
+
+def test_first_attempt(run: Run) -> None:
+    assert run.prepared(1) == AttemptChanges()
+
+
+def test_a_complete_checkpoint_is_gone_on_from(run: Run) -> None:
+    run.attempt(1)
+    run.checkpoint(100)
+    assert run.prepared(2) == AttemptChanges(resumes_from=100)
+    assert run.names() == {"iter_0000100"}
+
+
+@pytest.mark.parametrize("run", ["{from_scratch: allow}"], indirect=True)
+def test_an_attempt_that_may_begin_anew(run: Run) -> None:
+    run.attempt(1)
+    run.checkpoint(100)
+    assert run.prepared(2).resumes_from == 0
+
+
+def test_a_branch_begins_at_its_parents_checkpoint(tmp_path: Path) -> None:
+    run = Run(tmp_path, "{}", "cooldown")
+    assert run.prepared(1).resumes_from == 240
+
+
+def test_a_damaged_newest_checkpoint_is_set_aside(run: Run) -> None:
+    run.attempt(1)
+    run.checkpoint(100)
+    run.checkpoint(200, ("__0_0.distcp",))
+    assert run.prepared(2).resumes_from == 100
+    assert run.names() == {"iter_0000100", "failed_iter_0000200"}
+    assert run.tracker.read_text() == "100"
+    assert run.prepared(2).resumes_from == 100  # a task that died here begins again
+
+
+def test_what_the_log_calls_damaged_is_set_aside(run: Run) -> None:
+    run.attempt(1, Verdict(Outcome.RETRYABLE, "unreadable", damaged_iteration=200))
+    run.checkpoint(100)
+    run.checkpoint(200)
+    assert run.prepared(2).resumes_from == 100
+
+
+def test_nothing_is_touched_while_a_job_may_write(run: Run) -> None:
+    run.attempt(1)
+    run.checkpoint(100)
+    run.checkpoint(200, ("__0_0.distcp",))
+    for state in ("COMPLETING", "RUNNING", "PENDING", "SUSPENDED"):
+        run.queued(1, state)
+        waits = prepare_attempt(run.attempts, 2)
+        assert isinstance(waits, StillWriting)
+        assert state in waits.reason
+    (run.place / "bin" / "squeue").write_text("#!/bin/sh\necho 'Socket timed out' >&2; exit 1\n")
+    assert isinstance(prepare_attempt(run.attempts, 2), StillWriting)
+    assert run.names() == {"iter_0000100", "iter_0000200"}
+
+
+def test_an_attempt_that_was_submitted_is_left_alone(run: Run) -> None:
+    run.attempt(1)
+    run.attempt(2, None, resumes_from=100)
+    run.checkpoint(100)
+    run.checkpoint(200, ("__0_0.distcp",))  # it is being written
+    assert run.prepared(2) == AttemptChanges(resumes_from=100)
+    assert run.names() == {"iter_0000100", "iter_0000200"}
+
+
+def test_hopeless(run: Run) -> None:
+    run.attempt(1)
+    run.checkpoint(200, ("__0_0.distcp",))
+    with pytest.raises(
+        RunNotFitError, match="there is no complete checkpoint before it: every attempt would end"
+    ):
+        run.prepared(2)
+    assert run.names() == {"iter_0000200"}
+
+
+@pytest.mark.parametrize("run", ["{quarantine: 1}"], indirect=True)
+def test_the_number_of_quarantined_checkpoints_is_limited(run: Run) -> None:
+    run.attempt(1)
+    run.checkpoint(100)
+    run.checkpoint(200, ()).joinpath(".metadata").touch()
+    (run.checkpoints / "failed_iter_0000300").mkdir()
+    with pytest.raises(RunNotFitError, match="1 checkpoints were set aside already"):
+        run.prepared(2)
+
+
+@pytest.mark.parametrize("run", ["{rollbacks: 3, after_rollback: {lr: 1e-5}}"], indirect=True)
+def test_rollback(run: Run) -> None:
+    bad = Verdict(Outcome.FAILED, "loss spike", rollback=True, before_iteration=250, iteration=300)
+    run.attempt(1, bad)
+    for iteration in (100, 200, 300):
+        run.checkpoint(iteration)
+    expected = AttemptChanges(arguments=("--lr", "1e-05"), resumes_from=200)
+    assert run.prepared(2) == expected
+    assert run.names() == {"iter_0000100", "iter_0000200", "rolled_back_iter_0000300"}
+    assert run.prepared(2) == expected
+    run.attempt(2, bad, resumes_from=200)
+    assert run.prepared(3).resumes_from == 100  # the same end again
+    assert run.prepared(3).resumes_from == 100
+    run.attempt(3, OVER, resumes_from=100)
+    assert run.prepared(4).arguments == ("--lr", "1e-05")
+    run.attempt(4, bad, resumes_from=100)
+    run.attempt(5, bad, resumes_from=100)
+    with pytest.raises(RunNotFitError, match="besides that of iteration 100, which led here"):
+        run.prepared(6)
+
+
+def test_another_experiment_under_the_same_name(run: Run) -> None:
+    old = [*run.job.command, "--seed", "4321", "--train-iters", "10"]
+    run.attempt(1, digest="before", command=old)
+    assert run.prepared(2) == AttemptChanges()  # nothing was saved, so nothing is mixed
+    run.checkpoint(100)
+    with pytest.raises(RunNotFitError) as caught:
+        run.prepared(2)
+    assert "seed was 4321, is None" in str(caught.value)
+    assert "train_iters" not in str(caught.value)
+    assert "changed: continue" in str(caught.value)
+    assert run.prepared(2, fresh_start=True) == AttemptChanges()
+    assert not run.checkpoints.exists()
+    assert (run.checkpoints.with_name("checkpoints.before_2") / "iter_0000100").is_dir()
+    run.checkpoint(10)  # by the attempt whose submission was not answered
+    run.attempt(2, None)
+    assert run.prepared(2, fresh_start=True).resumes_from == 0
+    assert run.names() == {"iter_0000010"}
+
+
+@pytest.mark.parametrize("run", ["{changed: continue}"], indirect=True)
+def test_another_experiment_that_may_go_on(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    run.attempt(1, digest="before", command=[*run.job.command, "--seed", "4321"])
+    run.checkpoint(100)
+    assert run.prepared(2).resumes_from == 100
+    assert "seed was 4321" in caplog.text
+
+
+def test_a_longer_training_is_no_other_experiment(run: Run) -> None:
+    run.attempt(1, digest="before", command=[*run.job.command, "--train-iters", "10", "--log-interval", "7"])
+    run.checkpoint(100)
+    assert run.prepared(2).resumes_from == 100
+
+
+@pytest.mark.parametrize("run", ["{nodes: [1], shrink_after: 1}"], indirect=True)
+def test_nodes_that_failed(run: Run) -> None:
+    run.attempt(1, Verdict(Outcome.RETRYABLE, "lost", failed_nodes=("n2",)))
+    (run.place / "sinfo").write_text("main* n1 idle\nmain* n2 idle\nmain* n3 idle\n")
+    assert run.prepared(2) == AttemptChanges(("n2",), 1)
+    run.attempt(2, OVER)  # on fewer nodes it went well: back to all of them
+    assert run.prepared(3) == AttemptChanges(("n2",))
+    (run.place / "sinfo").write_text("main* n1 idle\nmain* n2 idle\n")
+    assert run.prepared(3) == AttemptChanges(("n2",), 1)
+    assert AttemptChanges(nodes=1).applied(run.job).slurm.nodes == 1
