@@ -26,10 +26,13 @@ SHIPPED_FILE: Final = Path(__file__).with_name("signatures.yaml")
 
 _OUTCOMES: Final = (Outcome.ROLLED_OVER, Outcome.RETRYABLE, Outcome.OUT_OF_MEMORY, Outcome.FAILED)
 _DEFAULT_STATES: Final = frozenset({JobState.FAILED, JobState.COMPLETED})
-_FLAGS: Final = ("permanent", "generic", "blames_node", "rollback")
+_FLAGS: Final = ("permanent", "generic", "blames_node", "rollback", "while_loading")
 _KEYS: Final = ("name", "pattern", "outcome", "reason", "states", *_FLAGS)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _LAUNCHER_PREFIX: Final = re.compile(rb"\s*\[([A-Za-z][A-Za-z0-9._-]*):\d+\]:")
+_LOADING: Final = re.compile(
+    rb"loading (?:distributed )?checkpoint from [^\n]+ at iteration (\d+)|(successfully loaded checkpoint)"
+)
 _LONGEST_LINE: Final = 4096
 """Bytes of a line that are looked at: progress bars write very long ones."""
 
@@ -47,6 +50,7 @@ class Signature:
     generic: bool = False
     blames_node: bool = False
     rollback: bool = False
+    while_loading: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,29 +79,44 @@ def find_signature(
     :param generic: look only for generic ones, only for the others, or (None) for all.
     """
     lines: list[bytes] | None = None
+    loading = _loading_iteration(log_tail)
     for signature in signatures:
         if state not in signature.states or (generic is not None and signature.generic is not generic):
+            continue
+        if signature.while_loading and loading is None:
             continue
         if lines is None:
             lines = [line[:_LONGEST_LINE].rstrip() for line in reversed(log_tail.splitlines())]
         for line in lines:
             match = signature.pattern.search(line)
             if match is not None:
-                return _finding(signature, line, match)
+                return _finding(signature, line, match, loading)
     return None
 
 
-def _finding(signature: Signature, line: bytes, match: re.Match[bytes]) -> Finding:
+def _loading_iteration(log_tail: bytes) -> int | None:
+    """Return the iteration of the checkpoint that the job had begun to load and did not finish loading.
+
+    Megatron says both (``megatron/training/checkpointing.py`` ``load_checkpoint``, all releases).
+    """
+    iteration = None
+    for match in _LOADING.finditer(log_tail):
+        iteration = None if match.group(2) else int(match.group(1))
+    return iteration
+
+
+def _finding(signature: Signature, line: bytes, match: re.Match[bytes], loading: int | None) -> Finding:
     groups = match.groupdict()
     node = groups.get("node")
     if node is None and signature.blames_node and (prefix := _LAUNCHER_PREFIX.match(line)):
         node = prefix.group(1)
-    iteration = groups.get("iteration") or groups.get("iteration2")
+    named = groups.get("iteration") or groups.get("iteration2")
+    iteration = int(named) if named else loading if signature.while_loading else None
     return Finding(
         signature,
         line.decode(errors="replace").strip(),
         node.decode(errors="replace") if node else None,
-        int(iteration) if iteration else None,
+        iteration,
     )
 
 
@@ -210,4 +229,5 @@ def _signature(entry: Any, at: tuple[str | int, ...], document: YamlDocument) ->
         generic=entry.get("generic", False),
         blames_node=entry.get("blames_node", False),
         rollback=entry.get("rollback", False),
+        while_loading=entry.get("while_loading", False),
     )

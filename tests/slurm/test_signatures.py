@@ -90,7 +90,7 @@ def test_lines(name: str, outcome: Outcome, line: str) -> None:
 def test_every_signature_is_reached_by_a_case_or_by_a_state() -> None:
     tested = {name for name, _, _ in CASES}
     by_state = {"exit_duration", "exit_signal", "exit_interval", "time_limit", "preempted"}
-    by_state |= {"cancelled_for_node_failure", "cancelled_by_person"}
+    by_state |= {"cancelled_for_node_failure", "cancelled_by_person", "checkpoint_cut_off"}
     rare = {"gpu_ecc_error", "rank_monitor", "checkpoint_unreadable", "nan_in_training", "userbuffers"}
     assert {signature.name for signature in shipped_signatures()} == tested | by_state | rare
 
@@ -197,6 +197,20 @@ def test_bad_numbers_ask_for_an_earlier_checkpoint() -> None:
     assert not ended(line, expectation=COMMAND).rollback
     assert not ended(line, code=16).rollback  # Megatron wants to be resumed to find out
     assert not ended("RuntimeError: shape").rollback
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_named() -> None:
+    loading = " loading distributed checkpoint from /r/checkpoints at iteration 20\n"
+    loaded = "  successfully loaded checkpoint from /r/checkpoints [ t 1/1, p 1/1 ] at iteration 20\n"
+    error = "[rank0]: EOFError\n"
+    verdict = ended(loading + error)
+    assert (verdict.outcome, verdict.damaged_iteration) == (RETRYABLE, 20)
+    assert verdict.signature == "checkpoint_cut_off"
+    assert ended(error).damaged_iteration is None
+    assert ended(loading + loaded + error).damaged_iteration is None  # of a data file, perhaps
+    again = ended(loading + loaded + loading.replace("20", "30") + error)
+    assert again.damaged_iteration == 30
+    assert ended(loading + "RuntimeError: shape mismatch").damaged_iteration is None
 
 
 def test_permanent_failures_are_not_restarted() -> None:

@@ -1,0 +1,101 @@
+"""One job of a sweep, submitted and watched by the real operators and triggers without Airflow's daemons."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
+from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
+from airflow_megatron.planning.plan import check_sweep
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow.sdk import BaseOperator
+    from airflow.triggers.base import BaseTrigger
+    from slurm_cluster import SlurmCluster
+
+    from airflow_megatron.spec.jobs import Job
+
+
+class TaskInstance:
+    """Stands where the task instance stands, in a task's first try."""
+
+    dag_id, run_id, task_id = "sweep.point", "point", "stage.submit"
+    try_number, max_tries = 1, 0
+
+
+class Store(dict[str, Any]):
+    """Stands where the state store of a task stands."""
+
+    set = dict.__setitem__
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+class DrivenJob:
+    """A job whose deferrals are waited out here.
+
+    :param spec: the sweep spec
+    :param name: name of the job in it
+    """
+
+    def __init__(self, spec: str, name: str) -> None:
+        self.job: Job = check_sweep(load_sweep_text(spec, "driven.yaml"), load_cluster("local")).job(name)
+
+    def submit(self) -> dict[str, Any]:
+        """Return the handle of the attempt."""
+        task = SlurmSubmitOperator(task_id="submit", job=self.job.to_json())
+        return driven(task)
+
+    def watch(self, handle: dict[str, Any]) -> dict[str, Any]:
+        """Return the verdict on the job, after all its attempts."""
+        task = SlurmWatchOperator(task_id="watch", job=self.job.to_json(), handle=handle, poll_interval=1.0)
+        return driven(task)
+
+    def run(self) -> dict[str, Any]:
+        return self.watch(self.submit())
+
+
+def driven(task: BaseOperator) -> dict[str, Any]:
+    context: Any = {"ti": TaskInstance(), "task": task, "task_state_store": Store()}
+    step: Callable[..., Any] = task.execute
+    arguments: dict[str, Any] = {}
+    while True:
+        try:
+            return step(context, **arguments)
+        except TaskDeferred as deferred:
+            step = getattr(task, deferred.method_name)
+            arguments = {"event": asyncio.run(first_event(deferred.trigger))}
+
+
+async def first_event(trigger: BaseTrigger) -> Any:
+    events = trigger.run()
+    try:
+        return (await anext(events)).payload  # type: ignore[call-overload]
+    finally:
+        await events.aclose()  # type: ignore[union-attr]
+
+
+def environment(place: Path, cluster: SlurmCluster) -> dict[str, str]:
+    """Return the environment in which the project's profile ``local`` reaches a cluster.
+
+    :param place: where run directories go
+    """
+    ssh = cluster.description["ssh"]
+    connection = {
+        "conn_type": "ssh",
+        "host": ssh["host"],
+        "port": ssh["port"],
+        "login": ssh["user"],
+        "extra": {"key_file": ssh["key_file"], "host_key": ssh["host_key"]},
+    }
+    return {"AIRFLOW_MEGATRON_LOCAL": str(place), "AIRFLOW_CONN_SLURM_LOCAL": json.dumps(connection)}
