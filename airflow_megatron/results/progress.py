@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.training_run import TrainingRun
+from airflow_megatron.slurm.restarts import explained
 from airflow_megatron.slurm.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def stage_status(
         iteration=iteration,
         train_iters=train_iters,
         loss=loss,
-        reason=str(verdict.get("reason", "")) if telling and verdict else "",
+        reason=explained(str(verdict.get("reason", "")), verdict.get("line")) if telling and verdict else "",
         intended=state is StageState.CANCELLED and bool(verdict and verdict.get("intended")),
     )
 
