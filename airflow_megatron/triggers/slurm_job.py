@@ -128,6 +128,9 @@ class SlurmJobTrigger(ClusterTrigger):
         ):
             async for observation in subscription:
                 report.read(observation)
+                if (scratch := resume.read(report.records)) is not None:
+                    yield self._event(report, seen=[{"do": "fail", "reason": scratch, "permanent": True}])
+                    return
                 cancelled = await cancel.look()
                 finished = await finish.look()
                 verdict = judge(observation, expectation, log_tail=bytes(report.tail), signatures=signatures)
@@ -141,9 +144,6 @@ class SlurmJobTrigger(ClusterTrigger):
                 elif verdict.outcome.is_verdict and not report.unread(observation):
                     report.finish()
                     yield self._event(report, verdict=verdict.to_json(), error=report.error)
-                    return
-                if (scratch := resume.read(report.records)) is not None:
-                    yield self._event(report, seen=[{"do": "fail", "reason": scratch, "permanent": True}])
                     return
                 if cancelled is Truth.YES:
                     reason = f"its cancel condition holds: {self.conditions['cancel_text']}"
