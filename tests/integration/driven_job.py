@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import TaskDeferred
@@ -99,3 +100,8 @@ def environment(place: Path, cluster: SlurmCluster) -> dict[str, str]:
         "extra": {"key_file": ssh["key_file"], "host_key": ssh["host_key"]},
     }
     return {"AIRFLOW_MEGATRON_LOCAL": str(place), "AIRFLOW_CONN_SLURM_LOCAL": json.dumps(connection)}
+
+
+if __name__ == "__main__":  # a worker's process: the spec, the job's name and its handle on standard input
+    given = json.load(sys.stdin)
+    DrivenJob(given["spec"], given["name"]).watch(given["handle"])

@@ -1,0 +1,60 @@
+"""How often a job is tried again is counted on the cluster: a worker that is killed does not forget it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import driven_job
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from driven_job import DrivenJob, environment
+from sweep_site import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.integration
+
+SPEC = """\
+name: flaky
+point: only
+restart: {failed: 2, backoff: 4}
+stages:
+  work:
+    kind: command
+    command: [bash, -c, "echo x >> '{{ run_dir }}/times'; exit 3"]
+"""
+
+
+def test_a_killed_worker_does_not_renew_the_budget(
+    cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(tmp_path, cluster).items():
+        monkeypatch.setenv(name, value)
+    job = DrivenJob(SPEC, "flaky.only.work")
+    handle = job.submit()
+    work = tmp_path / "runs" / "flaky" / "only" / "work"
+    with subprocess.Popen([sys.executable, driven_job.__file__], stdin=subprocess.PIPE, text=True) as worker:
+        assert worker.stdin is not None
+        json.dump({"spec": SPEC, "name": "flaky.only.work", "handle": handle}, worker.stdin)
+        worker.stdin.close()
+        wait_until(lambda: (work / ".jobs/work/1/verdict.json").exists(), 90, "the first verdict")
+        assert worker.poll() is None
+        worker.kill()
+    assert not (work / ".jobs/work/2").exists()  # it was killed in the pause before the next attempt
+    with pytest.raises(AirflowFailException, match="attempt 3 failed after 2 restarts"):
+        job.watch(handle)
+    names = [
+        json.loads((work / f".jobs/work/{number}/job.json").read_text())["job_name"] for number in (1, 2, 3)
+    ]
+    assert [len(cluster.jobs_named(name)) for name in names] == [1, 1, 1]
+    assert (work / "times").read_text() == "x\n" * 3
+    assert not (work / ".jobs/work/4").exists()
+    with pytest.raises(AirflowFailException, match="attempt 3 failed after 2 restarts"):
+        job.watch(handle)  # a task that is tried again after its job was given up
+    assert not (work / ".jobs/work/4").exists()
