@@ -148,6 +148,11 @@ class _Preparation:
         return parse_partition(answer.output, self._job.slurm.partition)
 
     @property
+    def _goes_back(self) -> bool:
+        """Whether the last attempt's numbers went bad."""
+        return bool(self._series) and self._series[-1].rollback and self._policy.rollbacks > 0
+
+    @property
     def _has_checkpoints(self) -> bool:
         return self._job.kind == "train" and self._job.script is None
 
@@ -229,15 +234,20 @@ class _Preparation:
                     self._log.info("fresh start: the checkpoints so far are in %s", aside)
                 self._series, tracked = [], None
             if tracked is None:
+                if self._goes_back and not job.restart.after_rollback:
+                    raise RollbackError(
+                        "there is no checkpoint to go back to: a new start would end the same way"
+                    )
                 return self._awaited(parents)
             self._refuse_another_experiment()
             verdicts = _verdicts(run, tracked)
-            if self._series and self._series[-1].rollback and self._policy.rollbacks:
+            if self._goes_back:
                 tracked = self._roll_back(verdicts, tracked)
             else:
                 tracked = self._quarantined(run, verdicts, tracked)
         except (FreshStartError, QuarantineError, RollbackError) as error:
-            raise RunNotFitError(f"{job.checkpoint_dir}: {error}") from None
+            last = f"; the last attempt: {self._series[-1].reason}" if self._series else ""
+            raise RunNotFitError(f"{job.checkpoint_dir}: {error}{last}") from None
         return self._awaited(tracked)
 
     def _awaited(self, iteration: int) -> int:

@@ -209,6 +209,20 @@ def test_rollback(run: Run) -> None:
         run.prepared(6)
 
 
+def test_bad_numbers_before_the_first_checkpoint(tmp_path: Path) -> None:
+    for place, restart in (("same", "{}"), ("other", "{after_rollback: {lr: 1e-5}}")):
+        (tmp_path / place).mkdir()
+        run = Run(tmp_path / place, restart, "pretrain")
+        run.attempt(1, Verdict(Outcome.FAILED, "NaN at 7", rollback=True))
+        if restart == "{}":
+            with pytest.raises(
+                RunNotFitError, match=r"no checkpoint to go back to.*; the last attempt: NaN at 7"
+            ):
+                run.prepared(2)
+        else:
+            assert run.prepared(2) == AttemptChanges(arguments=("--lr", "1e-05"))
+
+
 def test_another_experiment_under_the_same_name(run: Run) -> None:
     old = [*run.job.command, "--seed", "4321", "--train-iters", "10"]
     run.attempt(1, digest="before", command=old)
