@@ -8,68 +8,33 @@ SVG, and equal results give equal bytes.
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import textwrap
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from airflow_megatron.results.figures import PANELS_PER_ROW, Plot, figures, palette, rendered
 from airflow_megatron.results.progress import StageState
 from airflow_megatron.results.tables import Branch, ResultRow, ResultTable, flatten_evaluation, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from airflow_megatron.results.figures import FigureMaker
 
 Group = tuple[tuple[str, str], ...]
 Curve = list[tuple[float, float]]
 CooldownPair = tuple[ResultRow, float, float, float]
 """A cooldown's row, the tokens at its end, the loss of the stable phase there, the loss after it."""
 
-_PANELS_PER_ROW: Final = 3
 _MOST_LEGEND_ENTRIES: Final = 12
 _MOST_ERROR_BARS: Final = 40
 _GREY: Final = "#5a5a5a"
 _FAILED: Final = "#b2182b"
-_STYLE: Final[dict[Any, Any]] = {
-    "figure.dpi": 110,
-    "savefig.dpi": 150,
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": "#d9d9d9",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    # Without a salt the ids in an SVG are random.
-    "svg.hashsalt": "airflow-megatron",
-}
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One drawn plot.
-
-    :param name: file name without suffix
-    :param title: what it shows, in a few words
-    :param note: how to read it
-    :param png: the picture
-    :param svg: the picture
-    """
-
-    name: str
-    title: str
-    note: str
-    png: bytes
-    svg: bytes
 
 
 def draw_plots(table: ResultTable) -> list[Plot]:
@@ -81,10 +46,10 @@ def draw_plots(table: ResultTable) -> list[Plot]:
     """
     plots = []
     for name, title, note, draw in _PLOTS:
-        with _figures() as make:
+        with figures() as make:
             figure = draw(table, make)
             if figure is not None:
-                plots.append(Plot(name, title, note, *_rendered(figure)))
+                plots.append(Plot(name, title, note, *rendered(figure)))
     return plots
 
 
@@ -120,7 +85,7 @@ def loss_at(curve: Curve, tokens: float) -> float | None:
     return curve[-1][1]
 
 
-def _loss_curves(table: ResultTable, make: _FigureMaker) -> Figure | None:
+def _loss_curves(table: ResultTable, make: FigureMaker) -> Figure | None:
     curves = {id(branch): loss_curve(branch) for branch in table.branches}
     if not any(len(curve) > 1 for curve in curves.values()):
         return None
@@ -161,7 +126,7 @@ def _loss_curves(table: ResultTable, make: _FigureMaker) -> Figure | None:
     return colours.legend(figure, axes, entries)
 
 
-def _loss_by_learning_rate(table: ResultTable, make: _FigureMaker) -> Figure | None:
+def _loss_by_learning_rate(table: ResultTable, make: FigureMaker) -> Figure | None:
     rows = [row for row in table.rows if row.learning_rate]
     known = [row for row in rows if row.loss is not None]
     if len({row.learning_rate for row in rows}) < 2 or not known:
@@ -170,7 +135,7 @@ def _loss_by_learning_rate(table: ResultTable, make: _FigureMaker) -> Figure | N
     validated = all(row.validation_loss is not None for row in known)
     branches = _branches_by_tokens(rows)
     groups = list(dict.fromkeys(row.group for row in rows))
-    palette = _palette(len(groups))
+    colours = palette(len(groups))
     figure, axes = make(len(branches))
     for axis, branch in zip(axes, branches, strict=True):
         inside = [row for row in rows if row.branch == branch]
@@ -186,10 +151,10 @@ def _loss_by_learning_rate(table: ResultTable, make: _FigureMaker) -> Figure | N
             if not good:
                 continue
             xs, ys = zip(*good, strict=True)
-            axis.plot(xs, ys, marker=marker, ms=4.5, lw=1.4, color=palette[index])
+            axis.plot(xs, ys, marker=marker, ms=4.5, lw=1.4, color=colours[index])
             if len(good) > 1:
                 best = min(good, key=lambda point: point[1])
-                axis.plot(*best, marker="*", ms=12, color=palette[index], mec="white", mew=0.8, zorder=4)
+                axis.plot(*best, marker="*", ms=12, color=colours[index], mec="white", mew=0.8, zorder=4)
         lost = sorted(
             {row.learning_rate or 0.0 for row in inside if row.diverged or row.state == StageState.FAILED}
         )
@@ -208,7 +173,7 @@ def _loss_by_learning_rate(table: ResultTable, make: _FigureMaker) -> Figure | N
             "-",
             _group_label(group, table.rows),
             marker=_MARKERS[index % len(_MARKERS)],
-            colour=palette[index],
+            colour=colours[index],
         )
         for index, group in enumerate(groups)
     ]
@@ -218,7 +183,7 @@ def _loss_by_learning_rate(table: ResultTable, make: _FigureMaker) -> Figure | N
     return _legend(figure, entries)
 
 
-def _cooldown_gain(table: ResultTable, make: _FigureMaker) -> Figure | None:
+def _cooldown_gain(table: ResultTable, make: FigureMaker) -> Figure | None:
     pairs, kind = _cooldown_pairs(table)
     if not pairs:
         return None
@@ -283,7 +248,7 @@ def _loss_during_training(branch: Branch, iteration: int) -> float | None:
     return None
 
 
-def _evaluations(table: ResultTable, make: _FigureMaker) -> Figure | None:
+def _evaluations(table: ResultTable, make: FigureMaker) -> Figure | None:
     points: dict[str, list[tuple[ResultRow, float, float, float]]] = {}
     for branch in table.branches:
         per_iteration = _tokens_per_iteration(branch)
@@ -345,7 +310,7 @@ class _Colours:
         self._rates = sorted({row.learning_rate for row in rows if row.learning_rate})
         self._groups = list(dict.fromkeys(row.group for row in rows))
         self.by_rate = len(self._rates) > 1
-        self._palette = _palette(len(self._rates) if self.by_rate else len(self._groups))
+        self._palette = palette(len(self._rates) if self.by_rate else len(self._groups))
 
     def of(self, row: ResultRow) -> str:
         if self.by_rate:
@@ -387,59 +352,6 @@ class _Colours:
         bar.set_ticks(list(range(0, count, step)), labels=[f"{rate:.3g}" for rate in self._rates[::step]])
         bar.minorticks_off()
         bar.set_label("peak learning rate")
-
-
-class _FigureMaker:
-    """Makes figures with a given number of panels and remembers them, to be closed."""
-
-    def __init__(self) -> None:
-        self.made: list[Figure] = []
-
-    def __call__(self, panels: int) -> tuple[Figure, list[Axes]]:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        columns = min(panels, _PANELS_PER_ROW)
-        rows = -(-panels // columns)
-        figure = Figure(figsize=(2.4 + 3.6 * columns, 0.8 + 3.0 * rows), layout="constrained")
-        FigureCanvasAgg(figure)
-        grid = figure.subplots(rows, columns, squeeze=False)
-        axes = list(grid.flat)
-        for unused in axes[panels:]:
-            unused.set_axis_off()
-        self.made.append(figure)
-        return figure, axes[:panels]
-
-
-@contextmanager
-def _figures() -> Iterator[_FigureMaker]:
-    """Draw with the project's style, whatever the reader's matplotlibrc says, and free the figures."""
-    import matplotlib as mpl
-
-    maker = _FigureMaker()
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
-        yield maker
-        for figure in maker.made:
-            figure.clear()
-
-
-def _rendered(figure: Figure) -> tuple[bytes, bytes]:
-    png, svg = io.BytesIO(), io.BytesIO()
-    figure.savefig(png, format="png", metadata={"Software": None})
-    figure.set_layout_engine("none")  # what is laid out stays so: it takes a third of the time
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    return png.getvalue(), svg.getvalue()
-
-
-def _palette(count: int) -> list[str]:
-    import matplotlib as mpl
-    from matplotlib.colors import to_hex
-
-    # The upper end of viridis is too light for lines on white.
-    viridis = mpl.colormaps["viridis"]
-    return [to_hex(viridis(0.86 * index / max(1, count - 1))) for index in range(count)]
 
 
 def _branch_point(trunk: Curve, branch: Curve) -> Curve:
@@ -528,9 +440,9 @@ def _learning_rate_axis(axis: Axes, rates: Sequence[float]) -> None:
 
 def _outer_labels(axes: Sequence[Axes], x_label: str, y_label: str) -> None:
     for index, axis in enumerate(axes):
-        if index % _PANELS_PER_ROW == 0:
+        if index % PANELS_PER_ROW == 0:
             axis.set_ylabel(y_label)
-        if index + _PANELS_PER_ROW >= len(axes):
+        if index + PANELS_PER_ROW >= len(axes):
             axis.set_xlabel(x_label)
 
 
@@ -557,7 +469,7 @@ def _legend(figure: Figure, entries: Sequence[Any]) -> Figure:
     return figure
 
 
-_Draw: TypeAlias = "Callable[[ResultTable, _FigureMaker], Figure | None]"
+_Draw: TypeAlias = "Callable[[ResultTable, FigureMaker], Figure | None]"
 
 _PLOTS: Final[tuple[tuple[str, str, str, _Draw], ...]] = (
     (

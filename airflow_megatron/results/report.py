@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from airflow_megatron.results import benchmark_table
 from airflow_megatron.results.atomic_files import write_atomically
 from airflow_megatron.results.benchmark_table import BenchmarkRow, benchmark_rows
-from airflow_megatron.results.plots import Plot, draw_plots
+from airflow_megatron.results.plots import draw_plots
 from airflow_megatron.results.progress import ProgressGrid, progress_grid
 from airflow_megatron.results.sweep_jobs import read_jobs
 from airflow_megatron.results.tables import (
@@ -29,6 +29,7 @@ from airflow_megatron.results.tables import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from airflow_megatron.results.figures import Plot
     from airflow_megatron.results.snapshot import SweepSnapshot
 
 
