@@ -19,6 +19,7 @@ BELOW: dict[str, frozenset[str]] = {
     "slurm": frozenset({"spec"}),
     "results": frozenset({"megatron", "slurm", "spec"}),
     "planning": frozenset({"results", "megatron", "slurm", "spec"}),
+    "simulation": frozenset({"planning", "results", "megatron", "slurm", "spec"}),
 }
 """What each layer that knows no Airflow may import, besides itself."""
 TOP = frozenset({"dag_factory", "cli", "ui"})
@@ -27,7 +28,7 @@ TOP = frozenset({"dag_factory", "cli", "ui"})
 def allowed(layer: str) -> frozenset[str]:
     if layer in BELOW:
         return BELOW[layer]
-    knowledge = frozenset(BELOW)
+    knowledge = frozenset(BELOW) - ({"simulation"} if layer != "cli" else set())
     return knowledge | AIRFLOW_CLASSES | (TOP if layer in TOP else frozenset())
 
 

@@ -12,6 +12,7 @@ import typer.core
 from airflow_megatron.cli import cluster_commands, import_commands, megatron_args, run_commands, spec_commands
 from airflow_megatron.cli.checkpoint_commands import checkpoints
 from airflow_megatron.cli.log_commands import log
+from airflow_megatron.cli.simulation_commands import simulate
 from airflow_megatron.cli.verbosity import FLAGS, set_verbosity
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.project import local_dir
@@ -53,6 +54,7 @@ spec_commands.register(app)
 run_commands.register(app)
 app.command()(checkpoints)
 app.command()(log)
+app.command()(simulate)
 app.add_typer(cluster_commands.app, name="cluster")
 app.add_typer(import_commands.app, name="import")
 app.add_typer(megatron_args.app, name="megatron-args")

@@ -1,0 +1,1 @@
+"""A cluster, its faults and its clock, simulated; the restart policy that runs in it is the real one."""
