@@ -35,7 +35,7 @@ class RestartPolicy:
     :param no_progress: attempts in a row without a newer checkpoint after which a training is given up; 0
         switches it off.
     :param backoff_s: pause before the first restart after a failure, doubled for each further failure in a
-        row. Good endings (roll-overs) do not wait.
+        row without a newer checkpoint. Good endings (roll-overs) do not wait.
     :param rollbacks: attempts whose numbers went bad (NaN, a loss spike) and that are followed by one from an earlier
         checkpoint. They count against no other budget; with 0 they are ordinary failures.
     :param exclude_failed_nodes: keep the next attempts off nodes known to have failed.
@@ -239,19 +239,27 @@ def _attempts_without_progress(attempts: Sequence[Verdict]) -> int:
     attempts = attempts[rolled_back[-1] + 1 :] if rolled_back else attempts  # they went back on purpose
     stalled = 0
     for index in range(len(attempts) - 1, -1, -1):
-        before = attempts[index - 1].iteration or 0 if index else 0
-        if (attempts[index].iteration or 0) > before:
+        if _made_progress(attempts, index):
             break
         stalled += 1
     return stalled
 
 
+def _made_progress(attempts: Sequence[Verdict], index: int) -> bool:
+    """Tell whether an attempt left a newer checkpoint than those before it."""
+    earlier = (attempts[past].iteration for past in range(index - 1, -1, -1))
+    before = next((iteration for iteration in earlier if iteration is not None), 0)
+    return (attempts[index].iteration or 0) > before
+
+
 def _backoff(attempts: Sequence[Verdict], policy: RestartPolicy) -> float:
     failures = 0
-    for attempt in reversed(attempts):
-        if attempt.outcome is Outcome.ROLLED_OVER:
+    for index in range(len(attempts) - 1, -1, -1):
+        if attempts[index].outcome is Outcome.ROLLED_OVER:
             break
         failures += 1
+        if _made_progress(attempts, index):
+            break  # the failures before it did not keep the job from going on
     return min(policy.backoff_s * 2 ** (failures - 1), MAX_BACKOFF_S) if failures else 0.0
 
 

@@ -170,7 +170,7 @@ class RestartSection(Strict):
     no_progress: int = Field(default=3, ge=0)
     """Attempts in a row without a newer checkpoint, after which the job is given up; 0 switches it off."""
     backoff: Duration = 30
-    """Pause before the first attempt after a failure; doubled for each further failure in a row."""
+    """Pause before the next attempt after a failure; doubled for each further one without a newer checkpoint."""
     exclude_failed_nodes: bool = True
     """Keep the next attempts off nodes that failed."""
     exclude_for: Duration = 86400

@@ -87,6 +87,23 @@ def test_backoff_doubles_and_is_capped():
     assert after_good.delay_s == 10
 
 
+def test_failures_of_a_training_that_gets_on_do_not_lengthen_the_pause():
+    policy = RestartPolicy(backoff_s=10, retryable=None)
+    history = [ended(Outcome.RETRYABLE, 10 * number) for number in range(1, 30)]
+    on = next_step(history, ended(Outcome.RETRYABLE, 300), policy)
+    stuck = next_step(history, ended(Outcome.RETRYABLE, 290), policy)
+    assert isinstance(on, Restart)
+    assert isinstance(stuck, Restart)
+    assert (on.delay_s, stuck.delay_s) == (10, 20)
+    unknown = [
+        *history,
+        ended(Outcome.RETRYABLE),
+        ended(Outcome.RETRYABLE),
+    ]  # its checkpoints were not asked for
+    step = next_step(unknown, ended(Outcome.RETRYABLE, 290), policy)
+    assert isinstance(step, GiveUp)
+
+
 def test_failed_nodes_are_excluded():
     history = [ended(Outcome.RETRYABLE, 1, "n1"), ended(Outcome.RETRYABLE, 2, "n2", "n3")]
     step = next_step(history, ended(Outcome.ROLLED_OVER, 3, "n1"), RestartPolicy(max_excluded_nodes=2))
