@@ -163,9 +163,10 @@ class Cluster:
         attempt.excluded = frozenset()
         self._schedule()
 
-    def can_start(self, attempt: Attempt) -> bool:
-        """Whether the nodes that it does not exclude would suffice, if all were free and well."""
-        return self.site.nodes - len(attempt.excluded) >= attempt.training.plan.nodes
+    def kept_out(self, attempt: Attempt) -> bool:
+        """Whether a waiting job could start if it excluded no nodes."""
+        need = attempt.training.plan.nodes
+        return len(self._free) >= need > len(self._free - attempt.excluded)
 
     def drain(self, node: Node) -> None:
         """Send a node to repair as soon as nobody holds it."""

@@ -89,13 +89,14 @@ class ProjectKeeper(Keeper):
         return self.cluster.submit(self.training, excluded)
 
     def _wait_for_nodes(self, attempt: Attempt) -> Steps[None]:
-        if not self.cluster.can_start(attempt):
-            # Slurm keeps such a job waiting for ever: a person sees it, and lets it have all nodes
-            person = self.cluster.site.person
-            yield self.wait_until(next_look(person, self.environment.now) + person.reaction_s)
-            self.cluster.ledger.interventions += 1
-            self.cluster.lift_exclusion(attempt)
-        yield attempt.began
+        """Wait for the start; a person who sees that excluded nodes alone prevent it lets the job have them."""
+        person = self.cluster.site.person
+        while not attempt.began.triggered:
+            look = self.wait_until(next_look(person, self.environment.now) + person.reaction_s)
+            yield attempt.began | look
+            if not attempt.began.triggered and self.cluster.kept_out(attempt):
+                self.cluster.ledger.interventions += 1
+                self.cluster.lift_exclusion(attempt)
 
     def _watch(self, attempt: Attempt) -> Steps[Verdict | None]:
         """Return the verdict on an attempt, None when a person has taken over."""

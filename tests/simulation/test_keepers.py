@@ -114,10 +114,14 @@ def test_excluding_failed_nodes_keeps_off_those_that_fail_again():
 
 
 def test_quarantine_saves_a_person():
-    damaged = {"damaged_checkpoints": 0.1, "incidents_per_1000_node_days": 30.0, "mix": {"network": 1.0}}
-    kept, taken = run(BY_NAME["no quarantine"], days=7, **damaged), run(BASE, days=7, **damaged)
-    assert taken.quarantines > 0
-    assert taken.interventions < kept.interventions
+    damaged = {"damaged_checkpoints": 0.3, "incidents_per_1000_node_days": 30.0, "mix": {"network": 1.0}}
+    for seed in range(20):
+        taken = run(BASE, seed=seed, days=5, **damaged)
+        if taken.quarantines == 1:
+            break
+    kept = run(BY_NAME["no quarantine"], seed=seed, days=5, **damaged)
+    assert (taken.interventions, kept.interventions) == (0, 1)
+    assert kept.failures > taken.failures
 
 
 def test_budgets_of_the_spec_end_a_long_training():
