@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.stage_records import StageState
     from airflow_megatron.slurm.verdict import Verdict
     from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.schema import RestartSection
 
 _RUN = "run"
 LONGEST_ANSWER = 4096
@@ -71,7 +72,11 @@ class StillWriting:
 
 def restart_policy(job: Job) -> RestartPolicy:
     """Return the restart policy of a job."""
-    section = job.restart
+    return policy_of(job.restart, training=job.kind == "train")
+
+
+def policy_of(section: RestartSection, *, training: bool) -> RestartPolicy:
+    """Return what a ``restart:`` section means for a stage that trains, or does something else."""
     return RestartPolicy(
         rolled_over=section.rolled_over,
         retryable=section.retryable,
@@ -80,7 +85,7 @@ def restart_policy(job: Job) -> RestartPolicy:
         cancelled=section.cancelled,
         no_progress=section.no_progress,
         backoff_s=float(section.backoff),
-        rollbacks=section.rollbacks if job.kind == "train" else 0,
+        rollbacks=section.rollbacks if training else 0,
         exclude_failed_nodes=section.exclude_failed_nodes,
         exclude_for_s=float(section.exclude_for),
     )

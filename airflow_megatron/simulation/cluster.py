@@ -77,6 +77,7 @@ class Attempt:
     recorded: bool = False
     log: bytes = b""
     nodes: list[Node] = field(default_factory=list)
+    indexes: frozenset[int] = frozenset()
     progress: Progress | None = None
     life: simpy.Process | None = None
     startup_s: float = 0.0
@@ -207,12 +208,14 @@ class Cluster:
     def _start(self, attempt: Attempt, nodes: list[Node]) -> None:
         now, training = self.environment.now, attempt.training
         attempt.state, attempt.started, attempt.nodes = JobState.RUNNING, now, nodes
+        attempt.indexes = frozenset(node.index for node in nodes)
+        self._free -= attempt.indexes
         for node in nodes:
             node.attempt = attempt
-            self._free.discard(node.index)
+        ill = [node for node in nodes if node.sick or node.slow]
         self.ledger.attempts += 1
         attempt.startup_s = self._luck.lognormvariate(math.log(self.site.startup_s), self.site.startup_sigma)
-        speed = self.site.slow_speed if any(node.slow for node in nodes) else 1.0
+        speed = self.site.slow_speed if any(node.slow for node in ill) else 1.0
         if self._running.setdefault(training.plan.name, []):
             self.ledger.overlaps += 1
         else:
@@ -221,7 +224,7 @@ class Cluster:
             self.ledger.waited["queue"] += waited * training.plan.nodes
         self._running[training.plan.name].append(attempt)
         attempt.life = self.environment.process(self._live(attempt))
-        for node in nodes:
+        for node in ill:
             if node.sick:
                 self.environment.process(self._fail_again(attempt, node))
         attempt.began.succeed()
@@ -314,13 +317,13 @@ class Cluster:
         attempt.state, attempt.ended, attempt.exit_code = state, now, exit_code
         attempt.log, attempt.recorded = log, recorded
         self._book_nodes(attempt)
+        self._free |= attempt.indexes
         for node in attempt.nodes:
             node.attempt = None
-            if not node.away:
-                if node.draining:
-                    self._take_away(node, None)
-                else:
-                    self._free.add(node.index)
+            if node.away:
+                self._free.discard(node.index)
+            elif node.draining:
+                self._take_away(node, None)
         others = self._running[training.plan.name]
         others.remove(attempt)
         attempt.over.succeed()
@@ -350,7 +353,7 @@ class Cluster:
         assert attempt.started is not None
         seconds = self.environment.now - attempt.started
         self.ledger.used += seconds * len(attempt.nodes)
-        self.ledger.lemon += seconds * sum(node.index in self.lemons for node in attempt.nodes)
+        self.ledger.lemon += seconds * len(self.lemons & attempt.indexes)
         if attempt.progress is None:
             self._book_duplicate(attempt)
 

@@ -62,6 +62,7 @@ class Keeper:
         self.cluster.ledger.interventions += 1
         training = self.training
         training.bug_at = None
+        training.quarantined = 0
         if training.damaged:
             whole = [number for number, damaged in training.checkpoints.items() if not damaged]
             training.roll_back(max(whole, default=None))

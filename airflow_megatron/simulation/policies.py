@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from airflow_megatron.planning.attempt_preparation import policy_of
 from airflow_megatron.simulation.site import HOUR, MINUTE
 from airflow_megatron.slurm.restarts import RestartPolicy
 from airflow_megatron.spec.schema import RestartSection, SweepSpecSection
@@ -24,7 +24,7 @@ class Policy:
     :param restart: of the project's keeper.
     :param poll_s: seconds between two looks at the cluster.
     :param idle_s: a job without a new iteration for so long is cancelled and restarted; None: never.
-    :param quarantine: damaged checkpoints are set aside.
+    :param quarantine: how many damaged checkpoints may be set aside.
     :param save_interval_factor: checkpoints so many times as far apart as Young's optimum.
     :param on_call: a person answers alarms at any hour, not only in working hours.
     """
@@ -35,25 +35,18 @@ class Policy:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     poll_s: float = 15.0
     idle_s: float | None = 30 * MINUTE
-    quarantine: bool = True
+    quarantine: int = 2
     save_interval_factor: float = 1.0
     on_call: bool = False
 
 
-def restart_policy(section: RestartSection) -> RestartPolicy:
-    """Return what a spec's ``restart:`` section means, the fields that it does not have at their defaults."""
-    known = {field.name for field in dataclasses.fields(RestartPolicy)}
-    common = {name: getattr(section, name) for name in RestartSection.model_fields if name in known}
-    return RestartPolicy(**common, backoff_s=float(section.backoff))
-
-
-SPEC_DEFAULTS: Final = restart_policy(RestartSection())
-UNBOUNDED: Final = replace(SPEC_DEFAULTS, retryable=None, failed=None)
+SPEC_DEFAULTS: Final = policy_of(RestartSection(), training=True)
+UNBOUNDED: Final = replace(SPEC_DEFAULTS, retryable=None, failed=None, rollbacks=1000)
 """No budgets: only attempts without progress end a job."""
 
 _BASE: Final = Policy(
     "no budgets",
-    "retryable and failed attempts are restarted while they make progress",
+    "attempts are restarted, and rolled back, as long as they make progress",
     restart=UNBOUNDED,
     poll_s=float(SweepSpecSection.model_fields["poll_interval"].default),
 )
@@ -76,19 +69,13 @@ POLICIES: Final[tuple[Policy, ...]] = (
     ),
     replace(
         _BASE,
-        name="32 nodes excluded",
-        tells="up to 32 failed nodes are kept out instead of 8",
-        restart=replace(UNBOUNDED, max_excluded_nodes=32),
-    ),
-    replace(
-        _BASE,
         name="no pause",
         tells="restart at once, without a back-off",
         restart=replace(UNBOUNDED, backoff_s=0.0),
     ),
     replace(_BASE, name="no hang detection", tells="a person finds hangs", idle_s=None),
     replace(_BASE, name="hangs after 10 min", tells="idle: 10 min", idle_s=10 * MINUTE),
-    replace(_BASE, name="no quarantine", tells="a person moves the tracker back", quarantine=False),
+    replace(_BASE, name="no quarantine", tells="a person moves the tracker back", quarantine=0),
     replace(
         _BASE,
         name="checkpoints 4× as often",

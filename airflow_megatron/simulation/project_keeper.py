@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.checkpoints import checkpoint_verdict
+from airflow_megatron.planning.attempt_preparation import LONGEST_ANSWER
 from airflow_megatron.planning.event_watch import EventWatch
 from airflow_megatron.simulation.incidents import stream
 from airflow_megatron.simulation.keeper import Keeper
 from airflow_megatron.simulation.observations import observe
 from airflow_megatron.simulation.person import answer_to_alarm, next_look
+from airflow_megatron.simulation.training import directory
+from airflow_megatron.slurm.allocation import choose_allocation
 from airflow_megatron.slurm.quarantine import NoQuarantine, decide
-from airflow_megatron.slurm.restarts import Done, Restart, next_step
-from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
+from airflow_megatron.slurm.restarts import Done, Restart, excluded_nodes, next_step, stopping_verdict
+from airflow_megatron.slurm.rollback import RollbackError, choose_rollback
+from airflow_megatron.slurm.verdict import Expectation, judge
 from airflow_megatron.spec.conditions import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import simpy
 
@@ -25,6 +30,10 @@ if TYPE_CHECKING:
     from airflow_megatron.simulation.keeper import Steps
     from airflow_megatron.simulation.policies import Policy
     from airflow_megatron.simulation.training import Training
+    from airflow_megatron.slurm.verdict import Verdict
+
+_SINFO_LINE: Final = len("batch* n00001 allocated\n")
+"""Bytes that sinfo prints about a node: a list of more than the poll brings is not known."""
 
 
 class ProjectKeeper(Keeper):
@@ -32,8 +41,10 @@ class ProjectKeeper(Keeper):
 
     The verdict is :func:`~airflow_megatron.slurm.verdict.judge`'s, the next step
     :func:`~airflow_megatron.slurm.restarts.next_step`'s, a hang is what
-    :class:`~airflow_megatron.planning.event_watch.EventWatch` calls one, and
-    :func:`~airflow_megatron.slurm.quarantine.decide` says which checkpoint is set aside. Polls in which nothing
+    :class:`~airflow_megatron.planning.event_watch.EventWatch` calls one,
+    :func:`~airflow_megatron.slurm.quarantine.decide` says which checkpoint is set aside,
+    :func:`~airflow_megatron.slurm.rollback.choose_rollback` which one to go back to, and
+    :func:`~airflow_megatron.slurm.allocation.choose_allocation` which nodes to keep off. Polls in which nothing
     can have changed are left out. The submission protocol is a script for a login node; what it does about a lost
     answer is modelled here.
     """
@@ -42,35 +53,41 @@ class ProjectKeeper(Keeper):
         super().__init__(cluster, training, policy, seed)
         self._expectation = Expectation("train", training.plan.train_iters, complete=self._is_complete)
         self._first_poll = stream(seed, "job", "poller").uniform(0, policy.poll_s)
+        self._verdicts: list[Verdict] = []
         self._events = (
             [Event("hang", "idle", "restart", after=policy.idle_s)] if policy.idle_s is not None else []
         )
 
     def keep(self) -> Steps[None]:
         """Follow the job until it is done."""
-        history: list[Verdict] = []
+        series: list[Verdict] = []
         excluded: tuple[str, ...] = ()
         while True:
             attempt = yield from self._submit(excluded)
             yield from self._wait_for_nodes(attempt)
+            began_at = self.training.tracked
             verdict = yield from self._watch(attempt)
             since = self.environment.now
             if attempt.ended is not None:
                 self.book_wait("noticing", attempt.ended)
-            step = next_step(history, verdict, self.policy.restart) if verdict else None
-            if verdict is not None and isinstance(step, Done):
-                return
-            if verdict is not None and isinstance(step, Restart) and self._can_resume(verdict):
-                history.append(verdict)
-                excluded = step.exclude_nodes
-                yield self.environment.timeout(step.delay_s)
-                self.book_wait("pause", since)
-                continue
-            if verdict is not None:  # else a person is at it already
+            if verdict is not None:
+                verdict = replace(verdict, judged=since)
+                step = next_step(series, verdict, self.policy.restart)
+                if isinstance(step, Done):
+                    return
+                series.append(verdict)
+                self._verdicts.append(verdict)
+                if isinstance(step, Restart) and self._put_in_order(series, began_at):
+                    yield self.environment.timeout(step.delay_s)
+                    self.book_wait("pause", since)
+                    excluded = self._excluded()
+                    continue
                 yield self.wait_until(answer_to_alarm(self.cluster.site.person, since))
                 self.book_wait("person", since)
+            # else a person is at it already
             self.mend(attempt)
-            history, excluded = [], ()
+            series = []
+            excluded = self._excluded()
 
     def _submit(self, excluded: tuple[str, ...]) -> Steps[Attempt]:
         """Submit exactly once, however long that takes."""
@@ -118,7 +135,7 @@ class ProjectKeeper(Keeper):
                 events.count(seen.event)
                 self.cluster.ledger.false_alarms += not attempt.stalled
                 self.cluster.cancel(attempt)
-                return Verdict(Outcome.RETRYABLE, seen.reason, job_id=attempt.job_id)
+                return stopping_verdict(seen.to_json(), attempt.job_id)
 
     def _is_quiet(self, attempt: Attempt) -> bool:
         """Whether the next polls could find something: the attempt has ended, hangs, or takes long to start."""
@@ -138,23 +155,50 @@ class ProjectKeeper(Keeper):
             attempt.cancelled_by_person = True
             self.cluster.cancel(attempt)
 
-    def _can_resume(self, verdict: Verdict) -> bool:
-        """Set a damaged checkpoint aside; return False when that cannot be done and is needed."""
-        if not self.policy.quarantine:
+    def _put_in_order(self, series: Sequence[Verdict], began_at: int) -> bool:
+        """Go back to the checkpoint that the next attempt has to load; return False when there is none."""
+        training, limit = self.training, self.policy.quarantine
+        if not training.tracked:
             return True
-        training = self.training
+        verdicts = training.verdicts()
+        if series[-1].rollback and self.policy.restart.rollbacks:
+            complete = [
+                iteration
+                for iteration in training.checkpoints
+                if verdicts[directory(iteration)] == "complete"
+            ]
+            try:
+                chosen = choose_rollback(complete, series, tracked=training.tracked, began_at=began_at)
+            except RollbackError:
+                return False
+            training.roll_back(chosen.iteration)
+            return True
         step = decide(
-            training.verdicts(),
-            tracked=training.tracked or None,
-            damaged=verdict.damaged_iteration,
+            verdicts,
+            tracked=training.tracked,
+            damaged=series[-1].damaged_iteration,
             quarantined=training.quarantined,
+            limit=limit,
         )
         if isinstance(step, NoQuarantine):
-            return not step.hopeless
+            return not (step.hopeless and limit)
         training.roll_back(step.back_to)
         training.quarantined += 1
         self.cluster.ledger.quarantines += 1
         return True
+
+    def _excluded(self) -> tuple[str, ...]:
+        """Return the nodes that the next attempt is to keep off."""
+        nodes = {node.name: not node.away for node in self.cluster.nodes}
+        told = len(nodes) * _SINFO_LINE < LONGEST_ANSWER
+        return choose_allocation(
+            self.training.plan.nodes,
+            (),
+            excluded_nodes(self._verdicts, self.policy.restart, self.environment.now),
+            lost=0,
+            shrink_after=1,
+            partition=nodes if told else None,
+        ).exclude
 
     def _is_complete(self, files: Mapping[str, int]) -> bool:
         iteration = self.training.plan.train_iters

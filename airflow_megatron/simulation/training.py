@@ -30,6 +30,11 @@ _FILES: Final[Mapping[str, int]] = {
 """A whole ``torch_dist`` checkpoint; a damaged one lists the same, as only its content is wrong."""
 
 
+def directory(iteration: int) -> str:
+    """Return the name of a checkpoint's directory."""
+    return f"iter_{iteration:07d}"
+
+
 @dataclass(frozen=True)
 class TrainingPlan:
     """What a job is to do.
@@ -103,7 +108,7 @@ class Training:
 
     def listing(self) -> dict[str, dict[str, int]]:
         """Return the files of each checkpoint directory."""
-        return {f"iter_{iteration:07d}": dict(_FILES) for iteration in self.checkpoints}
+        return {directory(iteration): dict(_FILES) for iteration in self.checkpoints}
 
     def verdicts(self) -> dict[str, Completeness]:
         """Return what the listing of each checkpoint tells."""

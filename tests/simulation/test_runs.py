@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,12 +93,17 @@ def test_names_of_jobs_differ():
         simulate(Site(nodes=8), [plan(), plan()], BASE, 1, DAY)
 
 
-def test_job_that_excludes_too_many_nodes_is_freed_by_a_person():
-    """Slurm keeps a job waiting for ever whose --exclude leaves too few nodes."""
-    site = Site(nodes=8, incidents_per_1000_node_days=300.0, mix={"gpu": 1.0}, gpu_named=1.0, gpu_lasting=0.0)
-    outcome = simulate(site, [plan()], BASE, 2, 60 * DAY)
-    kept = replace(BASE, restart=replace(BASE.restart, exclude_failed_nodes=False))
-    free = simulate(site, [plan()], kept, 2, 60 * DAY)
-    assert outcome.finished == free.finished == 1
-    assert free.interventions == 0 < outcome.interventions
-    assert outcome.waited["queue"] > 10 * free.waited["queue"]
+@pytest.mark.parametrize(("nodes", "freed"), [(8, False), (200, True)])
+def test_excluded_nodes_can_be_too_many(nodes, freed):
+    """Of a small partition the policy knows how many nodes it has; of one too long to be listed a person does."""
+    site = Site(
+        nodes=nodes,
+        incidents_per_1000_node_days=2400.0 / nodes,
+        mix={"gpu": 1.0},
+        gpu_named=1.0,
+        gpu_lasting=0.0,
+    )
+    outcome = simulate(site, [plan(nodes=nodes)], BASE, 2, 60 * DAY)
+    assert outcome.finished == 1
+    assert outcome.failures > 1
+    assert (outcome.interventions > 0) == freed
