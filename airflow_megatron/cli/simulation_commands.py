@@ -35,6 +35,9 @@ def simulate(
     rate: Annotated[
         str, typer.Option(help="Incidents per 1000 node-days: a number, or the name of a published rate")
     ] = "meta-rsc1",
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with closed formulas and published figures instead")
+    ] = False,
     policy: Annotated[
         list[str] | None, typer.Option(help="Only this policy; may be given several times")
     ] = None,
@@ -48,7 +51,11 @@ def simulate(
     from airflow_megatron.simulation.policies import POLICIES
     from airflow_megatron.simulation.report import tables
     from airflow_megatron.simulation.scenarios import scenario
+    from airflow_megatron.simulation.validation import validation_table
 
+    if check:
+        print(validation_table(seeds=seeds, days=days))
+        return
     known = {known.name: known for known in POLICIES}
     for name in policy or ():
         if name not in known:

@@ -39,3 +39,9 @@ def test_wrong_options_are_told(run, words, said):
     result = run("simulate", "--days", "1", "--seeds", "1", *words)
     assert result.status == 2
     assert said in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_check(run):
+    result = run("simulate", "--check", "--seeds", "2", "--days", "1")
+    assert result.status == 0, result.stderr
+    assert result.stdout.count("\n| 16,384 |") == 2
