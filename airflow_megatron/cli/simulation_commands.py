@@ -19,6 +19,10 @@ class SimulatedWork(StrEnum):
     SWEEP = "sweep"
 
 
+_SIZES = {SimulatedWork.TRAINING: [1024, 4096, 16384], SimulatedWork.SWEEP: [1024]}
+"""Numbers of GPUs when none are given."""
+
+
 def simulate(
     output: Annotated[
         Path | None, typer.Option(help="Directory for simulation.md, simulation.json and plots")
@@ -35,6 +39,7 @@ def simulate(
     rate: Annotated[
         str, typer.Option(help="Incidents per 1000 node-days: a number, or the name of a published rate")
     ] = "meta-rsc1",
+    processes: Annotated[int, typer.Option(min=1, help="Policies simulated at the same time")] = 1,
     check: Annotated[
         bool, typer.Option("--check", help="Compare with closed formulas and published figures instead")
     ] = False,
@@ -61,21 +66,19 @@ def simulate(
         if name not in known:
             raise typer.BadParameter(f"there is no policy {name!r}; known: {', '.join(known)}")
     chosen = [known[name] for name in policy] if policy else list(POLICIES)
-    results = []
+    scenarios = []
     for kind in work or list(SimulatedWork):
-        sizes = gpus or ([1024, 4096, 16384] if kind is SimulatedWork.TRAINING else [1024, 4096])
-        for size in sizes:
+        for size in gpus or _SIZES[kind]:
             try:
-                setting = scenario(kind.value, size, days=days, rate=_rate(rate))
+                scenarios.append(scenario(kind.value, size, days=days, rate=_rate(rate)))
             except ValueError as error:
                 raise typer.BadParameter(str(error)) from None
-            for result in compare(setting, chosen, seeds):
-                ettr = result.mean(lambda outcome: outcome.ettr)
-                typer.echo(
-                    f"{kind.value}, {size} GPUs, {result.policy.name}: ETTR {100 * ettr.value:.1f} %",
-                    err=True,
-                )
-                results.append(result)
+    results = []
+    for result in compare(scenarios, chosen, seeds, processes=processes):
+        ettr = result.mean(lambda outcome: outcome.ettr)
+        told = f"{result.scenario.name}, {result.scenario.gpus} GPUs, {result.policy.name}"
+        typer.echo(f"{told}: ETTR {100 * ettr.value:.1f} %", err=True)
+        results.append(result)
     report = tables(results)
     print(report)
     if output is not None:

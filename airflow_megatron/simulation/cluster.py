@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import simpy
@@ -37,7 +37,6 @@ _PREEMPTOR_S: Final = 2 * HOUR
 class Node:
     """A node.
 
-    :param attempt: that holds it.
     :param away: Slurm does not give it out: it is down, drained, or another's.
     :param draining: it goes to repair as soon as nobody holds it.
     :param sick: a GPU of it fails again and again.
@@ -46,7 +45,6 @@ class Node:
 
     index: int
     name: str
-    attempt: Attempt | None = None
     away: bool = False
     draining: bool = False
     sick: bool = False
@@ -59,6 +57,8 @@ class Attempt:
 
     :param over: happens when Slurm takes the job for ended.
     :param stopped: happens when it is over, or hangs: whoever watches has something to see.
+    :param hosts: names of its first and its last node.
+    :param indexes: of its nodes.
     :param log: the end of its log.
     :param recorded: its script lived to write ``exit.json``.
     """
@@ -76,7 +76,7 @@ class Attempt:
     exit_code: int = 0
     recorded: bool = False
     log: bytes = b""
-    nodes: list[Node] = field(default_factory=list)
+    hosts: tuple[str, ...] = ()
     indexes: frozenset[int] = frozenset()
     progress: Progress | None = None
     life: simpy.Process | None = None
@@ -122,6 +122,10 @@ class Cluster:
         self._queue: list[Attempt] = []
         self._running: dict[str, list[Attempt]] = {}
         self._free = set(range(site.nodes))
+        self._away: set[int] = set()
+        self._ill: set[int] = set()
+        """Nodes that are sick or slow, or to be drained."""
+        self._holders: list[Attempt] = []
         self._luck = stream(seed, "repair")
         self._pass_due = False
         environment.process(self._strikes(seed, until))
@@ -169,10 +173,15 @@ class Cluster:
         need = attempt.training.plan.nodes
         return len(self._free) >= need > len(self._free - attempt.excluded)
 
+    def ill_nodes(self, attempt: Attempt) -> list[Node]:
+        """Return the nodes of an attempt that are sick, slow, or to be drained."""
+        return [self.nodes[index] for index in sorted(self._ill & attempt.indexes)]
+
     def drain(self, node: Node) -> None:
         """Send a node to repair as soon as nobody holds it."""
         node.draining = True
-        if node.attempt is None and not node.away:
+        self._ill.add(node.index)
+        if self._holder(node) is None and not node.away:
             self._take_away(node, None)
 
     def settle(self) -> None:
@@ -185,6 +194,9 @@ class Cluster:
                     plan = attempt.training.plan
                     self.ledger.useful += part * plan.iteration_s * plan.nodes
                 self._book_nodes(attempt)
+
+    def _holder(self, node: Node) -> Attempt | None:
+        return next((attempt for attempt in self._holders if node.index in attempt.indexes), None)
 
     # --- the queue
 
@@ -203,16 +215,16 @@ class Cluster:
             usable = sorted(self._free - attempt.excluded)
             if len(usable) >= need:
                 self._queue.remove(attempt)
-                self._start(attempt, [self.nodes[index] for index in usable[:need]])
+                self._start(attempt, usable[:need])
 
-    def _start(self, attempt: Attempt, nodes: list[Node]) -> None:
+    def _start(self, attempt: Attempt, indexes: list[int]) -> None:
         now, training = self.environment.now, attempt.training
-        attempt.state, attempt.started, attempt.nodes = JobState.RUNNING, now, nodes
-        attempt.indexes = frozenset(node.index for node in nodes)
+        attempt.state, attempt.started = JobState.RUNNING, now
+        attempt.hosts = (self.nodes[indexes[0]].name, self.nodes[indexes[-1]].name)
+        attempt.indexes = frozenset(indexes)
         self._free -= attempt.indexes
-        for node in nodes:
-            node.attempt = attempt
-        ill = [node for node in nodes if node.sick or node.slow]
+        self._holders.append(attempt)
+        ill = self.ill_nodes(attempt)
         self.ledger.attempts += 1
         attempt.startup_s = self._luck.lognormvariate(math.log(self.site.startup_s), self.site.startup_sigma)
         speed = self.site.slow_speed if any(node.slow for node in ill) else 1.0
@@ -281,7 +293,7 @@ class Cluster:
             self._end(attempt, JobState.COMPLETED)
 
     def _meet_bug(self, attempt: Attempt) -> None:
-        self._crash(attempt, self._lines("bug", attempt.nodes[0], attempt))
+        self._crash(attempt, last_lines("bug", *attempt.hosts))
 
     def _begin_stop(self, attempt: Attempt) -> None:
         assert attempt.progress is not None
@@ -318,11 +330,10 @@ class Cluster:
         attempt.log, attempt.recorded = log, recorded
         self._book_nodes(attempt)
         self._free |= attempt.indexes
-        for node in attempt.nodes:
-            node.attempt = None
-            if node.away:
-                self._free.discard(node.index)
-            elif node.draining:
+        self._free -= self._away
+        self._holders.remove(attempt)
+        for node in self.ill_nodes(attempt):
+            if node.draining and not node.away:
                 self._take_away(node, None)
         others = self._running[training.plan.name]
         others.remove(attempt)
@@ -352,14 +363,14 @@ class Cluster:
     def _book_nodes(self, attempt: Attempt) -> None:
         assert attempt.started is not None
         seconds = self.environment.now - attempt.started
-        self.ledger.used += seconds * len(attempt.nodes)
+        self.ledger.used += seconds * len(attempt.indexes)
         self.ledger.lemon += seconds * len(self.lemons & attempt.indexes)
         if attempt.progress is None:
             self._book_duplicate(attempt)
 
     def _book_duplicate(self, attempt: Attempt) -> None:
         assert attempt.started is not None
-        self.ledger.wasted["duplicate"] += (self.environment.now - attempt.started) * len(attempt.nodes)
+        self.ledger.wasted["duplicate"] += (self.environment.now - attempt.started) * len(attempt.indexes)
 
     # --- what goes wrong
 
@@ -371,7 +382,7 @@ class Cluster:
                 self._strike(incident, node)
 
     def _strike(self, incident: Incident, node: Node) -> None:
-        attempt, kind = node.attempt, incident.kind
+        attempt, kind = self._holder(node), incident.kind
         if attempt is not None:
             self.ledger.incidents[kind] += 1
         match kind:
@@ -384,12 +395,14 @@ class Cluster:
             case "gpu":
                 if incident.luck < self.site.gpu_lasting:
                     node.sick = True
+                    self._ill.add(node.index)
                     self.environment.process(self._health_check(node))
                 if attempt is not None:
                     named = incident.luck * 101 % 1 < self.site.gpu_named
                     self._crash(attempt, self._lines(kind, node, attempt, named=named))
             case "slow":
                 node.slow = True
+                self._ill.add(node.index)
                 self.environment.process(self._health_check(node))
                 if attempt is not None and attempt.progress is not None:
                     attempt.progress.advance(self.environment.now)
@@ -407,9 +420,8 @@ class Cluster:
 
     def _go_down(self, node: Node) -> Process:
         """A node dies: its job computes no more, and Slurm notices after a while."""
-        attempt = node.attempt
-        node.away = True
-        self._free.discard(node.index)
+        attempt = self._holder(node)
+        self._leave(node)
         if attempt is not None:
             self._stall(attempt)
         yield self.environment.timeout(self.site.slurm_detection_s)
@@ -444,7 +456,7 @@ class Cluster:
     def _fail_again(self, attempt: Attempt, node: Node) -> Process:
         """A job that got a sick node meets its fault."""
         yield self.environment.timeout(attempt.startup_s + self._luck.expovariate(1 / self.site.recurrence_s))
-        if node.sick and node.attempt is attempt:
+        if node.sick and attempt.running:
             self.ledger.incidents["gpu"] += 1
             self._crash(attempt, self._lines("gpu", node, attempt))
 
@@ -454,9 +466,13 @@ class Cluster:
             self.drain(node)
 
     def _take_away(self, node: Node, seconds: float | None) -> None:
-        node.away = True
-        self._free.discard(node.index)
+        self._leave(node)
         self.environment.process(self._repair(node, seconds))
+
+    def _leave(self, node: Node) -> None:
+        node.away = True
+        self._away.add(node.index)
+        self._free.discard(node.index)
 
     def _repair(self, node: Node, seconds: float | None) -> Process:
         """Bring a node back after *seconds*, or (None) after a reboot or a repair."""
@@ -465,10 +481,12 @@ class Cluster:
             seconds = self.site.reboot_s if reboot else self._luck.expovariate(1 / self.site.repair_s)
         yield self.environment.timeout(seconds)
         node.away = node.draining = node.sick = node.slow = False
-        if node.attempt is None:
+        self._away.discard(node.index)
+        self._ill.discard(node.index)
+        if self._holder(node) is None:
             self._free.add(node.index)
             self._schedule()
 
     def _lines(self, kind: IncidentKind, node: Node, attempt: Attempt, *, named: bool = True) -> bytes:
-        other = next((n for n in attempt.nodes if n is not node), node)
-        return last_lines(kind, node.name, other.name, named=named)
+        other = next((name for name in attempt.hosts if name != node.name), node.name)
+        return last_lines(kind, node.name, other, named=named)

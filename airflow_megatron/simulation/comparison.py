@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -53,17 +55,28 @@ class Result:
         }
 
 
-def compare(scenario: Scenario, policies: Sequence[Policy], seeds: int) -> Iterator[Result]:
-    """Yield the results of each policy, each over the seeds from 0 on.
+def run_policy(scenario: Scenario, policy: Policy, seeds: int) -> Result:
+    """Return the results of a policy in a scenario, over the seeds from 0 on.
 
     :param seeds: how many.
     """
-    for policy in policies:
-        person = replace(scenario.site.person, on_call=policy.on_call)
-        site = replace(scenario.site, person=person)
-        plans = scenario.plans(policy)
-        outcomes = tuple(
-            simulate(site, plans, policy, seed, scenario.seconds, at_once=scenario.at_once)
-            for seed in range(seeds)
-        )
-        yield Result(scenario, policy, outcomes)
+    person = replace(scenario.site.person, on_call=policy.on_call)
+    site = replace(scenario.site, person=person)
+    plans = scenario.plans(policy)
+    outcomes = tuple(
+        simulate(site, plans, policy, seed, scenario.seconds, at_once=scenario.at_once)
+        for seed in range(seeds)
+    )
+    return Result(scenario, policy, outcomes)
+
+
+def compare(
+    scenarios: Sequence[Scenario], policies: Sequence[Policy], seeds: int, *, processes: int = 1
+) -> Iterator[Result]:
+    """Yield the results of each policy in each scenario; they do not depend on the number of processes."""
+    pairs = [(scenario, policy) for scenario in scenarios for policy in policies]
+    if processes == 1:
+        yield from (run_policy(scenario, policy, seeds) for scenario, policy in pairs)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(run_policy, *zip(*pairs, strict=True), itertools.repeat(seeds))

@@ -71,8 +71,9 @@ def incidents(site: Site, seed: int, until: float) -> Iterator[Incident]:
     draw = stream(seed, "incident")
     preempted = site.preemptions_per_node_second * site.nodes / rate
     kinds, shares = list(site.mix), list(site.mix.values())
-    lemons = sorted(lemon_nodes(site, seed))
-    others = [index for index in range(site.nodes) if index not in set(lemons)]
+    chosen = lemon_nodes(site, seed)
+    lemons = sorted(chosen)
+    others = [index for index in range(site.nodes) if index not in chosen]
     now = 0.0
     while (now := now + draw.expovariate(rate)) < until:
         kind: IncidentKind = "preemption" if draw.random() < preempted else draw.choices(kinds, shares)[0]

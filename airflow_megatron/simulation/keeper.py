@@ -55,7 +55,7 @@ class Keeper:
         """Return an event at *time*."""
         return self.environment.timeout(max(0.0, time - self.environment.now))
 
-    def mend(self, attempt: Attempt | None) -> None:
+    def mend(self, attempt: Attempt) -> None:
         """Do what a person does who looks into a job: mend the bug, move the tracker back from a checkpoint that
         cannot be loaded, have the sick nodes of the last attempt repaired.
         """
@@ -66,6 +66,5 @@ class Keeper:
         if training.damaged:
             whole = [number for number, damaged in training.checkpoints.items() if not damaged]
             training.roll_back(max(whole, default=None))
-        for node in attempt.nodes if attempt else ():
-            if node.sick or node.slow:
-                self.cluster.drain(node)
+        for node in self.cluster.ill_nodes(attempt):
+            self.cluster.drain(node)

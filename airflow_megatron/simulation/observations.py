@@ -39,9 +39,10 @@ def _name(attempt: Attempt) -> str:
 
 def _node_list(attempt: Attempt) -> str:
     """Return Slurm's expression for the nodes; of several only that they are several matters."""
-    if len(attempt.nodes) < 2:
-        return "".join(node.name for node in attempt.nodes)
-    return f"n[{attempt.nodes[0].name[1:]}-{attempt.nodes[-1].name[1:]}]"
+    if len(attempt.indexes) < 2:
+        return "".join(attempt.hosts[:1])
+    first, last = attempt.hosts
+    return f"n[{first[1:]}-{last[1:]}]"
 
 
 def _queue_row(cluster: Cluster, attempt: Attempt, now: float) -> QueueRow | None:
@@ -85,7 +86,7 @@ def _exit_record(attempt: Attempt) -> dict[str, object] | None:
         return None
     return {
         "exit_code": attempt.exit_code,
-        "host": attempt.nodes[0].name,
+        "host": attempt.hosts[0],
         "nodes": _node_list(attempt),
         "started": attempt.started,
         "ended": attempt.ended,

@@ -20,10 +20,9 @@ REFERENCE: Final = "no budgets"
 
 def tables(results: Sequence[Result]) -> str:
     """Return the tables of all scenarios that *results* are of, in their order."""
-    scenarios = list(dict.fromkeys(id(result.scenario) for result in results))
     parts = []
-    for scenario in scenarios:
-        own = [result for result in results if id(result.scenario) == scenario]
+    for kind, gpus in dict.fromkeys((result.scenario.name, result.scenario.gpus) for result in results):
+        own = [result for result in results if (result.scenario.name, result.scenario.gpus) == (kind, gpus)]
         parts += [_title(own[0]), _outcome_table(own), _share_table(own)]
     return "\n\n".join(parts) + "\n"
 

@@ -14,7 +14,7 @@ def run(monkeypatch, capsys):
 
 def test_simulation(run, tmp_path):
     words = ["--gpus", "64", "--days", "1", "--seeds", "2", "--policy", "no budgets", "--policy", "by hand"]
-    result = run("simulate", *words, "--output", str(tmp_path))
+    result = run("simulate", *words, "--processes", "2", "--output", str(tmp_path))
     assert result.status == 0, result.stderr
     assert "### 64 GPUs, one training" in result.stdout
     assert "### 64 GPUs, a sweep" in result.stdout
