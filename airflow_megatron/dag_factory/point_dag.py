@@ -93,7 +93,12 @@ class StageTasks:
         """Add a stage's tasks: what it waits for, ``submit`` and ``watch``."""
         job = self._job(instance.name)
         with self._group(instance.name):
-            submit = SlurmSubmitOperator(task_id="submit", job=job, fresh_start=self.fresh_start)
+            submit = SlurmSubmitOperator(
+                task_id="submit",
+                job=job,
+                fresh_start=self.fresh_start,
+                poll_interval=self.sweep.settings.poll_interval,
+            )
             watch = SlurmWatchOperator(
                 task_id="watch",
                 job=job,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,18 +21,21 @@ from airflow_megatron.planning.attempts import (
 )
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.plan import job_digest
+from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.triggers.pause import PauseTrigger
+from airflow_megatron.triggers.queue_room import QueueRoomTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
+    from airflow_megatron.slurm.submission import SubmissionOutcome
+
 ATTEMPT_RECORD = "attempt"
-QUEUE_FULL_PAUSE_S = 60
 STILL_WRITING_PAUSE_S = 5
 
 
@@ -50,6 +52,36 @@ def job_attempts(job: Job, log: Any) -> JobAttempts:
     return JobAttempts(job, cluster, hook.run, log)
 
 
+def wait_for_room(
+    attempts: JobAttempts,
+    number: int,
+    outcome: SubmissionOutcome,
+    *,
+    poll_interval: float,
+    since: float | None = None,
+    carry: Mapping[str, Any] | None = None,
+) -> QueueRoomTrigger:
+    """Return the trigger that waits until a deferred attempt may be submitted.
+
+    :param outcome: what the submission answered
+    :param poll_interval: seconds between two looks at the cluster
+    :param since: Unix time at which it was deferred first; now when left out
+    :param carry: the trigger's event; ``since`` is added to it
+    """
+    since = time.time() if since is None else since
+    return QueueRoomTrigger(
+        ssh_conn_id=attempts.cluster.ssh_conn_id,
+        commands=dataclasses.asdict(attempts.commands),
+        job_name=attempt_of(attempts.job, number).job_name,
+        since=since,
+        limits=[(limit.jobs, limit.name_prefix) for limit in attempts.limits],
+        refused_at=outcome.queued,
+        recovers=outcome.waits_for == "recovery",
+        poll_interval=poll_interval,
+        carry={**(carry or {}), "since": since},
+    )
+
+
 class SlurmSubmitOperator(BaseOperator):
     """Submit a job of a sweep to Slurm, exactly once, and return a handle for the operators that watch it.
 
@@ -59,6 +91,7 @@ class SlurmSubmitOperator(BaseOperator):
 
     :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it; None skips the task (templated)
     :param fresh_start: submit even when the job has finished before (templated)
+    :param poll_interval: seconds between two looks at a queue that is full
     """
 
     template_fields: Sequence[str] = ("job", "fresh_start")
@@ -67,14 +100,27 @@ class SlurmSubmitOperator(BaseOperator):
     operator_extra_links = (SweepResultsLink(),)
 
     def __init__(
-        self, *, job: Mapping[str, Any] | str | None, fresh_start: bool | str = False, **kwargs: Any
+        self,
+        *,
+        job: Mapping[str, Any] | str | None,
+        fresh_start: bool | str = False,
+        poll_interval: float = 15.0,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.job = job
         self.fresh_start = fresh_start
+        self.poll_interval = poll_interval
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit, or take up what an earlier try submitted."""
+        return self._submit(context)
+
+    def submit_again(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on when there is room in the queue, or nothing writes to the run any more."""
+        return self._submit(context, since=event.get("since"))
+
+    def _submit(self, context: Context, since: float | None = None) -> dict[str, Any]:
         if self.job is None:
             raise AirflowSkipException("this point has no such stage")
         job = Job.from_json(self.job)  # type: ignore[arg-type]
@@ -123,8 +169,13 @@ class SlurmSubmitOperator(BaseOperator):
             context["task_state_store"].delete(ATTEMPT_RECORD)
             raise AirflowFailException(str(error)) from None
         if outcome.status == "deferred":
-            self.log.warning("Slurm cannot take the job now: %s", outcome.message)
-            self._pause(QUEUE_FULL_PAUSE_S * random.uniform(0.75, 1.25))
+            self.log.warning("the job cannot be submitted now: %s", outcome.message)
+            self.defer(
+                trigger=wait_for_room(
+                    attempts, number, outcome, poll_interval=self.poll_interval, since=since
+                ),
+                method_name="submit_again",
+            )
         self.log.info("%s", outcome.message)
         handle = JobHandle(job.name, number, outcome.job_id, resumes_from=prepared.resumes_from)
         return self._done(context, handle)
@@ -132,10 +183,6 @@ class SlurmSubmitOperator(BaseOperator):
     def _pause(self, seconds: float) -> NoReturn:
         self.defer(trigger=PauseTrigger(until=time.time() + seconds), method_name="submit_again")
         raise AssertionError("defer does not return")
-
-    def submit_again(self, context: Context, event: Any = None) -> dict[str, Any]:
-        """Go on after the pause that a full queue made necessary."""
-        return self.execute(context)
 
     def _done(self, context: Context, handle: JobHandle) -> dict[str, Any]:
         context["task_state_store"].set(ATTEMPT_RECORD, {"phase": "done", "number": handle.attempt})

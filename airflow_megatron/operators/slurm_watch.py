@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.hooks.slurm import LoginRefusedError
 from airflow_megatron.links.sweep_results import SweepResultsLink
-from airflow_megatron.operators.slurm_submit import QUEUE_FULL_PAUSE_S, job_attempts
+from airflow_megatron.operators.slurm_submit import job_attempts, wait_for_room
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempt_preparation import (
@@ -223,6 +223,11 @@ class SlurmWatchOperator(BaseOperator):
             )
         return self._submit_next(job, number)
 
+    def submit_again(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Submit the next attempt when there is room in the queue."""
+        job = Job.from_json(self.job)  # type: ignore[arg-type]
+        return self._submit_next(job, event["number"], started=True, since=event["since"])
+
     def submit_started(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Submit the next attempt when the start condition holds again."""
         job = Job.from_json(self.job)  # type: ignore[arg-type]
@@ -238,7 +243,9 @@ class SlurmWatchOperator(BaseOperator):
             raise AirflowFailException(f"the start condition {event['status']}: {event['reason']}")
         return self._submit_next(job, number, started=True)
 
-    def _submit_next(self, job: Job, number: int, *, started: bool = False) -> dict[str, Any]:
+    def _submit_next(
+        self, job: Job, number: int, *, started: bool = False, since: float | None = None
+    ) -> dict[str, Any]:
         attempts = job_attempts(job, self.log)
         if job.start is not None and job.start_every_attempt and not started:
             self.log.info("before the next attempt, waiting for: %s", job.start)
@@ -268,8 +275,18 @@ class SlurmWatchOperator(BaseOperator):
         except (SubmissionRefusedError, LoginRefusedError) as error:
             raise AirflowFailException(str(error)) from None
         if outcome.status == "deferred":
-            self.log.warning("Slurm cannot take the job now: %s", outcome.message)
-            return self._submit_after(job, QUEUE_FULL_PAUSE_S, number)
+            self.log.warning("the job cannot be submitted now: %s", outcome.message)
+            self.defer(
+                trigger=wait_for_room(
+                    attempts,
+                    number,
+                    outcome,
+                    poll_interval=self.poll_interval,
+                    since=since,
+                    carry={"number": number},
+                ),
+                method_name="submit_again",
+            )
         self.log.info("%s", outcome.message)
         handle = JobHandle(job.name, number, outcome.job_id, resumes_from=prepared.resumes_from)
         return self._wait(job, handle)

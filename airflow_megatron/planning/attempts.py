@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_megatron.planning.attempt_changes import AS_PLANNED, AttemptChanges
 from airflow_megatron.planning.plan import job_digest, job_script
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
-from airflow_megatron.slurm.job_script import attempt_of
+from airflow_megatron.slurm.job_script import attempt_of, sweep_prefix
 from airflow_megatron.slurm.profile import SlurmCommands
+from airflow_megatron.slurm.queue_limits import QueueLimit
 from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.records import JobRecord
 from airflow_megatron.slurm.stage_records import (
@@ -121,6 +122,12 @@ class JobAttempts:
         self.log = log or logging.getLogger(__name__)
         self.commands = slurm_commands(cluster)
 
+    @property
+    def limits(self) -> tuple[QueueLimit, ...]:
+        """How many jobs may be in the cluster's queue: of the user, and of the sweep."""
+        limits = ((self.cluster.limits.max_jobs, ""), (self.job.max_jobs, sweep_prefix(self.job)))
+        return tuple(QueueLimit(jobs, prefix) for jobs, prefix in limits if jobs is not None)
+
     def state(self) -> StageState:
         """Return what the cluster has recorded for the job's stage."""
         stage_dir = self.job.stage_dir
@@ -157,6 +164,8 @@ class JobAttempts:
             claim_token=uuid.uuid4().hex,
             log_dir=posixpath.dirname(self.job.log_file(number)),
             visibility_window_s=float(self.cluster.visibility_window),
+            limits=self.limits,
+            places_dir=f"{self.cluster.run_root.rstrip('/')}/.submitting",
         )
         script = submission_script(request, self.commands)
         said = ""

@@ -63,6 +63,7 @@ def budget_problems(
             warnings.append(sweep.document.problem(("slurm",), message, "add slurm: {time: 6h}"))
     if limits.max_jobs is not None:
         most = most_jobs_at_once(sweep.tree, points, sweep.settings)
+        most = min(most, sweep.settings.max_jobs or most)
         if most > limits.max_jobs:
             message = f"up to {most} jobs can be due at once; cluster {cluster.name} takes {limits.max_jobs}"
             place = ("max_active_points",)

@@ -40,11 +40,20 @@ def attempt_of(job: Job, number: int) -> Attempt:
     take each other's jobs for their own.
     """
     suffix = f".a{number}.{hashlib.sha256(job.stage_dir.encode()).hexdigest()[:6]}"
-    name = re.sub(r"[^A-Za-z0-9._=+:@-]", "_", job.name)
+    name = _name_in_slurm(job.name)
     if len(name) + len(suffix) > MAX_JOB_NAME_LENGTH:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[: MAX_JOB_NAME_LENGTH - len(suffix) - 9]}-{digest}"
     return Attempt(name + suffix, job.stage_dir, number)
+
+
+def sweep_prefix(job: Job) -> str:
+    """Return what the Slurm names of all attempts of a job's sweep begin with."""
+    return _name_in_slurm(f"{job.sweep}.")[: MAX_JOB_NAME_LENGTH // 2]
+
+
+def _name_in_slurm(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=+:@-]", "_", name)
 
 
 def render_job_script(

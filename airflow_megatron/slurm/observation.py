@@ -31,6 +31,7 @@ class Watch:
     :param globs: absolute path patterns (``*``, ``?``, ``[…]``) to expand.
     :param commands: shell texts to run, all at once, each for at most 30 s.
     :param command_interval: seconds between two runs of *commands*; 0 for every poll.
+    :param whole_queue: ask for all jobs of the user.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Watch:
     globs: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     command_interval: float = 0.0
+    whole_queue: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what could not be asked for safely."""
@@ -137,6 +139,8 @@ class Observation:
     :param time: Unix time on the login node (of this machine when unreachable).
     :param queue: squeue's row; None with *queue_ok* means: not in the queue.
     :param queue_ok: whether squeue answered.
+    :param user_jobs: ``whole_queue``: every job of the user that squeue knows, by id; ended ones too, and each
+        waiting task of an array by itself.
     :param accounting: sacct's row; asked for only when the queue has no row or an ended one.
     :param accounting_ok: whether sacct answered, or did not need to be asked.
     :param accounting_enabled: False where the site keeps no accounting.
@@ -158,6 +162,7 @@ class Observation:
     time: float
     queue: QueueRow | None = None
     queue_ok: bool = False
+    user_jobs: Mapping[str, QueueRow] = field(default_factory=dict)
     accounting: AccountingRow | None = None
     accounting_ok: bool = False
     accounting_enabled: bool = True

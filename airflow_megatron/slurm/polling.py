@@ -123,7 +123,7 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
         shell_file("poll"),
         "printf 'now %s\\n' \"$(date +%s.%N)\"",
     ]
-    if any(watch.job_id or watch.job_name for watch in watches):
+    if any(watch.job_id or watch.job_name or watch.whole_queue for watch in watches):
         parts.append(f"am_queue {quote(_QUEUE_FORMAT)}")
     if plan.job_ids:
         ids = " ".join(plan.job_ids)
@@ -213,6 +213,7 @@ def _observe(
         time=answer.time,
         queue=queue,
         queue_ok=answer.queue_ok,
+        user_jobs=answer.queue if watch.whole_queue else {},
         accounting=accounting,
         accounting_ok=answer.queue_ok and (queue_active or answer.accounting_ok),
         accounting_enabled=answer.accounting_enabled,

@@ -31,6 +31,7 @@ from typing import Any, Literal
 
 from airflow_megatron.slurm.framing import framed, here_document, unframed
 from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.queue_limits import QueueLimit, queue_limit_functions
 from airflow_megatron.slurm.quoting import QuotingError, checked_job_name, quote, quote_path
 from airflow_megatron.slurm.records import JOB_RECORD, JOB_SCRIPT
 from airflow_megatron.slurm.shell_files import shell_file
@@ -41,8 +42,16 @@ SubmissionStatus = Literal["submitted", "recorded", "adopted", "pending", "defer
 
 ``submitted``: sbatch was called now. ``recorded``: an earlier call did it. ``adopted``: an earlier call did
 it without recording, the job was found again. ``pending``: not known yet (another caller is at it, or a job
-may still become visible): ask again. ``deferred``: Slurm cannot take the job now (job limit, controller
-away): ask again later. ``refused``: sbatch will not have it; *message* is its own text.
+may still become visible): ask again. ``deferred``: nothing was submitted, because a limit on jobs in the queue
+is reached, the controller is away or the disk is full: ask again later. ``refused``: sbatch will not have it;
+*message* is its own text.
+"""
+
+WaitsFor = Literal["room", "limit", "recovery"]
+"""What a deferred request waits for.
+
+``room``: one of its own :class:`~airflow_megatron.slurm.queue_limits.QueueLimit` is reached. ``limit``: one of
+Slurm's is, whose size is not known. ``recovery``: the controller, or space on the disk.
 """
 
 COMMENT_PREFIX = "airflow-megatron:"
@@ -101,7 +110,11 @@ class SubmissionRequest:
     :param log_dir: made before submission: Slurm loses a job whose output directory is missing.
     :param visibility_window_s: seconds after an sbatch of unknown outcome during which its job may still
         appear.
-    :param busy_wait_s: seconds to wait for another caller that is submitting the same attempt.
+    :param busy_wait_s: seconds to wait for another caller that is submitting the same attempt, or for room that
+        others who came later leave.
+    :param limits: how many jobs may be in the queue; nothing is submitted beyond them.
+    :param places_dir: where callers that keep limits find each other, shared by all login nodes.
+    :param jobs: how many jobs the script puts into the queue: the number of an array's tasks.
     """
 
     attempt: Attempt
@@ -113,6 +126,9 @@ class SubmissionRequest:
     log_dir: str | None = None
     visibility_window_s: float = 300.0
     busy_wait_s: float = 5.0
+    limits: tuple[QueueLimit, ...] = ()
+    places_dir: str = ""
+    jobs: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what would break the protocol."""
@@ -134,6 +150,12 @@ class SubmissionRequest:
         for dependency in self.dependencies:
             if not re.fullmatch(r"[a-z]+(:[0-9_+*]+)*", dependency):
                 raise ValueError(f"dependency {dependency!r} is not of the form 'afterok:<job id>'")
+        for limit in self.limits:
+            if self.jobs > limit.jobs:
+                raise ValueError(
+                    f"{self.attempt.job_name} is {self.jobs} jobs at once, and max_jobs is {limit.jobs}: it would "
+                    "wait for ever; make the array smaller or raise max_jobs"
+                )
 
 
 def _is_reserved(option: str) -> bool:
@@ -151,6 +173,8 @@ class SubmissionOutcome:
     :param cluster: name of the cluster in a multi-cluster set-up, else None.
     :param message: one line for a log; for ``refused`` and ``deferred`` with sbatch's own text.
     :param warnings: what sbatch printed on standard error although it took the job.
+    :param waits_for: set for ``deferred``.
+    :param queued: jobs of this user in the queue when a limit of Slurm's own was reached.
     """
 
     status: SubmissionStatus
@@ -158,6 +182,8 @@ class SubmissionOutcome:
     message: str
     cluster: str | None = None
     warnings: tuple[str, ...] = field(default=())
+    waits_for: WaitsFor | None = None
+    queued: int | None = None
 
 
 def submission_script(request: SubmissionRequest, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
@@ -188,6 +214,7 @@ def submission_script(request: SubmissionRequest, commands: SlurmCommands = DEFA
                 f"am_window={round(request.visibility_window_s)}",
                 f"am_busy={round(request.busy_wait_s)}",
                 slurm_functions(commands),
+                queue_limit_functions(request.limits, request.places_dir, request.jobs),
                 "am_run_sbatch() { # COMMENT; the job gets the account's own locale back",
                 '  (if [ -n "$am_site_locale" ]; then LC_ALL=$am_site_locale; else unset LC_ALL; fi',
                 f"  exec {' '.join(sbatch)})",
@@ -239,8 +266,27 @@ def parse_submission(result: CommandResult) -> SubmissionOutcome:
             return SubmissionOutcome(
                 status, job_id, values.get("message", ""), cluster or None, tuple(warnings)
             )
-        case "pending" | "deferred" | "refused":
+        case "pending" | "refused":
             return SubmissionOutcome(status, None, values.get("message", ""), None, tuple(warnings))
+        case "deferred":
+            return _deferred(values, tuple(warnings))
     raise TransportError(
         f"submission gave no answer (shell exit status {result.exit_status}): {result.stderr.strip()}"
+    )
+
+
+def _deferred(values: dict[str, str], warnings: tuple[str, ...]) -> SubmissionOutcome:
+    kind, _, queued = values.get("waits_for", "").partition(" ")
+    waits_for: WaitsFor = "recovery"
+    if kind == "room":
+        waits_for = "room"
+    elif kind == "limit":
+        waits_for = "limit"
+    return SubmissionOutcome(
+        "deferred",
+        None,
+        values.get("message", ""),
+        warnings=warnings,
+        waits_for=waits_for,
+        queued=int(queued) if queued.isdecimal() else None,
     )

@@ -80,6 +80,7 @@ class Job:
     :param expect: ``oom`` when it is meant to run out of memory
     :param measure: of a benchmark: ``skip``, the first iterations that do not count; ``reported``, what was measured
         elsewhere; ``hidden``, the params that only these two read
+    :param max_jobs: jobs of the sweep in the queue at the same time, None for any number
     """
 
     name: str
@@ -118,6 +119,7 @@ class Job:
     extra_arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     expect: str | None = None
     measure: Mapping[str, Any] = field(default_factory=dict)
+    max_jobs: int | None = None
 
     @property
     def runs_trainer(self) -> bool:

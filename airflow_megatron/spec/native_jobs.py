@@ -149,6 +149,7 @@ class JobBuilder:
             extra_arguments=self.extra_arguments,
             expect=_expected(evaluate_tree(section.expect, names)),
             measure=_measure(section, names) if section.kind == "benchmark" else {},
+            max_jobs=self.spec.max_jobs,
         )
 
     def _visible(self, job: Job) -> dict[str, Any]:

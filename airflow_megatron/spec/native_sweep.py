@@ -47,6 +47,7 @@ class NativeSweep(Sweep):
             tags=tuple(spec.tags),
             max_active_points=spec.max_active_points,
             poll_interval=spec.poll_interval,
+            max_jobs=spec.max_jobs,
         )
         _check_templates(document)
         spec = with_stages(spec, document)

@@ -381,6 +381,8 @@ class SweepSpecSection(Strict):
     """Measures one short training at each point instead of running stages."""
     max_active_points: int = Field(default=16, ge=1)
     """Points in flight at the same time."""
+    max_jobs: int | None = Field(default=None, ge=1)
+    """Jobs of this sweep in the queue at the same time; further ones wait."""
     poll_interval: float = Field(default=15, ge=1)
     """Seconds between two looks at the cluster."""
     tags: list[str] = []
@@ -415,7 +417,7 @@ class LimitsSection(Strict):
     """What the site allows."""
 
     max_jobs: int | None = Field(default=None, ge=1)
-    """Jobs in the queue at the same time."""
+    """Jobs of this user in the queue at the same time, waiting and running; further ones wait."""
     max_time: Duration | None = None
     """Walltime of one attempt."""
     max_nodes: int | None = Field(default=None, ge=1)

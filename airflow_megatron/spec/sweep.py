@@ -41,6 +41,7 @@ class SweepSettings:
     :param tags: of the DAGs
     :param max_active_points: points in flight
     :param poll_interval: seconds between two looks at the cluster
+    :param max_jobs: jobs in the queue at the same time, None for any number
     """
 
     description: str = ""
@@ -48,6 +49,7 @@ class SweepSettings:
     tags: tuple[str, ...] = ()
     max_active_points: int = 16
     poll_interval: float = 15.0
+    max_jobs: int | None = None
 
 
 class Sweep(ABC):

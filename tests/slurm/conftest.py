@@ -59,6 +59,8 @@ done
 cat "$FAKE_SLURM"/jobs/* 2>/dev/null | while IFS='|' read -r id state submitted comment job; do
   [ -n "$name" ] && [ "$name" != "$job" ] && continue
   case $format in
+    %j) printf '%s\n' "$job" ;;
+    %A) printf '%s\n' "$id" ;;
     queue*) printf 'queue|%s|%s\n' "$id" "$job" ;;
     *%S*) printf '%s|%s|%s|N/A|N/A|1||None|%s\n' "$id" "$state" "$submitted" "$job" ;;
     *) printf '%s|%s|%s|%s|%s\n' "$id" "$state" "$submitted" "$comment" "$job" ;;

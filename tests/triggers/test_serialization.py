@@ -20,6 +20,7 @@ from airflow_megatron.triggers.log_pattern import LogPatternTrigger
 from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.point_runs import PointRunsTrigger
 from airflow_megatron.triggers.produced_file import ProducedFileTrigger
+from airflow_megatron.triggers.queue_room import QueueRoomTrigger
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 from airflow_megatron.triggers.stored_arguments import StoredArgumentsTrigger
 
@@ -70,6 +71,16 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
     },
     CheckpointTrigger: {**PRODUCER, "checkpoint_dir": "/r/checkpoints", "iteration": 130},
     LogPatternTrigger: {**PRODUCER, "log_file": "/r/logs/a-1.out", "pattern": "iteration +5/"},
+    QueueRoomTrigger: {
+        **CLUSTER,
+        "job_name": "x.p.pretrain.a1",
+        "since": 1e9,
+        "limits": [[300, ""], [20, "x."]],
+        "refused_at": 40,
+        "recovers": True,
+        "poll_interval": 7.0,
+        "carry": {"number": 2},
+    },
     PauseTrigger: {"until": 1e9, "carry": {"number": 2}},
     PointRunsTrigger: {"dag_id": "x.point", "run_ids": ["a", "b"], "poll_interval": 7.0},
 }

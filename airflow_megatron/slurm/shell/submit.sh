@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2154,SC2034
 # The protocol of submission.py (described there), after: am_dir am_name am_token am_prefix am_window am_busy am_log_dir
-# and the functions am_squeue am_sacct am_scancel, am_run_sbatch COMMENT, am_write_job.
+# and the functions am_squeue am_sacct am_scancel, am_run_sbatch COMMENT, am_write_job, and those of queue_limits.sh.
 # Redirections of special built-ins (":", "exec") are avoided: their failure, on a full disk, would end the shell.
 
 # A cut connection must not stop us between sbatch and the record of its id.
@@ -11,8 +11,16 @@ am_answer() { # STATUS MESSAGE
   printf 'status %s\nmessage %s\n' "$1" "$(printf '%s' "$2" | tr '\n' ' ')"
 }
 
-am_refuse_unwritable() { # PATH
-  am_answer refused "cannot write to $1 on $am_host; free space or mend permissions: $(df -h "$1" 2>&1 | tail -n 1)"
+am_refuse_unwritable() { # PATH; a full disk passes, what else is wrong does not; reads am_put_error
+  am_kind=refused
+  case $am_put_error in
+    *"No space left"* | *"uota exceeded"*)
+      am_kind=deferred
+      printf 'waits_for recovery\n'
+      ;;
+  esac
+  am_answer "$am_kind" "cannot write to $1 on $am_host: $am_put_error; free space or mend permissions:\
+ $(df -h "$1" 2>&1 | tail -n 1)"
 }
 
 am_read_id() { # sets am_id from the record
@@ -21,9 +29,9 @@ am_read_id() { # sets am_id from the record
   [ -n "$am_id" ]
 }
 
-am_put() { # FILE, content on standard input; atomic
+am_put() { # FILE, content on standard input; atomic; sets am_put_error
   am_new=$1.$am_token.$$ # a caller may ask again, with its token, while its first call still runs
-  cat >"$am_new" && mv -f "$am_new" "$1" && return
+  am_put_error=$({ cat >"$am_new" && mv -f "$am_new" "$1"; } 2>&1) && return
   rm -f "$am_new"
   return 1
 }
@@ -31,7 +39,8 @@ am_put() { # FILE, content on standard input; atomic
 am_record() { # ID
   printf 'job_id %s\n' "$1"
   printf '%s\n' "$1" | am_put "$am_dir/jobid" ||
-    printf 'stderr %s\n' "the job id could not be recorded in $am_dir/jobid"
+    printf 'stderr %s\n' "the job id could not be recorded in $am_dir/jobid: $am_put_error"
+  am_leave all
 }
 
 am_newest_claim() { # sets am_generation, 0 without a claim, and am_claim
@@ -136,6 +145,7 @@ am_printed_id() { # sets am_id from what sbatch printed
 }
 
 am_release() { # certain that no job came of this claim
+  am_leave
   printf '' >"$am_claim/released" || rm -rf "$am_claim"
 }
 
@@ -179,6 +189,16 @@ am_failure_kind() { # EXIT_STATUS TEXT; sets am_kind to deferred, refused or unk
   if [ "$am_kind" = refused ] && am_printed_id; then am_kind=unknown; fi
 }
 
+am_say_what_is_awaited() { # TEXT of sbatch
+  case $1 in
+    *SubmitJob*Limit* | *"job submit limit"*)
+      am_queued=$(am_squeue --me -h -r -o '%A' 2>/dev/null | grep -c '^[0-9]')
+      printf 'waits_for limit %s\n' "$am_queued"
+      ;;
+    *) printf 'waits_for recovery\n' ;;
+  esac
+}
+
 am_sbatch_outcome() { # EXIT_STATUS
   am_error=$(cat "$am_claim/sbatch.err" 2>/dev/null)
   if [ "$1" -eq 0 ] && am_printed_id; then
@@ -191,6 +211,7 @@ am_sbatch_outcome() { # EXIT_STATUS
     am_failure_kind "$1" "$am_error"
     if [ "$am_kind" != unknown ]; then
       am_release
+      [ "$am_kind" = deferred ] && am_say_what_is_awaited "$am_error"
       am_answer "$am_kind" "sbatch (exit status $1): $am_error"
       return
     fi
@@ -202,6 +223,7 @@ am_sbatch_outcome() { # EXIT_STATUS
 am_still_newest() { # whether the claim is still ours; answers if not
   am_newest_claim
   if [ "$am_generation" = "$am_mine" ]; then return 0; fi
+  am_leave
   am_answer pending "another caller has taken over the submission of $am_name"
   return 1
 }
@@ -222,7 +244,12 @@ am_submit() { # as owner of $am_claim
     am_answer recorded "job ${am_id%%;*} is recorded for $am_name"
     return
   fi
-  if ! am_prepare || ! date +%s | am_put "$am_claim/sbatch.started"; then
+  if ! am_await_room; then
+    am_release
+    am_drop_old_claims
+    return
+  fi
+  if ! am_prepare || ! am_submitting || ! date +%s | am_put "$am_claim/sbatch.started"; then
     am_release
     am_refuse_unwritable "$am_dir"
     return
@@ -237,13 +264,14 @@ am_submit() { # as owner of $am_claim
 }
 
 am_attempt() {
-  am_error=$(mkdir -p "$am_dir" ${am_log_dir:+"$am_log_dir"} 2>&1) || {
-    am_answer refused "cannot make the job's directories on $am_host: $am_error"
+  am_put_error=$(mkdir -p "$am_dir" ${am_log_dir:+"$am_log_dir"} 2>&1) || {
+    am_refuse_unwritable "$am_dir"
     return
   }
   am_patient_until=$(($(date +%s) + am_busy))
   while :; do
     if am_read_id; then
+      am_leave all
       printf 'job_id %s\n' "$am_id"
       am_answer recorded "job ${am_id%%;*} is recorded for $am_name"
       return
@@ -270,7 +298,7 @@ am_attempt() {
     fi
     am_generation=$((am_generation + 1))
     am_claim=$am_dir/claim.$am_generation
-    if mkdir "$am_claim" 2>/dev/null; then
+    if am_put_error=$(mkdir "$am_claim" 2>&1); then
       am_start=$(am_process_start $$)
       if printf '%s %s %s %s\n' "$am_host" $$ "${am_start:--}" "$(date +%s)" | am_put "$am_claim/owner"; then
         am_submit

@@ -1,0 +1,109 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# The counting part of queue_limits.py (described there), after: am_places am_jobs am_limits, and what submit.sh has.
+
+am_place=
+
+am_announce() { # PHASE
+  printf '%s %s %s %s %s %s\n' "$am_host" $$ "${am_start:--}" "$am_arrived" "$1" "$am_jobs" >"$am_place"
+}
+
+am_submitting() { # from here on a job may come of this caller, even if it dies
+  am_put_error=$(am_announce submitting 2>&1)
+}
+
+am_leave() { # [ALL]; with ALL, whatever an earlier caller for the same attempt left
+  if [ $# -gt 0 ]; then
+    rm -f "$am_places/$am_name,"*
+  elif [ -n "$am_place" ]; then
+    rm -f "$am_place"
+  fi
+}
+
+am_callers() { # prints place|SINCE|JOBS|NAME of everybody announced; removes what the dead left
+  am_now=$(date +%s)
+  for am_path in "$am_places"/*; do
+    am_caller_host='' am_caller_pid='' am_caller_start='' am_since='' am_phase='' am_count=''
+    [ -e "$am_path" ] || continue
+    read -r am_caller_host am_caller_pid am_caller_start am_since am_phase am_count <"$am_path"
+    if [ -z "$am_count" ]; then # being written
+      am_since=$(stat -c %Y "$am_path" 2>/dev/null) || continue
+      am_caller_host='' am_phase=counting am_count=1
+    fi
+    if [ "$am_path" != "$am_place" ]; then
+      am_age=$((am_now - am_since))
+      if [ "$am_age" -ge "$am_window" ]; then
+        rm -f "$am_path"
+        continue
+      elif [ "$am_phase" = counting ]; then
+        if [ "$am_age" -ge 60 ] || { [ "$am_caller_host" = "$am_host" ] &&
+          [ "$(am_process_start "$am_caller_pid")" != "$am_caller_start" ]; }; then
+          rm -f "$am_path"
+          continue
+        fi
+      fi
+    fi
+    am_caller=${am_path##*/}
+    printf 'place|%s|%s|%s\n' "$am_since" "$am_count" "${am_caller%%,*}"
+  done
+}
+
+# am_count prints "room", or "full" or "first" with the jobs in the queue, the limit and the prefix of what is exceeded.
+# first: the limit leaves room for this caller, but not for all of those who came later.
+am_count() {
+  # Callers before jobs: who leaves the list in between is in the queue.
+  am_listed=$(am_callers)
+  am_rows=$(am_squeue --me -h -r -o '%j' 2>&1) || {
+    printf '%s' "$am_rows"
+    return 1
+  }
+  {
+    am_limits
+    printf '%s\n' "$am_listed"
+    printf '%s\n' "$am_rows" | sed 's/^/row|/'
+  } | awk -F'|' -v me="$am_name" '
+    $1 == "limit" { most[++limits] = $2; prefix[limits] = $3 }
+    $1 == "place" && !($4 in since && since[$4] <= $2) { since[$4] = $2 }
+    $1 == "place" && jobs[$4] < $3 { jobs[$4] = $3 }
+    $1 == "row" && $2 != "" { rows[$2]++ }
+    END {
+      for (i = 1; i <= limits; i++) {
+        queued = coming = before = 0
+        for (name in rows) if (counts(name, prefix[i])) queued += rows[name]
+        for (name in since) if (counts(name, prefix[i]) && jobs[name] > rows[name] + 0) {
+          coming += jobs[name] - rows[name]
+          if (since[name] < since[me] || since[name] == since[me] && name <= me) before += jobs[name] - rows[name]
+        }
+        if (queued + before > most[i]) kind = "full"
+        else if (queued + coming > most[i]) kind = "first"
+        else continue
+        verdict = kind " " queued " " most[i] " " prefix[i]
+        if (kind == "full") break
+      }
+      print verdict == "" ? "room" : verdict
+    }
+    function counts(name, prefix) { return prefix == "" || index(name, prefix) == 1 }'
+}
+
+am_await_room() { # succeeds when the limits leave room; answers if not
+  am_arrived=$(date +%s)
+  am_place=$am_places/$am_name,$am_token.$$
+  am_put_error=$(mkdir -p "$am_places" 2>&1 && am_announce counting 2>&1) || {
+    am_refuse_unwritable "$am_places"
+    return 1
+  }
+  while :; do
+    am_verdict=$(am_count) || {
+      am_answer deferred "which jobs are in the queue is unknown: squeue: $am_verdict"
+      return 1
+    }
+    # shellcheck disable=SC2086 # four words
+    set -- $am_verdict
+    [ "$1" = room ] && return
+    if [ "$1" = full ] || [ "$(date +%s)" -ge "$((am_arrived + am_busy))" ]; then
+      printf 'waits_for room\n'
+      am_answer deferred "$2 jobs${4:+ of ${4%.}} are in the queue, and max_jobs is $3; waiting for one to end"
+      return 1
+    fi
+    sleep 0.2
+  done
+}

@@ -1,0 +1,95 @@
+"""Trigger that waits until a cluster's queue has room for a submission."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_megatron.slurm.observation import Watch
+from airflow_megatron.slurm.queue_limits import QueueLimit
+from airflow_megatron.slurm.queue_room import QueueRoom, Waiting
+from airflow_megatron.triggers.cluster_poller import shared_poller
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from airflow_megatron.slurm.poller import Poller
+
+_ROOMS: weakref.WeakKeyDictionary[Poller, QueueRoom] = weakref.WeakKeyDictionary()
+
+
+class QueueRoomTrigger(BaseTrigger):
+    """Wait for a submission's turn, among all that wait in this process for the same cluster.
+
+    Nothing was submitted, so nothing has to be cancelled when the task is marked or cleared.
+    The event is what it was given as ``carry``.
+
+    :param ssh_conn_id: connection to the login node
+    :param commands: keyword arguments of :class:`airflow_megatron.slurm.profile.SlurmCommands`
+    :param job_name: exact Slurm name of the attempt
+    :param since: Unix time at which the submission began to wait
+    :param limits: jobs and name prefix of each :class:`airflow_megatron.slurm.queue_limits.QueueLimit`
+    :param refused_at: jobs of the user in the queue when Slurm refused it for one of its own limits
+    :param recovers: it waits for the controller, or for space on the disk
+    :param poll_interval: seconds between two looks at the cluster
+    :param carry: handed back in the event
+    """
+
+    def __init__(
+        self,
+        *,
+        ssh_conn_id: str,
+        commands: Mapping[str, Any],
+        job_name: str,
+        since: float,
+        limits: Sequence[Sequence[Any]] = (),
+        refused_at: int | None = None,
+        recovers: bool = False,
+        poll_interval: float = 15.0,
+        carry: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.ssh_conn_id = ssh_conn_id
+        self.commands = dict(commands)
+        self.job_name = job_name
+        self.since = since
+        self.limits: list[list[Any]] = [list(limit) for limit in limits]
+        self.refused_at = refused_at
+        self.recovers = recovers
+        self.poll_interval = poll_interval
+        self.carry = dict(carry or {})
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and every argument."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "ssh_conn_id": self.ssh_conn_id,
+                "commands": self.commands,
+                "job_name": self.job_name,
+                "since": self.since,
+                "limits": self.limits,
+                "refused_at": self.refused_at,
+                "recovers": self.recovers,
+                "poll_interval": self.poll_interval,
+                "carry": self.carry,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look at the queue at every tick of the cluster's poller."""
+        poller = shared_poller(self.ssh_conn_id, self.commands, self.poll_interval)
+        room = _ROOMS.setdefault(poller, QueueRoom())
+        limits = tuple(QueueLimit(jobs, prefix) for jobs, prefix in self.limits)
+        waiting = Waiting(self.job_name, self.since, limits, self.refused_at, self.recovers)
+        room.enter(waiting)
+        try:
+            async with poller.subscribe(Watch(key=self.job_name, whole_queue=True)) as subscription:
+                async for observation in subscription:
+                    if room.may_go(waiting, observation):
+                        yield TriggerEvent(self.carry)
+                        return
+        finally:
+            room.leave(waiting)
