@@ -17,6 +17,7 @@ from airflow_megatron.slurm.profile import SlurmCommands
 from airflow_megatron.slurm.queue_limits import QueueLimit
 from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.records import JobRecord
+from airflow_megatron.slurm.refusals import refusal_mend
 from airflow_megatron.slurm.stage_records import (
     StageState,
     parse_stage_states,
@@ -172,8 +173,9 @@ class JobAttempts:
         while True:
             outcome = self.answered(script, parse_submission)
             if outcome.status == "refused":
+                mend = refusal_mend(outcome.message)
                 raise SubmissionRefusedError(
-                    f"{self.job.name}: Slurm refuses the job: {outcome.message} "
+                    f"{self.job.name}: Slurm refuses the job: {outcome.message}{mend and f'; {mend}'} "
                     f"(script: {attempt.directory}/job.sbatch, or `airflow-megatron render`)"
                 )
             if outcome.status != "pending":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.planning.estimates import count, gpu_hours, most_jobs_at_once
 from airflow_megatron.planning.findings import Finding
+from airflow_megatron.spec.errors import did_you_mean
 from airflow_megatron.spec.quantities import parse_duration, slurm_time
 
 if TYPE_CHECKING:
@@ -14,32 +15,74 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.errors import Problem
     from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.schema import LimitsSection, PartitionSection
     from airflow_megatron.spec.sweep import Sweep
 
 
 def limit_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
-    """Yield the jobs that ask for more nodes or time than the cluster gives."""
-    limits = cluster.limits
-    longest = None if limits.max_time is None else parse_duration(limits.max_time)
+    """Yield the jobs that ask for more than the cluster, or the partition that they name, gives."""
     for job in jobs:
-        nodes = count(job.slurm.nodes, 1)
-        if limits.max_nodes is not None and nodes > limits.max_nodes:
-            yield Finding(
-                "nodes",
-                job,
-                ("slurm", "nodes"),
-                f"asks for {nodes} nodes; cluster {cluster.name} gives a job {limits.max_nodes}",
-                f"nodes of at most {limits.max_nodes}",
-            )
-        seconds = job.slurm.time
-        if longest is not None and isinstance(seconds, int) and seconds > longest:
-            yield Finding(
-                "time",
-                job,
-                ("slurm", "time"),
-                f"asks for {slurm_time(seconds)}; cluster {cluster.name} gives an attempt {slurm_time(longest)}",
-                f'time: "{slurm_time(longest)}"; a training that needs longer goes on in further attempts',
-            )
+        yield from _beyond(job, cluster.limits, f"cluster {cluster.name}")
+        # Slurm takes the first of several partitions that can start the job
+        for name in (job.slurm.partition or "").split(","):
+            if name in cluster.partitions:
+                yield from _beyond(job, cluster.partitions[name], f"partition {name}")
+                yield from _beyond_node(job, cluster.partitions[name], name)
+            elif name and cluster.partitions:
+                yield Finding(
+                    "partition",
+                    job,
+                    ("slurm", "partition"),
+                    f"cluster {cluster.name} has no partition {name!r}",
+                    did_you_mean(name, cluster.partitions)
+                    or f"known: {', '.join(cluster.partitions)}; or describe it in its profile",
+                )
+
+
+def _beyond(job: Job, limits: LimitsSection | PartitionSection, giver: str) -> Iterator[Finding]:
+    """Yield the resources of a job that are beyond what a cluster or a partition gives one job."""
+    nodes = count(job.slurm.nodes, 1)
+    if limits.max_nodes is not None and nodes > limits.max_nodes:
+        yield Finding(
+            "nodes",
+            job,
+            ("slurm", "nodes"),
+            f"asks for {nodes} nodes; {giver} gives a job {limits.max_nodes}",
+            f"nodes of at most {limits.max_nodes}",
+        )
+    seconds = job.slurm.time
+    longest = None if limits.max_time is None else parse_duration(limits.max_time)
+    if longest is not None and isinstance(seconds, int) and seconds > longest:
+        yield Finding(
+            "time",
+            job,
+            ("slurm", "time"),
+            f"asks for {slurm_time(seconds)}; {giver} gives an attempt {slurm_time(longest)}",
+            f'time: "{slurm_time(longest)}"; a training that needs longer goes on in further attempts',
+        )
+
+
+def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[Finding]:
+    """Yield the resources of a job that no node of the partition has."""
+    gpus = count(job.slurm.gpus_per_node, 0)
+    if partition.gpus_per_node is not None and gpus > partition.gpus_per_node:
+        yield Finding(
+            "gpus_per_node",
+            job,
+            ("slurm", "gpus_per_node"),
+            f"partition {name} has {partition.gpus_per_node} GPUs per node, {gpus} asked",
+            f"gpus_per_node of at most {partition.gpus_per_node}, on more nodes, or another partition",
+        )
+    processes = max(gpus, 1) if job.kind == "train" else 1
+    cores = count(job.slurm.cpus_per_task, 1) * processes
+    if partition.cpus_per_node is not None and cores > partition.cpus_per_node:
+        yield Finding(
+            "cpus_per_task",
+            job,
+            ("slurm", "cpus_per_task"),
+            f"partition {name} has {partition.cpus_per_node} CPU cores per node, {cores} asked",
+            f"cpus_per_task of at most {partition.cpus_per_node // processes}",
+        )
 
 
 def budget_problems(

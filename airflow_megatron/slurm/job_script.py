@@ -161,7 +161,8 @@ def _directives(
         tasks = 1 if _one_task_per_process(cluster, job) else processes_per_node
         options["cpus-per-task"] = _count(slurm.cpus_per_task) * tasks
     if slurm.gpus_per_node and cluster.gpu_option != "none":
-        gpus = slurm.gpus_per_node
+        kind = cluster.partition(slurm.partition).gpu_type
+        gpus = f"{kind}:{slurm.gpus_per_node}" if kind else slurm.gpus_per_node
         options[cluster.gpu_option] = f"gpu:{gpus}" if cluster.gpu_option == "gres" else gpus
     if slurm.time:
         options["time"] = slurm_time(int(slurm.time))
@@ -196,7 +197,7 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
     """Return the words before the command: srun, container, torchrun; ``$`` variables are set by the template."""
     words: list[str] = []
     nodes = _count(job.slurm.nodes)
-    container = cluster.container
+    container = cluster.partition(job.slurm.partition).container or cluster.container
     direct = processes == 1 and not (container and container.runtime == "pyxis")
     if not direct and (_uses_srun(cluster, job) or (container and container.runtime == "pyxis")):
         words += ["srun", "--kill-on-bad-exit=1"]
@@ -219,11 +220,9 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
 
 
 def _environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
-    env: dict[str, str] = {key: str(value) for key, value in cluster.env.items()}
     trainer = cluster.trainers.get(job.trainer)
-    if trainer:
-        env |= {key: str(value) for key, value in trainer.env.items()}
-    env |= job.env
+    given = (cluster.env, trainer.env if trainer else {}, cluster.partition(job.slurm.partition).env, job.env)
+    env = {key: str(value) for values in given for key, value in values.items()}
     for name in env:
         if not _ENV_NAME.match(name):
             raise JobScriptError(

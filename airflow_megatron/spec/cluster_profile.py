@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.expressions import ExpressionError, evaluate_tree
 from airflow_megatron.spec.project import clusters_dir, local_dir, project_root
-from airflow_megatron.spec.schema import ClusterSection, validate
+from airflow_megatron.spec.schema import ClusterSection, PartitionSection, validate
 from airflow_megatron.spec.yaml_document import YamlDocument, load_yaml_file
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ class ClusterProfile(ClusterSection):
     """A cluster profile with its name and all expressions evaluated."""
 
     name: str
+
+    def partition(self, name: str | None) -> PartitionSection:
+        """Return the partition called ``name``, an empty description for one that the profile does not describe."""
+        return self.partitions.get(name or "", PartitionSection())
 
 
 def cluster_names(directory: Path | None = None) -> list[str]:

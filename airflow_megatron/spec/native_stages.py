@@ -10,7 +10,7 @@ from airflow_megatron.spec.schema import HealthSection, RestartSection, SlurmSec
 from airflow_megatron.spec.stage_tree import instances_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.schema import SweepSpecSection
@@ -73,7 +73,7 @@ class StageRecipes:
 
     def _recipe(self, instance: StageInstance, index: int) -> StageRecipe:
         spec, section = self.spec, self.spec.stages[instance.stage]
-        slurm = _merged(self.cluster.slurm, spec.slurm, section.slurm)
+        slurm = _merged(_with_partition((self.cluster.slurm, spec.slurm, section.slurm), self.cluster))
         fixed = None if any(templates(slurm)) else SlurmSection.model_validate(slurm)
         needs = template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm"}))
         own = {*section.params, *instance.values, *RESOURCES, *_KIND_PARAMS.get(section.kind, ())}
@@ -117,7 +117,19 @@ def _health(
     return {detector: {**rules[detector], **own.get(detector, {})} for detector in rules}
 
 
-def _merged(*sections: SlurmSection) -> dict[str, Any]:
+def _with_partition(sections: Sequence[SlurmSection], cluster: ClusterProfile) -> Iterator[SlurmSection]:
+    """Yield Slurm sections, outermost first, with the defaults of the partition just before the one that names it."""
+    naming = next((section for section in reversed(sections) if section.partition is not None), None)
+    for section in sections:
+        if section is naming:
+            partition = cluster.partition(section.partition)
+            if partition.gpus_per_node == 0:
+                yield SlurmSection(gpus_per_node=0)
+            yield partition.slurm
+        yield section
+
+
+def _merged(sections: Iterable[SlurmSection]) -> dict[str, Any]:
     """Return the values of Slurm sections, later ones winning; ``options`` are collected."""
     data: dict[str, Any] = {}
     for section in sections:

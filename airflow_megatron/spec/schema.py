@@ -426,6 +426,27 @@ class LimitsSection(Strict):
     """GPU-hours of a whole sweep, counted as walltime × GPUs of all its jobs."""
 
 
+class PartitionSection(Strict):
+    """A partition of the cluster: what its nodes have, and what jobs on it need."""
+
+    gpus_per_node: int | None = Field(default=None, ge=0)
+    """GPUs of a node; jobs that name a partition without any get none unless they ask."""
+    cpus_per_node: int | None = Field(default=None, ge=1)
+    """CPU cores of a node."""
+    max_nodes: int | None = Field(default=None, ge=1)
+    """Nodes of one job."""
+    max_time: Duration | None = None
+    """Walltime of one attempt."""
+    gpu_type: str | None = None
+    """Type in the request for GPUs, where it needs one: a100 in --gres=gpu:a100:4."""
+    slurm: SlurmSection = SlurmSection()
+    """Defaults of the jobs that name it; they win over what stands further out than the name."""
+    env: dict[str, str | int | float] = {}
+    """Environment of jobs on it, besides the cluster's."""
+    container: ContainerSection | None = None
+    """Container of jobs on it, instead of the cluster's."""
+
+
 class ClusterSection(Strict):
     """A cluster profile."""
 
@@ -443,6 +464,8 @@ class ClusterSection(Strict):
     """How GPUs are asked for."""
     slurm: SlurmSection = SlurmSection()
     """Defaults for every job."""
+    partitions: dict[str, PartitionSection] = {}
+    """The partitions that jobs may name; any when none is described."""
     container: ContainerSection | None = None
     modules: list[str] = []
     setup: list[str] = []

@@ -105,8 +105,8 @@ def slurm_conf(layout: Layout, settings: Settings, machine: Machine) -> str:
         f"AccountingStorageHost={LOOPBACK}",
         f"AccountingStoragePort={settings.ports['slurmdbd']}",
         f"AccountingStoragePass={layout.munge_socket}",
-        # A submission with an unknown account is refused, as on a real cluster.
-        "AccountingStorageEnforce=associations",
+        # An unknown account is refused, and limits of accounts and QOSs hold, as on a real cluster.
+        "AccountingStorageEnforce=associations,limits,qos",
         "AccountingStoreFlags=job_comment",
     ]
     if size.gpus_per_node:

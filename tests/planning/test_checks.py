@@ -319,6 +319,9 @@ class TestLimits:
         assert "max_active_points: 1" in warning.mend
         assert checked(f"max_active_points: 1\n{TRUNK}", alps(max_jobs=3)).warnings == ()
 
+    def test_a_sweep_that_keeps_itself_small_is_not_warned_about(self) -> None:
+        assert checked(f"max_jobs: 3\n{TRUNK}", alps(max_jobs=3)).warnings == ()
+
     def test_jobs_without_a_walltime(self) -> None:
         text = changed((", time: 6h}", "}"))
         (warning,) = checked(text, alps(max_gpu_hours=10)).warnings

@@ -144,6 +144,8 @@ def test_limits_defer_and_release_the_claim(slurm, request_for, text):
         outcome = slurm.submit(request_for())
         assert outcome.status == "deferred"
         assert text.splitlines()[0] in outcome.message
+        limit = "Limit" in text or "limit" in text
+        assert (outcome.waits_for, outcome.queued) == (("limit", 0) if limit else ("recovery", None))
     assert len(list(attempt_dir(request).glob("claim.*"))) <= 2
     slurm.behave_normally("sbatch")
     assert slurm.submit(request_for()).status == "submitted"
@@ -316,6 +318,25 @@ def test_unsigned_claim_is_taken_over_after_a_moment(slurm, request_for):
     (attempt_dir(request) / "claim.1").mkdir(parents=True)
     assert slurm.submit(request).status == "pending"
     age_claims(request, 5)
+    assert slurm.submit(request_for()).status == "submitted"
+
+
+def test_the_answer_of_a_lost_call_is_given_to_the_same_caller_once_more(slurm, request_for):
+    """sbatch itself waits up to two minutes when the controller has too many jobs, longer than the connection."""
+    text = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
+    slurm.behave("sbatch", f'sleep 1; echo "{text}" >&2; exit 1')
+    request = request_for()
+    lost = slurm.start(submission_script(request))
+    while not slurm.calls("sbatch"):
+        time.sleep(0.02)
+    lost.stdout.close()
+    assert slurm.submit(request).status == "pending"
+    lost.wait(timeout=20)
+    again = slurm.submit(request)
+    assert (again.status, again.waits_for) == ("deferred", "recovery")
+    assert text in again.message
+    assert len(slurm.calls("sbatch")) == 1
+    slurm.behave_normally("sbatch")
     assert slurm.submit(request_for()).status == "submitted"
 
 

@@ -144,9 +144,17 @@ am_printed_id() { # sets am_id from what sbatch printed
   [ -n "$am_id" ]
 }
 
-am_release() { # certain that no job came of this claim
+am_release() { # [ANSWER]; certain that no job came of this claim; a caller that did not hear the answer gets it later
   am_leave
-  printf '' >"$am_claim/released" || rm -rf "$am_claim"
+  printf '%s\n' "$am_token" "$@" >"$am_claim/released" || rm -rf "$am_claim"
+}
+
+am_repeat_answer() { # to a caller that asks again because its connection was lost while sbatch waited
+  [ -s "$am_claim/released" ] || return
+  {
+    read -r am_line
+    [ "$am_line" = "$am_token" ] && grep .
+  } <"$am_claim/released"
 }
 
 am_resolve() { # an sbatch of unknown outcome: succeeds when answered, fails when the claim may be taken over
@@ -210,9 +218,12 @@ am_sbatch_outcome() { # EXIT_STATUS
   if [ "$1" -ne 0 ]; then
     am_failure_kind "$1" "$am_error"
     if [ "$am_kind" != unknown ]; then
-      am_release
-      [ "$am_kind" = deferred ] && am_say_what_is_awaited "$am_error"
-      am_answer "$am_kind" "sbatch (exit status $1): $am_error"
+      am_said=$(
+        [ "$am_kind" = deferred ] && am_say_what_is_awaited "$am_error"
+        am_answer "$am_kind" "sbatch (exit status $1): $am_error"
+      )
+      am_release "$am_said"
+      printf '%s\n' "$am_said"
       return
     fi
   fi
@@ -277,6 +288,7 @@ am_attempt() {
       return
     fi
     am_newest_claim
+    am_repeat_answer && return
     am_state=free
     if [ "$am_generation" -gt 0 ] && [ ! -e "$am_claim/released" ]; then
       am_owner_state

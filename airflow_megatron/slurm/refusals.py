@@ -1,0 +1,39 @@
+"""What to do about sbatch's refusals: its texts name the rule that was broken, not the key of the spec."""
+
+from __future__ import annotations
+
+import re
+
+_MENDS = (
+    (
+        r"account or account/partition",
+        "check slurm.account and slurm.partition; `sacctmgr show assoc user=$USER` lists what you may use",
+    ),
+    (r"nvalid partition", "check slurm.partition; `sinfo -s` lists the partitions"),
+    (
+        r"nvalid qos",
+        "check slurm.qos; `sacctmgr show assoc user=$USER format=account,partition,qos` lists yours",
+    ),
+    (
+        r"(?:QOS|Assoc)\w+Limit|size and/or time limits",
+        "ask for less (nodes, gpus_per_node, time) or name another slurm.qos (`sacctmgr show qos`)",
+    ),
+    (r"time limit is invalid|Time limit", "shorten slurm.time; `sinfo -o '%P %l'` lists the longest"),
+    (
+        r"[Nn]ode (?:count|configuration)",
+        "ask for what nodes of the partition have: nodes, gpus_per_node, cpus_per_task, mem (`sinfo -N -l`)",
+    ),
+    (
+        r"\(gres\)|GRES|gres",
+        "check gpu_option and gpu_type of the cluster profile; `sinfo -o '%P %G'` lists GPUs",
+    ),
+    (r"feature", "check slurm.constraint; `sinfo -o '%P %f'` lists features"),
+    (r"reservation", "check slurm.reservation; `scontrol show reservation` lists them"),
+    (r"node name|excluded", "check slurm.exclude; `sinfo -N` lists node names"),
+    (r"(?:unrecognized|invalid|ambiguous).* option|requires an argument", "check slurm.options"),
+)
+
+
+def refusal_mend(text: str) -> str:
+    """Return what to look at after sbatch refused a job with *text*, empty for an unknown reason."""
+    return next((mend for pattern, mend in _MENDS if re.search(pattern, text)), "")
