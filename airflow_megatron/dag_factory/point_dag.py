@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, Param, TaskGroup
 
+from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.sweep import Sweep
 
 RESOLVE = "resolve"
+CANCEL_LEFT = "cancel_left"
 
 
 def point_dag_id(sweep: str) -> str:
@@ -72,6 +74,7 @@ def build_point_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         stages = StageTasks(sweep, resolve, fresh_start="{{ dag_run.conf.get('fresh_start', False) }}")
         for instance in sweep.tree:
             stages.add(instance)
+        stages.add_teardown()
     return dag
 
 
@@ -117,6 +120,16 @@ class StageTasks:
             wait >> submit
         self.submits[instance.name], self.watches[instance.name] = submit, watch
         return watch
+
+    def add_teardown(self) -> None:
+        """Add the task that cancels what the stages leave in Slurm when the run was stopped."""
+        if not self.watches:
+            return
+        teardown = CancelLeftJobsOperator(
+            task_id=CANCEL_LEFT, source=self.source.task_id, stages=list(self.watches)
+        ).as_teardown()
+        for watch in self.watches.values():
+            watch >> teardown
 
     def _wait(self, instance: StageInstance) -> BaseOperator | None:
         if instance.waits == "condition":

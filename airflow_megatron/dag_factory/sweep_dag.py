@@ -92,6 +92,7 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         shared = StageTasks(sweep, plan, fresh_start="{{ params.fresh_start }}")
         for instance in sweep.shared_stages:
             shared.add(instance) >> launch
+        shared.add_teardown()
         plan >> launch >> wait >> report
     return dag
 

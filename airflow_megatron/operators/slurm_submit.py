@@ -15,7 +15,9 @@ from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
 from airflow_megatron.planning.attempts import (
     JobAttempts,
+    NextAttempt,
     SubmissionRefusedError,
+    attempt_after_giving_up,
     next_attempt,
     slurm_commands,
 )
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_megatron.slurm.stage_records import StageState
     from airflow_megatron.slurm.submission import SubmissionOutcome
 
 ATTEMPT_RECORD = "attempt"
@@ -126,36 +129,25 @@ class SlurmSubmitOperator(BaseOperator):
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         attempts = job_attempts(job, self.log)
         record: Any = context["task_state_store"].get(ATTEMPT_RECORD) or {}
-        cleared = just_cleared(context)
-        rerun = cleared or (bool(self.fresh_start) and not record)
         try:
-            if record.get("phase") == "submitting" or (record and not cleared):
-                number = int(record["number"])  # an earlier try died, before or after it had submitted
+            if since is not None:
+                number = int(record["number"])
             else:
-                state = attempts.state()
-                chosen = next_attempt(state, rerun=rerun, digest=job_digest(job))
+                cleared = just_cleared(context)
+                chosen, state = self._next_attempt(job, attempts, record, cleared=cleared)
+                number = chosen.number
                 if chosen.finished:
-                    self.log.info("%s has finished in attempt %d; passed over", job.name, chosen.number)
-                    return self._done(
-                        context, JobHandle(job.name, chosen.number, state.job_id, finished=True)
-                    )
+                    self.log.info("%s has finished in attempt %d; passed over", job.name, number)
+                    return self._done(context, JobHandle(job.name, number, state.job_id, finished=True))
                 if chosen.cancelled:
                     self.log.info(
-                        "%s was cancelled by its own condition in attempt %d; passed over",
-                        job.name,
-                        chosen.number,
+                        "%s was cancelled by its own condition in attempt %d; passed over", job.name, number
                     )
-                    return self._done(
-                        context, JobHandle(job.name, chosen.number, state.job_id, cancelled=True)
-                    )
+                    return self._done(context, JobHandle(job.name, number, state.job_id, cancelled=True))
                 if chosen.replaces is not None and state.job_id:
                     attempts.cancel(chosen.replaces, state.job_id)
-                number = chosen.number
-                record = {
-                    "phase": "submitting",
-                    "number": number,
-                    "fresh": bool(self.fresh_start) and not cleared,
-                }
+                if record.get("number") != number:
+                    record = {"number": number, "fresh": bool(self.fresh_start) and not cleared}
             context["task_state_store"].set(ATTEMPT_RECORD, {**record, "phase": "submitting"})
             prepared = prepare_attempt(attempts, number, fresh_start=bool(record.get("fresh")))
             if isinstance(prepared, StillWriting):
@@ -183,6 +175,19 @@ class SlurmSubmitOperator(BaseOperator):
     def _pause(self, seconds: float) -> NoReturn:
         self.defer(trigger=PauseTrigger(until=time.time() + seconds), method_name="submit_again")
         raise AssertionError("defer does not return")
+
+    def _next_attempt(
+        self, job: Job, attempts: JobAttempts, record: Mapping[str, Any], *, cleared: bool
+    ) -> tuple[NextAttempt, StageState]:
+        state = attempts.state()
+        if record:
+            number = int(record["number"])
+            # An earlier try died before it could tell that it had submitted, unless its job was given up since then.
+            died = record["phase"] == "submitting" and attempt_after_giving_up(state) != number + 1
+            if died or not (cleared or record["phase"] == "submitting"):
+                return NextAttempt(number), state
+        rerun = cleared or (bool(self.fresh_start) and not record)
+        return next_attempt(state, rerun=rerun, digest=job_digest(job)), state
 
     def _done(self, context: Context, handle: JobHandle) -> dict[str, Any]:
         context["task_state_store"].set(ATTEMPT_RECORD, {"phase": "done", "number": handle.attempt})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_megatron.planning.attempt_changes import AS_PLANNED, AttemptChanges
 from airflow_megatron.planning.plan import job_digest, job_script
-from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel, withdraw_script
 from airflow_megatron.slurm.job_script import attempt_of, sweep_prefix
 from airflow_megatron.slurm.profile import SlurmCommands
 from airflow_megatron.slurm.queue_limits import QueueLimit
@@ -193,6 +193,33 @@ class JobAttempts:
         outcome = self.answered(cancel_script(jobs, self.commands), lambda answer: parse_cancel(jobs, answer))
         if outcome.cancelled:
             self.log.info("cancelled job %s (attempt %d)", job_id, number)
+
+    def withdraw(self) -> bool:
+        """Cancel what the newest attempt may have in Slurm, and see to it that nothing more comes of it.
+
+        :return: whether there was a job, or may have been: the next run begins another attempt
+        """
+        state = self.state()
+        latest = state.latest
+        verdict = state.verdict or {}
+        if latest is None or verdict.get("attempt") == latest.number:
+            return False
+        if latest.job_id is None and not latest.claimed:
+            return False
+        attempt = attempt_of(self.job, latest.number)
+        jobs = [(latest.job_id, attempt.job_name)] if latest.job_id else []
+        outcome = self._retried(
+            withdraw_script(attempt, self.commands), lambda answer: parse_cancel(jobs, answer)
+        )
+        if not outcome.cancelled and latest.job_id is not None:
+            return False  # it had ended; the next run judges it
+        ids = ", ".join(outcome.cancelled) or "that may yet come"
+        self.log.warning("cancelled job %s of %s: nobody waits for it any more", ids, self.job.name)
+        verdict = Verdict(
+            Outcome.CANCELLED, "its run was stopped, or its task was marked", job_id=latest.job_id
+        ).to_json()
+        self.record_end(latest.number, verdict)
+        return True
 
     def run_command(self, command: str, variables: Mapping[str, str]) -> str:
         """Run a user's command on the login node, in the job's run directory; return what it said, for the log.

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.slurm.framing import framed, here_document, unframed
 from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
-from airflow_megatron.slurm.quoting import checked_job_id, checked_job_name
+from airflow_megatron.slurm.quoting import checked_job_id, checked_job_name, quote, quote_path
+from airflow_megatron.slurm.records import WITHDRAWN
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.submission import slurm_functions
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from airflow_megatron.slurm.submission import Attempt
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,29 @@ def cancel_script(jobs: Sequence[tuple[str, str]], commands: SlurmCommands = DEF
     )
 
 
+def withdraw_script(attempt: Attempt, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
+    """Return the remote script that cancels whatever an attempt has in the queue, its id recorded or not.
+
+    A mark in the attempt's directory comes first: a submission that is under way sees it before sbatch, or cancels the
+    job that it gets. The answer is read with
+    :func:`parse_cancel`.
+    """
+    mark = quote_path(f"{attempt.directory}/{WITHDRAWN}")
+    of_name = 'awk -F"|" -v name="$am_name" \'$3 == name { print $2 "|" $3 }\''
+    return framed(
+        f"{slurm_functions(commands)}\n"
+        f"printf '' >{mark} || printf 'failed cannot write %s\\n' {mark}\n"
+        f"am_name={quote(attempt.job_name)}\n"
+        f"am_wanted() {{ printf '%s\\n' \"$am_rows\" | {of_name}; }}\n"
+        f"am_scancel_ids() {{ xargs -n 500 {commands.command('scancel')}; }}\n"
+        f"{shell_file('cancel')}"
+    )
+
+
 def parse_cancel(jobs: Sequence[tuple[str, str]], result: CommandResult) -> CancelOutcome:
     """Return what a cancelling script did.
 
-    :raises TransportError: if the queue could not be read or the answer is not whole; cancelling again is
+    :raises TransportError: if the queue could not be read, a mark not be written, or the answer is not whole; cancelling again is
         safe.
     """
     cancelled: list[str] = []
@@ -55,7 +77,7 @@ def parse_cancel(jobs: Sequence[tuple[str, str]], result: CommandResult) -> Canc
     for line in unframed(result):
         word, _, rest = line.partition(" ")
         if word == "failed":
-            raise TransportError(f"squeue could not be asked which jobs to cancel: {rest}")
+            raise TransportError(f"jobs could not be cancelled: {rest}")
         if word == "cancelled":
             cancelled.append(rest.strip())
         elif word == "scancel" and rest.strip():

@@ -11,6 +11,8 @@ VERDICT_RECORD = "verdict.json"
 EXIT_RECORD = "exit.json"
 JOB_SCRIPT = "job.sbatch"
 JOB_ID_RECORD = "jobid"
+WITHDRAWN = "withdrawn"
+"""Mark of an attempt that must have no job any more."""
 OWNER_RECORD = "run/job_id"
 """Id of the job that runs (or ran) the attempt, written by the job itself."""
 

@@ -13,6 +13,9 @@ An attempt's directory ``<stage_dir>/<number>`` holds the protocol's state:
     from an older one of the same name (a sweep started afresh).
 ``jobid``
     The recorded id, renamed into place. Once it is there nothing is ever submitted again.
+``withdrawn``
+    Nobody wants the attempt's job any more: nothing is submitted, and a job that was just accepted is cancelled
+    (:func:`airflow_megatron.slurm.cancellation.withdraw_script`).
 ``run/job_id``
     Written by the job itself when it starts (:mod:`airflow_megatron.slurm.job_guard`).
 

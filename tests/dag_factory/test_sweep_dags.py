@@ -55,12 +55,14 @@ class TestTasks:
             ("prepare.watch", "launch"),
             ("launch", "wait"),
             ("wait", "report"),
+            ("prepare.watch", "cancel_left"),
         }
 
     def test_of_a_point(self, folder: Path) -> None:
         dag = built(folder)["chain.point"]
         submitted_and_watched = {(f"{stage}.submit", f"{stage}.watch") for stage in self.stages()}
-        expected = submitted_and_watched | {
+        expected = submitted_and_watched | {(f"{stage}.watch", "cancel_left") for stage in self.stages()}
+        expected |= {
             ("resolve", "prepare.submit"),
             ("prepare.watch", "pretrain.submit"),
         }
@@ -103,6 +105,12 @@ class TestTasks:
                 if task.task_id.rpartition(".")[2] in ("watch", "await_checkpoint", "await_log"):
                     upstream = {other.task_id for other in task.get_flat_relatives(upstream=True)}
                     assert any(name.endswith("submit") for name in upstream), task.task_id
+
+    def test_a_stopped_run_still_cancels_and_does_not_succeed_for_it(self, folder: Path) -> None:
+        """Airflow leaves teardowns out when a run is marked, and when it works out how the run ended."""
+        for dag in built(folder).values():
+            teardown = dag.get_task("cancel_left")
+            assert (teardown.is_teardown, teardown.on_failure_fail_dagrun) == (True, False)
 
     def test_limits_come_from_the_spec(self, folder: Path) -> None:
         (folder / "chain.yaml").write_text(CHAIN + "max_active_points: 3\npoll_interval: 7\ntags: [mine]\n")

@@ -17,6 +17,7 @@ from login_node import LoginNode
 
 import airflow_megatron
 from airflow_megatron.get_provider_info import get_provider_info
+from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
@@ -46,6 +47,7 @@ GIVEN: dict[type[BaseOperator], dict[str, Any]] = {
     SlurmSubmitOperator: {"job": None},
     SlurmWatchOperator: {"job": None, "handle": None},
     SweepReportOperator: {"pinned": {}},
+    CancelLeftJobsOperator: {"source": "resolve", "stages": ["a"]},
     CheckpointSensor: {"cluster": "local", "checkpoint_dir": None, "iteration": None},
     LogSensor: {"cluster": "local", "log_file": None, "pattern": None},
     PointRunsSensor: {"point_dag_id": "x.point", "runs": {}},

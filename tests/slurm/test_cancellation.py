@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
-from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel, withdraw_script
+from airflow_megatron.slurm.submission import submission_script
 from airflow_megatron.slurm.transport import TransportError
 
 
@@ -40,3 +44,46 @@ def test_silent_controller_is_no_answer(slurm):
     slurm.behave("squeue", 'echo "slurm_load_jobs error: Socket timed out" >&2; exit 1')
     with pytest.raises(TransportError, match="Socket timed out"):
         cancel(slurm, ("1", "a"))
+
+
+def withdraw(slurm, attempt):
+    return parse_cancel((), slurm.run(withdraw_script(attempt)))
+
+
+def test_a_withdrawn_attempt_loses_its_job_although_nobody_knew_the_id(slurm, request_for):
+    slurm.behave("sbatch", 'accept "$@"; kill -9 $$')
+    slurm.behave("squeue", "exit 1")
+    request = request_for(1)
+    assert slurm.submit(request).status == "pending"
+    slurm.behave_normally("sbatch")
+    slurm.behave_normally("squeue")
+    slurm.submit(request_for(2))
+    assert withdraw(slurm, request.attempt).cancelled == ("1001",)
+    assert slurm.jobs == ["1002"]
+
+
+def test_a_submission_under_way_cancels_what_it_gets(slurm, request_for):
+    slurm.behave("sbatch", 'sleep 1; accept "$@"; echo $id')
+    request = request_for()
+    process = slurm.start(submission_script(request))
+    while not slurm.calls("sbatch"):
+        time.sleep(0.02)
+    assert withdraw(slurm, request.attempt).cancelled == ()
+    process.communicate(timeout=20)
+    assert slurm.calls("scancel") == ["1001"]
+    assert slurm.jobs == []
+
+
+def test_nothing_is_submitted_for_a_withdrawn_attempt(slurm, request_for):
+    request = request_for()
+    Path(request.attempt.directory).mkdir(parents=True)
+    withdraw(slurm, request.attempt)
+    outcome = slurm.submit(request)
+    assert outcome.status == "refused"
+    assert "withdrawn when its run was stopped" in outcome.message
+    assert slurm.calls("sbatch") == []
+
+
+def test_a_mark_that_cannot_be_written_is_no_withdrawal(slurm, request_for):
+    with pytest.raises(TransportError, match="cannot write .*withdrawn"):
+        withdraw(slurm, request_for().attempt)

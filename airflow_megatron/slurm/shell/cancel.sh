@@ -2,7 +2,7 @@
 # Body of cancellation.py's script, after: am_wanted (prints ID|NAME lines), am_squeue, am_scancel_ids.
 
 am_rows=$(am_squeue --me -h -o 'queue|%A|%j' 2>&1) || {
-  printf 'failed %s\n' "$(printf '%s' "$am_rows" | tr '\n' ' ')"
+  printf 'failed squeue: %s\n' "$(printf '%s' "$am_rows" | tr '\n' ' ')"
   am_rows=
 }
 am_ids=$({

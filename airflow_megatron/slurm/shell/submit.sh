@@ -40,6 +40,7 @@ am_record() { # ID
   printf 'job_id %s\n' "$1"
   printf '%s\n' "$1" | am_put "$am_dir/jobid" ||
     printf 'stderr %s\n' "the job id could not be recorded in $am_dir/jobid: $am_put_error"
+  if [ -e "$am_dir/withdrawn" ]; then am_scancel "${1%%;*}" 2>&1 | sed 's/^/stderr /'; fi
   am_leave all
 }
 
@@ -253,6 +254,11 @@ am_submit() { # as owner of $am_claim
     am_release
     printf 'job_id %s\n' "$am_id"
     am_answer recorded "job ${am_id%%;*} is recorded for $am_name"
+    return
+  fi
+  if [ -e "$am_dir/withdrawn" ]; then
+    am_release
+    am_answer refused "attempt $am_name was withdrawn when its run was stopped; clear the task to make another"
     return
   fi
   if ! am_await_room; then

@@ -1,0 +1,60 @@
+"""Operator that cancels what a run leaves in Slurm's queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.spec.jobs import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+_NEVER_SUBMITTED = (None, "skipped", "upstream_failed", "removed")
+
+
+class CancelLeftJobsOperator(BaseOperator):
+    """Cancel jobs that nobody waits for any more; the teardown of a run, whatever became of its other tasks.
+
+    Whoever marks or clears a task that waits for a job has the job cancelled by the trigger. Nobody does it where no
+    trigger runs at that moment: while the triggerer is down, or when a run is stopped while a job is being submitted.
+    Without such a stage it asks nothing of the cluster.
+
+    :param source: the task that pushed each stage's job as an XCom
+    :param stages: names of the stages
+    """
+
+    ui_color = "#f3ecd9"
+
+    def __init__(self, *, source: str, stages: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.stages = list(stages)
+
+    def execute(self, context: Context) -> list[str]:
+        """Return the names of the jobs that were cancelled."""
+        task_instance: Any = context["ti"]
+        states = task_instance.get_task_states(dag_id=task_instance.dag_id, run_ids=[task_instance.run_id])
+        cancelled = []
+        for stage in left_stages(self.stages, states.get(task_instance.run_id, {})):
+            data = task_instance.xcom_pull(task_ids=self.source, key=stage)
+            if data and job_attempts(Job.from_json(data), self.log).withdraw():
+                cancelled.append(str(data["name"]))
+        return cancelled
+
+
+def left_stages(stages: Sequence[str], states: Mapping[str, str | None]) -> list[str]:
+    """Return the stages that may have a job in Slurm although their wait is over or was never begun.
+
+    :param stages: all of a run
+    :param states: task → state in the run
+    """
+    return [
+        stage
+        for stage in stages
+        if states.get(f"{stage}.submit") not in _NEVER_SUBMITTED and states.get(f"{stage}.watch") != "success"
+    ]
