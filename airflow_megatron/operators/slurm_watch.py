@@ -20,7 +20,11 @@ from airflow_megatron.planning.attempt_preparation import (
     prepare_attempt,
     restart_policy,
 )
-from airflow_megatron.planning.attempts import SubmissionRefusedError, attempt_after_giving_up
+from airflow_megatron.planning.attempts import (
+    SubmissionRefusedError,
+    attempt_after_giving_up,
+    was_waited_for,
+)
 from airflow_megatron.planning.expected_ends import as_expected
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.live_log import harmless
@@ -56,6 +60,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.cluster_profile import ClusterProfile
 
 LINES_OF_FAILURE = 20
+WAITED_FOR = "waited_for"
+"""The attempt that a try of the task began to wait for."""
 
 
 class SlurmWatchOperator(BaseOperator):
@@ -116,6 +122,13 @@ class SlurmWatchOperator(BaseOperator):
         if number is not None and just_cleared(context):
             self.log.info("attempt %d of %s was given up, and this task was cleared", number - 1, job.name)
             return self._submit_next(job, number)
+        waited_for: Any = context["task_state_store"].get(WAITED_FOR)
+        if just_cleared(context) and was_waited_for(state, handle.attempt, waited_for):
+            # Airflow begins this try before the trigger of the last one cancels the job, if a triggerer runs at all
+            self.log.info("this task was cleared while attempt %d ran", state.latest_attempt)
+            attempts.cancel(state.latest_attempt, str(state.job_id))
+            return self._submit_next(job, state.latest_attempt + 1)
+        context["task_state_store"].set(WAITED_FOR, state.latest_attempt)
         latest = state.latest
         if latest is None or latest.number < handle.attempt:
             return self._wait(job, handle)

@@ -99,6 +99,19 @@ def attempt_after_giving_up(state: StageState) -> int | None:
     return state.latest_attempt + 1 if judged and verdict.get("outcome") != Outcome.FINISHED else None
 
 
+def was_waited_for(state: StageState, submitted: int, waited_for: int | None) -> bool:
+    """Tell whether the newest attempt has no verdict and is the one that an earlier try of a wait was about.
+
+    :param state: what the cluster has recorded
+    :param submitted: the attempt that the wait was given; it submits later ones itself
+    :param waited_for: the attempt that its earlier try began with; less than ``submitted`` when the submission was
+        cleared too, and is new
+    """
+    latest = state.latest_attempt
+    judged = (state.verdict or {}).get("attempt") == latest
+    return state.job_id is not None and not judged and (latest > submitted or latest == waited_for)
+
+
 class SubmissionRefusedError(RuntimeError):
     """sbatch will not have the job; the message is its own."""
 
@@ -208,7 +221,7 @@ class JobAttempts:
             return False
         attempt = attempt_of(self.job, latest.number)
         jobs = [(latest.job_id, attempt.job_name)] if latest.job_id else []
-        outcome = self._retried(
+        outcome = self.answered(
             withdraw_script(attempt, self.commands), lambda answer: parse_cancel(jobs, answer)
         )
         if not outcome.cancelled and latest.job_id is not None:

@@ -69,8 +69,8 @@ def withdraw_script(attempt: Attempt, commands: SlurmCommands = DEFAULT_COMMANDS
 def parse_cancel(jobs: Sequence[tuple[str, str]], result: CommandResult) -> CancelOutcome:
     """Return what a cancelling script did.
 
-    :raises TransportError: if the queue could not be read, a mark not be written, or the answer is not whole; cancelling again is
-        safe.
+    :raises TransportError: if the queue could not be read, a mark not be written, or the answer is not
+        whole; cancelling again is safe.
     """
     cancelled: list[str] = []
     messages: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -84,8 +85,9 @@ class SlurmCluster:
             errors="replace",
         )
         assert process.stdin is not None
-        process.stdin.write(script)
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # turned away: its exit status says so
+            process.stdin.write(script)
+            process.stdin.close()
         process.stdin = None
         return process
 

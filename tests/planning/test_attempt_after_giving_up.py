@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_megatron.planning.attempts import attempt_after_giving_up
+from airflow_megatron.planning.attempts import attempt_after_giving_up, was_waited_for
 from airflow_megatron.slurm.stage_records import AttemptState, StageState
 
 
@@ -29,3 +29,22 @@ def state(attempts: int, verdict: dict[str, Any] | None = None) -> StageState:
 )
 def test_a_job_that_was_given_up_runs_again(recorded: StageState, expected: int | None) -> None:
     assert attempt_after_giving_up(recorded) == expected
+
+
+@pytest.mark.parametrize(
+    ("recorded", "submitted", "waited_for", "expected"),
+    [
+        pytest.param(state(1), 1, None, False, id="its first try"),
+        pytest.param(state(1), 1, 1, True, id="cleared while it waited"),
+        pytest.param(state(2), 2, 1, False, id="cleared with its submission, which is new"),
+        pytest.param(state(3), 1, 1, True, id="cleared while it waited for an attempt of its own"),
+        pytest.param(
+            state(1, {"attempt": 1, "outcome": "finished"}), 1, 1, False, id="cleared after the end"
+        ),
+        pytest.param(state(0), 1, 1, False, id="nothing submitted"),
+    ],
+)
+def test_a_wait_that_is_cleared_runs_its_job_again(
+    recorded: StageState, submitted: int, waited_for: int | None, expected: bool
+) -> None:
+    assert was_waited_for(recorded, submitted, waited_for) == expected

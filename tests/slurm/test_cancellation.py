@@ -85,5 +85,5 @@ def test_nothing_is_submitted_for_a_withdrawn_attempt(slurm, request_for):
 
 
 def test_a_mark_that_cannot_be_written_is_no_withdrawal(slurm, request_for):
-    with pytest.raises(TransportError, match="cannot write .*withdrawn"):
+    with pytest.raises(TransportError, match=r"cannot write .*withdrawn"):
         withdraw(slurm, request_for().attempt)

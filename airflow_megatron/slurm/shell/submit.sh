@@ -150,12 +150,12 @@ am_release() { # [ANSWER]; certain that no job came of this claim; a caller that
   printf '%s\n' "$am_token" "$@" >"$am_claim/released" || rm -rf "$am_claim"
 }
 
-am_repeat_answer() { # to a caller that asks again because its connection was lost while sbatch waited
+am_repeat_answer() { # once, to a caller that asks again because its connection was lost while sbatch waited
   [ -s "$am_claim/released" ] || return
   {
     read -r am_line
     [ "$am_line" = "$am_token" ] && grep .
-  } <"$am_claim/released"
+  } <"$am_claim/released" && printf '' >"$am_claim/released"
 }
 
 am_resolve() { # an sbatch of unknown outcome: succeeds when answered, fails when the claim may be taken over

@@ -1,0 +1,166 @@
+"""Limits on the jobs in the queue: the project's own, and those of a real Slurm."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.slurm.queue_limits import QueueLimit
+from airflow_megatron.slurm.refusals import refusal_mend
+from airflow_megatron.slurm.submission import (
+    SubmissionOutcome,
+    SubmissionRequest,
+    parse_submission,
+    submission_script,
+)
+from airflow_megatron.slurm.transport import TransportError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.integration
+
+CALLERS = 50
+LIMIT = QueueLimit(6, "crowd.")
+
+
+def ask(cluster: SlurmCluster, request: SubmissionRequest) -> SubmissionOutcome:
+    """Submit once, as often as sshd turns the connection away (it takes ten at a time)."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            outcome = parse_submission(cluster.run(submission_script(request)))
+            if outcome.status != "pending":
+                return outcome
+        except TransportError:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def user(cluster: SlurmCluster) -> str:
+    return str(cluster.description["ssh"]["user"])
+
+
+def test_fifty_callers_at_once_never_exceed_the_limit(cluster: SlurmCluster, tmp_path: Path) -> None:
+    requests = [
+        cluster.request(
+            tmp_path / str(number),
+            f"crowd.p{number}",
+            "sleep 300",
+            limits=(LIMIT,),
+            places_dir=str(tmp_path / "places"),
+        )
+        for number in range(CALLERS)
+    ]
+    seen: list[int] = []
+    over = threading.Event()
+
+    def count() -> None:
+        while not over.wait(0.1):
+            names = cluster.slurm("squeue", "-h", "-o", "%j").split()
+            seen.append(sum(name.startswith("crowd.") for name in names))
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    try:
+        with concurrent.futures.ThreadPoolExecutor(CALLERS) as pool:
+            outcomes = list(pool.map(lambda request: ask(cluster, request), requests))
+        statuses = [outcome.status for outcome in outcomes]
+        assert statuses.count("submitted") + statuses.count("recorded") == LIMIT.jobs
+        assert {outcome.waits_for for outcome in outcomes if outcome.status == "deferred"} == {"room"}
+        gone = [outcome.job_id for outcome in outcomes if outcome.job_id][:2]
+        cluster.slurm("scancel", *map(str, gone))
+        waiting = [
+            one for one, outcome in zip(requests, outcomes, strict=True) if outcome.status == "deferred"
+        ]
+        deadline = time.monotonic() + 30
+        while ask(cluster, waiting[0]).job_id is None:
+            assert time.monotonic() < deadline
+    finally:
+        over.set()
+        counting.join()
+        for request in requests:
+            cluster.slurm("scancel", "--name", request.attempt.job_name)
+    assert max(seen) == LIMIT.jobs
+    assert list((tmp_path / "places" / str(os.getuid())).iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def narrow(cluster: SlurmCluster) -> None:
+    """Two QOSs: one takes a single job of a user, the other refuses jobs of more than one node."""
+    for name, limits in (
+        ("single", ("MaxSubmitJobsPerUser=1",)),
+        ("small", ("MaxNodesPerUser=1", "Flags=DenyOnLimit")),
+    ):
+        cluster.slurm("sacctmgr", "-i", "add", "qos", name, "set", *limits)
+        cluster.slurm("sacctmgr", "-i", "modify", "user", "root", "set", f"qos+={name}")
+    time.sleep(1)  # slurmdbd tells slurmctld
+    return
+
+
+def test_a_full_qos_means_wait(cluster: SlurmCluster, tmp_path: Path, narrow: None) -> None:
+    first, second = (
+        cluster.request(tmp_path, name, "sleep 300", sbatch_options=("--qos=single",))
+        for name in ("only", "next")
+    )
+    job_id = ask(cluster, first).job_id
+    outcome = ask(cluster, second)
+    assert (outcome.status, outcome.waits_for) == ("deferred", "limit")
+    assert outcome.queued is not None
+    assert outcome.queued >= 1
+    assert "QOSMaxSubmitJobPerUserLimit" in outcome.message
+    cluster.slurm("scancel", str(job_id))
+    assert cluster.submit_patiently(second).status == "submitted"
+    cluster.slurm("scancel", "--name", second.attempt.job_name)
+
+
+@pytest.mark.parametrize(
+    ("entity", "limit", "reason"),
+    [
+        ("user", "MaxSubmitJobs", "AssocMaxSubmitJobLimit"),
+        ("account", "GrpSubmitJobs", "AssocGrpSubmitJobsLimit"),
+    ],
+)
+def test_a_full_association_means_wait(
+    cluster: SlurmCluster, tmp_path: Path, entity: str, limit: str, reason: str
+) -> None:
+    request = cluster.request(tmp_path, reason)
+    whose = (entity, user(cluster) if entity == "user" else str(cluster.description["account"]))
+    cluster.slurm("sacctmgr", "-i", "modify", *whose, "set", f"{limit}=0")
+    try:
+        time.sleep(1)
+        outcome = ask(cluster, request)
+    finally:
+        cluster.slurm("sacctmgr", "-i", "modify", *whose, "set", f"{limit}=-1")
+    assert (outcome.status, outcome.waits_for) == ("deferred", "limit")
+    assert reason in outcome.message
+    assert cluster.submit_patiently(request).status == "submitted"
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "key"),
+    [
+        (("--qos=small", "--nodes=2"), "QOSMaxNodePerUserLimit", "nodes"),
+        (("--qos=nowhere",), "Invalid qos specification", "slurm.qos"),
+        (("--account=nowhere",), "Invalid account or account/partition", "slurm.account"),
+        (("--partition=nowhere",), "invalid partition specified: nowhere", "slurm.partition"),
+        (("--reservation=nowhere",), "reservation", "slurm.reservation"),
+        (("--constraint=nowhere",), "feature", "slurm.constraint"),
+        (("--exclude=nowhere",), "node name", "slurm.exclude"),
+    ],
+)
+def test_what_can_never_run_is_refused_with_a_mend(
+    cluster: SlurmCluster, tmp_path: Path, narrow: None, options: tuple[str, ...], text: str, key: str
+) -> None:
+    outcome = cluster.submit(cluster.request(tmp_path, "never", sbatch_options=options))
+    assert outcome.status == "refused", outcome
+    assert text in outcome.message
+    assert key in refusal_mend(outcome.message)
