@@ -451,7 +451,7 @@ def test_file_that_cannot_be_written_whole_is_refused_and_leaves_nothing(slurm, 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_full_disk_is_refused_and_leaves_nothing(slurm, request_for, tmp_path):
+def test_full_disk_means_wait_and_leaves_nothing(slurm, request_for, tmp_path):
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", small], check=False).returncode:
@@ -462,8 +462,8 @@ def test_full_disk_is_refused_and_leaves_nothing(slurm, request_for, tmp_path):
             attempt=Attempt("s.p.train.a1", str(small / "train"), 1), script="#!/bin/sh\n" + "# pad\n" * 5000
         )
         outcome = slurm.submit(request)
-        assert outcome.status == "refused"
-        assert "cannot write" in outcome.message
+        assert (outcome.status, outcome.waits_for) == ("deferred", "recovery")
+        assert "No space left on device" in outcome.message
         assert slurm.jobs == []
         (small / "filler").unlink()
         assert slurm.submit(replace(request, claim_token="later")).status == "submitted"

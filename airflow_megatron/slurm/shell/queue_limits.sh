@@ -8,7 +8,7 @@ am_announce() { # PHASE
 }
 
 am_submitting() { # from here on a job may come of this caller, even if it dies
-  am_put_error=$(am_announce submitting 2>&1)
+  am_trouble=$(am_announce submitting 2>&1)
 }
 
 am_leave() { # [ALL]; with ALL, whatever an earlier caller for the same attempt left
@@ -87,7 +87,7 @@ am_count() {
 am_await_room() { # succeeds when the limits leave room; answers if not
   am_arrived=$(date +%s)
   am_place=$am_places/$am_name,$am_token.$$
-  am_put_error=$(mkdir -p "$am_places" 2>&1 && am_announce counting 2>&1) || {
+  am_trouble=$({ mkdir -p "$am_places" && am_announce counting; } 2>&1) || {
     am_refuse_unwritable "$am_places"
     return 1
   }

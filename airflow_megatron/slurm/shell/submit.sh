@@ -11,15 +11,15 @@ am_answer() { # STATUS MESSAGE
   printf 'status %s\nmessage %s\n' "$1" "$(printf '%s' "$2" | tr '\n' ' ')"
 }
 
-am_refuse_unwritable() { # PATH; a full disk passes, what else is wrong does not; reads am_put_error
+am_refuse_unwritable() { # DIRECTORY; because of am_trouble: a full disk passes, what else is wrong does not
   am_kind=refused
-  case $am_put_error in
+  case $am_trouble in
     *"No space left"* | *"uota exceeded"*)
       am_kind=deferred
       printf 'waits_for recovery\n'
       ;;
   esac
-  am_answer "$am_kind" "cannot write to $1 on $am_host: $am_put_error; free space or mend permissions:\
+  am_answer "$am_kind" "cannot write to $1 on $am_host: $am_trouble; free space or mend permissions:\
  $(df -h "$1" 2>&1 | tail -n 1)"
 }
 
@@ -29,17 +29,23 @@ am_read_id() { # sets am_id from the record
   [ -n "$am_id" ]
 }
 
-am_put() { # FILE, content on standard input; atomic; sets am_put_error
+am_put() { # FILE, content on standard input; atomic; sets am_trouble, so not in a pipeline
   am_new=$1.$am_token.$$ # a caller may ask again, with its token, while its first call still runs
-  am_put_error=$({ cat >"$am_new" && mv -f "$am_new" "$1"; } 2>&1) && return
+  am_trouble=$({ cat >"$am_new" && mv -f "$am_new" "$1"; } 2>&1) && return
   rm -f "$am_new"
   return 1
 }
 
+am_put_line() { # FILE TEXT
+  am_put "$1" <<AM_LINE
+$2
+AM_LINE
+}
+
 am_record() { # ID
   printf 'job_id %s\n' "$1"
-  printf '%s\n' "$1" | am_put "$am_dir/jobid" ||
-    printf 'stderr %s\n' "the job id could not be recorded in $am_dir/jobid: $am_put_error"
+  am_put_line "$am_dir/jobid" "$1" ||
+    printf 'stderr %s\n' "the job id could not be recorded in $am_dir/jobid: $am_trouble"
   if [ -e "$am_dir/withdrawn" ]; then am_scancel "${1%%;*}" 2>&1 | sed 's/^/stderr /'; fi
   am_leave all
 }
@@ -242,7 +248,7 @@ am_still_newest() { # whether the claim is still ours; answers if not
 
 am_prepare() { # the files that sbatch needs
   if [ ! -s "$am_dir/created" ]; then
-    printf '%s %s\n' "$(date +%s)" "$am_token" | am_put "$am_dir/created" || return
+    am_put_line "$am_dir/created" "$(date +%s) $am_token" || return
   fi
   am_write_job
 }
@@ -266,7 +272,7 @@ am_submit() { # as owner of $am_claim
     am_drop_old_claims
     return
   fi
-  if ! am_prepare || ! am_submitting || ! date +%s | am_put "$am_claim/sbatch.started"; then
+  if ! am_prepare || ! am_submitting || ! am_put_line "$am_claim/sbatch.started" "$(date +%s)"; then
     am_release
     am_refuse_unwritable "$am_dir"
     return
@@ -281,7 +287,7 @@ am_submit() { # as owner of $am_claim
 }
 
 am_attempt() {
-  am_put_error=$(mkdir -p "$am_dir" ${am_log_dir:+"$am_log_dir"} 2>&1) || {
+  am_trouble=$(mkdir -p "$am_dir" ${am_log_dir:+"$am_log_dir"} 2>&1) || {
     am_refuse_unwritable "$am_dir"
     return
   }
@@ -316,9 +322,9 @@ am_attempt() {
     fi
     am_generation=$((am_generation + 1))
     am_claim=$am_dir/claim.$am_generation
-    if am_put_error=$(mkdir "$am_claim" 2>&1); then
+    if am_trouble=$(mkdir "$am_claim" 2>&1); then
       am_start=$(am_process_start $$)
-      if printf '%s %s %s %s\n' "$am_host" $$ "${am_start:--}" "$(date +%s)" | am_put "$am_claim/owner"; then
+      if am_put_line "$am_claim/owner" "$am_host $$ ${am_start:--} $(date +%s)"; then
         am_submit
       else
         am_release
