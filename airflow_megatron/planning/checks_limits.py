@@ -73,7 +73,7 @@ def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[F
             f"partition {name} has {partition.gpus_per_node} GPUs per node, {gpus} asked",
             f"gpus_per_node of at most {partition.gpus_per_node}, on more nodes, or another partition",
         )
-    processes = max(gpus, 1) if job.kind == "train" else 1
+    processes = max(gpus, 1) if job.runs_trainer else 1
     cores = count(job.slurm.cpus_per_task, 1) * processes
     if partition.cpus_per_node is not None and cores > partition.cpus_per_node:
         yield Finding(

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -49,6 +50,9 @@ class SiteAirflow(LocalAirflow):
     def __init__(self, home: Path, folders: dict[str, str]) -> None:
         super().__init__(home)
         self.folders = folders
+        with socket.socket() as probe:  # not the port that a person's own Airflow has, or is about to take
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **self.folders}
@@ -57,6 +61,11 @@ class SiteAirflow(LocalAirflow):
         """Mark a task, as the web page's button does."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
         answer = self._request("PATCH", path, json={"new_state": state})
+        assert answer.status_code == 200, answer.text
+
+    def mark_run(self, dag_id: str, run_id: str, state: str) -> None:
+        """Mark a whole run, as the web page's button does."""
+        answer = self._request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", json={"state": state})
         assert answer.status_code == 200, answer.text
 
     def try_number(self, dag_id: str, run_id: str, task_id: str) -> int:
@@ -170,9 +179,9 @@ class SweepSite:
             name: [row.state.split()[0] for row in rows] for name, rows in self.submissions(prefix).items()
         }
 
-    def expect_states(self, prefix: str, expected: dict[str, list[str]]) -> None:
+    def expect_states(self, prefix: str, expected: dict[str, list[str]], timeout: float = 20) -> None:
         """Check the states of all attempts; accounting hears of a job's end a moment after everybody else."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + timeout
         while self.states(prefix) != expected and time.monotonic() < deadline:
             time.sleep(0.5)
         assert self.states(prefix) == expected
