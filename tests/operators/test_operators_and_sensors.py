@@ -67,6 +67,13 @@ class Instance:
         self.pushed[key] = value
 
 
+class Store(dict[str, Any]):
+    """Stands where a task's state store stands."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
 class Run:
     def __init__(self, conf: dict[str, Any] | None = None) -> None:
         self.conf = conf
@@ -268,7 +275,8 @@ class TestWaiting:
             handle = {"job": name, "attempt": 2, "job_id": "7", "finished": False}
             task = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle, timeout=60, retries=2)
             with pytest.raises(TaskDeferred) as deferred:
-                await asyncio.to_thread(task.execute, {"ti": Instance(), "task": task})
+                context = {"ti": Instance(), "task": task, "task_state_store": Store()}
+                await asyncio.to_thread(task.execute, context)
             _, stored = deferred.value.trigger.serialize()
             assert stored["attempt_dir"] == f"{job.stage_dir}/2"
             assert stored["log_file"] == job.log_file(2)
