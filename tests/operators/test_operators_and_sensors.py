@@ -274,8 +274,8 @@ class TestWaiting:
             job = plan.job(name)
             handle = {"job": name, "attempt": 2, "job_id": "7", "finished": False}
             task = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle, timeout=60, retries=2)
+            context = {"ti": Instance(), "task": task, "task_state_store": Store()}
             with pytest.raises(TaskDeferred) as deferred:
-                context = {"ti": Instance(), "task": task, "task_state_store": Store()}
                 await asyncio.to_thread(task.execute, context)
             _, stored = deferred.value.trigger.serialize()
             assert stored["attempt_dir"] == f"{job.stage_dir}/2"
