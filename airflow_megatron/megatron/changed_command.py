@@ -10,6 +10,8 @@ from airflow_megatron.megatron.validation.command_line import reader
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_megatron.megatron.arguments import ArgumentTable
+
 _HARMLESS: Final = re.compile(
     r"train_iters|train_samples|exit_.*|save_.*|eval_.*|log_.*|tensorboard_.*|wandb_.*|num_workers|distributed_timeout_.*"
 )
@@ -17,15 +19,15 @@ _HARMLESS: Final = re.compile(
 
 
 def changed_arguments(
-    old: Sequence[str], new: Sequence[str], release: str
+    old: Sequence[str], new: Sequence[str], table: ArgumentTable
 ) -> dict[str, tuple[object, object]]:
     """Return the Megatron arguments in which two commands differ: name → values before and now, None where not given.
 
     :param old: words of the earlier command: interpreter, script, arguments
     :param new: words of the present one
-    :param release: whose arguments they are
+    :param table: the trainer's arguments
     """
-    before, now = (reader(release).read(words[2:])[0] for words in (old, new))
+    before, now = (reader(table).read(words[2:])[0] for words in (old, new))
     return {
         name: (before.get(name), now.get(name))
         for name in dict.fromkeys((*before, *now))

@@ -19,6 +19,7 @@ from airflow_megatron.megatron.checkpoints import (
     iteration_of,
     tracked_iteration,
 )
+from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.planning.attempt_changes import AttemptChanges
 from airflow_megatron.planning.plan import job_digest
 from airflow_megatron.slurm.allocation import (
@@ -268,7 +269,8 @@ class _Preparation:
         if "digest" not in record or record["digest"] == job_digest(job):
             return
         old = [str(word) for word in record.get("command", ())]
-        changes = changed_arguments(old, job.command, job.release)
+        table = trainer_table(job.trainer, job.release, self._attempts.cluster, job.extra_arguments)
+        changes = changed_arguments(old, job.command, table)
         if changes and all(is_harmless(name) for name in changes):
             self._log.info("goes on from its checkpoints with another %s", ", ".join(changes))
             return

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_megatron.megatron.arguments import argument_table
 from airflow_megatron.megatron.changed_command import changed_arguments, is_harmless
 
 OLD = ["python", "pretrain_gpt.py", "--lr", "0.001", "--train-iters", "100", "--swiglu", "--save", "/r"]
@@ -20,14 +21,14 @@ def test_changed_arguments() -> None:
         "--seed",
         "2",
     ]
-    assert changed_arguments(OLD, new, "core_v0.16.1") == {
+    assert changed_arguments(OLD, new, argument_table("core_v0.16.1")) == {
         "lr": (0.001, 0.004),
         "train_iters": (100, 200),
         "swiglu": (True, None),
         "seed": (None, 2),
     }
-    assert changed_arguments(OLD, [*OLD[:2], "--lr", "1e-3", *OLD[4:]], "core_v0.16.1") == {}
-    assert changed_arguments([], ["bash", "-c", "x"], "core_v0.16.1") == {}
+    assert changed_arguments(OLD, [*OLD[:2], "--lr", "1e-3", *OLD[4:]], argument_table("core_v0.16.1")) == {}
+    assert changed_arguments([], ["bash", "-c", "x"], argument_table("core_v0.16.1")) == {}
 
 
 @pytest.mark.parametrize("name", ["train_iters", "save_interval", "log_interval", "exit_duration_in_mins"])
