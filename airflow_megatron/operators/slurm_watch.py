@@ -198,7 +198,8 @@ class SlurmWatchOperator(BaseOperator):
             return self._submit_after(job, step.delay_s, handle.attempt + 1)
         reason = step.reason if isinstance(step, GiveUp) else verdict.reason
         attempts.record_end(handle.attempt, given_up(verdict, reason).to_json())
-        self._show_tail(event)
+        if event:
+            self._show_tail(event)
         said = explained(reason, verdict.line)
         error = f" The log says: {event['error']}" if event.get("error") else ""
         raise AirflowFailException(f"{job.name}: {said}.{error} Whole log: {job.log_file(handle.attempt)}")
