@@ -103,19 +103,22 @@ def prepare_attempt(
     :raises RunNotFitError: when the attempt must not be submitted
     :raises TransportError: when the login node stays unreachable
     """
-    return _Preparation(attempts, attempts.state(), number).prepared(fresh_start=fresh_start)
+    return _Preparation(attempts, attempts.state(), number, fresh_start=fresh_start).prepared()
 
 
 class _Preparation:
-    def __init__(self, attempts: JobAttempts, state: StageState, number: int) -> None:
+    def __init__(self, attempts: JobAttempts, state: StageState, number: int, *, fresh_start: bool) -> None:
         self._attempts, self._job, self._number = attempts, attempts.job, number
+        self._fresh_start = fresh_start
         self._state, self._log = state, attempts.log
-        earlier = [attempt for attempt in state.attempts if attempt.number < number]
-        self._earlier = earlier
-        self._series: list[Verdict] = series([attempt.verdict for attempt in earlier])
+        self._earlier = [attempt for attempt in state.attempts if attempt.number < number]
+        told = [attempt.verdict for attempt in self._earlier]
+        self._series: list[Verdict] = [] if fresh_start else series(told)
+        # a person who clears a job that was given up mends neither its nodes nor its checkpoints
+        self._verdicts = [verdict for value in told if (verdict := read_verdict(value)) is not None]
         self._policy = restart_policy(self._job)
 
-    def prepared(self, *, fresh_start: bool) -> AttemptChanges | StillWriting:
+    def prepared(self) -> AttemptChanges | StillWriting:
         if self._was_submitted:
             return self._changes(self._began_at, {})
         seen = self._look()
@@ -124,10 +127,10 @@ class _Preparation:
         if writing is not None:
             return StillWriting(writing)
         resumes_from = 0
-        if self._has_checkpoints and self._was_prepared and not fresh_start:
+        if self._has_checkpoints and self._was_prepared and not self._fresh_start:
             resumes_from = self._began_at
         elif self._has_checkpoints:
-            resumes_from = self._checkpoints_in_order(run, fresh_start=fresh_start)
+            resumes_from = self._checkpoints_in_order(run)
         return self._changes(resumes_from, self._partition(run))
 
     @property
@@ -156,7 +159,8 @@ class _Preparation:
     @property
     def _goes_back(self) -> bool:
         """Whether the last attempt's numbers went bad."""
-        return bool(self._series) and self._series[-1].rollback and self._policy.rollbacks > 0
+        wanted = bool(self._verdicts) and self._verdicts[-1].rollback and self._policy.rollbacks > 0
+        return wanted and not self._fresh_start
 
     @property
     def _has_checkpoints(self) -> bool:
@@ -195,10 +199,7 @@ class _Preparation:
         return None
 
     def _excluded(self) -> tuple[str, ...]:
-        # a node is no better for a person's clearing the task: the verdicts of all attempts count
-        verdicts = [read_verdict(attempt.verdict) for attempt in self._earlier]
-        known = [verdict for verdict in verdicts if verdict is not None]
-        return excluded_nodes(known, self._policy, time.time())
+        return excluded_nodes(self._verdicts, self._policy, time.time())
 
     def _changes(self, resumes_from: int, partition: Mapping[str, bool]) -> AttemptChanges:
         job = self._job
@@ -217,7 +218,9 @@ class _Preparation:
                 "attempt %d runs on %d nodes instead of %d", self._number, allocation.nodes, wanted
             )
         arguments: list[str] = []
-        if job.restart.after_rollback and any(verdict.rollback for verdict in self._series):
+        if job.restart.after_rollback and (
+            self._goes_back or any(verdict.rollback for verdict in self._series)
+        ):
             arguments = to_argv(job.restart.after_rollback, job.release)
         return AttemptChanges(
             allocation.exclude,
@@ -226,19 +229,19 @@ class _Preparation:
             resumes_from,
         )
 
-    def _checkpoints_in_order(self, run: Observation, *, fresh_start: bool) -> int:
+    def _checkpoints_in_order(self, run: Observation) -> int:
         """Return the iteration of the checkpoint that the attempt will load, 0 for none."""
         job = self._job
         tracked = tracked_iteration(run.tracker)
         parents = job.iteration if job.parent_dir and job.iteration else 0
         try:
-            if fresh_start:
+            if self._fresh_start:
                 aside = self._attempts.answered(
                     fresh_start_script(job.checkpoint_dir, self._number), parse_fresh_start
                 )
                 if aside:
                     self._log.info("fresh start: the checkpoints so far are in %s", aside)
-                self._series, tracked = [], None
+                tracked = None
             if tracked is None:
                 if self._goes_back and not job.restart.after_rollback:
                     raise RollbackError(
@@ -252,7 +255,7 @@ class _Preparation:
             else:
                 tracked = self._quarantined(run, verdicts, tracked)
         except (FreshStartError, QuarantineError, RollbackError) as error:
-            last = f"; the last attempt: {self._series[-1].reason}" if self._series else ""
+            last = f"; the last attempt: {self._verdicts[-1].reason}" if self._verdicts else ""
             raise RunNotFitError(f"{job.checkpoint_dir}: {error}{last}") from None
         return self._awaited(tracked)
 
@@ -293,7 +296,7 @@ class _Preparation:
 
     def _roll_back(self, verdicts: Mapping[int, CheckpointVerdict], tracked: int) -> int:
         complete = [iteration for iteration, verdict in verdicts.items() if verdict.is_complete]
-        step = choose_rollback(complete, self._series, tracked=tracked, began_at=self._began_at)
+        step = choose_rollback(complete, self._verdicts, tracked=tracked, began_at=self._began_at)
         aside = self._attempts.answered(rollback_script(self._job.run_dir, step), parse_rollback)
         self._log.warning(
             "attempt %d goes back to iteration %d%s",
@@ -309,7 +312,7 @@ class _Preparation:
         step = decide(
             {f"iter_{iteration:07d}": verdict.verdict for iteration, verdict in verdicts.items()},
             tracked=tracked,
-            damaged=self._series[-1].damaged_iteration if self._series else None,
+            damaged=self._verdicts[-1].damaged_iteration if self._verdicts else None,
             quarantined=sum(len(found) for found in run.matches.values()),
             limit=limit,
         )

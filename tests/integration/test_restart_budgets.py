@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import driven_job
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from driven_job import DrivenJob, environment
 from sweep_site import wait_until
 
@@ -28,6 +28,16 @@ stages:
   work:
     kind: command
     command: [bash, -c, "echo x >> '{{ run_dir }}/times'; exit 3"]
+"""
+
+ENDLESS = """\
+name: endless
+point: only
+stages:
+  work:
+    kind: command
+    cancel: {file: stop}
+    command: [sleep, "250"]
 """
 
 
@@ -58,3 +68,24 @@ def test_a_killed_worker_does_not_renew_the_budget(
     with pytest.raises(AirflowFailException, match="attempt 3 failed after 2 restarts"):
         job.watch(handle)  # a task that is tried again after its job was given up
     assert not (work / ".jobs/work/4").exists()
+
+
+def test_what_its_own_condition_cancelled_is_passed_over(
+    cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(tmp_path, cluster).items():
+        monkeypatch.setenv(name, value)
+    job = DrivenJob(ENDLESS, "endless.only.work")
+    work = tmp_path / "runs" / "endless" / "only" / "work"
+    handle = job.submit()
+    (work / "stop").touch()
+    with pytest.raises(AirflowSkipException, match="its cancel condition holds"):
+        job.watch(handle)
+    again = job.submit()
+    assert (again["cancelled"], again["attempt"]) == (True, 1)
+    with pytest.raises(AirflowSkipException, match="cancelled before, by its own condition"):
+        job.watch(again)
+    (record,) = (work / ".jobs" / "work").glob("*/job.json")
+    name = json.loads(record.read_text())["job_name"]
+    assert len(cluster.jobs_named(name)) == 1
+    wait_until(lambda: not cluster.slurm("squeue", "-h", "-n", name), 60, "the job to be cancelled")

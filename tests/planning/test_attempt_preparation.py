@@ -65,7 +65,9 @@ class Run:
         )
         return CommandResult(done.returncode, done.stdout, done.stderr)
 
-    def attempt(self, number: int, verdict: Verdict | None = OVER, **record: Any) -> None:
+    def attempt(
+        self, number: int, verdict: Verdict | None = OVER, *, given_up: str | None = None, **record: Any
+    ) -> None:
         """Leave behind what an attempt leaves behind."""
         folder = Path(self.job.stage_dir) / str(number)
         folder.mkdir(parents=True)
@@ -76,7 +78,7 @@ class Run:
         ).to_json()
         (folder / "job.json").write_text(json.dumps({**told, **record}))
         if verdict is not None:
-            (folder / "verdict.json").write_text(json.dumps(verdict.to_json()))
+            (folder / "verdict.json").write_text(json.dumps({**verdict.to_json(), "given_up": given_up}))
 
     def checkpoint(self, iteration: int, files: tuple[str, ...] = COMPLETE, *, tracked: bool = True) -> Path:
         folder = self.checkpoints / f"iter_{iteration:07d}"
@@ -207,6 +209,15 @@ def test_rollback(run: Run) -> None:
     run.attempt(5, bad, resumes_from=100)
     with pytest.raises(RunNotFitError, match="besides that of iteration 100, which led here"):
         run.prepared(6)
+
+
+def test_clearing_a_job_mends_neither_checkpoints_nor_nodes(run: Run) -> None:
+    bad = Verdict(Outcome.FAILED, "NaN", rollback=True, before_iteration=150, failed_nodes=("n2",))
+    run.attempt(1, bad, given_up="no budget")
+    for iteration in (100, 200):
+        run.checkpoint(iteration)
+    assert run.prepared(2) == AttemptChanges(("n2",), resumes_from=100)
+    assert run.names() == {"iter_0000100", "rolled_back_iter_0000200"}
 
 
 def test_bad_numbers_before_the_first_checkpoint(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +11,15 @@ from example_specs import CHAIN, spec_text
 
 from airflow_megatron.planning.pinned import PinnedSweep, choose_points, point_digest
 from airflow_megatron.planning.plan import check_sweep, job_digest, plan_point, plan_sweep
+from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job
-from airflow_megatron.spec.project import sweep_specs_dir
+from airflow_megatron.spec.project import HOME_VARIABLE, project_root, sweep_specs_dir
 from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text, spec_files
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow_megatron.planning.plan import Plan
     from airflow_megatron.spec.cluster_profile import ClusterProfile
 
@@ -314,3 +318,20 @@ class TestPinned:
         assert again.plan() == plan
         assert again.plan().digest == pinned.digest
         assert again.plan().points == ("lr0.004",)
+
+
+def test_signatures_of_the_site_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(project_root() / "sbatch", tmp_path / "sbatch")
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    clusters = tmp_path / "sbatch" / "clusters"
+    profile = clusters / "local.yaml"
+    profile.write_text(f"{profile.read_text()}\nsignatures: [own.yaml]\n")
+    entry = "signatures:\n  - name: fabric\n    pattern: fabric down\n    outcome: retryable\n"
+    (clusters / "own.yaml").write_text(entry)
+    sweep = load_sweep_text(CHAIN, "s.yaml")
+    with pytest.raises(SpecError) as caught:
+        check_sweep(sweep, load_cluster("local"))
+    assert str(caught.value).startswith(f"{clusters}/own.yaml:2:")
+    assert "'reason' has to be text" in str(caught.value)
+    (clusters / "own.yaml").write_text(f"{entry}    reason: the fabric failed\n")
+    assert check_sweep(sweep, load_cluster("local")).jobs
