@@ -129,6 +129,7 @@ class SlurmSubmitOperator(BaseOperator):
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         attempts = job_attempts(job, self.log)
         record: Any = context["task_state_store"].get(ATTEMPT_RECORD) or {}
+        state: StageState | None = None
         try:
             if since is not None:
                 number = int(record["number"])
@@ -149,7 +150,7 @@ class SlurmSubmitOperator(BaseOperator):
                 if record.get("number") != number:
                     record = {"number": number, "fresh": bool(self.fresh_start) and not cleared}
             context["task_state_store"].set(ATTEMPT_RECORD, {**record, "phase": "submitting"})
-            prepared = prepare_attempt(attempts, number, fresh_start=bool(record.get("fresh")))
+            prepared = prepare_attempt(attempts, number, state, fresh_start=bool(record.get("fresh")))
             if isinstance(prepared, StillWriting):
                 self.log.info("%s", prepared.reason)
                 self._pause(STILL_WRITING_PAUSE_S)

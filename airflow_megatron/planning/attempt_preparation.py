@@ -93,17 +93,19 @@ def policy_of(section: RestartSection, *, training: bool) -> RestartPolicy:
 
 
 def prepare_attempt(
-    attempts: JobAttempts, number: int, *, fresh_start: bool = False
+    attempts: JobAttempts, number: int, state: StageState | None = None, *, fresh_start: bool = False
 ) -> AttemptChanges | StillWriting:
     """Make the run directory fit for an attempt, and say what it does otherwise than planned.
 
     :param attempts: of the job
     :param number: the attempt to be submitted; when that has happened already nothing is touched
+    :param state: what the cluster has recorded, where that is known; it is asked for otherwise
     :param fresh_start: set the run's checkpoints aside
     :raises RunNotFitError: when the attempt must not be submitted
     :raises TransportError: when the login node stays unreachable
     """
-    return _Preparation(attempts, attempts.state(), number, fresh_start=fresh_start).prepared()
+    state = attempts.state() if state is None else state
+    return _Preparation(attempts, state, number, fresh_start=fresh_start).prepared()
 
 
 class _Preparation:
@@ -121,6 +123,10 @@ class _Preparation:
     def prepared(self) -> AttemptChanges | StillWriting:
         if self._was_submitted:
             return self._changes(self._began_at, {})
+        if not self._earlier and (self._state.tracker is None or not self._has_checkpoints):
+            return self._changes(
+                self._awaited(self._parents), {}
+            )  # nothing to look at, as with most submissions
         seen = self._look()
         run = seen[_RUN]
         writing = self._still_in_queue(seen)
@@ -233,7 +239,6 @@ class _Preparation:
         """Return the iteration of the checkpoint that the attempt will load, 0 for none."""
         job = self._job
         tracked = tracked_iteration(run.tracker)
-        parents = job.iteration if job.parent_dir and job.iteration else 0
         try:
             if self._fresh_start:
                 aside = self._attempts.answered(
@@ -247,7 +252,7 @@ class _Preparation:
                     raise RollbackError(
                         "there is no checkpoint to go back to: a new start would end the same way"
                     )
-                return self._awaited(parents)
+                return self._awaited(self._parents)
             self._refuse_another_experiment()
             verdicts = _verdicts(run, tracked)
             if self._goes_back:
@@ -258,6 +263,12 @@ class _Preparation:
             last = f"; the last attempt: {self._verdicts[-1].reason}" if self._verdicts else ""
             raise RunNotFitError(f"{job.checkpoint_dir}: {error}{last}") from None
         return self._awaited(tracked)
+
+    @property
+    def _parents(self) -> int:
+        """Iteration of the parent's checkpoint that a branch begins with, 0 for a training of its own."""
+        branch = self._job.parent_dir is not None and self._has_checkpoints
+        return self._job.iteration or 0 if branch else 0
 
     def _awaited(self, iteration: int) -> int:
         """Return *iteration* if the command loads the run's own checkpoints and their loss is to be noticed."""

@@ -47,11 +47,13 @@ class StageState:
     :param attempts: by number, ascending.
     :param verdict: ``verdict.json``, None before the first.
     :param record: ``job.json`` of the newest attempt that has one.
+    :param tracker: Megatron's tracker file in the run directory, None without one.
     """
 
     attempts: tuple[AttemptState, ...]
     verdict: dict[str, Any] | None
     record: dict[str, Any] | None = None
+    tracker: str | None = None
 
     @property
     def latest(self) -> AttemptState | None:
@@ -83,6 +85,7 @@ def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict
     attempts: dict[str, dict[int, dict[str, str]]] = {path: {} for path in stage_dirs}
     verdicts: dict[str, str] = dict.fromkeys(stage_dirs, "")
     records: dict[str, str] = dict.fromkeys(stage_dirs, "")
+    trackers: dict[str, str] = {}
     stage, values = "", dict[str, str]()
     for line in unframed(result):
         word, _, rest = line.partition(" ")
@@ -99,6 +102,8 @@ def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict
             verdicts[stage] += rest + "\n"
         elif word == "record" and stage:
             records[stage] += rest + "\n"
+        elif word == "tracker" and stage:
+            trackers[stage] = rest
         elif stage:
             values[word] = values.get(word, "") + rest
     return {
@@ -106,6 +111,7 @@ def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict
             tuple(_attempt_state(number, found) for number, found in sorted(attempts[path].items())),
             read_object(verdicts[path]),
             read_object(records[path]),
+            trackers.get(path),
         )
         for path in stage_dirs
     }

@@ -58,8 +58,10 @@ class Run:
             (place / name).touch()
         self.environment = {**os.environ, "PATH": f"{bin_dir}:{os.environ['PATH']}"}
         self.attempts = JobAttempts(self.job, cluster, self.shell, logging.getLogger("test"))
+        self.commands = 0
 
     def shell(self, script: str) -> CommandResult:
+        self.commands += 1
         done = subprocess.run(
             ["/bin/sh", "-s"], input=script, env=self.environment, capture_output=True, text=True, check=False
         )
@@ -109,6 +111,12 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Run:
 
 def test_first_attempt(run: Run) -> None:
     assert run.prepared(1) == AttemptChanges()
+    assert run.commands == 1
+    state = run.attempts.state()
+    assert prepare_attempt(run.attempts, 1, state) == AttemptChanges()
+    assert run.commands == 2  # a thousand submissions ask nothing more
+    run.checkpoint(100)  # left by another tool
+    assert run.prepared(1).resumes_from == 100
 
 
 def test_a_complete_checkpoint_is_gone_on_from(run: Run) -> None:

@@ -80,7 +80,11 @@ def test_verdicts_of_attempts_and_the_newest_record(slurm, request_for):
         None,
     ]
     assert state.record == {"attempt": 10}
-    assert state.verdict is None
+    assert (state.verdict, state.tracker) == (None, None)
+    checkpoints = stage_dir.parents[1] / "checkpoints"
+    checkpoints.mkdir()
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text("120")
+    assert states(slurm, str(stage_dir))[str(stage_dir)].tracker == "120"
     (stage_dir / "10" / "job.json").unlink()
     assert states(slurm, str(stage_dir))[str(stage_dir)].record == {"attempt": 2}
 

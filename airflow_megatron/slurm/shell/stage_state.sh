@@ -9,6 +9,7 @@ am_show() { # WORD FILE; the file's lines, each after WORD
 am_stage() { # INDEX DIRECTORY
   printf 'stage %s\n' "$1"
   am_show verdict "$2/verdict.json"
+  am_show tracker "${2%/.jobs/*}/checkpoints/latest_checkpointed_iteration.txt"
   am_newest=0
   for am_attempt in "$2"/*/; do
     am_attempt=${am_attempt%/}
