@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.hooks.slurm import LoginRefusedError
 from airflow_megatron.links.sweep_results import SweepResultsLink
+from airflow_megatron.megatron.checkpoints import tracked_iteration
 from airflow_megatron.operators.slurm_submit import job_attempts, wait_for_room
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
@@ -163,8 +164,12 @@ class SlurmWatchOperator(BaseOperator):
     ) -> dict[str, Any]:
         """Record a verdict and do what follows from it."""
         attempts = job_attempts(job, self.log)
+        state = attempts.state()
         verdict = dataclasses.replace(verdict, judged=time.time())
-        step = self._next_step(job, attempts.state(), verdict, handle.attempt)
+        if verdict.stopped and job.kind == "train":
+            # an attempt that hung before it saved has made no progress
+            verdict = dataclasses.replace(verdict, iteration=tracked_iteration(state.tracker) or 0)
+        step = self._next_step(job, state, verdict, handle.attempt)
         if isinstance(step, Follow):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
         ended = {GIVEN_UP: step.reason} if isinstance(step, GiveUp) else {}

@@ -285,8 +285,10 @@ class _Preparation:
         old = [str(word) for word in record.get("command", ())]
         table = trainer_table(job.trainer, job.release, self._attempts.cluster, job.extra_arguments)
         changes = changed_arguments(old, job.command, table)
-        if changes and all(is_harmless(name) for name in changes):
-            self._log.info("goes on from its checkpoints with another %s", ", ".join(changes))
+        same = old[2:] == list(job.command[2:])  # whatever the interpreter and the script are called now
+        if same or (changes and all(is_harmless(name) for name in changes)):
+            what = ", ".join(changes) or "environment"
+            self._log.warning("goes on from its checkpoints with another %s", what)
             return
         what = "; ".join(
             f"{name} was {before!r}, is {now!r}"
@@ -295,7 +297,7 @@ class _Preparation:
         )
         message = (
             f"{job.checkpoint_dir} holds checkpoints of another command under the same point name "
-            f"({what or 'its environment, its inputs or its script differ'})"
+            f"({what or 'its words differ'})"
         )
         if job.restart.changed == "continue":
             self._log.warning("%s; it goes on from them, as restart.changed says", message)

@@ -141,6 +141,7 @@ def test_a_loss_spike(runs: Runs) -> None:
     assert {f"rolled_back_iter_{number:07d}" for number in newer} <= runs.names("spike")
     told = runs.record("spike", 1, "verdict")
     assert (told["rollback"], told["outcome"]) == (True, "failed")
+    assert told["iteration"] >= 100
     assert 120 <= told["before_iteration"] < 130
 
 

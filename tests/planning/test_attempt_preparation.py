@@ -269,6 +269,20 @@ def test_another_experiment_that_may_go_on(run: Run, caplog: pytest.LogCaptureFi
     assert "seed was 4321" in caplog.text
 
 
+def test_another_environment_is_told(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    run.attempt(1, digest="before", command=["python3.12", *run.job.command[1:]])
+    run.checkpoint(100)
+    assert run.prepared(2).resumes_from == 100
+    assert "goes on from its checkpoints with another environment" in caplog.text
+
+
+def test_arguments_of_no_known_trainer(run: Run) -> None:
+    run.attempt(1, digest="before", command=["python", "train.py", "--wide"])
+    run.checkpoint(100)
+    with pytest.raises(RunNotFitError, match="of another command"):
+        run.prepared(2)
+
+
 def test_a_longer_training_is_no_other_experiment(run: Run) -> None:
     run.attempt(1, digest="before", command=[*run.job.command, "--train-iters", "10", "--log-interval", "7"])
     run.checkpoint(100)
