@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from airflow_megatron.simulation.comparison import Result
     from airflow_megatron.simulation.run import Outcome
 
-_USEFUL: Final = "#4d9221"
+_USEFUL: Final = "#c9c9c9"
 _PARTS: Final = (
     "lost work",
     "startup",
