@@ -6,7 +6,6 @@ import re
 
 _ARRAY_TASKS = re.compile(r"(\d+)_\[([^\]]*)\]?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
-_LEADER = re.compile(r"(\d+)\+0")
 _LARGEST_ARRAY = 4_000_001
 """Slurm's own upper bound of ``MaxArraySize``."""
 
@@ -15,14 +14,12 @@ def job_ids(text: str) -> tuple[str, ...]:
     """Return the ids of all jobs that one printed id stands for.
 
     ``7`` and ``7_3`` stand for themselves. ``7_[1-3,8-12:2%4]``, the waiting tasks of an array in one row,
-    stands for each of them (``%4`` is the number that may run at once). ``7+0`` is the component of a
-    heterogeneous job that runs its script, so it stands for ``7`` too, the id that sbatch gave.
+    stands for each of them (``%4`` is the number that may run at once). ``7+1``, a component of a heterogeneous
+    job, stands for itself (:mod:`airflow_megatron.slurm.job_components` makes one job of them).
 
     A list that Slurm cut off (``7_[1,3,...]``) gives the tasks that it still shows.
     """
     text = text.strip().partition(";")[0]  # "7;cluster", as sbatch --parsable writes it
-    if leader := _LEADER.fullmatch(text):
-        return (text, leader.group(1))
     array = _ARRAY_TASKS.fullmatch(text)
     if array is None:
         return (text,)

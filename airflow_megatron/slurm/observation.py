@@ -115,6 +115,33 @@ class AccountingRow:
 
 
 @dataclass(frozen=True)
+class ControllerRow:
+    """One job as ``scontrol show job`` tells it.
+
+    :param exit_code: first number of ``ExitCode``.
+    :param exit_signal: second number: the signal that ended the script, 0 for none.
+    :param requeue: whether Slurm may put the job back into the queue by itself.
+    :param restarts: how often it did.
+    :param batch_host: the node that ran the script.
+    :param failed_node: the node that Slurm says has failed.
+    """
+
+    job_id: str
+    name: str
+    state: JobState
+    reason: str
+    exit_code: int
+    exit_signal: int
+    requeue: bool = False
+    restarts: int = 0
+    node_list: str = ""
+    batch_host: str = ""
+    failed_node: str = ""
+    started: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
 class CommandAnswer:
     """What a command said: its exit status (124: it took too long) and the first 4 KiB of its output."""
 
@@ -144,6 +171,8 @@ class Observation:
     :param accounting: sacct's row; asked for only when the queue has no row or an ended one.
     :param accounting_ok: whether sacct answered, or did not need to be asked.
     :param accounting_enabled: False where the site keeps no accounting.
+    :param controller: what slurmctld itself remembers; asked for only where sacct did not answer about a job
+        that the queue has as ended.
     :param exit: ``exit.json`` of the attempt, if the watched job wrote it.
     :param owner_job_id: the job that runs the attempt (``run/job_id``).
     :param tracker: content of ``latest_checkpointed_iteration.txt``.
@@ -166,6 +195,7 @@ class Observation:
     accounting: AccountingRow | None = None
     accounting_ok: bool = False
     accounting_enabled: bool = True
+    controller: ControllerRow | None = None
     exit: Mapping[str, Any] | None = None
     owner_job_id: str | None = None
     tracker: str | None = None

@@ -13,9 +13,18 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.slurm.controller_rows import parse_controller_row
 from airflow_megatron.slurm.framing import framed, here_document, unframed
+from airflow_megatron.slurm.job_components import with_whole_jobs
 from airflow_megatron.slurm.job_ids import job_ids
-from airflow_megatron.slurm.observation import AccountingRow, CommandAnswer, Observation, QueueRow, Watch
+from airflow_megatron.slurm.observation import (
+    AccountingRow,
+    CommandAnswer,
+    ControllerRow,
+    Observation,
+    QueueRow,
+    Watch,
+)
 from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
 from airflow_megatron.slurm.quoting import quote, quote_glob
 from airflow_megatron.slurm.records import EXIT_RECORD, OWNER_RECORD, read_object
@@ -31,6 +40,9 @@ LOG_BYTES_PER_JOB = 64 * 1024
 LOG_BYTES_PER_POLL = 4 * 1024 * 1024
 ACCOUNTING_CHUNK = 500
 """Ids in one sacct call: slurmdbd answers long lists slowly (Parsl issue 3814)."""
+
+CONTROLLER_CALLS = 100
+"""Jobs that scontrol is asked about in one poll, one request to slurmctld each: sites limit them per user."""
 
 COMMAND_SECONDS = 30
 """How long a condition's command may take: everything else on the cluster waits for it."""
@@ -127,7 +139,9 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
         parts.append(f"am_queue {quote(_QUEUE_FORMAT)}")
     if plan.job_ids:
         ids = " ".join(plan.job_ids)
-        parts.append(f"am_accounting {_ACCOUNTING_FORMAT} {ACCOUNTING_CHUNK} {quote(_ENDED_STATES)} {ids}")
+        parts.append(
+            f"am_accounting {_ACCOUNTING_FORMAT} {ACCOUNTING_CHUNK} {quote(_ENDED_STATES)} {CONTROLLER_CALLS} {ids}"
+        )
     if plan.one_liners:
         parts.append(f"am_one_liners {words(plan.one_liners)}")
     if plan.checkpoint_dirs:
@@ -163,6 +177,7 @@ class _Answer:
     queue_by_name: dict[str, QueueRow]
     queue_ok: bool
     accounting: dict[str, AccountingRow]
+    controller: dict[str, ControllerRow]
     accounting_ok: bool
     accounting_enabled: bool
     one_liners: dict[int, str]
@@ -204,10 +219,12 @@ def _observe(
 ) -> Observation:
     queue = answer.queue.get(watch.job_id) if watch.job_id else answer.queue_by_name.get(watch.job_name or "")
     accounting = answer.accounting.get(watch.job_id or (queue.job_id if queue else ""))
+    controller = answer.controller.get(watch.job_id or (queue.job_id if queue else ""))
     if watch.job_name is not None:
         # Slurm starts its ids again from FirstJobId: a row with another name belongs to another job.
         queue = queue if queue and queue.name == watch.job_name else None
         accounting = accounting if accounting and accounting.name == watch.job_name else None
+        controller = controller if controller and controller.name == watch.job_name else None
     queue_active = queue is not None and not queue.state.ended
     observation = Observation(
         time=answer.time,
@@ -217,6 +234,7 @@ def _observe(
         accounting=accounting,
         accounting_ok=answer.queue_ok and (queue_active or answer.accounting_ok),
         accounting_enabled=answer.accounting_enabled,
+        controller=controller,
         files={path: _text(streams.get((path, 0))) for path in watch.read_files},
         existing={path: existing[path] for path in watch.check_files},
         matches={pattern: matches[pattern] for pattern in watch.globs},
@@ -259,9 +277,10 @@ def _text(found: tuple[int, bytes] | None) -> str | None:
 
 
 def _read_answer(lines: Sequence[str]) -> _Answer:
-    answer = _Answer(0.0, {}, {}, False, {}, True, True, {}, {}, set(), b"", {}, {}, [])
+    answer = _Answer(0.0, {}, {}, False, {}, {}, True, True, {}, {}, set(), b"", {}, {}, [])
     queue_lines: list[str] = []
     accounting_lines: list[str] = []
+    controller_lines: list[str] = []
     stream_lines: list[str] = []
     files: dict[str, int] = {}
     for line in lines:
@@ -278,6 +297,8 @@ def _read_answer(lines: Sequence[str]) -> _Answer:
             case "accounting_status":
                 _read_accounting(answer, accounting_lines, status=rest)
                 accounting_lines = []
+            case "J":
+                controller_lines.append(rest)
             case "L":
                 index, _, text = rest.partition(" ")
                 answer.one_liners[int(index)] = text.strip()
@@ -300,6 +321,7 @@ def _read_answer(lines: Sequence[str]) -> _Answer:
                 answer.said[int(index)] = CommandAnswer(int(code), text)
             case _:
                 pass  # a stray line of a background process of the login shell
+    _read_controller(answer, controller_lines)
     if not answer.time:
         raise ValueError("it holds no time; something printed into it")
     answer.stream = base64.b64decode("".join(stream_lines), validate=True)
@@ -311,12 +333,14 @@ def _read_queue(answer: _Answer, lines: Sequence[str], *, succeeded: bool) -> No
         answer.errors += [f"squeue: {line}" for line in lines if line.strip()]
         return
     answer.queue_ok = True
+    rows: list[QueueRow] = []
     for line in lines:
         row = parse_queue_row(line)
-        if row is None:
-            if line.strip():
-                answer.errors.append(f"squeue: {line}")
-            continue
+        if row is not None:
+            rows.append(row)
+        elif line.strip():
+            answer.errors.append(f"squeue: {line}")
+    for row in with_whole_jobs(rows):
         for job_id in job_ids(row.job_id):
             known = answer.queue.get(job_id)
             # one of an array's waiting tasks has a row of its own as soon as it is more than that
@@ -355,16 +379,30 @@ def _read_accounting(answer: _Answer, lines: Sequence[str], *, status: str) -> N
         answer.accounting_enabled &= not disabled and status != _COMMAND_NOT_FOUND
         answer.errors += [f"sacct: {line}" for line in lines if line.strip()]
         return
+    rows: list[AccountingRow] = []
     for line in lines:
         row = parse_accounting_row(line)
         if row is not None:
-            for job_id in job_ids(row.job_id):
-                known = answer.accounting.get(job_id)
-                # the clusters of a federation each keep a record; the one that ran the job tells its end
-                if known is None or known.state is JobState.REVOKED or row.state is not JobState.REVOKED:
-                    answer.accounting[job_id] = row if job_id == row.job_id else replace(row, job_id=job_id)
+            rows.append(row)
         elif "accounting storage is disabled" in line:  # older releases print it and exit 0
             answer.accounting_ok = answer.accounting_enabled = False
+    for row in with_whole_jobs(rows):
+        for job_id in job_ids(row.job_id):
+            known = answer.accounting.get(job_id)
+            # the clusters of a federation each keep a record; the one that ran the job tells its end
+            if known is None or known.state is JobState.REVOKED or row.state is not JobState.REVOKED:
+                answer.accounting[job_id] = row if job_id == row.job_id else replace(row, job_id=job_id)
+
+
+def _read_controller(answer: _Answer, lines: Sequence[str]) -> None:
+    rows: list[ControllerRow] = []
+    for line in lines:
+        row = parse_controller_row(line)
+        if row is not None:
+            rows.append(row)
+        elif "error" in line and "Invalid job id" not in line:
+            answer.errors.append(f"scontrol: {line.strip()}")
+    answer.controller = {row.job_id: row for row in with_whole_jobs(rows)}
 
 
 def parse_accounting_row(line: str) -> AccountingRow | None:

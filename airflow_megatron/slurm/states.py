@@ -107,14 +107,19 @@ _SHORTEST_TRUNCATION = 4
 def parse_state(text: str) -> JobState:
     """Return the state named by *text*.
 
-    Understands full names, short codes, what sacct appends (``CANCELLED by 1000``), and what fixed-width
-    columns cut off (``OUT_OF_ME+``, ``CANCELLED+``). Anything else, and a truncation that fits several names,
-    is ``UNKNOWN``.
+    Understands full names, short codes, what sacct appends (``CANCELLED by 1000``), what fixed-width columns
+    cut off (``OUT_OF_ME+``, ``CANCELLED+``), and a state followed by its flags (``RUNNING,COMPLETING``,
+    ``job_state_string_complete`` of Slurm 23.11), where the flag tells more. Anything else, and a truncation that
+    fits several names, is ``UNKNOWN``.
     """
     words = text.strip().upper().split(None, 1)
     if not words:
         return JobState.UNKNOWN
     name = words[0]
+    if "," in name:
+        base, *flags = (parse_state(part) for part in name.split(","))
+        known = [flag for flag in flags if flag is not JobState.UNKNOWN]
+        return known[0] if known and base is not JobState.UNKNOWN else base
     if name in JobState.__members__:
         return JobState[name]
     if name in _SHORT_CODES:

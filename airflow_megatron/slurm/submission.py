@@ -234,12 +234,12 @@ def submission_script(request: SubmissionRequest, commands: SlurmCommands = DEFA
 
 
 def slurm_functions(commands: SlurmCommands) -> str:
-    """Return shell functions ``am_squeue``, ``am_sacct`` and ``am_scancel``; times are printed as Unix
-    seconds.
+    """Return shell functions ``am_squeue``, ``am_sacct``, ``am_scontrol`` and ``am_scancel``; times are printed
+    as Unix seconds.
     """
     return "\n".join(
         f'am_{name}() {{ SLURM_TIME_FORMAT=%s {commands.command(name)} "$@"; }}'
-        for name in ("squeue", "sacct", "scancel")
+        for name in ("squeue", "sacct", "scontrol", "scancel")
     )
 
 

@@ -16,7 +16,7 @@ from airflow_megatron.slurm.states import JobState, cancelled_by
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from airflow_megatron.slurm.observation import Observation
+    from airflow_megatron.slurm.observation import ControllerRow, Observation, QueueRow
     from airflow_megatron.slurm.signatures import Signature
 
 SETTLE_S = 10.0
@@ -154,8 +154,9 @@ def judge(
 ) -> Verdict:
     """Return what *observation* tells about an attempt.
 
-    Final accounting beats the queue's row, which beats ``exit.json``, which beats accounting that still says
-    RUNNING. A failed question, or a job known to neither squeue nor sacct, is never a verdict.
+    Final accounting beats what slurmctld remembers (squeue's row, with scontrol's exit code where sacct does not
+    answer), which beats ``exit.json``, which beats accounting that still says RUNNING. A failed question, or a
+    job known to neither squeue nor sacct, is never a verdict.
 
     :param observation: the newest one.
     :param expectation: what the stage is to achieve.
@@ -209,7 +210,7 @@ def judge(
         iteration=iteration,
         job_id=job_id or (exit_record.job_id if exit_record else None),
         node_list=ending.node_list,
-        failed_nodes=_failed_nodes(ending, log_tail, finding),
+        failed_nodes=_failed_nodes(ending, log_tail, finding, observation.controller),
         line=finding.line if finding else None,
         elapsed=ending.elapsed,
         signature=finding.signature.name if finding else None,
@@ -248,29 +249,51 @@ def _ending(observation: Observation) -> _Ending | str:
             accounting.node_list,
         )
     if queue is not None:
-        # The exit code tells a duplicate or a resumable stop from a crash: it is worth waiting for.
-        undecided = queue.state is JobState.FAILED and record is None and observation.accounting_enabled
-        if undecided and _age(observation, queue.ended) < ACCOUNTING_LAG_S:
-            return f"the queue has job {queue.job_id} as {queue.state.value}; sacct has no exit code yet"
-        elapsed = queue.ended - queue.started if queue.ended and queue.started else None
-        if record is not None and _relaunch_was_cancelled(queue.state, elapsed, record):
-            return _ending_by(record)
-        code = record.exit_code if record else (0 if queue.state is JobState.COMPLETED else None)
-        return _Ending(
-            "squeue", queue.state, queue.state.value, code, 0, queue.ended, elapsed, queue.node_list
-        )
+        return _ending_in_queue(observation, queue, record)
     if observation.accounting_enabled:
         if not observation.accounting_ok:
             return f"the job has left the queue and sacct does not answer{_complaint(observation, 'sacct')}"
         if record is None:
             if accounting is None:
-                return "the job is in neither squeue nor sacct"
+                return (
+                    "the job is in neither squeue nor sacct and has left no exit.json: Slurm has not recorded it "
+                    "yet, or its records were purged"
+                )
             return f"the job has left the queue while sacct still has it as {accounting.state_text}"
         if _age(observation, record.ended) < ACCOUNTING_LAG_S:
             return "the job has left the queue; its accounting is not final yet"
+        if accounting is not None and accounting.started and accounting.started > record.ended:
+            return f"exit.json tells of an earlier run; sacct has the job as {accounting.state_text}"
     elif record is None:
         return "the job has left the queue and left no exit.json; the site keeps no accounting"
     return _ending_by(record)
+
+
+def _ending_in_queue(observation: Observation, queue: QueueRow, record: ExitRecord | None) -> _Ending | str:
+    """Return the end of a job that squeue still lists, where sacct has no final record of it."""
+    controller = observation.controller
+    if controller is not None and not controller.state.ended:
+        return (
+            f"the queue had job {queue.job_id} as {queue.state.value}; it is {controller.state.value} again"
+        )
+    if controller is not None and record is not None and controller.restarts > record.restart_count:
+        record = None  # of the run before Slurm put the job back
+    # The exit code tells a duplicate or a resumable stop from a crash: it is worth waiting for.
+    undecided = queue.state is JobState.FAILED and record is None and controller is None
+    if undecided and _age(observation, queue.ended) < ACCOUNTING_LAG_S:
+        return f"the queue has job {queue.job_id} as {queue.state.value}; its exit code is not known yet"
+    elapsed = queue.ended - queue.started if queue.ended and queue.started else None
+    if record is not None and _relaunch_was_cancelled(queue.state, elapsed, record):
+        return _ending_by(record)
+    code, signal = (0 if queue.state is JobState.COMPLETED else None), 0
+    if controller is not None:
+        code, signal = controller.exit_code, controller.exit_signal
+    elif record is not None:
+        code = record.exit_code
+    source = "squeue" if controller is None else "scontrol"
+    return _Ending(
+        source, queue.state, queue.state.value, code, signal, queue.ended, elapsed, queue.node_list
+    )
 
 
 def _relaunch_was_cancelled(state: JobState, elapsed: float | None, record: ExitRecord) -> bool:
@@ -408,11 +431,15 @@ def _complaint(observation: Observation, command: str) -> str:
     return f": {said.removeprefix(f'{command}: ')}" if said else ""
 
 
-def _failed_nodes(ending: _Ending, log_tail: bytes, finding: Finding | None) -> tuple[str, ...]:
-    """Return the nodes that failed: the one named in the log, or the only one the job had.
+def _failed_nodes(
+    ending: _Ending, log_tail: bytes, finding: Finding | None, controller: ControllerRow | None
+) -> tuple[str, ...]:
+    """Return the nodes that failed: the one that Slurm or the log names, or the only one the job had.
 
     ``CANCELLED … DUE TO NODE FAILURE`` names the batch node, which is not the failed one.
     """
+    if controller is not None and controller.failed_node:
+        return (controller.failed_node,)
     named = tuple(dict.fromkeys(name.decode() for name in _NODE_FAILURE_LINE.findall(log_tail)))
     if named:
         return named

@@ -73,6 +73,13 @@ printf '%s\n' "$*" >>"$FAKE_SLURM/sacct.calls"
 if [ -e "$FAKE_SLURM/sacct.sh" ]; then . "$FAKE_SLURM/sacct.sh"; exit; fi
 """
 
+SCONTROL = r"""#!/bin/sh
+printf '%s\n' "$*" >>"$FAKE_SLURM/scontrol.calls"
+if [ -e "$FAKE_SLURM/scontrol.sh" ]; then . "$FAKE_SLURM/scontrol.sh"; exit; fi
+echo "slurm_load_jobs error: Invalid job id specified" >&2
+exit 1
+"""
+
 SCANCEL = r"""#!/bin/sh
 printf '%s\n' "$*" >>"$FAKE_SLURM/scancel.calls"
 for word; do
@@ -143,7 +150,8 @@ def slurm(tmp_path: Path) -> FakeSlurm:
     root = tmp_path / "slurm"
     for name in ("bin", "jobs", "ids"):
         (root / name).mkdir(parents=True)
-    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("sacct", SACCT), ("scancel", SCANCEL)):
+    commands = {"sbatch": SBATCH, "squeue": SQUEUE, "sacct": SACCT, "scontrol": SCONTROL, "scancel": SCANCEL}
+    for name, text in commands.items():
         path = root / "bin" / name
         path.write_text(text)
         path.chmod(0o755)

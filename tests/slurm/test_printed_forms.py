@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from airflow_megatron.slurm.job_ids import job_ids
 from airflow_megatron.slurm.observation import Watch
-from airflow_megatron.slurm.polling import parse_poll, poll_script
+from airflow_megatron.slurm.polling import CONTROLLER_CALLS, parse_poll, poll_script
 from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.verdict import Expectation, Outcome, judge
 
@@ -33,7 +33,7 @@ def ask(slurm, job_ids: list[str], queue: str = "", accounting: str = "", status
         ("7_[1,3,...]", ("7_1", "7_3")),
         ("7_[1,3,5-", ("7_1", "7_3")),
         ("7_[x]", ("7_[x]",)),
-        ("7+0", ("7+0", "7")),
+        ("7+0", ("7+0",)),
         ("7+1", ("7+1",)),
         ("7;alps", ("7",)),
     ],
@@ -83,7 +83,26 @@ def test_heterogeneous_job(slurm) -> None:
         accounting="\n".join((ended.format(0, "TIMEOUT", 1, 7), ended.format(1, "TIMEOUT", 2, 8))),
     )
     verdict = judge(seen["7"], TRAIN)
-    assert (verdict.outcome, verdict.job_id, verdict.node_list) == (Outcome.ROLLED_OVER, "7", "n1")
+    assert (verdict.outcome, verdict.job_id, verdict.node_list) == (Outcome.ROLLED_OVER, "7", "n1,n2")
+
+
+@pytest.mark.parametrize(
+    ("leader", "other", "state", "nodes"),
+    [
+        ("COMPLETED", "RUNNING", JobState.RUNNING, "n1,n2"),
+        ("FAILED", "COMPLETED", JobState.FAILED, "n1,n2"),
+        ("CANCELLED by 0", "NODE_FAIL", JobState.NODE_FAIL, "n2"),
+        ("FAILED", "OUT_OF_MEMORY", JobState.OUT_OF_MEMORY, "n2"),
+        ("NODE_FAIL", "CANCELLED by 0", JobState.NODE_FAIL, "n1"),
+    ],
+)
+def test_components_of_a_heterogeneous_job_are_one_job(
+    slurm, leader: str, other: str, state: JobState, nodes: str
+) -> None:
+    row = "7+{0}|{1}|{2}|{3}:0|1700000000|1700000100|1700000200|100|1|n{4}|None|a"
+    text = "\n".join((row.format(0, 7, leader, 3, 1), row.format(1, 8, other, 0, 2)))
+    whole = ask(slurm, ["7"], accounting=text)["7"].accounting
+    assert (whole.job_id, whole.state, whole.exit_code, whole.node_list) == ("7", state, 3, nodes)
 
 
 def test_federation(slurm) -> None:
@@ -170,3 +189,14 @@ def test_without_sacct_the_job_itself_tells(slurm, tmp_path) -> None:
     verdict = judge(seen, TRAIN)
     assert verdict.outcome is Outcome.FAILED
     assert "[exit.json]" in verdict.reason
+
+
+def test_the_controller_is_not_asked_about_thousands_at_once(slurm) -> None:
+    """Each job is a request of its own, and sites limit those; the others have their turn at the next poll."""
+    slurm.behave("scontrol", 'cat >"$FAKE_SLURM/asked"')
+    ids = [str(number) for number in range(1, 301)]
+    queue = "\n".join(f"{number}|FAILED|1|1|1|1|n1|None|a" for number in ids)
+    ask(slurm, ids, queue, status=127)
+    asked = (slurm.root / "asked").read_text().splitlines()
+    assert asked == [f"show job {number}" for number in ids[:CONTROLLER_CALLS]]
+    assert len(slurm.calls("scontrol")) == 1

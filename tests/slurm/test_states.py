@@ -24,6 +24,12 @@ def test_full_names(state):
         ("COMPLETI+", JobState.COMPLETING),
         ("COMPLETE+", JobState.COMPLETED),
         ("RESV_DEL_+", JobState.RESV_DEL_HOLD),
+        ("RUNNING,COMPLETING", JobState.COMPLETING),
+        ("PENDING,LAUNCH_FAILED,REQUEUE_HOLD", JobState.REQUEUE_HOLD),
+        ("FAILED,UPDATE_DB", JobState.FAILED),
+        ("CANCELLED,REVOKED", JobState.REVOKED),
+        ("?,COMPLETING", JobState.UNKNOWN),
+        ("COMPLETININVALID", JobState.UNKNOWN),  # two columns that ran together
         ("REQUEUE_+", JobState.UNKNOWN),  # REQUEUE_FED or REQUEUE_HOLD
         ("COMP+", JobState.UNKNOWN),
         ("+", JobState.UNKNOWN),

@@ -6,7 +6,13 @@ from dataclasses import replace
 import pytest
 
 from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE
-from airflow_megatron.slurm.observation import AccountingRow, Observation, QueueRow, Unreachable
+from airflow_megatron.slurm.observation import (
+    AccountingRow,
+    ControllerRow,
+    Observation,
+    QueueRow,
+    Unreachable,
+)
 from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
 
@@ -273,3 +279,54 @@ def test_verdicts_survive_json():
 def test_expectation_must_be_decidable():
     with pytest.raises(ValueError, match="train_iters"):
         Expectation("train")
+
+
+def remembered(state: JobState, code: int = 0, **changes) -> ControllerRow:
+    return replace(ControllerRow("7", "x", state, "", code, 0), **changes)
+
+
+def test_controller_tells_the_exit_code_where_sacct_does_not_answer():
+    failed = seen(queue=queued(JobState.FAILED, ended=NOW - 5), accounting_ok=False)
+    assert judge(failed, TRAIN).outcome is Outcome.UNKNOWN
+    for code, outcome in (
+        (16, Outcome.RETRYABLE),
+        (DUPLICATE_EXIT_CODE, Outcome.DUPLICATE),
+        (143, Outcome.ROLLED_OVER),
+    ):
+        told = replace(failed, controller=remembered(JobState.FAILED, code), **HALF, time=NOW + 60)
+        verdict = judge(told, TRAIN)
+        assert (verdict.outcome, verdict.exit_code) == (outcome, code)
+        assert "[scontrol]" in verdict.reason
+
+
+def test_job_put_back_between_the_two_questions_is_not_judged():
+    observation = seen(
+        queue=queued(JobState.FAILED), accounting_ok=False, controller=remembered(JobState.PENDING)
+    )
+    verdict = judge(observation, TRAIN)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "PENDING again" in verdict.reason
+
+
+def test_exit_record_of_the_run_before_a_requeue_does_not_count():
+    stale = exit_record(0, restart_count=0)
+    ended = seen(
+        queue=queued(JobState.FAILED),
+        accounting_ok=False,
+        controller=remembered(JobState.FAILED, 9, restarts=1),
+        exit=stale,
+    )
+    assert judge(ended, COMMAND).exit_code == 9
+    requeued = seen(accounting=accounted(JobState.RUNNING, started=NOW - 90), exit=stale)
+    verdict = judge(requeued, COMMAND)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "earlier run" in verdict.reason
+
+
+def test_node_that_slurm_calls_failed_is_the_failed_one():
+    observation = seen(
+        queue=queued(JobState.NODE_FAIL, node_list="n[1-8]"),
+        accounting_ok=False,
+        controller=remembered(JobState.NODE_FAIL, failed_node="n5"),
+    )
+    assert judge(observation, TRAIN).failed_nodes == ("n5",)

@@ -12,7 +12,7 @@ export LC_ALL
 # and job files say. SLURM_CONF and SLURM_CLUSTERS choose the cluster and stay.
 for am_name in $(env | sed -n 's/^\(S[A-Z]*_[A-Za-z0-9_]*\)=.*/\1/p'); do
   case $am_name in
-    SBATCH_* | SQUEUE_* | SACCT_* | SCANCEL_*) unset "$am_name" ;;
+    SBATCH_* | SQUEUE_* | SACCT_* | SCANCEL_* | SCONTROL_*) unset "$am_name" ;;
     SLURM_TIME_FORMAT | SLURM_BITSTR_LEN | SLURM_EXIT_ERROR | SLURM_HINT) unset "$am_name" ;;
   esac
 done

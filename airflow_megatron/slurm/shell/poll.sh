@@ -9,20 +9,34 @@ am_queue() { # FORMAT; -t all: jobs that ended within MinJobAge show their final
   printf 'queue_status %s\n' "$am_status"
 }
 
-# am_accounting FORMAT IDS_PER_CALL ENDED_STATES ID…
+# am_controller ID,ID… CALLS; what slurmctld remembers of those that squeue lists as ended, of CALLS of them at most
+am_controller() {
+  am_asked=$({
+    printf '%s\n' "$am_queue"
+    printf '=\n'
+    printf '%s\n' "$1" | tr ',' '\n'
+  } | awk -F'|' -v most="$2" -v ended="^($am_ended)" '
+    $1 == "=" { ids = 1; next }
+    !ids { sub(/\+0$/, "", $1); if ($2 ~ ended) over[$1] = 1; next }
+    ($1 in over) && n++ < most { print "show job " $1 }')
+  [ -n "$am_asked" ] || return
+  printf '%s\n' "$am_asked" | am_scontrol -o 2>&1 | sed 's/^/J /'
+}
+
+# am_accounting FORMAT IDS_PER_CALL ENDED_STATES CONTROLLER_CALLS ID…
 # Asks only for ids that squeue does not list as active, and not at all without squeue's answer: the last record of a
 # requeued job looks like its end.
 am_accounting() {
   [ "$am_status" -eq 0 ] || return
-  am_format=$1 am_per_call=$2 am_ended=$3
-  shift 3
+  am_format=$1 am_per_call=$2 am_ended=$3 am_calls=$4
+  shift 4
   am_chunks=$({
     printf '%s\n' "$am_queue"
     printf '=\n'
     printf '%s\n' "$@"
   } | awk -F'|' -v per_call="$am_per_call" -v ended="^($am_ended)" '
     $1 == "=" { ids = 1; next }
-    !ids { if ($2 !~ ended) active[$1] = 1; next }
+    !ids { sub(/\+[0-9]+$/, "", $1); if ($2 !~ ended) active[$1] = 1; next }
     !($1 in active) {
       line = line sep $1; sep = ","
       if (++n == per_call) { print line; line = sep = ""; n = 0 }
@@ -33,6 +47,9 @@ am_accounting() {
     am_status=$?
     printf '%s\n' "$am_rows" | sed 's/^/A /'
     printf 'accounting_status %s\n' "$am_status"
+    case $am_status$am_rows in
+      [!0]* | *'accounting storage is disabled'*) am_controller "$am_chunk" "$am_calls" ;;
+    esac
   done
 }
 

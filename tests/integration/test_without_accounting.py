@@ -1,0 +1,99 @@
+"""A real Slurm whose sacct is absent or whose slurmdbd is down: squeue, scontrol and exit.json are what there is."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.slurm.observation import Watch
+from airflow_megatron.slurm.polling import parse_poll, poll_script
+from airflow_megatron.slurm.profile import SlurmCommands
+from airflow_megatron.slurm.states import JobState
+from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.integration
+
+COMMAND = Expectation("command")
+
+
+@pytest.fixture
+def without_sacct(tmp_path: Path) -> SlurmCommands:
+    """Commands of a login node on which sacct is not installed."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sbatch", "squeue", "scontrol", "scancel"):
+        found = shutil.which(name)
+        assert found
+        (folder / name).symlink_to(found)
+    return SlurmCommands(slurm_bin=str(folder))
+
+
+def verdict_of(cluster: SlurmCluster, watch: Watch, commands: SlurmCommands) -> Verdict:
+    deadline = time.monotonic() + 60
+    while True:
+        seen = parse_poll([watch], cluster.run(poll_script([watch], commands)))["x"]
+        verdict = judge(seen, COMMAND)
+        if verdict.outcome.is_verdict:
+            return verdict
+        assert time.monotonic() < deadline, verdict
+        time.sleep(0.3)
+
+
+def test_exit_code_comes_from_the_controller(
+    cluster: SlurmCluster, tmp_path: Path, without_sacct: SlurmCommands
+) -> None:
+    """The script is killed before it can write exit.json, in a folder whose name looks like a field."""
+    request = cluster.request(tmp_path / "JobState=RUNNING", "killed", "kill -9 $$")
+    job_id = cluster.submit(request).job_id
+    watch = Watch("x", job_id, request.attempt.job_name, request.attempt.directory)
+    verdict = verdict_of(cluster, watch, without_sacct)
+    assert (verdict.outcome, verdict.state, verdict.exit_code) == (Outcome.FAILED, JobState.FAILED, 0)
+    assert "by signal 9" in verdict.reason
+    assert "[scontrol]" in verdict.reason
+
+
+def test_array(cluster: SlurmCluster, without_sacct: SlurmCommands) -> None:
+    submit = ["sbatch", "--parsable", "--mem=100", "-o", "/dev/null"]
+    array = cluster.slurm(*submit, "--array=1-2", "--wrap", "exit $((SLURM_ARRAY_TASK_ID + 2))")
+    for job_id, code in ((f"{array}_1", 3), (f"{array}_2", 4)):
+        verdict = verdict_of(cluster, Watch("x", job_id), without_sacct)
+        assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, code)
+        assert "[scontrol]" in verdict.reason
+
+
+def test_requeued_job_is_one_job(cluster: SlurmCluster, without_sacct: SlurmCommands) -> None:
+    """Pending again under the same id is no end, whatever its last run was."""
+    body = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 6; sleep 60'
+    job_id = cluster.slurm(
+        "sbatch", "--parsable", "--requeue", "--mem=100", "-o", "/dev/null", "--wrap", body
+    )
+    watch = Watch("x", job_id)
+    while "R" not in cluster.slurm("squeue", "-h", "-j", job_id, "-o", "%t").split():
+        time.sleep(0.2)
+    cluster.slurm("scontrol", "requeue", job_id)
+    for commands in (without_sacct, SlurmCommands()):
+        seen = parse_poll([watch], cluster.run(poll_script([watch], commands)))["x"]
+        assert judge(seen, COMMAND).outcome is Outcome.ACTIVE
+    cluster.slurm("scancel", job_id)
+    assert verdict_of(cluster, watch, without_sacct).outcome is Outcome.CANCELLED
+
+
+def test_slurmdbd_down(cluster: SlurmCluster, tmp_path: Path) -> None:
+    cluster.control("kill", "slurmdbd")
+    try:
+        request = cluster.request(tmp_path, "down", "kill -9 $$")
+        job_id = cluster.submit_patiently(request).job_id
+        watch = Watch("x", job_id, request.attempt.job_name, request.attempt.directory)
+        verdict = verdict_of(cluster, watch, SlurmCommands())
+        assert "[scontrol]" in verdict.reason
+        assert "by signal 9" in verdict.reason
+    finally:
+        cluster.control("start", "slurmdbd")
