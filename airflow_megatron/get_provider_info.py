@@ -37,5 +37,6 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "notifications": ["airflow_megatron.notifications.json_lines.JsonLinesNotifier"],
         "extra-links": ["airflow_megatron.links.sweep_results.SweepResultsLink"],
     }

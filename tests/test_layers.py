@@ -12,7 +12,7 @@ import pytest
 import airflow_megatron
 
 PACKAGE = Path(airflow_megatron.__file__).parent
-AIRFLOW_CLASSES = frozenset({"hooks", "links", "operators", "sensors", "triggers"})
+AIRFLOW_CLASSES = frozenset({"hooks", "links", "notifications", "operators", "sensors", "triggers"})
 BELOW: dict[str, frozenset[str]] = {
     "spec": frozenset(),
     "megatron": frozenset({"spec"}),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, Param, TaskGroup
 
+from airflow_megatron.dag_factory.callbacks import callbacks
 from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
@@ -107,6 +108,8 @@ class StageTasks:
                 job=job,
                 handle=self._handle(submit),
                 poll_interval=self.sweep.settings.poll_interval,
+                notify=self.sweep.settings.notify,
+                on_success_callback=callbacks(self.sweep, "finished"),
             )
             wait = self._wait(instance)
         submit >> watch

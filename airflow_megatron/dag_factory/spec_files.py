@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, get_parsing_context
 
+from airflow_megatron.dag_factory.callbacks import callbacks
 from airflow_megatron.dag_factory.point_dag import build_point_dag, point_dag_id
 from airflow_megatron.dag_factory.sweep_dag import build_sweep_dag
 from airflow_megatron.planning.plan import check_document
@@ -71,7 +72,12 @@ def default_args(sweep: Sweep) -> dict[str, Any]:
     A try is spent when a busy scheduler takes a task that a trigger has resumed for a killed one, and trying again does
     no harm: no task submits twice. What trying again cannot mend fails at once.
     """
-    return {"owner": "megatron", "retries": 5, "retry_delay": timedelta(seconds=20)}
+    return {
+        "owner": "megatron",
+        "retries": 5,
+        "retry_delay": timedelta(seconds=20),
+        "on_failure_callback": callbacks(sweep, "failure", always=True),
+    }
 
 
 def raise_for_spec_errors(directory: Path | None = None) -> None:

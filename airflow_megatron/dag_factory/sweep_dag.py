@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, Param
 
+from airflow_megatron.dag_factory.callbacks import callbacks
 from airflow_megatron.dag_factory.point_dag import StageTasks, point_dag_id
 from airflow_megatron.links.sweep_results import PAGE_ROUTE, URL_PREFIX
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
@@ -88,7 +89,9 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
             runs="{{ ti.xcom_pull(task_ids='launch') }}",
             poll_interval=sweep.settings.poll_interval,
         )
-        report = SweepReportOperator(task_id="report", pinned=pinned)
+        report = SweepReportOperator(
+            task_id="report", pinned=pinned, on_success_callback=callbacks(sweep, "report", always=True)
+        )
         shared = StageTasks(sweep, plan, fresh_start="{{ params.fresh_start }}")
         for instance in sweep.shared_stages:
             shared.add(instance) >> launch

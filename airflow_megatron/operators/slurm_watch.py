@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_megatron.hooks.slurm import LoginRefusedError
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.megatron.checkpoints import tracked_iteration
+from airflow_megatron.notifications.notices import tell
 from airflow_megatron.operators.slurm_submit import job_attempts, wait_for_room
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
@@ -29,6 +30,7 @@ from airflow_megatron.planning.attempts import (
 from airflow_megatron.planning.expected_ends import as_expected
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.live_log import harmless
+from airflow_megatron.planning.notice import end_notice, event_notice
 from airflow_megatron.planning.training_arguments import TrainingArguments
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.restarts import (
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.restarts import NextStep
     from airflow_megatron.slurm.stage_records import StageState
     from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.schema import NotifySection
 
 LINES_OF_FAILURE = 20
 WAITED_FOR = "waited_for"
@@ -77,6 +80,7 @@ class SlurmWatchOperator(BaseOperator):
     :param poll_interval: seconds between two looks at the cluster
     :param timeout: seconds after which the task fails although the job goes on; None waits as long as it takes
     :param cancel_on_kill: cancel the job when the waiting task is marked failed or cleared
+    :param notify: who is told of attempts that end and of events
     """
 
     template_fields: Sequence[str] = ("job", "handle")
@@ -92,6 +96,7 @@ class SlurmWatchOperator(BaseOperator):
         poll_interval: float = 15.0,
         timeout: float | None = None,
         cancel_on_kill: bool = True,
+        notify: Sequence[NotifySection] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -100,6 +105,7 @@ class SlurmWatchOperator(BaseOperator):
         self.poll_interval = poll_interval
         self.timeout = timeout
         self.cancel_on_kill = cancel_on_kill
+        self.notify = tuple(notify)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Start waiting, or go on where an earlier try of this task died."""
@@ -174,6 +180,7 @@ class SlurmWatchOperator(BaseOperator):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
         ended = {GIVEN_UP: step.reason} if isinstance(step, GiveUp) else {}
         attempts.record_verdict(handle.attempt, {**verdict.to_json(), **ended})
+        tell(self.notify, end_notice(job, handle.attempt, verdict, step, event.get("log_tail", ())))
         return self._go_on(job, handle, verdict, step, event)
 
     @staticmethod
@@ -214,6 +221,10 @@ class SlurmWatchOperator(BaseOperator):
         attempts = job_attempts(job, self.log)
         for seen in event["seen"]:
             self.log.warning("%s: %s", seen["do"], seen["reason"])
+            tell(
+                self.notify,
+                event_notice(job, handle.attempt, str(handle.job_id), seen, event.get("log_tail", ())),
+            )
             if seen["do"] == "run":
                 variables = {f"am_match_{name}": text for name, text in seen["groups"].items()}
                 self.log.info("%s", attempts.run_command(seen["command"], variables))

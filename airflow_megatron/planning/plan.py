@@ -12,6 +12,7 @@ from airflow_megatron.megatron.arguments import ArgumentError, argument_table
 from airflow_megatron.megatron.commands import CommandError, branch_arguments, job_command, required_outputs
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.planning.checks import check_jobs
+from airflow_megatron.planning.checks_notifiers import notifier_problems
 from airflow_megatron.planning.estimates import gpu_hours
 from airflow_megatron.planning.training_estimates import JobEstimate, job_estimates
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
@@ -174,7 +175,7 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
         section = f"trainers: {{{spec.trainer}: {{arguments_table: …}}}}"
         message = f"cluster {cluster.name}, {section}: {error}"
         raise SpecError(sweep.document.problem(("cluster",), message)) from error
-    problems = [*_unknown_arguments(sweep, table), *_unused_axes(sweep, table)]
+    problems = [*_unknown_arguments(sweep, table), *_unused_axes(sweep, table), *notifier_problems(sweep)]
     if problems:
         raise SpecError(problems)
 
@@ -269,7 +270,7 @@ def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -
 def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
     """Report swept keys that nothing reads: neither Megatron arguments nor used in an expression."""
     spec = sweep.spec
-    used = template_names(spec.model_dump(exclude_none=True))
+    used = template_names(spec.model_dump(exclude_none=True, exclude={"notify"}))
     problems = []
     for key in swept_keys(spec.sweep):
         stage, _, name = key.rpartition(".")

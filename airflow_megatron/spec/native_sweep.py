@@ -48,6 +48,7 @@ class NativeSweep(Sweep):
             max_active_points=spec.max_active_points,
             poll_interval=spec.poll_interval,
             max_jobs=spec.max_jobs,
+            notify=tuple(spec.notify),
         )
         _check_templates(document)
         spec = with_stages(spec, document)
@@ -179,9 +180,11 @@ def _placed_templates(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath,
 
 
 def _check_templates(document: YamlDocument) -> None:
-    """Refuse expressions that cannot be parsed, wherever they stand."""
+    """Refuse expressions that cannot be parsed, wherever they stand; those of notifiers are Airflow's."""
     problems: list[Problem] = []
     for path, source in _placed_templates(document.data):
+        if path[0] == "notify":
+            continue
         try:
             compile_expression(source)
         except ExpressionError as error:

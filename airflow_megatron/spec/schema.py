@@ -262,6 +262,22 @@ HealthRules: TypeAlias = Annotated[
     Discriminator(lambda value: "word" if isinstance(value, str) else "rules"),
 ]
 
+NoticeKind: TypeAlias = Literal["failure", "retry", "health", "finished", "report"]
+
+
+class NotifySection(Strict):
+    """An Airflow notifier, and what it tells."""
+
+    notifier: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+    """Its class path, of any provider: ``airflow.providers.smtp.notifications.smtp.SmtpNotifier``."""
+    on: list[NoticeKind] = Field(default=["failure", "health", "report"], min_length=1)
+    """``failure``: a job was given up, or a task failed; ``retry``: its next attempt follows; ``health``: an event of
+    a running job; ``finished``: a job has finished; ``report``: the sweep's report is written."""
+    arguments: Values = {}
+    """Of the class. Airflow renders its templates, with ``notice`` in their context; secrets belong into an Airflow
+    connection."""
+
+
 Trainer: TypeAlias = Literal["megatron_core", "megatron_lm"]
 StageKind: TypeAlias = Literal["train", "lr_finder", "benchmark", "convert", "evaluate", "command"]
 
@@ -386,6 +402,8 @@ class SweepSpecSection(Strict):
     poll_interval: float = Field(default=15, ge=1)
     """Seconds between two looks at the cluster."""
     tags: list[str] = []
+    notify: list[NotifySection] = []
+    """Who is told of what becomes of the sweep."""
 
 
 class ContainerSection(Strict):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.schema import NotifySection
     from airflow_megatron.spec.stage_tree import StageInstance
     from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
 
@@ -42,6 +43,7 @@ class SweepSettings:
     :param max_active_points: points in flight
     :param poll_interval: seconds between two looks at the cluster
     :param max_jobs: jobs in the queue at the same time, None for any number
+    :param notify: who is told of what
     """
 
     description: str = ""
@@ -50,6 +52,7 @@ class SweepSettings:
     max_active_points: int = 16
     poll_interval: float = 15.0
     max_jobs: int | None = None
+    notify: tuple[NotifySection, ...] = ()
 
 
 class Sweep(ABC):

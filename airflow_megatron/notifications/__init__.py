@@ -1,0 +1,1 @@
+"""Airflow notifiers, and what hands them the notices of a sweep."""

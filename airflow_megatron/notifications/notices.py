@@ -1,0 +1,98 @@
+"""From what happens in a task to the notifiers that its spec names.
+
+What ends a task is told by the task's callbacks (:class:`NoticeCallback` as ``on_failure_callback`` or
+``on_success_callback``), what happens while it goes on is told at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import get_current_context
+
+from airflow_megatron.planning.notice import Notice
+from airflow_megatron.planning.notifier_classes import notifier_class
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_megatron.spec.schema import NoticeKind, NotifySection
+
+log = logging.getLogger(__name__)
+
+_KEY = "notice"
+
+
+def tell(sections: Sequence[NotifySection], notice: Notice) -> None:
+    """Tell a notice of the running task, or leave it for the callbacks when it is of the task's end.
+
+    :param sections: the spec's ``notify``
+    :param notice: what to tell
+    """
+    if any(notice.what in section.on for section in sections):
+        context = get_current_context()
+        if notice.what in ("failure", "finished"):
+            _values(context)[_KEY] = notice
+        else:
+            _send(sections, notice, context)
+
+
+def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -> None:
+    """Tell a notice to the notifiers that want its kind.
+
+    A notifier that fails is logged, and changes nothing else: a job is not given up because a chat is down.
+    """
+    values = {**_values(context), _KEY: notice.to_json()}
+    for section in sections:
+        if notice.what not in section.on:
+            continue
+        try:
+            # made anew each time: rendering its templates changes it
+            notifier_class(section.notifier)(**section.arguments)(dict(values))
+        except Exception:
+            log.exception("%s could not tell: %s", section.notifier, notice.text)
+
+
+class NoticeCallback:
+    """A callback of a task that tells how it ended.
+
+    :param what: kind of notice
+    :param sections: the spec's ``notify``
+    :param always: tell the end of a task that has announced nothing, too
+    """
+
+    def __init__(self, what: NoticeKind, sections: Sequence[NotifySection], *, always: bool) -> None:
+        self.what = what
+        self.sections = tuple(sections)
+        self.always = always
+
+    def __call__(self, context: Context) -> None:
+        """Tell it."""
+        announced = _values(context).get(_KEY)
+        if isinstance(announced, Notice):
+            _send(self.sections, announced, context)
+        elif self.always:
+            _send(self.sections, _task_notice(self.what, _values(context)), context)
+
+
+def _task_notice(what: NoticeKind, values: Mapping[str, Any]) -> Notice:
+    """Return what can be told of a task whose job there is nothing known of."""
+    task = values["ti"]
+    error = values.get("exception")
+    failed = what == "failure"
+    return Notice(
+        what=what,
+        name=f"{task.dag_id}.{task.task_id}",
+        reason=str(error or "").strip() or ("its task failed" if failed else "its task has ended"),
+        next_action="clear the task to try again" if failed else "",
+        sweep=task.dag_id.removesuffix(".point"),
+        point=task.run_id if task.dag_id.endswith(".point") else "",
+        stage=task.task_id.rpartition(".")[0],
+    )
+
+
+def _values(context: Context) -> dict[str, Any]:
+    return context  # type: ignore[return-value]

@@ -1,0 +1,117 @@
+"""Notices on their way from a task to notifiers."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG, BaseNotifier
+from airflow.sdk.execution_time.context import set_current_context
+from airflow.serialization.serialized_objects import DagSerialization
+from example_specs import CHAIN
+
+from airflow_megatron.dag_factory.spec_files import build_sweep_dags
+from airflow_megatron.notifications.notices import NoticeCallback, tell
+from airflow_megatron.planning.notice import Notice
+from airflow_megatron.spec.project import project_root
+from airflow_megatron.spec.schema import NotifySection
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+OWN = "airflow_megatron.notifications.json_lines.JsonLinesNotifier"
+
+
+class BrokenNotifier(BaseNotifier):
+    def notify(self, context: Any) -> None:
+        raise ConnectionError("the chat is down")
+
+
+def section(path: Path, *kinds: str, message: str = "") -> NotifySection:
+    return NotifySection(notifier=OWN, on=list(kinds), arguments={"path": str(path), "message": message})
+
+
+def context(**values: Any) -> Any:
+    task = SimpleNamespace(dag_id="s.point", task_id="pretrain.watch", run_id="lr1", try_number=1)
+    return {"ti": task, "dag": DAG("s.point"), **values}
+
+
+def told(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_what_ends_the_task_waits_for_its_callbacks(tmp_path: Path) -> None:
+    sections = [section(tmp_path / "a", "failure", "retry", message="{{ notice.name }} of {{ ti.run_id }}")]
+    values = context()
+    with set_current_context(values):
+        tell(sections, Notice("retry", "s.p.x", "lost"))
+        tell(sections, Notice("health", "s.p.x", "nobody wants it"))
+        tell(sections, Notice("failure", "s.p.x", "given up", iteration=3))
+    assert [line["what"] for line in told(tmp_path / "a")] == ["retry"]
+    NoticeCallback("failure", sections, always=True)(values)
+    (_, line) = told(tmp_path / "a")
+    assert (line["what"], line["reason"], line["iteration"]) == ("failure", "given up", 3)
+    assert line["message"] == "s.p.x of lr1"
+
+
+def test_task_that_failed_without_a_job(tmp_path: Path) -> None:
+    callback = NoticeCallback("failure", [section(tmp_path / "a", "failure")], always=True)
+    callback(context(exception=ValueError("sbatch: invalid account")))
+    (line,) = told(tmp_path / "a")
+    assert (line["sweep"], line["point"], line["stage"]) == ("s", "lr1", "pretrain")
+    assert line["text"].startswith("s.point.pretrain.watch: failure: sbatch: invalid account")
+
+
+def test_job_that_had_finished_before_is_not_told_again(tmp_path: Path) -> None:
+    NoticeCallback("finished", [section(tmp_path / "a", "finished")], always=False)(context())
+    assert told(tmp_path / "a") == []
+
+
+def test_notifier_that_fails_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = NotifySection(notifier=f"{__name__}.BrokenNotifier", on=["failure"])
+    callback = NoticeCallback("failure", [broken, section(tmp_path / "a", "failure")], always=True)
+    callback(context())
+    assert len(told(tmp_path / "a")) == 1
+    assert "could not tell" in caplog.text
+
+
+NOTIFY = f"""\
+notify:
+  - notifier: {OWN}
+    on: [failure, finished, report]
+    arguments: {{path: "/x/{{{{ notice.sweep }}}}.jsonl"}}
+"""
+
+
+def test_callbacks_of_the_tasks(tmp_path: Path) -> None:
+    (tmp_path / "chain.yaml").write_text(CHAIN + NOTIFY)
+    dags = {dag.dag_id: dag for dag in build_sweep_dags(tmp_path)}
+    for dag in dags.values():
+        assert all(task.on_failure_callback for task in dag.tasks)
+    point, sweep = dags["chain.point"], dags["chain"]
+    telling = {task.task_id for task in point.tasks if task.on_success_callback}
+    assert telling == {task.task_id for task in point.tasks if task.task_id.endswith("watch")}
+    assert {task.task_id for task in sweep.tasks if task.on_success_callback} == {"report", "prepare.watch"}
+
+
+def test_nobody_to_tell(tmp_path: Path) -> None:
+    (tmp_path / "chain.yaml").write_text(CHAIN)
+    for dag in build_sweep_dags(tmp_path):
+        assert not any(task.on_failure_callback or task.on_success_callback for task in dag.tasks)
+
+
+def test_dags_with_callbacks_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow stores that there are callbacks; who is told is read from the file where the task runs."""
+    (tmp_path / "chain.yaml").write_text(CHAIN + NOTIFY)
+    monkeypatch.setenv("AIRFLOW_MEGATRON_SWEEP_SPECS", str(tmp_path))
+    bag = DagBag(project_root() / "dags" / "sweeps.py", bundle_path=project_root() / "dags")
+    assert bag.import_errors == {}
+    stored = [DagSerialization.to_dict(dag) for dag in bag.dags.values()]
+    texts = [json.dumps(data, sort_keys=True) for data in stored]
+    assert all("has_on_failure_callback" in text for text in texts)
+    assert not any("/x/" in text for text in texts)
+    assert {DagSerialization.from_dict(data).dag_id for data in stored} == {"chain", "chain.point"}
