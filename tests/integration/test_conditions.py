@@ -63,9 +63,11 @@ def test_every_checkpoint_is_converted_and_evaluated(
     assert airflow.ended("each", started["each"], timeout=420) == "success"
     run = site.runs / "each" / "lr0.002"
     made = sorted(path.name for path in (run / "converted_checkpoints").glob("*.done"))
-    assert made == ["iter_10.done", "iter_20.done", "iter_30.done"]
+    assert made == ["iter_10.done", "iter_20.done", "iter_30.done", "iter_32.done"]
     results = sorted(path.parent.name for path in (run / "eval_results").glob("iter_*/results.json"))
-    assert results == ["iter_10", "iter_20", "iter_30"]
+    assert results == ["iter_10", "iter_20", "iter_30", "iter_32"]
+    log = (run / "logs" / "pretrain-1.out").read_text()
+    assert log.index("[after training is done]") < log.index("saving checkpoint at iteration      32")
     assert site.verdict(run, "pretrain.convert")["outcome"] == "finished"
     assert site.verdict(run, "pretrain.evaluate")["outcome"] == "finished"
 

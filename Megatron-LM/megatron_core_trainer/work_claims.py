@@ -1,0 +1,146 @@
+"""Claims on pieces of work in a shared folder: one worker at a time, for as long as that worker lives.
+
+A claim is a file ``<name>.claim.<n>`` with its owner in it, made by ``link``, which is atomic on NFS as well. The
+highest ``n`` counts. A claim is never taken away: who finds that the owner of ``n`` is gone makes ``n + 1``, and of
+several who find so one succeeds.
+
+An owner is gone when, on its own machine and in its own pid namespace, no process has its pid and start time any more;
+seen from elsewhere, when it has not touched its claim for :data:`EXPIRY_S` (it does so every :data:`HEARTBEAT_S`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import tempfile
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEARTBEAT_S = 30.0
+EXPIRY_S = 600.0
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process somewhere on the cluster.
+
+    :param host: for messages
+    :param machine: boot id and pid namespace: within one, a pid means one process
+    :param pid: in that namespace
+    :param started: its start time, in clock ticks since boot
+    :param job_id: of Slurm, empty outside of a job
+    """
+
+    host: str
+    machine: str
+    pid: int
+    started: int
+    job_id: str
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        """Return the one that asks."""
+        pid = os.getpid()
+        return cls(
+            socket.gethostname(), _machine(), pid, _start_time(pid) or 0, os.environ.get("SLURM_JOB_ID", "")
+        )
+
+    def __str__(self) -> str:
+        job = f"job {self.job_id}, " if self.job_id else ""
+        return f"{job}process {self.pid} on {self.host}"
+
+
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[Owner | None]:
+    """Claim a piece of work for the length of the block.
+
+    :param path: what the claim's name begins with, in a shared folder; the folder is made.
+    :returns: None when the work is this process's, else its living owner.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, owner = _newest(path)
+    claim = path.with_name(f"{path.name}.claim.{number + 1}")
+    if owner is not None or not _made(claim):
+        yield owner or _newest(path)[1] or Owner("another host", "", 0, 0, "")
+        return
+    stop = threading.Event()
+    heart = threading.Thread(target=_beat, args=(claim, stop), daemon=True)
+    heart.start()
+    try:
+        yield None
+    finally:
+        stop.set()
+        heart.join()
+        for other, old in _claims(path):
+            if other <= number + 1:
+                old.unlink(missing_ok=True)
+
+
+def _newest(path: Path) -> tuple[int, Owner | None]:
+    """Return the number of the newest claim, 0 without one, and its owner while that lives."""
+    claims = _claims(path)
+    if not claims:
+        return 0, None
+    number, claim = claims[-1]
+    try:
+        owner = Owner(**json.loads(claim.read_text(encoding="utf-8")))
+        lives = _lives(owner, claim)
+    except FileNotFoundError:
+        return _newest(path)  # given back between the two looks
+    return number, owner if lives else None
+
+
+def _claims(path: Path) -> list[tuple[int, Path]]:
+    name = re.compile(re.escape(path.name) + r"\.claim\.(\d+)")
+    found = ((name.fullmatch(entry.name), entry) for entry in path.parent.iterdir())
+    return sorted((int(match[1]), entry) for match, entry in found if match)
+
+
+def _made(claim: Path) -> bool:
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{claim.name}.", dir=claim.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(asdict(Owner.this_process()), stream)
+        os.link(temporary, claim)
+    except FileExistsError:
+        return False
+    finally:
+        Path(temporary).unlink()
+    return True
+
+
+def _beat(claim: Path, stop: threading.Event) -> None:
+    while not stop.wait(HEARTBEAT_S):
+        with contextlib.suppress(OSError):
+            os.utime(claim)
+
+
+def _lives(owner: Owner, claim: Path) -> bool:
+    if owner.machine == _machine():
+        return _start_time(owner.pid) == owner.started
+    # the file server's clock against itself: those of two nodes may differ
+    with tempfile.NamedTemporaryFile(prefix=f".{claim.name}.", dir=claim.parent) as now:
+        return Path(now.name).stat().st_mtime - claim.stat().st_mtime < EXPIRY_S
+
+
+def _machine() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _start_time(pid: int) -> int | None:
+    """Return when a process was started, in clock ticks since boot; None when there is none (``proc(5)``: field 22)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *fields = text.rpartition(")")[2].split()
+    return None if state in "ZX" else int(fields[18])
