@@ -33,6 +33,9 @@ _LARGEST_METADATA: Final = 1 << 30
 _LARGEST_ARGUMENTS: Final = 1 << 24
 _LARGEST_PICKLE: Final = 1 << 26
 _HEAD: Final = 4096
+_TAIL: Final = 64
+_ARCHIVE: Final = b"PK\x03\x04"
+"""How a zip archive begins, which is what ``torch.save`` writes."""
 
 
 def read_checkpoints(folder: Path) -> list[Checkpoint]:
@@ -99,27 +102,47 @@ def read_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
             if metadata is not None:
                 needed = metadata.sizes
                 form = metadata.format or _format_of_arguments(directory, metadata)
+    required: tuple[str, ...] = ()
     if files.get("metadata.json"):
-        form = _declared_backend(directory / "metadata.json", damaged) or form
+        declared = _declared_backends(directory / "metadata.json", damaged)
+        form = declared.get("sharded_backend") or form
+        required = ("common.pt",) if declared.get("common_backend") == "torch" else ()
     if files.get("common.pt"):
         form = "torch_dist"
         _check_end(directory, "common.pt", damaged)
-    return Evidence(form, needed, damaged)
+    for name in sorted(files):
+        if name.endswith(".distcp") and files[name]:
+            _check_data(directory, name, damaged)
+    return Evidence(form, needed, damaged, required=required)
 
 
-def _declared_backend(path: Path, damaged: dict[str, str]) -> str | None:
+def _declared_backends(path: Path, damaged: dict[str, str]) -> dict[str, Any]:
     try:
         content: Any = json.loads(path.read_bytes())
     except OSError:
-        return None
+        return {}
     except ValueError as error:
         damaged[path.name] = f"it is not JSON: {error}"
-        return None
-    backend = content.get("sharded_backend") if isinstance(content, dict) else None
-    if not isinstance(backend, str):
+        return {}
+    if not isinstance(content, dict) or not isinstance(content.get("sharded_backend"), str):
         damaged[path.name] = "it names no sharded_backend"
-        return None
-    return backend
+        return {}
+    return content
+
+
+def _check_data(directory: Path, name: str, damaged: dict[str, str]) -> None:
+    """Note a data file whose beginning or end was never written: each part in it is an archive of ``torch.save``."""
+    try:
+        with (directory / name).open("rb") as stream:
+            head = stream.read(_HEAD)
+            if not head.strip(b"\0"):
+                damaged[name] = "it begins with nothing but zero bytes"
+            elif head.startswith(_ARCHIVE):
+                stream.seek(-min(_TAIL, stream.seek(0, os.SEEK_END)), os.SEEK_END)
+                if not stream.read(_TAIL).strip(b"\0"):
+                    damaged[name] = "it ends with nothing but zero bytes"
+    except OSError:
+        pass
 
 
 def _format_of_arguments(directory: Path, metadata: DcpMetadata) -> str | None:
@@ -158,7 +181,7 @@ def _check_end(directory: Path, name: str, damaged: dict[str, str]) -> bool:
     try:
         with path.open("rb") as stream:
             head = stream.read(_HEAD)
-        if head[:2] == b"PK":
+        if head.startswith(_ARCHIVE) or _ARCHIVE.startswith(head):
             if zipfile.is_zipfile(path):
                 return True
             damaged[name] = "the archive has no end: it was cut off"

@@ -9,7 +9,7 @@ The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist
 
 * ``torch_dist`` writes every rank's ``__<rank>_<n>.distcp`` and ``.metadata``, then ``metadata.json``:
   Megatron itself takes that file as the sign of a distributed checkpoint. ``common.pt`` exists up to 0.18
-  only.
+  only; ``metadata.json`` tells (``common_backend``).
 * ``torch_dcp`` and ``fsdp_dtensor`` are written by ``torch.distributed.checkpoint``: ``.metadata`` comes
   last, renamed from ``.metadata.tmp``. They look the same by name; the state's names in ``.metadata`` differ.
 * with ``--async-save`` the data files grow before any of these exists.
@@ -78,6 +78,7 @@ class Evidence:
     :param damaged: file → what is wrong with it
     :param layout: of a legacy checkpoint
     :param whole: every file that marks its own end was found to have it
+    :param required: files that ``metadata.json`` says there are
     """
 
     format: str | None = None
@@ -85,6 +86,7 @@ class Evidence:
     damaged: Mapping[str, str] = field(default_factory=dict)
     layout: LegacyLayout | None = None
     whole: bool = False
+    required: tuple[str, ...] = ()
 
 
 _NOTHING_READ: Final = Evidence()
@@ -181,6 +183,13 @@ def _distributed_verdict(
     if evidence.damaged:
         name, what = next(iter(evidence.damaged.items()))
         return incomplete(f"{name} is damaged: {what}")
+    if any(name.endswith(".zarray") for name in files):
+        return CheckpointVerdict(
+            "unverifiable", "zarr", "chunks of zarr arrays may be absent: they are then all zeros"
+        )
+    absent = [name for name in evidence.required if name not in files]
+    if absent:
+        return incomplete(f"{_some(absent)} is missing, and metadata.json says that there is one")
     if not ranks and evidence.needed != {}:
         return incomplete("there is no __<rank>_<n>.distcp file")
     if not described:

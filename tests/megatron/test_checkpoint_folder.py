@@ -200,3 +200,41 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):
         read_checkpoints(tmp_path / "file")
+
+
+def test_common_state_that_metadata_json_promises(tmp_path: Path) -> None:
+    """Up to 0.18 a checkpoint without its common.pt cannot be loaded; from 0.19 on there is none."""
+    directory = write_torch_dist(tmp_path / "iter_0000007")
+    assert verdicts(tmp_path) == [(7, "torch_dist", "complete")]
+    promised = json.dumps({"sharded_backend": "torch_dist", "common_backend": "torch"})
+    (directory / "metadata.json").write_text(promised)
+    (found,) = read_checkpoints(tmp_path)
+    assert found.verdict.verdict == "incomplete"
+    assert "common.pt is missing" in found.verdict.reason
+    (directory / "common.pt").write_bytes(LEGACY)
+    assert verdicts(tmp_path) == [(7, "torch_dist", "complete")]
+    (directory / "common.pt").write_bytes(LEGACY[:1])
+    assert verdicts(tmp_path) == [(7, "torch_dist", "incomplete")]
+
+
+@pytest.mark.parametrize("part", ["all", "end"])
+def test_data_that_was_never_written(tmp_path: Path, part: str) -> None:
+    """A node that loses power leaves files of the right length and zeros where nothing reached the disk."""
+    directory = write_torch_dist(tmp_path / "iter_0000007")
+    archive = (LEGACY * 2)[:1577]
+    (directory / "__1_0.distcp").write_bytes(archive)
+    assert verdicts(tmp_path) == [(7, "torch_dist", "complete")]
+    kept = b"" if part == "all" else archive[:1000]
+    (directory / "__1_0.distcp").write_bytes(kept + bytes(1577 - len(kept)))
+    (found,) = read_checkpoints(tmp_path)
+    assert found.verdict.verdict == "incomplete"
+    assert "__1_0.distcp is damaged" in found.verdict.reason
+
+
+def test_zarr_is_not_judged(tmp_path: Path) -> None:
+    """Releases before 0.13 could store arrays in chunks, of which those that are all zero may be left out."""
+    directory = tmp_path / "iter_0000007"
+    (directory / "decoder.weight").mkdir(parents=True)
+    (directory / "decoder.weight" / ".zarray").write_text("{}")
+    (directory / "metadata.json").write_text(json.dumps({"sharded_backend": "zarr"}))
+    assert verdicts(tmp_path) == [(7, "zarr", "unverifiable")]
