@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from enum import StrEnum
-from pathlib import Path  # noqa: TC003 - typer reads the annotation
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from airflow_megatron.megatron.checkpoint_folder import read_checkpoints
+from airflow_megatron.megatron.checkpoints import list_checkpoints
+from airflow_megatron.slurm.checkpoint_listing import listing_script, parse_listing
+from airflow_megatron.slurm.transport import TransportError
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,22 +45,45 @@ def checkpoint_rows(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
 
 def checkpoints(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Megatron's --save directory, or one iter_* in it")
-    ],
+        Path | None, typer.Argument(metavar="DIR", help="Megatron's --save directory, or one iter_* in it")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="All runs of a cluster profile, by names and sizes of files"),
+    ] = None,
+    sweep: Annotated[str, typer.Option("--sweep", help="Of one sweep only")] = "",
     output: Annotated[
         CheckpointsFormat, typer.Option("--format", help="How to print them")
     ] = CheckpointsFormat.TABLE,
 ) -> None:
     """Say of every checkpoint in a directory whether it is complete, incomplete, or unverifiable."""
+    if (directory is None) == (cluster is None):
+        raise typer.BadParameter("give either a directory or --cluster")
     try:
-        rows = checkpoint_rows(read_checkpoints(directory))
-    except OSError as error:
+        rows = _runs(cluster, sweep) if cluster else checkpoint_rows(read_checkpoints(Path(directory or "")))
+    except (OSError, SpecError, TransportError) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(1) from None
     if output is CheckpointsFormat.JSON:
         print(json.dumps(rows, indent=2))
         return
     for row in rows:
+        if "run" in row:
+            print(f"{row['run']}  ", end="")
         print(f"{row['iteration']:>10}  {row['format']:<12}  {row['verdict']:<12}  {row['reason']}")
     if not rows:
-        print(f"{directory}: no iter_* directory")
+        print(f"{directory or cluster}: no iter_* directory")
+
+
+def _runs(cluster: str, sweep: str) -> list[dict[str, Any]]:
+    """Return a row for each checkpoint of each run of a cluster, asked with one remote command."""
+    from airflow_megatron.cli.status import command_line_hook
+
+    profile = load_cluster(cluster)
+    folder = f"{profile.run_root}/{sweep}".rstrip("/")
+    runs = parse_listing(folder, command_line_hook(profile).run(listing_script(folder)))
+    return [
+        {"run": f"{sweep}/{run.run}" if sweep else run.run, **row}
+        for run in runs
+        for row in checkpoint_rows(list_checkpoints(run.directories, tracker=run.tracker))
+    ]

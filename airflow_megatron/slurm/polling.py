@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.slurm.checkpoint_listing import CheckpointFiles
 from airflow_megatron.slurm.controller_rows import parse_controller_row
 from airflow_megatron.slurm.framing import framed, here_document, unframed
 from airflow_megatron.slurm.job_components import with_whole_jobs
@@ -282,7 +283,7 @@ def _read_answer(lines: Sequence[str]) -> _Answer:
     accounting_lines: list[str] = []
     controller_lines: list[str] = []
     stream_lines: list[str] = []
-    files: dict[str, int] = {}
+    checkpoints = CheckpointFiles(answer.checkpoints)
     for line in lines:
         word, _, rest = line.partition(" ")
         match word:
@@ -303,11 +304,9 @@ def _read_answer(lines: Sequence[str]) -> _Answer:
                 index, _, text = rest.partition(" ")
                 answer.one_liners[int(index)] = text.strip()
             case "D":
-                directory, _, name = rest.rpartition("/")
-                files = answer.checkpoints.setdefault(directory, {}).setdefault(name, {})
+                checkpoints.directory(rest)
             case "C":
-                size, _, name = rest.partition(" ")
-                files[name] = int(size)
+                checkpoints.file(rest)
             case "E":
                 answer.existing.add(int(rest))
             case "S":

@@ -1,0 +1,98 @@
+"""The checkpoints of all runs below a folder of the cluster, listed with one remote command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_megatron.slurm.framing import framed, unframed
+from airflow_megatron.slurm.quoting import quote_path
+from airflow_megatron.slurm.shell_files import shell_file
+from airflow_megatron.slurm.transport import CommandResult, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LISTING_DEPTH = 6
+"""Folders between the one that is searched and a run's ``checkpoints``, that one counted."""
+
+
+@dataclass
+class CheckpointFiles:
+    """The lines of ``am_checkpoints`` (``shell/poll.sh``), taken in one by one.
+
+    :param found: checkpoints folder → name of an ``iter_*`` directory → path in it → bytes
+    """
+
+    found: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    _files: dict[str, int] = field(default_factory=dict)
+
+    def directory(self, path: str) -> None:
+        """Take in the path of an ``iter_*`` directory."""
+        folder, _, name = path.rpartition("/")
+        self._files = self.found.setdefault(folder, {}).setdefault(name, {})
+
+    def file(self, line: str) -> None:
+        """Take in size and path of a file in the last directory."""
+        size, _, name = line.partition(" ")
+        self._files[name] = int(size)
+
+
+@dataclass(frozen=True)
+class RunCheckpoints:
+    """What is in the checkpoints folder of one run.
+
+    :param run: the run's directory, relative to the folder that was searched
+    :param tracker: text of the tracker file, None without one
+    :param directories: name of an ``iter_*`` directory → path in it → bytes
+    """
+
+    run: str
+    tracker: str | None
+    directories: Mapping[str, Mapping[str, int]]
+
+
+def listing_script(folder: str) -> str:
+    """Return the remote script that lists the checkpoints of all runs.
+
+    :param folder: absolute; a run's checkpoints lie in ``checkpoints`` somewhere below it
+    """
+    root = f"{folder.rstrip('/')}/"
+    return framed(
+        f"am_root={quote_path(root)}\nexport am_root\n{shell_file('poll')}\n"
+        f"{shell_file('checkpoint_listing')}\nam_listing {LISTING_DEPTH}"
+    )
+
+
+def parse_listing(folder: str, result: CommandResult) -> list[RunCheckpoints]:
+    """Return the runs that have a checkpoints folder, by their directories.
+
+    :param folder: the one that the script was made for
+    :raises TransportError: if the answer is not whole.
+    :raises FileNotFoundError: if there is no such folder on the cluster.
+    """
+    folders: list[str] = []
+    trackers: dict[int, str] = {}
+    files = CheckpointFiles()
+    for line in unframed(result):
+        word, _, rest = line.partition(" ")
+        try:
+            match word:
+                case "absent":
+                    raise FileNotFoundError(f"there is no folder {folder} on the cluster")
+                case "K":
+                    folders.append(rest)
+                case "L":
+                    index, _, text = rest.partition(" ")
+                    trackers[int(index)] = text
+                case "D":
+                    files.directory(rest)
+                case "C":
+                    files.file(rest)
+        except ValueError:
+            raise TransportError(f"unexpected line in a listing: {line!r}") from None
+    root = f"{folder.rstrip('/')}/"
+    return [
+        RunCheckpoints(path.rpartition("/")[0] or ".", trackers.get(index), files.found.get(root + path, {}))
+        for index, path in enumerate(folders)
+    ]

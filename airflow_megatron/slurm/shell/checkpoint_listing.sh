@@ -1,0 +1,34 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# Lists the checkpoints of all runs below am_root; uses the functions of poll.sh.
+
+am_checkpoint_folders() { # DEPTH; paths below am_root
+  find -H "$am_root" -mindepth 1 -maxdepth "$1" \( -name '.*' -o -name 'iter_*' -o -name logs -o -name tensorboard \) -prune \
+    -o -name checkpoints -type d -print -prune -o -name checkpoints -type l -print 2>/dev/null | sort
+}
+
+am_listing() { # DEPTH
+  if [ ! -d "$am_root" ]; then
+    printf 'absent\n'
+    return
+  fi
+  am_all=$(am_checkpoint_folders "$1")
+  set --
+  while IFS= read -r am_folder; do
+    [ -n "$am_folder" ] || continue
+    am_folder=${am_folder#"$am_root"}
+    set -- "$@" "$am_folder"
+    printf 'K %s\n' "$am_folder"
+  done <<AM_FOLDERS
+$am_all
+AM_FOLDERS
+  am_index=0
+  for am_folder; do
+    am_line=
+    if [ -f "$am_root$am_folder/latest_checkpointed_iteration.txt" ]; then
+      read -r am_line <"$am_root$am_folder/latest_checkpointed_iteration.txt"
+      printf 'L %s %s\n' "$am_index" "$am_line"
+    fi
+    am_index=$((am_index + 1))
+  done
+  am_checkpoints "$@"
+}
