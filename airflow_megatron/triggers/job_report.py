@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.log_lines import ErrorRecord, IterationRecord, LogParser, MarkerRecord
 from airflow_megatron.planning.live_log import BYTES_PER_ATTEMPT, LiveLog, harmless
+from airflow_megatron.slurm.uncertainty import Uncertainty
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +43,7 @@ class JobReport:
         self._live = LiveLog(known.get("shown_bytes", 0), known.get("left_out", 0))
         self._parser = LogParser()
         self._said = ""
+        self._uncertainty = Uncertainty()
         self._next_progress = 0.0
         self._iterations = False
         self._looks_in_vain = 0
@@ -113,6 +115,8 @@ class JobReport:
             minutes = (observation.time - observation.unreachable.since) / 60
             text = f"the login node has not answered for {minutes:.0f} min: {observation.unreachable.reason}"
             level = self._log.error if minutes * 60 > UNKNOWN_ALARM_S else self._log.warning
+        elif (alarm := self._uncertainty.alarm(verdict, observation)) is not None:
+            text, level = alarm, self._log.error
         else:
             text, level = verdict.reason, self._log.info
         if text != self._said:

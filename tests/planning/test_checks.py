@@ -94,6 +94,11 @@ class TestCheckpoints:
             in problem.message
         )
 
+    def test_iteration_zero(self) -> None:
+        """What a cooldown of too few iterations works out to: it would begin at whatever checkpoint there is."""
+        (problem,) = errors_of(changed(("checkpoint: 240", 'checkpoint: "{{ train_iters - 360 }}"')))
+        assert "whole number from 1" in problem.message
+
     def test_of_a_branch_that_starts_later(self) -> None:
         text = changed(
             (

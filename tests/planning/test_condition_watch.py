@@ -90,6 +90,14 @@ def test_a_command_says_yes_by_its_exit_code_or_by_what_it_prints() -> None:
     assert truth(by_output, seen(answers={"c": CommandAnswer(0, "0\n")})) is Truth.NO
 
 
+@pytest.mark.parametrize("output", ["", "no", "1.0", "1 0", "\ufffd", "sh: 1: c: not found"])
+def test_a_command_that_fails_or_prints_nonsense_says_no(output: str) -> None:
+    by_code, by_output = Condition("command", command="c"), Condition("command", command="c", prints="1")
+    for condition in (by_code, by_output):
+        assert truth(condition, seen(answers={"c": CommandAnswer(127, output)})) is Truth.NO
+    assert truth(by_output, seen(answers={"c": CommandAnswer(0, output)})) is Truth.NO
+
+
 def test_a_command_that_is_not_due_keeps_its_answer() -> None:
     watch = ConditionWatch(Condition("command", command="c"), check_interval=60)
     assert watch.watches()[0].command_interval == 60

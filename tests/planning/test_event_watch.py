@@ -60,3 +60,11 @@ def test_a_later_trigger_does_not_see_the_same_state_again_and_goes_on_counting_
     assert watch.read(running(60), progressed=False) == []
     later = EventWatch(events, watch.memory())
     assert [item.event.name for item in later.read(running(110), progressed=False)] == ["quiet"]
+
+
+def test_silence_alone_does_nothing() -> None:
+    """A job that has said its last word is not taken for a frozen one, unless the spec asks for it."""
+    watch = EventWatch([])
+    assert watch.read(running(0, b"[after training is done]\n"), progressed=True) == []
+    for time in (900, 9000, 90000):
+        assert watch.read(running(time), progressed=False) == []

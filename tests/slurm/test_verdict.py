@@ -133,6 +133,16 @@ def test_completed_is_not_done(files):
     )
 
 
+@pytest.mark.parametrize(
+    "line", [b"KeyError: 'lm loss'", b"[after training is done] datetime: 2026-11-21 10:00:00 "]
+)
+@pytest.mark.parametrize(("state", "code"), [(JobState.COMPLETED, 0), (JobState.FAILED, 1)])
+def test_no_log_line_finishes_a_training(line, state, code):
+    verdict = judge(seen(accounting=accounted(state, code), **HALF), TRAIN, log_tail=line + b"\n")
+    assert verdict.outcome in {Outcome.ROLLED_OVER, Outcome.FAILED}
+    assert "iteration 50 of 100" in verdict.reason
+
+
 def test_files_get_a_moment_to_show():
     row = accounted(JobState.COMPLETED, ended=NOW - 2)
     assert judge(seen(accounting=row, **HALF), TRAIN).outcome is Outcome.UNKNOWN
