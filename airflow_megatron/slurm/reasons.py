@@ -22,20 +22,28 @@ _NEEDS_A_PERSON: Final = {
     "QOSNotAllowed": "its QOS may not use the partition",
     "PartitionNodeLimit": "it asks for more nodes than the partition gives",
     "PartitionTimeLimit": "it asks for more time than the partition gives",
-    "AssocMaxWallDurationPerJobLimit": "it asks for more time than its account may",
-    "QOSMaxWallDurationPerJobLimit": "it asks for more time than its QOS gives",
-    "AssocMaxCpuPerJobLimit": "it asks for more processors than its account may",
-    "AssocMaxNodePerJobLimit": "it asks for more nodes than its account may",
-    "AssocMaxGRESPerJob": "it asks for more GPUs than its account may",
-    "QOSMaxCpuPerJobLimit": "it asks for more processors than its QOS gives",
-    "QOSMaxNodePerJobLimit": "it asks for more nodes than its QOS gives",
-    "QOSMaxGRESPerJob": "it asks for more GPUs than its QOS gives",
-    "QOSMinGRES": "it asks for fewer GPUs than its QOS takes",
+    "PartitionConfig": "it asks for more than the partition gives",
+    "MaxMemPerLimit": "it asks for more memory than the partition gives",
     "ReservationDeleted": "its reservation was deleted",
     "launch_failed_requeued_held": "it could not be started: scontrol release after the mend",
     "user_env_retrieval_failed_requeued_held": "the account's environment could not be read: scontrol release",
     "job_requeued_in_held_state": "it was put back and held: scontrol release",
     "JobHoldMaxRequeue": "it was put back too often: scontrol release",
+}
+
+
+# Limits on a group's, a user's or an account's jobs together end by themselves; those on one job do not.
+_TOO_MUCH: Final = re.compile(r"(Assoc|QOS)Max([A-Za-z]+?)(?:Minutes)?Per(Job|Node)(?:Limit)?")
+_TOO_LITTLE: Final = re.compile(r"QOSMin([A-Za-z]+?)(?:NotSatisfied)?")
+_RESOURCES: Final = {
+    "BB": "burst buffer",
+    "Cpu": "processors",
+    "GRES": "GPUs",
+    "License": "licenses",
+    "Mem": "memory",
+    "Node": "nodes",
+    "Unknown": "of something",
+    "WallDuration": "time",
 }
 
 
@@ -46,4 +54,13 @@ def needs_a_person(reason: str) -> str | None:
         ``ReqNodeNotAvail, UnavailableNodes:n[1-4]`` …
     """
     name = "_".join(_WORD.findall(reason.partition(",")[0].partition(":")[0]))
+    if match := _TOO_MUCH.fullmatch(name):
+        limit = "than its account may" if match[1] == "Assoc" else "than its QOS gives"
+        return f"it asks for more {_resource(match[2])} {limit}{' on a node' if match[3] == 'Node' else ''}"
+    if match := _TOO_LITTLE.fullmatch(name):
+        return f"it asks for fewer {_resource(match[1])} than its QOS takes"
     return _NEEDS_A_PERSON.get(name)
+
+
+def _resource(name: str) -> str:
+    return _RESOURCES.get(name.replace("Memory", "Mem"), name.lower())

@@ -20,11 +20,13 @@ class JobState(StrEnum):
     DEADLINE = "DEADLINE"
     EXPEDITING = "EXPEDITING"
     FAILED = "FAILED"
+    LAUNCH_FAILED = "LAUNCH_FAILED"
     NODE_FAIL = "NODE_FAIL"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     PENDING = "PENDING"
     POWER_UP_NODE = "POWER_UP_NODE"
     PREEMPTED = "PREEMPTED"
+    RECONFIG_FAIL = "RECONFIG_FAIL"
     REQUEUED = "REQUEUED"
     REQUEUE_FED = "REQUEUE_FED"
     REQUEUE_HOLD = "REQUEUE_HOLD"
@@ -38,6 +40,7 @@ class JobState(StrEnum):
     STOPPED = "STOPPED"
     SUSPENDED = "SUSPENDED"
     TIMEOUT = "TIMEOUT"
+    UPDATE_DB = "UPDATE_DB"
     UNKNOWN = "UNKNOWN"
     """Not a name this package knows: never a reason to act."""
 
@@ -100,6 +103,11 @@ _SHORT_CODES = {
     "TO": JobState.TIMEOUT,
 }
 
+_BY_THE_WAY = frozenset(
+    {JobState.LAUNCH_FAILED, JobState.RECONFIG_FAIL, JobState.UPDATE_DB, JobState.UNKNOWN}
+)
+"""Flags that do not change what becomes of the job."""
+
 _SHORTEST_TRUNCATION = 4
 """A state cut to fewer letters (``COMP+``) could mean two different things."""
 
@@ -118,7 +126,7 @@ def parse_state(text: str) -> JobState:
     name = words[0]
     if "," in name:
         base, *flags = (parse_state(part) for part in name.split(","))
-        known = [flag for flag in flags if flag is not JobState.UNKNOWN]
+        known = [flag for flag in flags if flag not in _BY_THE_WAY]
         return known[0] if known and base is not JobState.UNKNOWN else base
     if name in JobState.__members__:
         return JobState[name]
