@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -238,3 +239,26 @@ def test_zarr_is_not_judged(tmp_path: Path) -> None:
     (directory / "decoder.weight" / ".zarray").write_text("{}")
     (directory / "metadata.json").write_text(json.dumps({"sharded_backend": "zarr"}))
     assert verdicts(tmp_path) == [(7, "zarr", "unverifiable")]
+
+
+def test_checkpoints_that_are_deleted_while_they_are_read(tmp_path: Path) -> None:
+    """``--save-retain-interval``: the one before the last goes away, whole or half of it."""
+    stop = threading.Event()
+
+    def save_and_delete() -> None:
+        iteration = 1
+        while not stop.is_set():
+            write_torch_dist(tmp_path / f"iter_{iteration:07d}")
+            if iteration > 2:
+                shutil.rmtree(tmp_path / f"iter_{iteration - 2:07d}")
+            iteration += 1
+
+    saver = threading.Thread(target=save_and_delete)
+    saver.start()
+    try:
+        seen = {checkpoint.verdict.verdict for _ in range(300) for checkpoint in read_checkpoints(tmp_path)}
+    finally:
+        stop.set()
+        saver.join()
+    assert "complete" in seen
+    assert seen <= {"complete", "incomplete"}
