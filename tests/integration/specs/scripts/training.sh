@@ -22,7 +22,7 @@ for iteration in $(seq $((start + 1)) 12); do
         case $1 in
             hang)
                 printf 'a rank \033[31mprints\033[0m on\n'
-                while sleep 1; do echo "waiting for the others"; done
+                while sleep 4; do echo "waiting for the others"; done
                 ;;
             crash)
                 echo "RuntimeError: the weights are gone"
