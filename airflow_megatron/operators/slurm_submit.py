@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_megatron.hooks.slurm import LoginRefusedError, SlurmHook
+from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
@@ -24,6 +24,7 @@ from airflow_megatron.planning.attempts import (
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.plan import job_digest
 from airflow_megatron.slurm.job_script import attempt_of
+from airflow_megatron.slurm.transport import LoginRefusedError
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job

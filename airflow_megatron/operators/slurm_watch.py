@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_megatron.hooks.slurm import LoginRefusedError
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.megatron.checkpoints import tracked_iteration
 from airflow_megatron.notifications.notices import tell
@@ -46,7 +45,7 @@ from airflow_megatron.slurm.restarts import (
     series,
     stopping_verdict,
 )
-from airflow_megatron.slurm.transport import TransportError
+from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.triggers.condition import ConditionTrigger

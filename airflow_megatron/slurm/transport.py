@@ -9,7 +9,17 @@ from typing import Protocol
 class TransportError(Exception):
     """The login node could not be asked, or its answer did not arrive whole: nothing is known about the
     outcome.
+
+    :cvar permanent: trying again cannot help before somebody changes something.
     """
+
+    permanent = False
+
+
+class LoginRefusedError(TransportError):
+    """The connection cannot be used as it is set up: its host key or credentials are not accepted."""
+
+    permanent = True
 
 
 @dataclass(frozen=True)

@@ -198,21 +198,19 @@ class SlurmJobTrigger(ClusterTrigger):
         if not self.cancel_on_kill:
             return
         hook = trigger_hook(self.ssh_conn_id, self.commands)
-        transport = await hook.transport()
         jobs = [(self.job_id, self.job_name)]
         try:
-            result = await transport.run(cancel_script(jobs, hook.commands), timeout=ON_KILL_STEP_S)
-            if parse_cancel(jobs, result).cancelled:
-                self.log.info("cancelled job %s", self.job_id)
-                await self._record_cancellation(transport)
+            async with hook.connected() as transport:
+                result = await transport.run(cancel_script(jobs, hook.commands), timeout=ON_KILL_STEP_S)
+                if parse_cancel(jobs, result).cancelled:
+                    self.log.info("cancelled job %s", self.job_id)
+                    await self._record_cancellation(transport)
         except TransportError as error:
             self.log.error(
                 "job %s could not be cancelled: %s; use scancel %s", self.job_id, error, self.job_id
             )
         except RemoteWriteError as error:
             self.log.error("the cancellation of job %s could not be recorded: %s", self.job_id, error)
-        finally:
-            await transport.close()
 
     async def _record_cancellation(self, transport: Transport) -> None:
         """Write the verdict that no task is left to write: the job's next run begins a new attempt."""

@@ -1,0 +1,180 @@
+"""SSH by asyncssh: one connection for all commands, no process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+import asyncssh
+
+from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, TransportError
+
+if TYPE_CHECKING:
+    from airflow_megatron.hooks.connection_options import ConnectionOptions
+
+SESSION_PAUSE_S = 0.5
+
+log = logging.getLogger(__name__)
+
+# asyncssh reports every step of every connection as INFO, which would drown the task logs
+logging.getLogger("asyncssh").setLevel(logging.WARNING)
+
+
+class AsyncsshTransport:
+    """One SSH connection to a login node, opened on first use and again after it broke.
+
+    ``~/.ssh/config`` (ProxyJump) and the ssh-agent are honoured.
+
+    :param options: the Airflow connection
+    :param remote_shell: command line that runs a script given on its standard input
+    :param attempts: connects before giving up; sshd refuses some of many simultaneous ones (MaxStartups)
+    """
+
+    def __init__(self, options: ConnectionOptions, remote_shell: str, attempts: int = 5) -> None:
+        self._options = options
+        self._remote_shell = remote_shell
+        self._attempts = attempts
+        self._connection: asyncssh.SSHClientConnection | None = None
+
+    async def run(self, script: str, *, timeout: float) -> CommandResult:
+        """Run a script in the login node's shell; see :class:`~airflow_megatron.slurm.transport.Transport`."""
+        address = self._options.address
+        try:
+            async with asyncio.timeout(timeout):
+                if self._connection is None:
+                    self._connection = await self._connect()
+                result = await self._command(self._connection, script)
+        except TransportError:
+            raise
+        except TimeoutError as error:
+            self._abort()
+            raise TransportError(f"{address}: no answer within {timeout:.0f} s") from error
+        except (OSError, asyncssh.Error) as error:
+            self._abort()
+            raise TransportError(f"{address}: connection lost: {_reason(error)}") from error
+        except asyncio.CancelledError:
+            self._abort()
+            raise
+        if result.exit_status is None:
+            # asyncssh returns what had arrived when the connection broke
+            self._abort()
+            raise TransportError(f"{address}: connection lost before the command ended")
+        return CommandResult(result.exit_status, str(result.stdout or ""), str(result.stderr or ""))
+
+    async def close(self) -> None:
+        """Close the connection; it may be closed already."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _abort(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
+    async def _command(
+        self, connection: asyncssh.SSHClientConnection, script: str
+    ) -> asyncssh.SSHCompletedProcess:
+        """Run a script; a session that sshd refuses (MaxSessions) is asked for again."""
+        attempt = 1
+        while True:
+            try:
+                return await connection.run(
+                    self._remote_shell, input=script, check=False, encoding="utf-8", errors="replace"
+                )
+            except asyncssh.ChannelOpenError:
+                if attempt == self._attempts or connection.is_closed():
+                    raise
+            await asyncio.sleep(random.uniform(0.5, 1.5) * SESSION_PAUSE_S * attempt)
+            attempt += 1
+
+    async def _connect(self) -> asyncssh.SSHClientConnection:
+        address, conn_id = self._options.address, self._options.conn_id
+        options = client_options(self._options)
+        for attempt in range(1, self._attempts + 1):
+            try:
+                return await asyncssh.connect(**options)
+            except asyncssh.HostKeyNotVerifiable as error:
+                raise LoginRefusedError(
+                    f"{address}: the login node's host key is not the one that connection {conn_id!r} "
+                    f"trusts ({_reason(error)}); if the key changed for a good reason, put the new one into the "
+                    "connection's host_key extra"
+                ) from error
+            except asyncssh.PermissionDenied as error:
+                raise LoginRefusedError(
+                    f"{address}: login refused ({_reason(error)}); check login and key_file of connection {conn_id!r}"
+                ) from error
+            except ValueError as error:
+                raise LoginRefusedError(
+                    f"{address}: key_file or known_hosts of connection {conn_id!r} cannot be read: {_reason(error)}"
+                ) from error
+            except (OSError, asyncssh.Error) as error:
+                if attempt == self._attempts:
+                    raise TransportError(
+                        f"{address} cannot be reached: {_reason(error)}; check host and port of connection "
+                        f"{conn_id!r}"
+                    ) from error
+                await asyncio.sleep(random.uniform(0.5, 1.5) * attempt)
+        raise AssertionError("the last attempt raises")
+
+
+def client_options(options: ConnectionOptions) -> dict[str, Any]:
+    """Return the keyword arguments of ``asyncssh.connect``.
+
+    :raises LoginRefusedError: when a key in the connection cannot be read
+    """
+    chosen: dict[str, Any] = {
+        "host": options.host,
+        "keepalive_interval": 30,
+        "connect_timeout": options.connect_timeout,
+        "login_timeout": 60,
+    }
+    given = {
+        "port": options.port,
+        "username": options.user,
+        "password": options.password,
+        "passphrase": options.passphrase,
+        "proxy_command": options.proxy_command,
+    }
+    chosen |= {name: value for name, value in given.items() if value is not None}
+    if options.ssh_config is not None:
+        chosen["config"] = [str(options.ssh_config)]
+    if options.private_key is not None:
+        chosen["client_keys"] = [_private_key(options)]
+    elif options.key_file is not None:
+        chosen["client_keys"] = [str(options.key_file)]
+    if not options.compress:
+        chosen["compression_algs"] = None
+    if options.host_key is not None:
+        chosen["known_hosts"] = _only_host_key(options)
+    elif not options.check_host_key:
+        log.warning("connection %s does not check the host key of %s", options.conn_id, options.host)
+        chosen["known_hosts"] = None
+    elif options.known_hosts is not None:
+        chosen["known_hosts"] = str(options.known_hosts)
+    return chosen
+
+
+def _private_key(options: ConnectionOptions) -> asyncssh.SSHKey:
+    try:
+        return asyncssh.import_private_key(options.private_key or "", options.passphrase)
+    except ValueError as error:
+        raise LoginRefusedError(
+            f"private_key of connection {options.conn_id!r} cannot be read: {_reason(error)}"
+        ) from error
+
+
+def _only_host_key(options: ConnectionOptions) -> asyncssh.SSHKnownHosts:
+    try:
+        return asyncssh.import_known_hosts(f"* {options.host_key}\n")
+    except ValueError as error:
+        raise LoginRefusedError(
+            f"host_key of connection {options.conn_id!r} cannot be read: {_reason(error)}"
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the error's own words, or its kind when it has none."""
+    return str(getattr(error, "reason", "") or error or type(error).__name__)

@@ -1,0 +1,132 @@
+"""What an Airflow connection of type ``ssh`` says about reaching a login node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from airflow_megatron.slurm.transport import LoginRefusedError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+TransportName = Literal["asyncssh", "openssh"]
+DEFAULT_CONNECT_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """A connection's fields and extras, checked. What is None is left to the SSH configuration file.
+
+    :param conn_id: id of the Airflow connection, for messages
+    :param host: name or address, or a ``Host`` of the SSH configuration file
+    :param port: TCP port
+    :param user: login name
+    :param password: of the account
+    :param key_file: private key
+    :param private_key: text of the private key
+    :param passphrase: of the key
+    :param host_key: the only key that the login node may show, ``TYPE BASE64``
+    :param known_hosts: file to check the host key against
+    :param check_host_key: whether it is checked at all; a given *host_key* always is
+    :param proxy_command: command whose input and output are the connection
+    :param connect_timeout: seconds
+    :param compress: whether to allow compression
+    :param ssh_config: read in place of ``~/.ssh/config``
+    :param transport: the implementation of SSH
+    :param control_path: socket of an OpenSSH master connection that a person opens; ``openssh`` only
+    """
+
+    conn_id: str
+    host: str
+    port: int | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    key_file: Path | None = None
+    private_key: str | None = field(default=None, repr=False)
+    passphrase: str | None = field(default=None, repr=False)
+    host_key: str | None = None
+    known_hosts: Path | None = None
+    check_host_key: bool = True
+    proxy_command: str | None = None
+    connect_timeout: float = DEFAULT_CONNECT_TIMEOUT_S
+    compress: bool = True
+    ssh_config: Path | None = None
+    transport: TransportName = "asyncssh"
+    control_path: str | None = None
+
+    @classmethod
+    def of(cls, connection: Connection, conn_id: str) -> ConnectionOptions:
+        """Read *connection*.
+
+        :raises LoginRefusedError: when it cannot be used as it is
+        """
+        extra: dict[str, Any] = connection.extra_dejson
+        if not connection.host:
+            raise LoginRefusedError(f"connection {conn_id!r} names no host; give it the login node's name")
+        transport: Any = extra.get("transport") or "asyncssh"
+        if transport not in get_args(TransportName):
+            raise LoginRefusedError(
+                f"transport {transport!r} of connection {conn_id!r} is unknown; write one of "
+                f"{', '.join(get_args(TransportName))}"
+            )
+        if extra.get("control_path") and transport != "openssh":
+            raise LoginRefusedError(
+                f"connection {conn_id!r} has a control_path, which only OpenSSH's own client can use; add "
+                '"transport": "openssh"'
+            )
+        try:
+            connect_timeout = float(extra.get("conn_timeout") or DEFAULT_CONNECT_TIMEOUT_S)
+        except (TypeError, ValueError):
+            raise LoginRefusedError(
+                f"conn_timeout {extra['conn_timeout']!r} of connection {conn_id!r} is not a number of seconds"
+            ) from None
+        return cls(
+            conn_id=conn_id,
+            host=connection.host,
+            port=connection.port,
+            user=connection.login or None,
+            password=connection.password or None,
+            key_file=_existing(extra, "key_file", conn_id),
+            private_key=extra.get("private_key") or None,
+            passphrase=extra.get("private_key_passphrase") or extra.get("passphrase") or None,
+            host_key=_host_key(extra.get("host_key")),
+            known_hosts=_path(extra.get("known_hosts")),
+            check_host_key=not _is_true(extra.get("no_host_key_check", False)),
+            proxy_command=extra.get("host_proxy_cmd") or None,
+            connect_timeout=connect_timeout,
+            compress=_is_true(extra.get("compress", True)),
+            ssh_config=_existing(extra, "ssh_config", conn_id),
+            transport=transport,
+            control_path=extra.get("control_path") or None,
+        )
+
+    @property
+    def address(self) -> str:
+        """``user@host:port``, as far as the connection says."""
+        user = f"{self.user}@" if self.user else ""
+        return f"{user}{self.host}" + (f":{self.port}" if self.port else "")
+
+
+def _path(text: Any) -> Path | None:
+    return Path(str(text)).expanduser() if text else None
+
+
+def _existing(extra: dict[str, Any], name: str, conn_id: str) -> Path | None:
+    path = _path(extra.get(name))
+    if path is not None and not path.is_file():
+        raise LoginRefusedError(f"{name} {path} of connection {conn_id!r} does not exist")
+    return path
+
+
+def _is_true(value: Any) -> bool:
+    return str(value).lower() == "true"
+
+
+def _host_key(text: Any) -> str | None:
+    """Return type and key; a key alone is RSA, as in Airflow's SSH provider."""
+    words = str(text or "").split()
+    if not words:
+        return None
+    return " ".join(words[:2]) if len(words) > 1 else f"ssh-rsa {words[0]}"

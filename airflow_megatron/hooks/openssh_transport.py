@@ -1,0 +1,281 @@
+"""SSH by the system's ``ssh``: what only OpenSSH can do (master connections behind a second factor, hardware keys)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shlex
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_megatron.slurm.framing import END
+from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_megatron.hooks.connection_options import ConnectionOptions
+
+SSH_FAILED = 255
+"""Exit status of ssh(1) when the connection, not the command, failed."""
+
+MASTER_IDLE_S = 120
+"""How long our own master outlives a process that was killed before it could close it."""
+
+SESSION_PAUSE_S = 0.5
+CONTROL_TIMEOUT_S = 10.0
+_HOST_KEY_TROUBLE = ("host key verification failed", "remote host identification has changed")
+_REFUSED = ("permission denied", "too many authentication failures")
+_UNUSABLE = ("bad configuration option", "invalid format", "error in libcrypto", "bad owner or permissions")
+_SESSION_REFUSED = "session open refused by peer"
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """How a local ssh process ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    def told(self, *texts: str) -> bool:
+        said = self.stderr.lower()
+        return any(text in said for text in texts)
+
+    @property
+    def reason(self) -> str:
+        """The last line that says why."""
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        return lines[-1] if lines else f"ssh ended with {self.status} and no message"
+
+
+class OpensshTransport:
+    """Commands through one master connection (``ControlMaster`` of ssh_config(5)).
+
+    A master that a person opened, at ``control_path`` or at the ``ControlPath`` of the SSH configuration, is used as
+    long as it lives, and never closed. Without one, a master of our own is opened without asking anybody for anything
+    (``BatchMode``); it ends with :meth:`close`. With ``control_path`` that is never tried: sites with a second factor
+    lock accounts after some failed logins.
+
+    :param options: the Airflow connection
+    :param remote_shell: command line that runs a script given on its standard input
+    :param attempts: connects before giving up; sshd refuses some of many simultaneous ones (MaxStartups)
+    """
+
+    def __init__(self, options: ConnectionOptions, remote_shell: str, attempts: int = 5) -> None:
+        self._options = options
+        self._remote_shell = remote_shell
+        self._attempts = attempts
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._base: list[str] = []
+        self._master: list[str] | None = None
+
+    async def run(self, script: str, *, timeout: float) -> CommandResult:
+        """Run a script in the login node's shell; see :class:`~airflow_megatron.slurm.transport.Transport`."""
+        address = self._options.address
+        try:
+            async with asyncio.timeout(timeout):
+                if self._master is None:
+                    self._master = await self._find_or_open_master()
+                ended = await self._command(self._master, script)
+        except TimeoutError as error:
+            await self._drop_master()
+            raise TransportError(f"{address}: no answer within {timeout:.0f} s") from error
+        except asyncio.CancelledError:
+            await self._drop_master()
+            raise
+        # a script can end with 255 itself; its frame is whole then
+        if ended.status == SSH_FAILED and END not in ended.stdout:
+            await self._drop_master()
+            raise TransportError(f"{address}: connection lost: {ended.reason}")
+        return CommandResult(ended.status, ended.stdout, ended.stderr)
+
+    async def close(self) -> None:
+        """Close our own master connection; another's stays open."""
+        await self._drop_master()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    async def _command(self, master: list[str], script: str) -> _Ended:
+        """Run a script through the master; a session that sshd refuses (MaxSessions) is asked for again."""
+        # without its master, ssh would log in directly: for each command, and with a second factor in vain
+        words = ["-T", "-o", "ProxyCommand=false", "-o", "ControlMaster=no", *self._base, *master]
+        for attempt in range(1, self._attempts + 1):
+            ended = await _ssh([*words, "--", self._options.host, self._remote_shell], script)
+            if not (ended.status == SSH_FAILED and ended.told(_SESSION_REFUSED)) or attempt == self._attempts:
+                return ended
+            await asyncio.sleep(random.uniform(0.5, 1.5) * SESSION_PAUSE_S * attempt)
+        raise AssertionError("the last attempt returns")
+
+    async def _find_or_open_master(self) -> list[str]:
+        """Return the options that name a living master."""
+        if self._folder is None:
+            # not TMPDIR: the path of a socket can have some 100 characters only
+            self._folder = tempfile.TemporaryDirectory(prefix="airflow-megatron-", dir="/tmp")
+            self._base = client_words(self._options, Path(self._folder.name))
+        if self._options.control_path is not None:
+            given = ["-S", self._options.control_path]
+            if not await self._lives(given):
+                raise TransportError(
+                    f"{self._options.address}: no login session is open at control_path "
+                    f"{self._options.control_path} of connection {self._options.conn_id!r}; log in once with: "
+                    f"{self._login_command()}"
+                )
+            return given
+        if await self._lives([]):
+            return []
+        return await self._open_master(["-S", f"{self._folder.name}/master"])
+
+    async def _lives(self, master: list[str]) -> bool:
+        """Tell whether a master listens; without *master*, at the configuration's ControlPath."""
+        ended = await _ssh([*self._base, *master, "-O", "check", "--", self._options.host])
+        if ended.told(*_UNUSABLE):
+            raise LoginRefusedError(f"connection {self._options.conn_id!r} cannot be used: {ended.reason}")
+        return ended.status == 0
+
+    async def _open_master(self, master: list[str]) -> list[str]:
+        address, conn_id = self._options.address, self._options.conn_id
+        words = [*self._base, *master, "-o", "ControlMaster=yes", "-o", f"ControlPersist={MASTER_IDLE_S}"]
+        for attempt in range(1, self._attempts + 1):
+            ended = await _ssh([*words, "-f", "-N", "--", self._options.host])
+            if ended.status == 0:
+                return master
+            if ended.told(*_HOST_KEY_TROUBLE):
+                raise LoginRefusedError(
+                    f"{address}: the login node's host key is not the one that connection {conn_id!r} trusts "
+                    f"({ended.reason}); if the key changed for a good reason, put the new one into the connection's "
+                    "host_key extra"
+                )
+            if ended.told(*_REFUSED):
+                raise LoginRefusedError(
+                    f"{address}: login refused ({ended.reason}); check login and key_file of connection {conn_id!r} "
+                    f"and the ssh-agent; where a second factor is asked for, log in once with: "
+                    f"{self._login_command()}"
+                )
+            if ended.told(*_UNUSABLE):
+                raise LoginRefusedError(f"{address}: connection {conn_id!r} cannot be used: {ended.reason}")
+            if attempt == self._attempts:
+                raise TransportError(
+                    f"{address} cannot be reached: {ended.reason}; check host and port of connection {conn_id!r}"
+                )
+            await asyncio.sleep(random.uniform(0.5, 1.5) * attempt)
+        raise AssertionError("the last attempt raises")
+
+    def _login_command(self) -> str:
+        options = self._options
+        words = ["ssh", "-M", "-f", "-N"]
+        words += ["-S", options.control_path or "~/.ssh/airflow-megatron.socket"]
+        words += ["-p", str(options.port)] if options.port else []
+        target = f"{options.user}@{options.host}" if options.user else options.host
+        command = shlex.join([*words, target])
+        hint = "" if options.control_path else " and name the socket in the connection's control_path extra"
+        return command + hint
+
+    async def _drop_master(self) -> None:
+        """Forget the master; end it if it is ours, for its connection may be half open."""
+        master, self._master = self._master, None
+        if self._folder is None or (master is not None and self._folder.name not in " ".join(master)):
+            return
+        own = ["-S", f"{self._folder.name}/master"]
+        if Path(own[1]).exists():
+            try:
+                async with asyncio.timeout(CONTROL_TIMEOUT_S):
+                    await _ssh([*self._base, *own, "-O", "exit", "--", self._options.host])
+            except TimeoutError:
+                Path(own[1]).unlink(missing_ok=True)
+
+
+def client_words(options: ConnectionOptions, folder: Path) -> list[str]:
+    """Return the options of ``ssh`` that the connection asks for.
+
+    :param folder: private directory for keys that the connection holds as text
+    :raises LoginRefusedError: for what ssh can only ask a person
+    """
+    if options.password is not None or options.passphrase is not None:
+        raise LoginRefusedError(
+            f"connection {options.conn_id!r}: transport openssh cannot type a password or passphrase; add the key to "
+            "the ssh-agent, or open a master connection and name its socket in control_path"
+        )
+    words: list[str] = []
+    if options.ssh_config is not None:
+        words += ["-F", str(options.ssh_config)]
+    settings = {
+        "BatchMode": "yes",
+        "ConnectTimeout": f"{options.connect_timeout:.0f}",
+        "ServerAliveInterval": "15",
+        "ServerAliveCountMax": "3",
+        "LogLevel": "ERROR",
+        "StrictHostKeyChecking": "yes" if options.check_host_key or options.host_key else "no",
+    }
+    if options.host_key is not None:
+        settings |= _host_key_files(_written(folder / "host_key", f"* {options.host_key}\n"))
+    elif not options.check_host_key:
+        settings |= _host_key_files(Path("/dev/null"))
+    elif options.known_hosts is not None:
+        settings |= _host_key_files(options.known_hosts)
+    key_file = options.key_file
+    if options.private_key is not None:
+        key_file = _written(folder / "key", options.private_key.rstrip("\n") + "\n")
+    if key_file is not None:
+        settings |= {"IdentityFile": _quoted(key_file), "IdentitiesOnly": "yes"}
+    if options.proxy_command is not None:
+        settings["ProxyCommand"] = options.proxy_command
+    if not options.compress:
+        settings["Compression"] = "no"
+    words += [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    words += ["-p", str(options.port)] if options.port else []
+    words += ["-l", options.user] if options.user else []
+    return words
+
+
+def _host_key_files(path: Path) -> dict[str, str]:
+    return {"UserKnownHostsFile": _quoted(path), "GlobalKnownHostsFile": "/dev/null"}
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as one word of ssh_config(5), where ``%`` begins a token."""
+    return '"' + str(path).replace("%", "%%") + '"'
+
+
+def _written(path: Path, text: str) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path
+
+
+async def _ssh(words: Sequence[str], script: str = "") -> _Ended:
+    """Run ssh; it is killed when the caller stops waiting.
+
+    Its input and output are files: a master connection, which gets them handed on, keeps pipes open for as long as it
+    lives, or until it notices that its connection is dead.
+
+    :param script: its standard input
+    :raises LoginRefusedError: when there is no ssh on this machine
+    """
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as answer,
+        tempfile.TemporaryFile() as errors,
+    ):
+        given.write(script.encode())
+        given.seek(0)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                "ssh", *words, stdin=given, stdout=answer, stderr=errors
+            )
+        except FileNotFoundError:
+            raise LoginRefusedError(
+                "transport openssh needs the command ssh; install an OpenSSH client"
+            ) from None
+        try:
+            status = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        answer.seek(0)
+        errors.seek(0)
+        return _Ended(status, answer.read().decode(errors="replace"), errors.read().decode(errors="replace"))

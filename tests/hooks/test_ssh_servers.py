@@ -1,0 +1,381 @@
+"""Both transports against a real sshd, with what sites do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import Connection
+from ssh_server import USER, SshServer, make_key
+
+from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.slurm.framing import framed, unframed
+from airflow_megatron.slurm.profile import SlurmCommands
+from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+both = pytest.mark.parametrize("transport", ["asyncssh", "openssh"])
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_key(tmp_path_factory.mktemp("key") / "id")
+
+
+@pytest.fixture
+def start(tmp_path: Path, key: Path) -> Iterator[Callable[..., SshServer]]:
+    """Start an sshd; everything ends with the test."""
+    servers: list[SshServer] = []
+
+    def start(**settings: Any) -> SshServer:
+        server = SshServer(tmp_path / f"sshd{len(servers)}", key, **settings)
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """An SSH configuration in place of the account's own."""
+    path = tmp_path / "ssh_config"
+    path.write_text("")
+    return path
+
+
+@pytest.fixture
+def hook(key: Path, config: Path) -> Callable[..., SlurmHook]:
+    def make(
+        server: SshServer | None, transport: str, *, attempts: int = 1, host: str = "127.0.0.1", **extra: Any
+    ) -> SlurmHook:
+        values = {
+            "transport": transport,
+            "ssh_config": str(config),
+            "key_file": str(key),
+            "host_key": server.public_host_key if server else None,
+            **extra,
+        }
+        connection = Connection(
+            conn_id="site",
+            conn_type="ssh",
+            host=host,
+            port=server.port if server else None,
+            login=USER if server else None,
+            extra=json.dumps({name: value for name, value in values.items() if value is not None}),
+        )
+        return SlurmHook("site", conn_retry_attempts=attempts, connection=connection)
+
+    return make
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An ssh-agent that holds nothing yet."""
+    socket = tmp_path / "agent"
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL) as process:
+        while not socket.exists():
+            time.sleep(0.01)
+        yield
+        process.terminate()
+
+
+async def answer(hook: SlurmHook, script: str = "echo hello", timeout: float = 20) -> CommandResult:
+    async with hook.connected() as transport:
+        return await transport.run(script, timeout=timeout)
+
+
+class TestOpenssh:
+    async def test_commands_share_one_login(self, start, hook) -> None:
+        server = start()
+        async with hook(server, "openssh").connected() as transport:
+            for number in range(4):
+                assert (await transport.run(f"echo {number}", timeout=10)).stdout == f"{number}\n"
+            many = await asyncio.gather(*(transport.run(f"echo {n}", timeout=10) for n in range(5)))
+            assert [result.stdout for result in many] == [f"{n}\n" for n in range(5)]
+        assert server.logins == 1
+        deadline = time.monotonic() + 5
+        while server.sessions():
+            assert time.monotonic() < deadline, "the master connection outlived its transport"
+            await asyncio.sleep(0.05)
+
+    async def test_output_status_and_text_arrive_whole(self, start, hook) -> None:
+        script = "printf '%s\\n' 'ü \"$HOME\" $(x)'; echo wrong >&2; exit 3"
+        result = await answer(hook(start(), "openssh"), script)
+        assert result == CommandResult(3, 'ü "$HOME" $(x)\n', "wrong\n")
+
+    async def test_a_worker_without_an_event_loop(self, start, hook) -> None:
+        result = await asyncio.to_thread(hook(start(), "openssh").run, "echo hello")
+        assert result.stdout == "hello\n"
+
+    async def test_a_script_may_end_as_a_failed_ssh_does(self, start, hook) -> None:
+        """ssh(1) returns 255 for its own failures and for a command that returned 255."""
+        async with hook(start(), "openssh").connected() as transport:
+            result = await transport.run(framed("echo whole") + "exit 255\n", timeout=10)
+            assert (result.exit_status, unframed(result)) == (255, ["whole"])
+            with pytest.raises(TransportError, match="connection lost"):
+                await transport.run("echo half; exit 255", timeout=10)
+
+    async def test_a_key_in_the_connection_is_not_left_behind(self, start, hook, key: Path) -> None:
+        server = start()
+        async with hook(
+            server, "openssh", key_file=None, private_key=key.read_text()
+        ).connected() as transport:
+            assert (await transport.run("echo hello", timeout=10)).stdout == "hello\n"
+            folder = Path(transport._folder.name)
+            assert folder.stat().st_mode & 0o777 == 0o700
+            assert (folder / "key").stat().st_mode & 0o777 == 0o600
+        assert not folder.exists()
+
+    async def test_what_ssh_would_have_to_ask_for(self, start, hook) -> None:
+        with pytest.raises(LoginRefusedError, match="'site': transport openssh cannot type a password"):
+            await answer(hook(start(), "openssh", private_key_passphrase="secret"))
+
+    async def test_no_ssh_here(self, start, hook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        server = start()
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(LoginRefusedError, match="install an OpenSSH client"):
+            await answer(hook(server, "openssh"))
+
+    async def test_a_configuration_that_ssh_refuses(self, start, hook, config: Path) -> None:
+        config.write_text("NoSuchOption yes\n")
+        with pytest.raises(LoginRefusedError, match=r"cannot be used: .*terminating"):
+            await answer(hook(start(), "openssh"))
+
+
+class TestMasters:
+    """ControlMaster: somebody has logged in, perhaps with a second factor; Airflow uses that login."""
+
+    @pytest.fixture
+    def server(self, start) -> SshServer:
+        return start()
+
+    @pytest.fixture
+    def log_in(self, server: SshServer, key: Path, tmp_path: Path) -> Iterator[Callable[[], str]]:
+        """Do by hand what the messages ask for."""
+        path = f"{tmp_path}/cm"
+        options = ["-F", "none", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-q"]
+        target = ["-p", str(server.port), f"{USER}@127.0.0.1"]
+
+        def log_in() -> str:
+            subprocess.run(
+                ["ssh", *options, "-i", str(key), "-M", "-S", path, "-f", "-N", *target], check=True
+            )
+            return path
+
+        yield log_in
+        subprocess.run(["ssh", *options, "-S", path, "-O", "exit", *target], check=False)
+
+    async def test_the_session_of_a_person_is_used_and_left_open(self, server, hook, log_in) -> None:
+        path = log_in()
+        found = hook(server, "openssh", control_path=path, key_file=None)
+        assert (await answer(found)).stdout == "hello\n"
+        assert (await answer(found)).stdout == "hello\n"
+        assert server.logins == 1
+        assert Path(path).exists()
+
+    async def test_without_it_nobody_logs_in(self, server, hook, tmp_path: Path, key: Path) -> None:
+        with pytest.raises(TransportError) as caught:
+            await answer(hook(server, "openssh", control_path=f"{tmp_path}/cm"))
+        assert f"no login session is open at control_path {tmp_path}/cm of connection 'site'" in str(
+            caught.value
+        )
+        assert str(caught.value).endswith(
+            f"log in once with: ssh -M -f -N -S {tmp_path}/cm -p {server.port} {USER}@127.0.0.1"
+        )
+        assert not caught.value.permanent, "a person logs in again, and all goes on"
+        assert server.logins == 0
+
+    async def test_one_that_ends_in_between_and_comes_back(self, server, hook, log_in) -> None:
+        path = log_in()
+        async with hook(server, "openssh", control_path=path).connected() as transport:
+            await transport.run("true", timeout=10)
+            server.signal_sessions(signal.SIGKILL)
+            for _ in range(2):
+                with pytest.raises(TransportError, match=r"connection lost|no login session"):
+                    await transport.run("true", timeout=10)
+            log_in()
+            assert (await transport.run("echo again", timeout=10)).stdout == "again\n"
+        assert server.logins == 2
+
+    async def test_the_control_path_of_the_configuration(self, server, hook, log_in, config: Path) -> None:
+        config.write_text(f"Host 127.0.0.1\n  ControlPath {log_in()}\n  ControlMaster auto\n")
+        assert (await answer(hook(server, "openssh", key_file=None))).stdout == "hello\n"
+        assert server.logins == 1
+
+    async def test_only_openssh_has_them(self, server, hook) -> None:
+        with pytest.raises(LoginRefusedError, match='add "transport": "openssh"'):
+            await answer(hook(server, "asyncssh", control_path="/tmp/cm"))
+
+
+@both
+class TestWaysIn:
+    async def test_proxy_jump(
+        self, start, hook, config: Path, key: Path, transport: str, tmp_path: Path
+    ) -> None:
+        jump, login = start(), start()
+        known = tmp_path / "known_hosts"
+        known.write_text(
+            "".join(f"[127.0.0.1]:{each.port} {each.public_host_key}\n" for each in (jump, login))
+        )
+        config.write_text(
+            f"Host cluster\n  HostName 127.0.0.1\n  Port {login.port}\n  User {USER}\n  ProxyJump gate\n"
+            f"Host gate\n  HostName 127.0.0.1\n  Port {jump.port}\n  User {USER}\n"
+            f"Host *\n  IdentityFile {key}\n  UserKnownHostsFile {known}\n"
+        )
+        found = hook(None, transport, host="cluster", key_file=None)
+        result = await answer(found, "echo $SSH_CONNECTION")
+        assert result.stdout.split()[3] == str(login.port)
+        assert (jump.logins, login.logins) == (1, 1)
+
+    @pytest.mark.usefixtures("agent")
+    async def test_ssh_agent_with_a_key_that_has_a_passphrase(
+        self, start, hook, transport: str, tmp_path: Path
+    ) -> None:
+        server = start()
+        locked = make_key(tmp_path / "locked", passphrase="open sesame")
+        (server.place / "authorized_keys").write_text(locked.with_suffix(".pub").read_text())
+        ask = tmp_path / "ask"
+        ask.write_text("#!/bin/sh\necho open sesame\n")
+        ask.chmod(0o755)
+        environment = {**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": ":0"}
+        subprocess.run(["ssh-add", "-q", str(locked)], env=environment, check=True, stdin=subprocess.DEVNULL)
+        assert (await answer(hook(server, transport, key_file=None))).stdout == "hello\n"
+
+    async def test_a_key_with_a_passphrase(self, start, hook, transport: str, tmp_path: Path) -> None:
+        server = start()
+        locked = make_key(tmp_path / "locked", passphrase="open sesame")
+        (server.place / "authorized_keys").write_text(locked.with_suffix(".pub").read_text())
+        found = hook(server, transport, key_file=str(locked), private_key_passphrase="open sesame")
+        if transport == "asyncssh":
+            assert (await answer(found)).stdout == "hello\n"
+        with pytest.raises(LoginRefusedError, match=r"login refused|cannot be read"):
+            await answer(hook(server, transport, key_file=str(locked)))
+
+    async def test_another_host_key(self, start, hook, transport: str, tmp_path: Path) -> None:
+        server = start()
+        other = make_key(tmp_path / "other").with_suffix(".pub").read_text()
+        with pytest.raises(LoginRefusedError, match="host key is not the one that connection 'site' trusts"):
+            await answer(hook(server, transport, host_key=other))
+        assert server.logins == 0
+
+    async def test_another_key(self, start, hook, transport: str, tmp_path: Path) -> None:
+        found = hook(start(), transport, key_file=str(make_key(tmp_path / "other")))
+        with pytest.raises(
+            LoginRefusedError, match=r"login refused .*check login and key_file of connection 'site'"
+        ):
+            await answer(found)
+
+    async def test_nobody_listens(self, start, hook, transport: str) -> None:
+        server = start()
+        server.stop()
+        with pytest.raises(TransportError, match=r"cannot be reached: .*check host and port") as caught:
+            await answer(hook(server, transport))
+        assert not caught.value.permanent
+
+
+@both
+class TestLoginShells:
+    @pytest.fixture
+    def profile(self, start) -> SshServer:
+        """A home whose start-up files talk, and where only the login profile knows Slurm."""
+        server = start()
+        slurm = server.home / "slurm" / "bin"
+        slurm.mkdir(parents=True)
+        (slurm / "sinfo").write_text("#!/bin/sh\necho slurm 25.05.1\n")
+        (slurm / "sinfo").chmod(0o755)
+        noise = "echo 'Welcome! Quota: 97 %'; printf 'no line break'; echo 'module: command not found' >&2\n"
+        (server.home / ".bashrc").write_text(noise)
+        (server.home / ".bash_profile").write_text(f"{noise}PATH={slurm}:$PATH\n")
+        return server
+
+    async def test_noise_of_start_up_files(self, profile: SshServer, hook, transport: str) -> None:
+        result = await answer(hook(profile, transport), framed("echo answer; echo complaint >&2"))
+        assert "Quota" in result.stdout
+        assert "module" in result.stderr
+        assert unframed(result) == ["answer"]
+
+    async def test_slurm_on_the_path_of_login_shells_alone(
+        self, profile: SshServer, hook, transport: str
+    ) -> None:
+        found = hook(profile, transport)
+        works, told = await asyncio.to_thread(found.test_connection)
+        assert (works, "sinfo fails" in told) == (False, True)
+        found.commands = SlurmCommands(login_shell=True)
+        works, told = await asyncio.to_thread(found.test_connection)
+        assert works
+        assert "slurm 25.05.1" in told
+
+
+@both
+class TestTrouble:
+    async def test_one_session_at_a_time(self, start, hook, transport: str) -> None:
+        """MaxSessions 1: a second command on the same connection has to wait for the first."""
+        async with hook(start(MaxSessions=1), transport, attempts=5).connected() as opened:
+            await opened.run("true", timeout=10)
+            results = await asyncio.gather(
+                *(opened.run(f"sleep 0.2; echo {n}", timeout=20) for n in range(3))
+            )
+        assert [result.stdout for result in results] == ["0\n", "1\n", "2\n"]
+
+    async def test_many_at_once_where_sshd_drops_some(self, start, hook, transport: str) -> None:
+        server = start(MaxStartups="1:60:2")
+        results = await asyncio.gather(
+            *(answer(hook(server, transport, attempts=8), f"echo {n}", 60) for n in range(6))
+        )
+        assert [result.stdout for result in results] == [f"{n}\n" for n in range(6)]
+
+    async def test_sshd_killed_in_mid_command(self, start, hook, transport: str) -> None:
+        server = start()
+        began = server.home / "began"
+        async with hook(server, transport).connected() as opened:
+            running = asyncio.create_task(opened.run(f"touch {began}; sleep 30", timeout=25))
+            while not began.exists():
+                await asyncio.sleep(0.02)
+            server.signal_sessions(signal.SIGKILL)
+            with pytest.raises(TransportError, match="connection lost"):
+                await running
+            assert (await opened.run("echo again", timeout=10)).stdout == "again\n"
+
+    async def test_a_half_open_connection(self, start, hook, transport: str) -> None:
+        server = start()
+        async with hook(server, transport).connected() as opened:
+            await opened.run("true", timeout=10)
+            server.signal_sessions(signal.SIGSTOP)
+            started = time.monotonic()
+            with pytest.raises(TransportError, match="no answer within 1 s"):
+                await opened.run("echo never", timeout=1)
+            assert time.monotonic() - started < 4
+            assert (await opened.run("echo again", timeout=10)).stdout == "again\n"
+
+    async def test_a_stopped_wait_stops_the_command(self, start, hook, transport: str) -> None:
+        server = start()
+        began = server.home / "began"
+        async with hook(server, transport).connected() as opened:
+            running = asyncio.create_task(opened.run(f"touch {began}; sleep 30", timeout=25))
+            while not began.exists():
+                await asyncio.sleep(0.02)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        deadline = time.monotonic() + 5
+        while server.sessions():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+
+    async def test_large_scripts_and_answers(self, start, hook, transport: str) -> None:
+        lines = [f"line {number}" for number in range(600_000)]
+        script = framed("cat <<'EOF'\n" + "\n".join(lines) + "\nEOF\n")
+        assert unframed(await answer(hook(start(), transport), script, 60)) == lines

@@ -1,0 +1,110 @@
+"""A real sshd of the tests' own."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+USER = getpass.getuser()
+
+
+def make_key(path: Path, passphrase: str = "") -> Path:
+    """Write a new private key."""
+    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)]
+    subprocess.run(words, check=True)
+    return path
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class SshServer:
+    """sshd on this machine; the account's own home and shell, with ``HOME`` in *place*.
+
+    :param place: its folder; ``home`` in it is what a session has as ``HOME``
+    :param authorized_key: private key whose public half may log in
+    :param settings: more of sshd_config(5)
+    """
+
+    def __init__(self, place: Path, authorized_key: Path, **settings: Any) -> None:
+        self.place, self.port, self.settings = place, free_port(), settings
+        self.home = place / "home"
+        self.home.mkdir(parents=True)
+        self.host_key = make_key(place / "host_key")
+        (place / "authorized_keys").write_text(authorized_key.with_suffix(".pub").read_text())
+        self.log = place / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def public_host_key(self) -> str:
+        return " ".join(self.host_key.with_suffix(".pub").read_text().split()[:2])
+
+    @property
+    def logins(self) -> int:
+        return self.log.read_text().count("Accepted publickey")
+
+    def start(self) -> None:
+        if PROGRAM is None:
+            pytest.skip("no sshd on this machine")
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        settings = {
+            "ListenAddress": f"127.0.0.1:{self.port}",
+            "HostKey": self.host_key,
+            "AuthorizedKeysFile": self.place / "authorized_keys",
+            "PidFile": "none",
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "PasswordAuthentication": "no",
+            "KbdInteractiveAuthentication": "no",
+            "UseDNS": "no",
+            "PrintMotd": "no",
+            "SetEnv": f"HOME={self.home}",
+            **self.settings,
+        }
+        configuration = self.place / "sshd_config"
+        configuration.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+        self.process = subprocess.Popen(
+            [PROGRAM, "-D", "-f", str(configuration), "-E", str(self.log)], start_new_session=True
+        )
+        deadline = time.monotonic() + 10
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+
+    def sessions(self) -> list[int]:
+        """Return sshd's processes for open connections; each is its own session (setsid), a child of the first."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(pid) for pid in children]
+
+    def signal_sessions(self, number: int) -> None:
+        """Send a signal to all that serve a connection, the unprivileged part too."""
+        for pid in self.sessions():
+            below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            for each in (pid, *map(int, below)):
+                with suppress(ProcessLookupError):
+                    if b"sshd" in Path(f"/proc/{each}/cmdline").read_bytes():
+                        os.kill(each, number)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.signal_sessions(signal.SIGKILL)
+            self.process.kill()
+            self.process.wait()
+            self.process = None
