@@ -85,12 +85,17 @@ class ConditionWatch:
             case "finished" | "ended":
                 return Watch(key, read_files=(f"{leaf.path}/verdict.json",))
             case "checkpoint":
-                return Watch(key, checkpoint_dir=leaf.path, read_files=_verdict_file(leaf))
+                return Watch(
+                    key,
+                    checkpoint_dir=leaf.path,
+                    checkpoint_from=leaf.iteration or 0,
+                    read_files=_verdict_file(leaf),
+                )
             case "new_checkpoint":
                 done = (leaf.done.replace("{iteration}", "*"),)
                 if "{iteration}" in leaf.path:
                     return Watch(key, globs=(leaf.path.replace("{iteration}", "*"), *done))
-                return Watch(key, checkpoint_dir=leaf.path, globs=done)
+                return Watch(key, checkpoint_dir=leaf.path, checkpoint_from=leaf.iteration or 0, globs=done)
             case "log":
                 path = leaf.path.replace("{attempt}", str(self._attempts.get(leaf.producer, 1)))
                 return Watch(key, log_file=path, read_files=_verdict_file(leaf))

@@ -32,6 +32,11 @@ class CheckpointFiles:
         folder, _, name = path.rpartition("/")
         self._files = self.found.setdefault(folder, {}).setdefault(name, {})
 
+    def name(self, path: str) -> None:
+        """Take in the path of an ``iter_*`` directory whose files are not listed."""
+        folder, _, name = path.rpartition("/")
+        self.found.setdefault(folder, {}).setdefault(name, {})
+
     def file(self, line: str) -> None:
         """Take in size and path of a file in the last directory."""
         size, _, name = line.partition(" ")

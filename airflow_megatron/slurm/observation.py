@@ -24,6 +24,8 @@ class Watch:
     :param attempt_dir: the attempt's directory: its ``exit.json`` and ``run/job_id`` are read.
     :param checkpoint_dir: Megatron's ``--save`` directory: tracker file and the sizes of all ``iter_*`` files
         are read.
+    :param checkpoint_from: iteration from which on checkpoints are listed with their files; earlier ones with
+        their names alone.
     :param log_file: read from *log_offset* on.
     :param log_offset: bytes of the log already seen.
     :param read_files: small text files, sent whole (up to 64 KiB) at each poll.
@@ -39,6 +41,7 @@ class Watch:
     job_name: str | None = None
     attempt_dir: str | None = None
     checkpoint_dir: str | None = None
+    checkpoint_from: int = 0
     log_file: str | None = None
     log_offset: int = 0
     read_files: tuple[str, ...] = ()
@@ -176,7 +179,8 @@ class Observation:
     :param exit: ``exit.json`` of the attempt, if the watched job wrote it.
     :param owner_job_id: the job that runs the attempt (``run/job_id``).
     :param tracker: content of ``latest_checkpointed_iteration.txt``.
-    :param checkpoint_files: ``iter_*`` directory name → file path in it → bytes.
+    :param checkpoint_files: ``iter_*`` directory name → file path in it → bytes; without files before
+        ``checkpoint_from``.
     :param log_offset: where *log_chunk* begins.
     :param log_chunk: new bytes of the log, at most 64 KiB a poll.
     :param log_size: bytes the log has now, None when it does not exist.

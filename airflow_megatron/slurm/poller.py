@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_megatron.slurm.observation import Observation, Unreachable, Watch
+from airflow_megatron.slurm.pacing import left_out, news, patience, pause
 from airflow_megatron.slurm.polling import LOG_BYTES_PER_JOB, LOG_BYTES_PER_POLL, parse_poll, poll_script
 from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.transport import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
+    from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 
     from airflow_megatron.slurm.transport import Transport
 
@@ -25,7 +27,21 @@ log = logging.getLogger(__name__)
 DEBOUNCE_S = 0.3
 """How long a newcomer's poll waits for others that arrive with it."""
 
+NEWCOMER_SPACING_S = 2.0
+"""From the beginning of one poll to that of the next when newcomers keep coming: a launch brings hundreds, and
+slurmctld's limiter allows a user two requests a second.
+"""
+
+WATCHES_PER_COMMAND = 5_000
+"""More are asked for in several commands: a script has some 260 bytes for each, and a time-out."""
+
+DELIVERIES_AT_ONCE = 100
+"""Watchers woken before others get their turn in the event loop."""
+
 MAX_BACKOFF_S = 60.0
+MAX_REFUSED_BACKOFF_S = 600.0
+"""For a refused login: sites lock accounts after some of them."""
+
 LINGER_S = 30.0
 """How long the connection is kept without watchers: a stage's successor often comes within seconds."""
 
@@ -39,7 +55,9 @@ class PollerStats:
     :param reconnects: transports opened after the first.
     :param failures: polls that failed.
     :param last_duration: seconds that the last successful poll took.
-    :param last_script_bytes: size of the last script sent.
+    :param last_script_bytes: size of the last poll's scripts.
+    :param last_answer_bytes: size of the last poll's answers.
+    :param last_pause: seconds until the next poll, as planned.
     """
 
     ticks: int = 0
@@ -48,6 +66,8 @@ class PollerStats:
     failures: int = 0
     last_duration: float = 0.0
     last_script_bytes: int = 0
+    last_answer_bytes: int = 0
+    last_pause: float = 0.0
 
 
 class Subscription:
@@ -59,13 +79,16 @@ class Subscription:
 
     def __init__(self, poller: Poller, watch: Watch, key: str) -> None:
         self._poller = poller
-        self._key = key
-        self._watch = watch
+        self._watch = replace(watch, key=key)
         self._version = 0
         self._newest: Observation | None = None
         self._arrived = asyncio.Event()
         self._closed = False
         self._asked = float("-inf")
+        self._news: Hashable = None
+        self._changed = time.monotonic()
+        self._patience = 0.0
+        self._left_out = False
 
     @property
     def watch(self) -> Watch:
@@ -79,6 +102,7 @@ class Subscription:
         """
         self._watch = replace(self._watch, **changes)
         self._version += 1
+        self._patience = 0.0
         self._newest = None
         self._arrived.clear()
         self._poller.wake()
@@ -114,16 +138,26 @@ class Subscription:
     @property
     def key(self) -> str:
         """The subscription's own key in a poll."""
-        return self._key
+        return self._watch.key
 
     @property
     def version(self) -> int:
         """Grows with every :meth:`update`."""
         return self._version
 
+    @property
+    def patience(self) -> float:
+        """Seconds that the next observation may take."""
+        return self._patience
+
+    @property
+    def left_out(self) -> bool:
+        """The newest poll brought nothing of the log's news: others' logs had filled it."""
+        return self._left_out
+
     def question(self) -> Watch:
         """Return what to ask in the poll that begins now; for the poller."""
-        watch = replace(self._watch, key=self._key)
+        watch = self._watch
         if not watch.commands or not watch.command_interval:
             return watch
         if time.monotonic() - self._asked < watch.command_interval:
@@ -139,6 +173,11 @@ class Subscription:
         """
         if version != self._version or self._closed:
             return
+        seen_now = news(observation)
+        if seen_now != self._news:
+            self._news, self._changed = seen_now, time.monotonic()
+        self._patience = patience(self._watch, observation, time.monotonic() - self._changed)
+        self._left_out = left_out(observation)
         # Bytes taken while this poll was under way are in it again.
         seen = self._watch.log_offset - observation.log_offset
         if seen > 0 and observation.log_chunk:
@@ -173,7 +212,8 @@ class Poller:
         """Make a poller; it starts with its first watcher.
 
         :param transport_factory: opens a connection to the login node.
-        :param interval: seconds from the end of one poll to the next.
+        :param interval: seconds from the end of one poll to the next, up to four times as many while nothing
+            happens (:mod:`airflow_megatron.slurm.pacing`).
         :param commands: how Slurm's commands are called there.
         :param command_timeout: seconds a poll may take.
         :param name: for log messages.
@@ -190,6 +230,9 @@ class Poller:
         self._transport: Transport | None = None
         self._opened = 0
         self._unreachable: Unreachable | None = None
+        self._unreachable_from = 0.0
+        self._refused = False
+        self._began = float("-inf")
         self._next_key = 0
 
     @classmethod
@@ -273,17 +316,23 @@ class Poller:
     async def _pause(self) -> None:
         if self._unreachable is not None:
             # Newcomers do not hurry a cluster that does not answer.
-            await asyncio.sleep(
-                min(MAX_BACKOFF_S, 2.0**self._unreachable.failures * random.uniform(0.5, 1.5))
-            )
+            longest = MAX_REFUSED_BACKOFF_S if self._refused else MAX_BACKOFF_S
+            # a float does not hold the doublings of a weekend
+            doubled = 2.0 ** min(self._unreachable.failures, 16)
+            await asyncio.sleep(min(longest, doubled * random.uniform(0.5, 1.5)))
             return
+        watchers = self._subscriptions.values()
+        self.stats.last_pause = pause(self.interval, (each.patience for each in watchers))
+        if any(each.left_out for each in watchers):
+            self.stats.last_pause = min(self.interval, NEWCOMER_SPACING_S)
         try:
             # not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event
-            async with asyncio.timeout(self.interval):
+            async with asyncio.timeout(self.stats.last_pause):
                 await self._wake.wait()
         except TimeoutError:
             return
-        await asyncio.sleep(min(DEBOUNCE_S, self.interval))
+        spacing = self._began + min(NEWCOMER_SPACING_S, self.interval) - time.monotonic()
+        await asyncio.sleep(max(spacing, min(DEBOUNCE_S, self.interval)))
 
     async def _tick(self) -> None:
         self._wake.clear()
@@ -291,47 +340,72 @@ class Poller:
         subscriptions = self._in_turn()
         versions = [subscription.version for subscription in subscriptions]
         watches = [subscription.question() for subscription in subscriptions]
-        began = time.monotonic()
+        self._began = time.monotonic()
         try:
             observations = await self._poll(watches)
-        except (
-            Exception
-        ) as error:  # whatever it is, the next poll may succeed: nobody's job is given up for it
+        except Exception as error:
+            # whatever it is, the next poll may succeed: nobody's job is given up for it
             await self._failed(error)
-            for subscription, version in zip(subscriptions, versions, strict=True):
-                subscription.deliver(self._nothing(subscription.watch.log_offset), version)
+            observations = {each.key: self._nothing(each.watch.log_offset) for each in subscriptions}
+            await self._deliver(subscriptions, versions, observations)
             return
-        self.stats.last_duration = time.monotonic() - began
+        self.stats.last_duration = time.monotonic() - self._began
         if self._unreachable is not None:
             log.info("%s answers again after %d failed polls", self._name, self._unreachable.failures)
             self._unreachable = None
-        for subscription, version in zip(subscriptions, versions, strict=True):
+        await self._deliver(subscriptions, versions, observations)
+
+    async def _deliver(
+        self,
+        subscriptions: Sequence[Subscription],
+        versions: Sequence[int],
+        observations: Mapping[str, Observation],
+    ) -> None:
+        """Wake the watchers, some at a time: each has work to do, and all share the event loop with others."""
+        for number, (subscription, version) in enumerate(zip(subscriptions, versions, strict=True), 1):
             subscription.deliver(observations[subscription.key], version)
+            if number % DELIVERIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def _in_turn(self) -> list[Subscription]:
-        """Return all subscriptions, each tick beginning with others: a poll sends a limited amount of log."""
+        """Return all subscriptions, those first whose logs were left out; the others begin with others each tick.
+
+        A poll sends a limited amount of log.
+        """
         subscriptions = list(self._subscriptions.values())
         first = self.stats.ticks * (LOG_BYTES_PER_POLL // LOG_BYTES_PER_JOB) % max(len(subscriptions), 1)
-        return subscriptions[first:] + subscriptions[:first]
+        turned = subscriptions[first:] + subscriptions[:first]
+        return sorted(turned, key=lambda subscription: not subscription.left_out)
 
-    async def _poll(self, watches: list[Watch]) -> dict[str, Observation]:
-        # Thousands of watches make a script of several 100 kB: not in the event loop's time.
-        script = await asyncio.to_thread(poll_script, watches, self._commands)
-        self.stats.last_script_bytes = len(script)
-        if self._transport is None:
-            self._transport = await self._factory()
-            self.stats.reconnects += self._opened > 0
-            self._opened += 1
-        self.stats.commands += 1
-        result = await self._transport.run(script, timeout=self._command_timeout)
-        return await asyncio.to_thread(parse_poll, watches, result)
+    async def _poll(self, watches: Sequence[Watch]) -> dict[str, Observation]:
+        observations: dict[str, Observation] = {}
+        sent = received = 0
+        for first in range(0, len(watches), WATCHES_PER_COMMAND):
+            part = watches[first : first + WATCHES_PER_COMMAND]
+            # Thousands of watches make a script of more than 1 MB: not in the event loop's time.
+            script = await asyncio.to_thread(poll_script, part, self._commands)
+            if self._transport is None:
+                self._transport = await self._factory()
+                self.stats.reconnects += self._opened > 0
+                self._opened += 1
+            self.stats.commands += 1
+            result = await self._transport.run(script, timeout=self._command_timeout)
+            observations |= await asyncio.to_thread(parse_poll, part, result)
+            sent += len(script)
+            received += len(result.stdout)
+        self.stats.last_script_bytes, self.stats.last_answer_bytes = sent, received
+        return observations
 
     async def _failed(self, error: Exception) -> None:
         self.stats.failures += 1
         reason = str(error) or type(error).__name__
         before = self._unreachable
+        if before is None:
+            self._unreachable_from = time.monotonic()
+        self._refused = isinstance(error, TransportError) and error.permanent
         self._unreachable = Unreachable(
-            since=before.since if before else time.time(),
+            # right by this machine's clock of now, whatever that clock did in between
+            since=time.time() - (time.monotonic() - self._unreachable_from),
             reason=reason,
             failures=before.failures + 1 if before else 1,
         )

@@ -45,6 +45,12 @@ ACCOUNTING_CHUNK = 500
 CONTROLLER_CALLS = 100
 """Jobs that scontrol is asked about in one poll, one request to slurmctld each: sites limit them per user."""
 
+LOG_SECONDS = 2
+"""How long one log may take to be read: everything else on the cluster waits for it."""
+
+SLOW_LOGS = 2
+"""After as many that took too long, the rest of the logs waits for the next poll."""
+
 COMMAND_SECONDS = 30
 """How long a condition's command may take: everything else on the cluster waits for it."""
 
@@ -58,7 +64,7 @@ _ENDED_STATES = "|".join(state.value for state in JobState if state.ended)
 _COMMAND_NOT_FOUND = "127"
 """Exit status of the shell; some sites install no sacct on their login nodes."""
 _DECIMAL = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
-_STREAM_RECORD = re.compile(rb"F (\d+) (\d+) (\d+) (\d+)\n")
+_STREAM_SIZE = re.compile(rb"F (\d+) (\d+) (\d+)\n")
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class _Plan:
 
     job_ids: tuple[str, ...]
     one_liners: tuple[str, ...]
-    checkpoint_dirs: tuple[str, ...]
+    checkpoint_dirs: Mapping[str, int]
     streams: tuple[tuple[str, int], ...]
     checks: tuple[str, ...]
     globs: tuple[str, ...]
@@ -80,14 +86,22 @@ class _Plan:
         return cls(
             job_ids=_unique(watch.job_id for watch in watches),
             one_liners=_unique(path for watch in watches for path in _one_liners(watch)),
-            checkpoint_dirs=_unique(
-                watch.checkpoint_dir.rstrip("/") for watch in watches if watch.checkpoint_dir
-            ),
+            checkpoint_dirs=_checkpoint_dirs(watches),
             streams=tuple(dict.fromkeys((*small, *logs))),
             checks=_unique(path for watch in watches for path in watch.check_files),
             globs=_unique(pattern for watch in watches for pattern in watch.globs),
             commands=_unique(command for watch in watches for command in watch.commands),
         )
+
+
+def _checkpoint_dirs(watches: Sequence[Watch]) -> dict[str, int]:
+    """Return directory → the first iteration whose files anybody asks for."""
+    found: dict[str, int] = {}
+    for watch in watches:
+        if watch.checkpoint_dir:
+            directory = watch.checkpoint_dir.rstrip("/")
+            found[directory] = min(watch.checkpoint_from, found.get(directory, watch.checkpoint_from))
+    return found
 
 
 def _unique(values: Iterable[str | None]) -> tuple[str, ...]:
@@ -146,13 +160,14 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
     if plan.one_liners:
         parts.append(f"am_one_liners {words(plan.one_liners)}")
     if plan.checkpoint_dirs:
-        parts.append(f"am_checkpoints {words(plan.checkpoint_dirs)}")
+        asked = (f"{first} {words([path])}" for path, first in plan.checkpoint_dirs.items())
+        parts.append(f"am_checkpoints {' '.join(asked)}")
     if plan.checks:
         parts.append(f"am_checks {words(plan.checks)}")
     if plan.streams:
         listing = "\n".join(f"{offset}\t{path.removeprefix(root)}" for path, offset in plan.streams)
         parts.append(f"am_stream_list() {{\n  cat {here_document(listing)}}}")
-        parts.append(f"am_streams {LOG_BYTES_PER_JOB} {LOG_BYTES_PER_POLL}")
+        parts.append(f"am_streams {LOG_BYTES_PER_JOB} {LOG_BYTES_PER_POLL} {LOG_SECONDS} {SLOW_LOGS}")
     parts += [f"am_matches {index} {quote_glob(pattern)}" for index, pattern in enumerate(plan.globs)]
     if plan.commands:
         texts = " ".join(quote(command) for command in plan.commands)
@@ -274,7 +289,9 @@ def _exit_record(text: str | None, job_id: str | None) -> dict[str, Any] | None:
 
 
 def _text(found: tuple[int, bytes] | None) -> str | None:
-    return None if found is None else found[1].decode(errors="replace")
+    if found is None or (found[0] and not found[1]):  # it is not there, or was not read in this poll
+        return None
+    return found[1].decode(errors="replace")
 
 
 def _read_answer(lines: Sequence[str]) -> _Answer:
@@ -305,6 +322,8 @@ def _read_answer(lines: Sequence[str]) -> _Answer:
                 answer.one_liners[int(index)] = text.strip()
             case "D":
                 checkpoints.directory(rest)
+            case "N":
+                checkpoints.name(rest)
             case "C":
                 checkpoints.file(rest)
             case "E":
@@ -442,22 +461,32 @@ def _integer(text: str) -> int:
 def _read_streams(
     data: bytes, streams: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], tuple[int, bytes]]:
-    """Return (path, offset) → (size, bytes) of every file that exists.
+    """Return (path, offset) → (size, bytes) of every file that can be read.
 
-    Each record says its length. A file truncated while it was read makes its record too short; what follows
-    cannot be told apart any more and is left for the next poll.
+    The sizes come first, then the bytes of those that have news, each followed by ``E`` or, when they did not all come,
+    ``X`` and the file's number. What has a size and no bytes was left for the next poll.
     """
     found: dict[tuple[str, int], tuple[int, bytes]] = {}
+    wanted: list[tuple[int, int]] = []
     at = 0
-    while (header := _STREAM_RECORD.match(data, at)) is not None:
-        index, size, _, length = map(int, header.groups())
-        end = header.end() + length
-        if index >= len(streams) or data[end : end + 1] != b"\n" or not _record_follows(data, end + 1):
-            break
-        found[streams[index]] = (size, data[header.end() : end])
-        at = end + 1
+    while (line := _STREAM_SIZE.match(data, at)) is not None:
+        index, size, length = map(int, line.groups())
+        if index >= len(streams):
+            return found
+        found[streams[index]] = (size, b"")
+        if length:
+            wanted.append((index, length))
+        at = line.end()
+    at += len(b"=\n")
+    for index, length in wanted:
+        whole, failed = b"\nE %d\n" % index, b"\nX %d\n" % index
+        latest = at + length + len(whole)
+        if data.startswith(whole, at + length):
+            found[streams[index]] = (found[streams[index]][0], data[at : at + length])
+            at = latest
+        elif (cut := data.find(failed, at, latest)) >= 0:
+            del found[streams[index]]
+            at = cut + len(failed)
+        elif (cut := data.find(whole, at, latest)) >= 0:  # truncated since its size was asked
+            at = cut + len(whole)
     return found
-
-
-def _record_follows(data: bytes, at: int) -> bool:
-    return at == len(data) or _STREAM_RECORD.match(data, at) is not None

@@ -400,7 +400,7 @@ class SweepSpecSection(Strict):
     max_jobs: int | None = Field(default=None, ge=1)
     """Jobs of this sweep in the queue at the same time; further ones wait."""
     poll_interval: float = Field(default=15, ge=1)
-    """Seconds between two looks at the cluster."""
+    """Seconds between two looks at the cluster; up to four times as many while nothing happens."""
     tags: list[str] = []
     notify: list[NotifySection] = []
     """Who is told of what becomes of the sweep."""

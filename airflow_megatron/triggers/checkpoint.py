@@ -36,6 +36,7 @@ class CheckpointTrigger(ProducedFileTrigger):
         watch = Watch(
             key=f"{self.checkpoint_dir}@{self.iteration}",
             checkpoint_dir=self.checkpoint_dir,
+            checkpoint_from=self.iteration,
             read_files=self.verdict_files,
         )
         async with self.poller.subscribe(watch) as subscription:

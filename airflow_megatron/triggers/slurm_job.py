@@ -229,6 +229,7 @@ class SlurmJobTrigger(ClusterTrigger):
             job_name=self.job_name,
             attempt_dir=self.attempt_dir,
             checkpoint_dir=self.checkpoint_dir if self.kind == "train" else None,
+            checkpoint_from=self.train_iters or 0,
             log_file=self.log_file,
             log_offset=log_offset,
             check_files=tuple(self.required_files),

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import gc
 import logging
+import time
 
 import pytest
 
@@ -11,6 +12,8 @@ from airflow_megatron.slurm import poller as poller_module
 from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.poller import Poller
 from airflow_megatron.slurm.states import JobState
+from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.verdict import Expectation, Outcome, judge
 
 QUEUE = "7|RUNNING|1|1|1|1|n1|None|a"
 
@@ -93,7 +96,7 @@ async def test_failed_polls_change_nothing_and_recover(slurm, opener, caplog):
         since = observation.unreachable.since
         while observation.unreachable.failures < 4:
             observation = await take(subscription)
-        assert observation.unreachable.since == since
+        assert observation.unreachable.since == pytest.approx(since, abs=0.01)
         assert poller.unreachable is not None
         newcomer = poller.subscribe(Watch(key="y", job_id="7"))
         assert (await take(newcomer, 1)).unreachable is not None
@@ -144,6 +147,135 @@ async def test_backoff_is_capped(monkeypatch):
     await asyncio.wait([task])
     assert slept[:3] == [3.0, 6.0, 12.0]
     assert max(slept) == 60.0
+
+
+@pytest.mark.parametrize(
+    ("error", "longest"),
+    [(TransportError("no route"), 60.0), (LoginRefusedError("permission denied"), 600.0)],
+)
+async def test_an_outage_of_weeks(monkeypatch, error, longest):
+    """A refused login is tried again rarely: sites lock accounts."""
+    slept: list[float] = []
+    pause = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await pause(0)
+
+    async def refuse():
+        raise error
+
+    poller = Poller(refuse, interval=30)
+    monkeypatch.setattr(poller_module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(poller_module.random, "uniform", lambda low, high: high)
+    subscription = poller.subscribe(Watch(key="x"))
+    while (await take(subscription)).unreachable.failures < 1100:
+        pass
+    subscription.close()
+    assert slept[-1] == longest
+
+
+async def test_an_outage_lasts_as_long_whatever_the_clock_does(opener, monkeypatch):
+    opener.transport.fail_with = "no route"
+    poller = Poller.shared("cluster", opener, interval=0.05)
+    async with poller.subscribe(Watch(key="x")) as subscription:
+        await take(subscription)
+        clock = time.time
+        monkeypatch.setattr(poller_module.time, "time", lambda: clock() + 86400)
+        while (observation := await take(subscription)).unreachable.failures < 3:
+            pass
+        assert 0 <= observation.time - observation.unreachable.since < 5
+
+
+async def test_polls_are_rare_while_nothing_happens_and_frequent_when_it_does(slurm, opener, monkeypatch):
+    monkeypatch.setattr("airflow_megatron.slurm.pacing.CALM_SHARE", 100.0)
+    queue(slurm, "7|PENDING|1|N/A|N/A|1||Priority|a")
+    poller = Poller.shared("cluster", opener, interval=0.1)
+    async with poller.subscribe(Watch(key="x", job_id="7")) as subscription:
+        for _ in range(3):
+            await take(subscription)
+        await asyncio.sleep(0.05)
+        assert poller.stats.last_pause == pytest.approx(0.4)
+        queue(slurm, "7|COMPLETED|1|2|3|1|n1|None|a")
+        await take(subscription)
+        await take(subscription)
+        await asyncio.sleep(0.05)
+        assert poller.stats.last_pause == 0.1, "a verdict is due"
+
+
+async def test_newcomers_one_after_the_other_do_not_flood_the_cluster(slurm, opener, monkeypatch):
+    monkeypatch.setattr(poller_module, "DEBOUNCE_S", 0.02)
+    monkeypatch.setattr(poller_module, "NEWCOMER_SPACING_S", 0.5)
+    poller = Poller.shared("cluster", opener, interval=60)
+    subscriptions = []
+    for number in range(30):
+        subscriptions.append(poller.subscribe(Watch(key="x", job_id=str(number + 1))))
+        await asyncio.sleep(0.05)
+    await asyncio.gather(*(take(one) for one in subscriptions))
+    assert poller.stats.commands <= 5
+    for one in subscriptions:
+        one.close()
+
+
+async def test_a_crowd_is_asked_about_in_several_commands(slurm, opener, monkeypatch):
+    monkeypatch.setattr(poller_module, "WATCHES_PER_COMMAND", 40)
+    queue(slurm, *(f"{number}|RUNNING|1|1|1|1|n1|None|j{number}" for number in range(100)))
+    poller = Poller.shared("cluster", opener, interval=60)
+    subscriptions = [poller.subscribe(Watch(key="x", job_id=str(number))) for number in range(100)]
+    seen = await asyncio.gather(*(take(one) for one in subscriptions))
+    assert [one.queue.name for one in seen] == [f"j{number}" for number in range(100)]
+    assert (poller.stats.ticks, poller.stats.commands, opener.opened) == (1, 3, 1)
+    for one in subscriptions:
+        one.close()
+
+
+async def test_several_clusters_at_once(slurm, opener, transport):
+    """One that does not answer holds up no other."""
+    queue(slurm, QUEUE)
+
+    async def unreachable():
+        await asyncio.sleep(30)
+        raise OSError("no route")
+
+    deaf = Poller.shared("deaf", unreachable, interval=0.05)
+    well = Poller.shared("well", opener, interval=0.05)
+    async with (
+        deaf.subscribe(Watch(key="x", job_id="7")),
+        well.subscribe(Watch(key="x", job_id="7")) as subscription,
+    ):
+        for _ in range(3):
+            assert (await take(subscription, 5)).queue.state is JobState.RUNNING
+
+
+async def test_a_crowd_leaves_the_event_loop_to_others(slurm, opener):
+    """5,000 watchers that each have some work to do with their observation."""
+    count = 5000
+    queue(slurm, *(f"{number}|RUNNING|1|1|1|1|n1|None|j{number}" for number in range(1, count + 1)))
+    poller = Poller.shared("cluster", opener, interval=0.5)
+    polled = 0
+
+    async def follow(number: int) -> None:
+        nonlocal polled
+        watch = Watch(
+            key="x", job_id=str(number), job_name=f"j{number}", attempt_dir=f"/runs/{number}/.jobs/1"
+        )
+        async with poller.subscribe(watch) as subscription:
+            for _ in range(2):
+                observation = await take(subscription, 60)
+                assert judge(observation, Expectation("command")).outcome is Outcome.ACTIVE
+            polled += 1
+
+    watchers = [asyncio.ensure_future(follow(number)) for number in range(1, count + 1)]
+    while poller.stats.ticks < 1:
+        await asyncio.sleep(0.01)
+    held: list[float] = []
+    while polled < count:
+        began = time.thread_time()  # of the loop's thread: a busy machine is not the poller's doing
+        await asyncio.sleep(0.005)
+        held.append(time.thread_time() - began)
+    await asyncio.gather(*watchers)
+    assert max(held) < 0.1
+    assert poller.stats.commands <= 3
 
 
 async def test_slow_watcher_loses_no_log_bytes(slurm, opener, tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_megatron.slurm.observation import Watch
+from airflow_megatron.slurm.pacing import left_out
 from airflow_megatron.slurm.polling import (
     LOG_BYTES_PER_JOB,
     parse_accounting_row,
@@ -191,16 +192,67 @@ def test_log_is_read_in_order_and_capped(slurm, tmp_path):
     assert (shrunk.log_chunk, shrunk.log_size) == (b"", len(content))
 
 
-def test_a_log_that_shrinks_while_it_is_read_spoils_only_itself_and_what_follows(slurm, tmp_path):
-    for name in ("a", "b", "c"):
-        (tmp_path / name).write_bytes(name.encode() * 1000)
+def replace_dd(slurm, case: str) -> None:
+    """Let dd do something else for some files; *case* is a branch of ``case if=FILE in``."""
     dd = slurm.root / "bin" / "dd"
-    dd.write_text('#!/bin/sh\ncase $1 in */b) printf bbb ;; *) exec /bin/dd "$@" ;; esac\n')
+    dd.write_text(f'#!/bin/sh\ncase $1 in {case} ;; *) exec /bin/dd "$@" ;; esac\n')
     dd.chmod(0o755)
-    seen = poll(slurm, *(Watch(key=name, log_file=str(tmp_path / name)) for name in ("a", "b", "c")))
-    assert seen["a"].log_chunk == b"a" * 1000
-    assert seen["b"].log_chunk == b""
-    assert seen["c"].log_chunk == b""
+
+
+def logs(tmp_path, names: str) -> list[Watch]:
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode() * 1000)
+    return [Watch(key=name, log_file=str(tmp_path / name)) for name in names]
+
+
+def test_a_log_that_shrinks_while_it_is_read_spoils_only_itself(slurm, tmp_path):
+    watches = logs(tmp_path, "abc")
+    replace_dd(slurm, "*/b) printf bbb")
+    seen = poll(slurm, *watches)
+    assert [seen[name].log_chunk for name in "abc"] == [b"a" * 1000, b"", b"c" * 1000]
+    assert left_out(seen["b"])
+
+
+def test_slow_logs_hold_nobody_up_for_long(slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr("airflow_megatron.slurm.polling.LOG_SECONDS", 0.2)
+    queue(slurm, "7|RUNNING|1|1|1|1|n1|None|a")
+    watches = logs(tmp_path, "abcd")
+    replace_dd(slurm, "*/[bc]) printf b; sleep 20")
+    began = time.monotonic()
+    seen = poll(slurm, *watches[:2], *watches[3:], Watch(key="job", job_id="7"))
+    assert [seen[name].log_chunk for name in "abd"] == [b"a" * 1000, b"", b"d" * 1000]
+    assert seen["b"].log_size is None, "what cannot be read is not waited for"
+    seen = poll(slurm, *watches, Watch(key="job", job_id="7"))
+    assert (seen["d"].log_chunk, seen["d"].log_size) == (b"", 1000)
+    assert left_out(seen["d"]), "left for the next poll"
+    assert seen["job"].queue.state is JobState.RUNNING
+    assert time.monotonic() - began < 10
+
+
+def test_a_log_that_cannot_be_read_is_as_none(slurm, tmp_path):
+    watches = logs(tmp_path, "ab")
+    replace_dd(slurm, "*/a) exit 1")
+    seen = poll(slurm, *watches)
+    assert (seen["a"].log_size, seen["b"].log_chunk) == (None, b"b" * 1000)
+
+
+def test_only_the_checkpoints_asked_for_are_listed_with_their_files(slurm, tmp_path):
+    for name in ("iter_0000008", "iter_0000010", "iter_0000100", "iter_12345678", "iter_release"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_bytes(b"12")
+    asked = [
+        Watch(key=str(first), checkpoint_dir=str(tmp_path), checkpoint_from=first) for first in (10, 100)
+    ]
+    (one,) = poll(slurm, asked[1]).values()
+    assert one.checkpoint_files == {
+        "iter_0000008": {},
+        "iter_0000010": {},
+        "iter_0000100": {"f": 2},
+        "iter_12345678": {"f": 2},
+        "iter_release": {"f": 2},
+    }
+    both = poll(slurm, *asked)["100"]
+    assert both.checkpoint_files["iter_0000010"] == {"f": 2}, "somebody else asks for it"
 
 
 def test_log_lines_that_look_like_the_answer_do_no_harm(slurm, tmp_path):
@@ -293,7 +345,7 @@ def test_rows_never_raise(lines):
             parse_accounting_row(text)
 
 
-WORDS = ("Q", "A", "L", "D", "C", "E", "S", "G", "now", "queue_status", "accounting_status", "")
+WORDS = ("Q", "A", "L", "D", "N", "C", "E", "S", "G", "now", "queue_status", "accounting_status", "")
 SECTIONS = st.builds(
     "{}{}".format,
     st.sampled_from([f"{word} " for word in WORDS]),

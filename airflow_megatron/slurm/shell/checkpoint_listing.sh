@@ -30,5 +30,9 @@ AM_FOLDERS
     fi
     am_index=$((am_index + 1))
   done
+  for am_folder; do # all files of each: from iteration 0 on
+    set -- "$@" 0 "$am_folder"
+    shift
+  done
   am_checkpoints "$@"
 }

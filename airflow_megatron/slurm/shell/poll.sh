@@ -66,20 +66,39 @@ am_one_liners() { # PATH…; first line of each file that exists
   done
 }
 
-am_iterations() { # PATH…; the iter_* directories, NUL after each
-  for am_directory; do
-    for am_path in "$am_root$am_directory"/iter_*/; do
-      [ -d "$am_path" ] && printf '%s\0' "${am_path%/}"
+# am_iterations [FROM PATH]…; the iter_* directories: those of iteration FROM and later with NUL after each, the names
+# of the others as N lines on descriptor 4. To list files is what costs a busy file system.
+am_iterations() {
+  while [ $# -gt 0 ]; do
+    for am_path in "$am_root$2"/iter_*/; do
+      [ -d "$am_path" ] || continue
+      am_path=${am_path%/}
+      am_number=${am_path##*/iter_}
+      while [ "${am_number#0}" != "$am_number" ]; do am_number=${am_number#0}; done
+      case $am_number in
+        *[!0-9]*) am_number=$1 ;;
+      esac
+      if [ "${am_number:-0}" -ge "$1" ]; then
+        printf '%s\0' "$am_path"
+      else
+        printf 'N %s\n' "$am_path" >&4
+      fi
     done
+    shift 2
   done
 }
 
-am_checkpoints() { # PATH…; directory lines, each followed by its files (two levels deep: mp_rank_00/…)
-  am_iterations "$@" |
-    xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 2 -printf "%H\t%y\t%s\t%P\n"' find 2>/dev/null |
-    awk -F'\t' '
-      $1 != last { last = $1; print "D " $1 }
-      $2 != "d" && NF == 4 { print "C " $3 " " $4 }'
+am_checkpoints() { # [FROM PATH]…; directory lines, each followed by its files (two levels deep: mp_rank_00/…)
+  {
+    am_files=$(
+      am_iterations "$@" 4>&3 |
+        xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 2 -printf "%H\t%y\t%s\t%P\n"' find 2>/dev/null |
+        awk -F'\t' '
+          $1 != last { last = $1; print "D " $1 }
+          $2 != "d" && NF == 4 { print "C " $3 " " $4 }'
+    )
+  } 3>&1
+  printf '%s\n' "$am_files"
 }
 
 am_checks() { # PATH…; the index of each that exists
@@ -118,10 +137,11 @@ am_commands() {
   rm -rf "$am_answers"
 }
 
-# am_streams BYTES_PER_FILE BYTES_IN_ALL; am_stream_list prints OFFSET<tab>PATH lines
-# One stat finds the sizes of all; only files with news cost a process of their own.
+# am_streams BYTES_PER_FILE BYTES_IN_ALL SECONDS_PER_FILE SLOW_FILES; am_stream_list prints OFFSET<tab>PATH lines
+# One stat finds the sizes of all, which are told first; only files with news cost processes of their own. After
+# SLOW_FILES that did not come in time, the others have their turn in the next poll.
 am_streams() {
-  {
+  am_sizes=$({
     am_stream_list | awk -F'\t' '{ print ENVIRON["am_root"] $2 }' | tr '\n' '\0' |
       xargs -0 -r stat -L -c '%s|%n' 2>/dev/null
     printf '=\n'
@@ -141,14 +161,21 @@ am_streams() {
       if (want > total) want = total
       total -= want
       printf "%.0f\t%.0f\t%.0f\t%.0f\t%s\n", at, size[path], offset, want, path
-    }' | {
-    am_tab=$(printf '\t')
-    while IFS=$am_tab read -r am_index am_size am_offset am_want am_file; do
-      printf 'F %s %s %s %s\n' "$am_index" "$am_size" "$am_offset" "$am_want"
-      if [ "$am_want" -gt 0 ]; then
-        dd "if=$am_file" bs=65536 iflag=skip_bytes,count_bytes "skip=$am_offset" "count=$am_want" 2>/dev/null
-      fi
-      printf '\n'
-    done
+    }')
+  {
+    printf '%s\n' "$am_sizes" | awk -F'\t' 'NF { print "F", $1, $2, $4 } END { print "=" }'
+    printf '%s\n' "$am_sizes" | awk -F'\t' '$4 > 0' | {
+      am_tab=$(printf '\t') am_slow=0
+      while IFS=$am_tab read -r am_index am_size am_offset am_want am_file; do
+        if [ -r "$am_file" ] && timeout "$3" dd "if=$am_file" bs=65536 iflag=skip_bytes,count_bytes \
+          "skip=$am_offset" "count=$am_want" 2>/dev/null; then
+          printf '\nE %s\n' "$am_index"
+        else
+          [ $? -eq 124 ] && am_slow=$((am_slow + 1))
+          printf '\nX %s\n' "$am_index"
+          [ "$am_slow" -lt "$4" ] || break
+        fi
+      done
+    }
   } | base64 | sed 's/^/S /'
 }
