@@ -181,6 +181,14 @@ class LocalAirflow:
         )
         return {task["task_id"]: str(task["state"]) for task in answer.json()["task_instances"]}
 
+    def task_seconds(self, dag_id: str, run_id: str) -> dict[str, float]:
+        """Return task id → seconds that its last try has run, of the tasks that have ended."""
+        answer = self._request(
+            "GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", params={"limit": 1000}
+        )
+        tasks = answer.json()["task_instances"]
+        return {task["task_id"]: task["duration"] for task in tasks if task["duration"] is not None}
+
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
         """Return the log of a task's try; of an exception its name and message, without the stack."""
         answer = self._request(

@@ -35,8 +35,11 @@ slurmctld's limiter allows a user two requests a second.
 WATCHES_PER_COMMAND = 5_000
 """More are asked for in several commands: a script has some 260 bytes for each, and a time-out."""
 
-DELIVERIES_AT_ONCE = 100
-"""Watchers woken before others get their turn in the event loop."""
+DELIVERIES_AT_ONCE = 20
+"""Watchers woken before others get their turn in the event loop; each may write a line to its task's log."""
+
+LEAST_REST = 0.25
+"""Part of the interval that lies between two polls however long they take."""
 
 MAX_BACKOFF_S = 60.0
 MAX_REFUSED_BACKOFF_S = 600.0
@@ -57,7 +60,7 @@ class PollerStats:
     :param last_duration: seconds that the last successful poll took.
     :param last_script_bytes: size of the last poll's scripts.
     :param last_answer_bytes: size of the last poll's answers.
-    :param last_pause: seconds until the next poll, as planned.
+    :param last_pause: seconds from the last poll's beginning to the next one's, as planned.
     """
 
     ticks: int = 0
@@ -212,8 +215,8 @@ class Poller:
         """Make a poller; it starts with its first watcher.
 
         :param transport_factory: opens a connection to the login node.
-        :param interval: seconds from the end of one poll to the next, up to four times as many while nothing
-            happens (:mod:`airflow_megatron.slurm.pacing`).
+        :param interval: seconds from the beginning of one poll to that of the next, up to four times as many
+            while nothing happens (:mod:`airflow_megatron.slurm.pacing`).
         :param commands: how Slurm's commands are called there.
         :param command_timeout: seconds a poll may take.
         :param name: for log messages.
@@ -326,8 +329,9 @@ class Poller:
         if any(each.left_out for each in watchers):
             self.stats.last_pause = min(self.interval, NEWCOMER_SPACING_S)
         try:
+            took = time.monotonic() - self._began
             # not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event
-            async with asyncio.timeout(self.stats.last_pause):
+            async with asyncio.timeout(max(self.stats.last_pause - took, LEAST_REST * self.interval)):
                 await self._wake.wait()
         except TimeoutError:
             return

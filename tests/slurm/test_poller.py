@@ -5,6 +5,7 @@ import contextvars
 import gc
 import logging
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from airflow_megatron.slurm.poller import Poller
 from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
 from airflow_megatron.slurm.verdict import Expectation, Outcome, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 QUEUE = "7|RUNNING|1|1|1|1|n1|None|a"
 
@@ -247,6 +251,16 @@ async def test_several_clusters_at_once(slurm, opener, transport):
             assert (await take(subscription, 5)).queue.state is JobState.RUNNING
 
 
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    """Python's collector stops the process for 100 ms, in whichever thread it happens to begin."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
 async def test_a_crowd_leaves_the_event_loop_to_others(slurm, opener):
     """5,000 watchers that each have some work to do with their observation."""
     count = 5000

@@ -1,0 +1,74 @@
+"""How long a sweep takes from its trigger to the last point's run: python benchmarks/launching.py [POINTS].
+
+The quick start's sweep with as many learning rates as asked for, in an Airflow of its own: API server, scheduler with
+the LocalExecutor, SQLite. No cluster is up: what is started waits or fails, and costs the scheduler what it does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from airflow_megatron.cli.local_airflow import LocalAirflow
+from airflow_megatron.spec.project import sweep_specs_dir
+
+NAME = "launching"
+TIMEOUT_S = 600
+UNREACHABLE = {"ssh": {"host": "127.0.0.1", "port": 9, "user": "nobody", "key_file": "", "host_key": ""}}
+
+
+def sweep_of(points: int) -> str:
+    """Return the quick start's spec with another number of points, and without the stage that runs once."""
+    spec: dict[str, Any] = yaml.safe_load((sweep_specs_dir() / "quickstart.yaml").read_text())
+    sizes, rates = spec["sweep"]["groups"]
+    rates["params"]["lr"] = [f"{number}e-6" for number in range(1, points // len(sizes["configs"]) + 1)]
+    del spec["stages"]["prepare_data"], spec["stages"]["pretrain"]["parent"]
+    spec["params"]["data"] = "{{ sweep_dir }}/data"
+    return yaml.safe_dump({**spec, "name": NAME}, sort_keys=False)
+
+
+def seconds_of(airflow: LocalAirflow, run_id: str) -> dict[str, float]:
+    """Wait for the sweep's tasks up to the launch; return how long each ran, by its own clock."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        states = airflow.task_states(NAME, run_id)
+        if "failed" in states.values():
+            raise SystemExit(f"{states}\n{airflow.task_log(NAME, run_id, 'launch')[-3000:]}")
+        if states.get("launch") == "success":
+            return airflow.task_seconds(NAME, run_id)
+        time.sleep(1)
+    raise SystemExit(f"not launched within {TIMEOUT_S} s")
+
+
+def main() -> None:
+    points = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        specs = place / "sweep_specs"
+        specs.mkdir()
+        (specs / f"{NAME}.yaml").write_text(sweep_of(points))
+        os.environ |= {"AIRFLOW_MEGATRON_SWEEP_SPECS": str(specs), "AIRFLOW_MEGATRON_LOCAL": str(place)}
+        airflow = LocalAirflow(place / "airflow")
+        airflow.prepare(UNREACHABLE)
+        try:
+            airflow.start()
+            airflow.wait_for_dag(NAME)
+            began = time.monotonic()
+            run_id = airflow.trigger(NAME)
+            seconds = seconds_of(airflow, run_id)
+            total = time.monotonic() - began
+        finally:
+            airflow.stop()
+    print("| points | plan s | launch s | trigger to last run s | load |\n| --- | --- | --- | --- | --- |")
+    load = os.getloadavg()[0]
+    print(f"| {points} | {seconds['plan']:.1f} | {seconds['launch']:.1f} | {total:.0f} | {load:.0f} |")
+
+
+if __name__ == "__main__":
+    main()
