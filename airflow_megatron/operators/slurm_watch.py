@@ -342,6 +342,7 @@ class SlurmWatchOperator(BaseOperator):
                 checkpoint_dir=job.checkpoint_dir if job.kind == "train" else None,
                 required_files=job.outputs,
                 poll_interval=self.poll_interval,
+                visibility_window=float(attempts.cluster.visibility_window),
                 deadline=time.time() + self.timeout if self.timeout else None,
                 cancel_on_kill=self.cancel_on_kill,
                 conditions=_conditions(job),

@@ -13,6 +13,7 @@ from airflow_megatron.megatron.health.training_health import Alarm, TrainingHeal
 from airflow_megatron.megatron.resume_check import ResumeCheck
 from airflow_megatron.planning.condition_watch import Truth, with_finish
 from airflow_megatron.planning.event_watch import EventWatch, Seen
+from airflow_megatron.slurm.absence import Absence
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.stage_records import (
@@ -61,6 +62,7 @@ class SlurmJobTrigger(ClusterTrigger):
     :param train_iters: iteration at which training is done
     :param checkpoint_dir: where training saves
     :param required_files: files without which a command has not finished
+    :param visibility_window: seconds after which a job that Slurm does not know is lost
     :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
     :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``
     :param health: of a training: ``rules`` (:class:`airflow_megatron.spec.schema.HealthSection`) and ``intervals``, the
@@ -83,6 +85,7 @@ class SlurmJobTrigger(ClusterTrigger):
         train_iters: int | None = None,
         checkpoint_dir: str | None = None,
         required_files: Sequence[str] = (),
+        visibility_window: float = 300.0,
         cancel_on_kill: bool = True,
         conditions: Mapping[str, Any] | None = None,
         health: Mapping[str, Any] | None = None,
@@ -101,6 +104,7 @@ class SlurmJobTrigger(ClusterTrigger):
         self.train_iters = train_iters
         self.checkpoint_dir = checkpoint_dir
         self.required_files = list(required_files)
+        self.visibility_window = visibility_window
         self.cancel_on_kill = cancel_on_kill
         self.conditions = dict(conditions or {})
         self.health = dict(health or {})
@@ -120,6 +124,7 @@ class SlurmJobTrigger(ClusterTrigger):
             [Event.from_json(item) for item in self.conditions.get("events", ())], self.memory.get("events")
         )
         health = self._training_health()
+        absence = Absence(self.visibility_window)
         ended: float | None = None
         async with (
             self.poller.subscribe(self._watch(report.position)) as subscription,
@@ -134,6 +139,7 @@ class SlurmJobTrigger(ClusterTrigger):
                 cancelled = await cancel.look()
                 finished = await finish.look()
                 verdict = judge(observation, expectation, log_tail=bytes(report.tail), signatures=signatures)
+                verdict = absence.weigh(verdict, observation)
                 if verdict.outcome.is_verdict:
                     ended = time.monotonic() if ended is None else ended
                     verdict = with_finish(verdict, finished, finish.missing(), time.monotonic() - ended)

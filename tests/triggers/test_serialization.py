@@ -50,6 +50,7 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
         "checkpoint_dir": "/r/checkpoints",
         "required_files": ["/r/a"],
         "poll_interval": 7.0,
+        "visibility_window": 20.0,
         "deadline": 1e9,
         "cancel_on_kill": False,
         "conditions": {"cancel": {"kind": "file", "path": "/r/stop"}, "check_interval": 60.0},
