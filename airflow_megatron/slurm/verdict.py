@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +25,9 @@ SETTLE_S = 10.0
 
 ACCOUNTING_LAG_S = 60.0
 """How long sacct may still say RUNNING of a job that has left the queue before ``exit.json`` decides."""
+
+CLOCK_SKEW_S = 60.0
+"""By how much the login node's clock may be behind the controller's: an end further in the future tells no age."""
 
 RERUN_EXIT_CODE = 16
 """Megatron-LM ends with it to be resumed on other nodes (``megatron/core/rerun_state_machine.py``)."""
@@ -191,12 +195,9 @@ def judge(
     achieved, shortfall = _achievement(observation, expectation, iteration)
     catalogue = shipped_signatures() if signatures is None else signatures
     outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue)
-    if outcome in {Outcome.ROLLED_OVER, Outcome.FAILED} and not achieved and _clean(ending):
-        age = observation.time - ending.ended if ending.ended else None
-        if age is not None and age < SETTLE_S:
-            return waiting(
-                Outcome.UNKNOWN, f"the job has ended; {shortfall}, which may still show", ending.state
-            )
+    unsettled = not achieved and _clean(ending) and _age(observation, ending.ended) < SETTLE_S
+    if unsettled and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED}:
+        return waiting(Outcome.UNKNOWN, f"the job has ended; {shortfall}, which may still show", ending.state)
     if not achieved and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED} and shortfall:
         reason = f"{reason}; {shortfall}"
     exit_record = ExitRecord.from_json(dict(observation.exit) if observation.exit else None)
@@ -423,7 +424,9 @@ def _iteration(tracker: str | None) -> int:
 
 
 def _age(observation: Observation, ended: float | None) -> float:
-    return observation.time - ended if ended else float("inf")
+    """Return the seconds since the end; infinite when it is unknown, or the clocks disagree on what has passed."""
+    age = observation.time - ended if ended else math.inf
+    return age if age > -CLOCK_SKEW_S else math.inf
 
 
 def _complaint(observation: Observation, command: str) -> str:

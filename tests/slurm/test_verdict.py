@@ -340,3 +340,14 @@ def test_node_that_slurm_calls_failed_is_the_failed_one():
         controller=remembered(JobState.NODE_FAIL, failed_node="n5"),
     )
     assert judge(observation, TRAIN).failed_nodes == ("n5",)
+
+
+@pytest.mark.parametrize("behind", [120, 3600])
+def test_clock_behind_the_controllers(behind):
+    """The end lies in the future, by the login node's clock: nothing is waited for until it has come."""
+    ended = NOW + behind
+    clean = queued(JobState.COMPLETED, ended=ended)
+    assert judge(seen(queue=clean), COMMAND).outcome is Outcome.FAILED
+    left = seen(accounting=accounted(JobState.RUNNING), exit=exit_record(3, ended=ended))
+    assert judge(left, COMMAND).outcome is Outcome.FAILED
+    assert judge(seen(queue=queued(JobState.COMPLETED, ended=NOW + 5)), COMMAND).outcome is Outcome.UNKNOWN
