@@ -5,7 +5,8 @@ An attempt's directory ``<stage_dir>/<number>`` holds the protocol's state:
 ``claim.<g>/``
     Made with mkdir, which exactly one caller can do: the right to submit, generation *g*. The highest one
     counts. In it
-    ``owner`` (token, host, process), ``sbatch.started`` (Unix time; written before sbatch runs),
+    ``owner`` (token, host, process), ``sbatch.started`` (Unix time and seconds since the boot, which a clock
+    that is set does not change; written before sbatch runs),
     ``sbatch.out``,
     ``sbatch.err``, and ``released`` once it is certain that no job came of it.
 ``created``

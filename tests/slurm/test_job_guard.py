@@ -100,6 +100,13 @@ def test_another_job_does_not_run(job):
     assert job.run("echo ran")[1] == "ran\n"
 
 
+@pytest.mark.parametrize("content", [b"\0" * 64, b"garbage \xff {\n", b"\n"])
+def test_damaged_record_is_no_other_jobs(job, content):
+    (job.attempt_dir / "jobid").write_bytes(content)
+    assert job.run("echo ran")[:2] == (0, "ran\n")
+    assert job.run("echo ran", job_id="8")[0] == DUPLICATE_EXIT_CODE
+
+
 def test_first_to_start_wins_when_the_other_was_recorded_later(job):
     (job.attempt_dir / "run").mkdir()
     (job.attempt_dir / "run" / "job_id").write_text("8\n")

@@ -521,3 +521,69 @@ def test_chatter_around_the_answer():
     for cut in range(len(text) - len("ends ===\nbye\n")):
         with pytest.raises(TransportError):
             parse_submission(CommandResult(0, text[:cut], ""))
+
+
+DAMAGE = pytest.mark.parametrize("content", [b"", b"\0" * 64, b"garbage \xff {\n", b"\n"])
+
+
+@DAMAGE
+def test_damaged_record_of_the_id(slurm, request_for, content):
+    slurm.submit(request_for())
+    record = attempt_dir(request_for()) / "jobid"
+    record.write_bytes(content)
+    outcome = slurm.submit(request_for())
+    assert (outcome.status, outcome.job_id) == ("adopted", "1001")
+    assert record.read_text() == "1001\n"
+    assert len(slurm.calls("sbatch")) == 1
+
+
+@DAMAGE
+def test_all_records_damaged(slurm, request_for, content):
+    """A file system that lost its last writes: the queue alone knows the job."""
+    slurm.submit(request_for())
+    claim = attempt_dir(request_for()) / "claim.1"
+    for file in (claim.parent / "jobid", claim.parent / "created", *claim.iterdir()):
+        file.write_bytes(content)
+    outcome = slurm.submit(request_for())
+    assert (outcome.status, outcome.job_id) == ("adopted", "1001")
+    assert len(slurm.calls("sbatch")) == 1
+
+
+@DAMAGE
+def test_all_records_damaged_and_no_job(slurm, request_for, content):
+    slurm.behave("sbatch", "kill -9 $$")
+    assert slurm.submit(request_for()).status == "pending"
+    claim = attempt_dir(request_for()) / "claim.1"
+    for file in (claim.parent / "created", *claim.iterdir()):
+        file.write_bytes(content)
+        os.utime(file, (time.time() - 301,) * 2)
+    os.utime(claim, (time.time() - 301,) * 2)
+    slurm.behave_normally("sbatch")
+    assert slurm.submit(request_for()).status == "submitted"
+    assert slurm.accepted("1001", "argv").count("--comment=airflow-megatron:caller") == 1
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_window_passes_by_time_that_passes(slurm, request_for, hours):
+    """Somebody has set the login node's clock since sbatch was called."""
+    slurm.behave("sbatch", "kill -9 $$")
+    assert slurm.submit(request_for()).status == "pending"
+    started = attempt_dir(request_for()) / "claim.1" / "sbatch.started"
+    clock, uptime, boot = started.read_text().split()
+    started.write_text(f"{int(clock) - hours * 3600} {uptime} {boot}\n")
+    assert slurm.submit(request_for()).status == "pending"
+    started.write_text(f"{int(clock) - hours * 3600} {int(uptime) - 301} {boot}\n")
+    slurm.behave_normally("sbatch")
+    assert slurm.submit(request_for()).status == "submitted"
+
+
+def test_window_after_a_reboot_passes_by_the_wall_clock(slurm, request_for):
+    slurm.behave("sbatch", "kill -9 $$")
+    assert slurm.submit(request_for()).status == "pending"
+    started = attempt_dir(request_for()) / "claim.1" / "sbatch.started"
+    clock = int(started.read_text().split()[0])
+    slurm.behave_normally("sbatch")
+    started.write_text(f"{clock - 240} 7 another-boot\n")
+    assert slurm.submit(request_for()).status == "pending"
+    started.write_text(f"{clock - 301} 7 another-boot\n")
+    assert slurm.submit(request_for()).status == "submitted"

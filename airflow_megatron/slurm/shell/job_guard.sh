@@ -56,7 +56,8 @@ am_own_attempt() { # one job runs an attempt; the same job after a requeue may g
     sleep 1
   done
   am_recorded=
-  if [ -s "$am_attempt_dir/jobid" ]; then IFS=';' read -r am_recorded am_cluster <"$am_attempt_dir/jobid"; fi
+  if [ -s "$am_attempt_dir/jobid" ]; then IFS=';' read -r am_recorded am_cluster <"$am_attempt_dir/jobid" || true; fi
+  case $am_recorded in *[!0-9]*) am_recorded= ;; esac # damaged: as good as none
   am_owner=$am_recorded
   if [ -z "$am_recorded" ] || [ "$am_recorded" = "$SLURM_JOB_ID" ]; then
     if mkdir "$am_attempt_dir/run" 2>/dev/null; then

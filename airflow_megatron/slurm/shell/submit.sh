@@ -23,10 +23,34 @@ am_refuse_unwritable() { # DIRECTORY; because of am_trouble: a full disk passes,
  $(df -h "$1" 2>&1 | tail -n 1)"
 }
 
-am_read_id() { # sets am_id from the record
+am_is_number() { # TEXT
+  case $1 in '' | *[!0-9]*) return 1 ;; esac
+}
+
+am_read_id() { # sets am_id from the record; a damaged record counts as none
   am_id=
   [ -s "$am_dir/jobid" ] && read -r am_id <"$am_dir/jobid"
-  [ -n "$am_id" ]
+  am_is_number "${am_id%%;*}"
+}
+
+am_clock() { # prints Unix seconds, seconds since the boot and its id: somebody may set the clock
+  am_uptime='' am_boot=''
+  [ -r /proc/uptime ] && read -r am_uptime am_rest </proc/uptime
+  [ -r /proc/sys/kernel/random/boot_id ] && read -r am_boot </proc/sys/kernel/random/boot_id
+  printf '%s %s %s\n' "$(date +%s)" "${am_uptime%%.*}" "$am_boot"
+}
+
+am_age_of() { # FILE that am_clock wrote; sets am_age, in seconds
+  am_then='' am_up='' am_up_boot=''
+  read -r am_then am_up am_up_boot <"$1"
+  am_is_number "$am_then" || am_then=$(stat -c %Y "$1")
+  # shellcheck disable=SC2046 # three words
+  set -- $(am_clock)
+  if am_is_number "$am_up" && [ "$am_up_boot" = "$3" ]; then
+    am_age=$(($2 - am_up))
+  else
+    am_age=$(($1 - am_then))
+  fi
 }
 
 am_put() { # FILE, content on standard input; atomic; sets am_trouble, so not in a pipeline
@@ -82,7 +106,7 @@ am_process_start() { # PID; prints its start time in clock ticks (proc(5), field
 am_owner_state() { # sets am_owner (alive, dead, elsewhere), am_since (time of the claim), am_patience
   am_owner_host='' am_owner_pid='' am_owner_start='' am_since='' am_patience=0
   [ -s "$am_claim/owner" ] && read -r am_owner_host am_owner_pid am_owner_start am_since <"$am_claim/owner"
-  if [ -z "$am_since" ]; then
+  if ! am_is_number "$am_since"; then
     # Its maker has not (or not yet) signed: it gets the time that a signature takes.
     am_since=$(stat -c %Y "$am_claim" 2>/dev/null) || am_since=0
     am_owner=elsewhere am_patience=3
@@ -95,20 +119,30 @@ am_owner_state() { # sets am_owner (alive, dead, elsewhere), am_since (time of t
   fi
 }
 
+am_read_created() { # sets am_created and am_nonce; fails when the file is not there or damaged
+  am_created=0 am_nonce=''
+  [ -s "$am_dir/created" ] && read -r am_created am_nonce <"$am_dir/created"
+  if am_is_number "$am_created" && [ -n "$am_nonce" ]; then return; fi
+  am_created=0 am_nonce=''
+  return 1
+}
+
 am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; fails when Slurm does not answer
   am_found='' am_lookup_error=''
   if [ -s "$am_dir/run/job_id" ]; then
     read -r am_found <"$am_dir/run/job_id"
     return 0
   fi
-  am_created=0 am_nonce=''
-  [ -s "$am_dir/created" ] && read -r am_created am_nonce <"$am_dir/created"
+  if ! am_read_created && [ -e "$am_dir/created" ]; then
+    am_created=$(stat -c %Y "$am_dir/created") # damaged: any job of this name since then is taken for ours
+  fi
   am_rows=$(am_squeue --me -h -t all -n "$am_name" -o '%A|%T|%V|%k|%j' 2>&1) || {
     am_lookup_error="squeue: $am_rows"
     return 1
   }
   am_from=$(date -d "@$((am_created - 600))" +%Y-%m-%dT%H:%M:%S)
-  am_more=$(am_sacct -X -D -n -P -u "$(id -u)" -S "$am_from" --name "$am_name" \
+  # Until tomorrow: a clock that was set back would have the attempt begin after the end of the time asked about.
+  am_more=$(am_sacct -X -D -n -P -u "$(id -u)" -S "$am_from" -E now+1day --name "$am_name" \
     -o JobIDRaw,State,Submit,Comment,JobName 2>&1) || {
     am_lookup_error="sacct: $am_more"
     am_more=
@@ -116,9 +150,9 @@ am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; f
   # Accounting has the comment late (when the job has ended) or never; what squeue said of a job holds there too,
   # and otherwise the submission time tells an older job of the same name apart.
   am_found=$(printf '%s\n%s\n' "$am_rows" "$am_more" | awk -F'|' -v name="$am_name" -v prefix="$am_prefix" \
-    -v mine="$am_prefix$am_nonce:$am_name" -v from="$((am_created - 600))" '
+    -v nonce="$am_nonce" -v mine="$am_prefix$am_nonce:$am_name" -v from="$((am_created - 600))" '
     NF == 5 && $5 == name && $1 ~ /^[0-9]+$/ {
-      if (index($4, prefix) == 1 && $4 != mine) other[$1] = 1
+      if (nonce != "" && index($4, prefix) == 1 && $4 != mine) other[$1] = 1
       if ($1 in other || ($4 != mine && $3 + 0 < from)) next
       print $3 + 0, $1 + 0
     }' | sort -n -k1,1 -k2,2 | awk '!seen[$2]++ { printf "%s%s", sep, $2; sep = " " }')
@@ -165,8 +199,6 @@ am_repeat_answer() { # once, to a caller that asks again because its connection 
 }
 
 am_resolve() { # an sbatch of unknown outcome: succeeds when answered, fails when the claim may be taken over
-  am_started=0
-  read -r am_started <"$am_claim/sbatch.started"
   if am_printed_id; then
     am_record "$am_id"
     am_answer adopted "job ${am_id%%;*} was submitted by a call that ended before it could record it"
@@ -181,7 +213,7 @@ am_resolve() { # an sbatch of unknown outcome: succeeds when answered, fails whe
     am_adopt $am_found
     return 0
   fi
-  am_age=$(($(date +%s) - am_started))
+  am_age_of "$am_claim/sbatch.started"
   if [ "$am_age" -ge "$am_window" ]; then return 1; fi
   am_answer pending "an sbatch of $am_name begun $am_age s ago has no known outcome; its job may show within $am_window s"
 }
@@ -247,7 +279,7 @@ am_still_newest() { # whether the claim is still ours; answers if not
 }
 
 am_prepare() { # the files that sbatch needs
-  if [ ! -s "$am_dir/created" ]; then
+  if ! am_read_created; then
     am_put_line "$am_dir/created" "$(date +%s) $am_token" || return
   fi
   am_write_job
@@ -272,7 +304,7 @@ am_submit() { # as owner of $am_claim
     am_drop_old_claims
     return
   fi
-  if ! am_prepare || ! am_submitting || ! am_put_line "$am_claim/sbatch.started" "$(date +%s)"; then
+  if ! am_prepare || ! am_submitting || ! am_put_line "$am_claim/sbatch.started" "$(am_clock)"; then
     am_release
     am_refuse_unwritable "$am_dir"
     return
@@ -280,7 +312,7 @@ am_submit() { # as owner of $am_claim
   # Looks again after announcing sbatch: a slow owner and one who takes over cannot both miss each other.
   am_still_newest || return
   am_drop_old_claims
-  read -r am_created am_nonce <"$am_dir/created"
+  am_read_created
   am_run_sbatch "$am_prefix$am_nonce:$am_name" \
     <"$am_dir/job.sbatch" >"$am_claim/sbatch.out" 2>"$am_claim/sbatch.err"
   am_sbatch_outcome $?
