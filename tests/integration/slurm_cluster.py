@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.profile import SlurmCommands
 from airflow_megatron.slurm.submission import (
@@ -41,6 +43,11 @@ class SlurmCluster:
     @property
     def description(self) -> dict[str, Any]:
         return json.loads((self.place / "cluster.json").read_text())
+
+    def daemon(self, name: str) -> psutil.Process:
+        """Return the process of a daemon (``slurmctld``, ``slurmd:n1``, ``sshd`` …)."""
+        record = json.loads((self.place / "daemons" / f"{name.replace(':', '-')}.json").read_text())
+        return psutil.Process(record["pid"])
 
     def slurm(self, *argv: str) -> str:
         """Run a Slurm command here, past SSH."""

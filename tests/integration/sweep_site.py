@@ -94,17 +94,17 @@ class SweepSite:
         self.local = place / "local"
         self.specs = place / "sweep_specs"
         self.runs = self.local / "runs"
-        folders = {
+        self.folders = {
             "AIRFLOW_MEGATRON_HOME": str(place / "project"),
             "AIRFLOW_MEGATRON_LOCAL": str(self.local),
             "AIRFLOW_MEGATRON_SWEEP_SPECS": str(self.specs),
         }
-        self.airflow = SiteAirflow(place / "airflow", folders)
+        self.airflow = SiteAirflow(place / "airflow", self.folders)
         # a scheduler on the same database would take tasks away from `airflow dags test`
-        self.without_scheduler = SiteAirflow(place / "without_scheduler", folders)
+        self.without_scheduler = SiteAirflow(place / "without_scheduler", self.folders)
 
-    def prepare(self) -> None:
-        """Make the folders and Airflow's homes."""
+    def prepare_folders(self) -> None:
+        """Make the folders of project, specs and runs."""
         project = self.place / "project"
         project.mkdir()
         shutil.copytree(PROJECT / "sbatch", project / "sbatch")
@@ -114,6 +114,10 @@ class SweepSite:
         shutil.copytree(HERE / "specs", self.specs)
         self.local.mkdir()
         (self.local / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
+
+    def prepare(self) -> None:
+        """Make the folders and Airflow's homes."""
+        self.prepare_folders()
         self.airflow.prepare(self.cluster.description)
         home, copy = self.airflow.home, self.without_scheduler.home
         shutil.copytree(home, copy)

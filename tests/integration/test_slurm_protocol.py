@@ -13,44 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SlurmCluster, SshTransport
+from slurm_cluster import SshTransport
+from watched_jobs import COMMAND, observe, verdict_among, verdict_of, wait_for, watch_for
 
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE
-from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.poller import Poller
-from airflow_megatron.slurm.polling import parse_poll, poll_script
 from airflow_megatron.slurm.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.submission import submission_script
-from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
+from airflow_megatron.slurm.verdict import Outcome, Verdict, judge
 
 pytestmark = pytest.mark.integration
-
-COMMAND = Expectation("command")
-
-
-def watch_for(request, job_id: str) -> Watch:
-    attempt = request.attempt
-    return Watch(key="x", job_id=job_id, job_name=attempt.job_name, attempt_dir=attempt.directory)
-
-
-def observe(cluster: SlurmCluster, watch: Watch):
-    return parse_poll([watch], cluster.run(poll_script([watch])))["x"]
-
-
-def wait_for(cluster: SlurmCluster, watch: Watch, condition, timeout: float = 60):
-    deadline = time.monotonic() + timeout
-    while True:
-        verdict = judge(observe(cluster, watch), COMMAND)
-        if condition(verdict):
-            return verdict
-        assert time.monotonic() < deadline, verdict
-        time.sleep(0.3)
-
-
-def verdict_of(cluster: SlurmCluster, watch: Watch, timeout: float = 60) -> Verdict:
-    return wait_for(cluster, watch, lambda verdict: verdict.outcome.is_verdict, timeout)
 
 
 def running(verdict: Verdict) -> bool:
@@ -220,8 +194,8 @@ def test_controller_away(cluster, tmp_path):
 def test_controller_that_answers_too_late(cluster, tmp_path):
     """sbatch gives up waiting, the controller takes the job all the same."""
     request = cluster.request(tmp_path, "late")
-    (controller,) = pids(cluster, "slurmctld")
-    os.kill(controller, signal.SIGSTOP)
+    controller = cluster.daemon("slurmctld")
+    controller.suspend()
     try:
         process = cluster.start(submission_script(request))
         marker = Path(request.attempt.directory) / "claim.1" / "sbatch.err"
@@ -231,22 +205,11 @@ def test_controller_that_answers_too_late(cluster, tmp_path):
             if marker.exists() and b"timed out" in marker.read_bytes():
                 break
     finally:
-        os.kill(controller, signal.SIGCONT)
+        controller.resume()
     process.communicate(timeout=120)
     assert b"timed out" in marker.read_bytes()
     outcome = cluster.submit_patiently(replace(request, claim_token="last"), timeout=330)
     assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
-
-
-def pids(cluster: SlurmCluster, daemon: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if words[0].endswith(daemon.encode()) and str(cluster.place).encode() in b" ".join(words):
-                    found.append(int(entry.name))
-    return found
 
 
 def test_accounting_away(cluster, tmp_path):
@@ -275,11 +238,7 @@ async def test_poller_follows_many_jobs_with_one_command_a_tick(cluster, tmp_pat
 
     async def follow(request, job_id: str) -> Verdict:
         async with poller.subscribe(watch_for(request, job_id)) as observations:
-            async for observation in observations:
-                verdict = judge(observation, COMMAND)
-                if verdict.outcome.is_verdict:
-                    return verdict
-        raise AssertionError("the subscription ended")
+            return await verdict_among(observations, [])
 
     verdicts = await asyncio.wait_for(
         asyncio.gather(*(follow(one, job_id) for one, job_id in zip(requests, ids, strict=True))), 120

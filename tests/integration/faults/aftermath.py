@@ -1,0 +1,114 @@
+"""What must be true when a storm is over: no job lost, none run twice, nothing left."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+if TYPE_CHECKING:
+    from proxied_site import ProxiedSite
+
+    from airflow_megatron.spec.jobs import Job
+
+SETTLE_S = 30.0
+
+
+def settled(site: ProxiedSite, jobs: list[Job]) -> list[str]:
+    """Look until nothing is wrong: accounting and the last processes take a moment; return what stays wrong."""
+    deadline = time.monotonic() + SETTLE_S
+    while (wrong := broken_promises(site, jobs)) and time.monotonic() < deadline:
+        time.sleep(1)
+    return wrong
+
+
+def broken_promises(site: ProxiedSite, jobs: list[Job]) -> list[str]:
+    """Return everything that is wrong, one line each."""
+    wrong: list[str] = []
+    submitted = {
+        name: {row.job_id for row in rows} for name, rows in site.submissions(f"{jobs[0].sweep}.").items()
+    }
+    for job in jobs:
+        stage = Path(job.stage_dir)
+        attempts = sorted(int(path.name) for path in stage.iterdir() if path.name.isdigit())
+        if attempts != list(range(1, len(attempts) + 1)):
+            wrong.append(f"{job.name}: attempts {attempts}")
+        verdict = _object(stage / "verdict.json")
+        if verdict.get("outcome") != "finished" or verdict.get("attempt") != attempts[-1]:
+            wrong.append(f"{job.name}: not finished in attempt {attempts[-1]}: {verdict}")
+        for number in attempts:
+            wrong += _attempt(job, number, submitted.pop(f"{job.name}.a{number}", set()))
+        wrong += _training(job) if job.kind == "train" else _command(job)
+    wrong += [f"accounting has {name}, which no directory knows: {ids}" for name, ids in submitted.items()]
+    wrong += [f"still queued: {name}" for name in site.queued(f"{jobs[0].sweep}.")]
+    wrong += [f"still running: {line}" for line in _job_processes(site)]
+    return wrong
+
+
+def _attempt(job: Job, number: int, submitted: set[str]) -> list[str]:
+    """Check one attempt: one submission, the recorded one, and no claim that is still held without it."""
+    directory = Path(job.stage_dir) / str(number)
+    recorded = (
+        (directory / "jobid").read_text(errors="replace").strip() if (directory / "jobid").exists() else ""
+    )
+    wrong = []
+    if len(submitted) > 1:
+        wrong.append(f"{job.name}: attempt {number} was submitted as {sorted(submitted)}")
+    if recorded.isdigit() and submitted - {recorded}:
+        wrong.append(
+            f"{job.name}: attempt {number} is recorded as {recorded}, submitted as {sorted(submitted)}"
+        )
+    held = [claim.name for claim in directory.glob("claim.*") if not (claim / "released").exists()]
+    if held and not recorded and not submitted:
+        wrong.append(f"{job.name}: attempt {number} holds {held} and has no job")
+    return wrong
+
+
+def _training(job: Job) -> list[str]:
+    """Check by its ledger that a training began where the attempt before had saved, alone, and finished once."""
+    lines = [line.split() for line in (Path(job.run_dir) / "ledger").read_text().splitlines()]
+    wrong = []
+    whole = [line for line in lines if len(line) >= 3]
+    if any(line[2] == "overlap" for line in whole):
+        wrong.append(f"{job.name}: two attempts trained at the same time")
+    saved = 0
+    for line in whole:
+        if line[2] == "begin" and int(line[3]) < saved:
+            wrong.append(f"{job.name}: job {line[1]} began at {line[3]}, {saved} had been saved")
+        if line[2] == "saved":
+            saved = max(saved, int(line[3]))
+    ends = Counter(line[2] for line in whole)
+    if ends["finished"] > 1:
+        wrong.append(f"{job.name}: trained to its end {ends['finished']} times")
+    if saved != job.params["train_iters"]:
+        wrong.append(f"{job.name}: the last checkpoint is of iteration {saved}")
+    return wrong
+
+
+def _command(job: Job) -> list[str]:
+    times = (Path(job.run_dir) / "times").read_text()
+    return [] if times == "done\n" else [f"{job.name}: ran to its end {times.count('done')} times"]
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _job_processes(site: ProxiedSite) -> list[str]:
+    """Return the processes that jobs of the cluster left behind."""
+    conf, found = str(site.cluster.description["slurm_conf"]), []
+    for process in psutil.process_iter():
+        try:
+            surroundings = process.environ()
+        except psutil.Error:
+            continue
+        if surroundings.get("SLURM_CONF") == conf and "SLURM_JOB_ID" in surroundings:
+            found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
+    return found

@@ -1,0 +1,92 @@
+"""Airflow's daemons, killed one by one and started again, as a site's supervisor (systemd, Kubernetes) does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import psutil
+from sweep_site import SiteAirflow, kill_group
+
+QUICK_RECOVERY = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "3",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "10",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+}
+"""Seconds after which Airflow takes a silent daemon or task for dead; its defaults are minutes."""
+
+
+class FaultyAirflow(SiteAirflow):
+    """Airflow whose scheduler and triggerer can be killed and started again."""
+
+    _started: list[subprocess.Popen[bytes]]
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), **QUICK_RECOVERY}
+
+    def daemon(self, name: str) -> psutil.Process:
+        """Return the process of ``scheduler`` or ``triggerer``."""
+        roots = [self._process, *getattr(self, "_started", [])]
+        for root in roots:
+            assert root is not None
+            with suppress(psutil.NoSuchProcess):
+                for process in (psutil.Process(root.pid), *psutil.Process(root.pid).children()):
+                    if process.status() != psutil.STATUS_ZOMBIE and process.cmdline()[-1:] == [name]:
+                        return process
+        raise AssertionError(f"no {name} runs")
+
+    def kill_daemon(self, name: str, *, with_children: bool) -> dict[str, str]:
+        """SIGKILL a daemon; return the environment that it had.
+
+        :param with_children: also the tasks and the trigger runner below it, as a container that is stopped.
+        """
+        process = self.daemon(name)
+        surroundings, victims = process.environ(), [process]
+        if with_children:
+            victims += process.children(recursive=True)
+        for victim in victims:
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
+        psutil.wait_procs(victims, 10)
+        return surroundings
+
+    def start_daemon(self, name: str, surroundings: dict[str, str]) -> None:
+        """Start a daemon that was killed."""
+        with self.log_file.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "airflow", name],
+                env=surroundings,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._started = [*getattr(self, "_started", []), process]
+
+    def task_processes(self) -> dict[int, str]:
+        """Return the processes in which tasks run now, and the trigger runner, by their parents."""
+        found: dict[int, str] = {}
+        with suppress(psutil.NoSuchProcess, AssertionError):
+            for executor in self.daemon("scheduler").children():
+                for process in executor.children(recursive=True):
+                    found[process.pid] = "task"
+        with suppress(psutil.NoSuchProcess, AssertionError):
+            for process in self.daemon("triggerer").children():
+                found[process.pid] = "trigger runner"
+        return found
+
+    def stop(self) -> None:
+        for process in getattr(self, "_started", []):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+        super().stop()
+        for process in getattr(self, "_started", []):
+            kill_group(process.pid)
+            process.wait()
+        self._started = []

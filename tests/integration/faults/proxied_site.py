@@ -1,0 +1,96 @@
+"""A site whose Airflow reaches the login node through a proxy, and whose trainer computes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from airflow.sdk import Connection
+from faulty_airflow import FaultyAirflow
+from sweep_site import SweepSite
+from tcp_proxy import TcpProxy
+
+from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.planning.plan import plan_sweep
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.spec_files import load_sweep
+
+if TYPE_CHECKING:
+    from slurm_cluster import SlurmCluster
+
+    from airflow_megatron.spec.jobs import Job
+
+CLUSTER = "proxied"
+HERE = Path(__file__).resolve().parent
+
+
+class ProxiedSite(SweepSite):
+    """Folders, specs and an SSH connection that faults can be put upon.
+
+    :param place: as of :class:`SweepSite`.
+    :param cluster: a cluster that is up.
+    """
+
+    def __init__(self, place: Path, cluster: SlurmCluster) -> None:
+        super().__init__(place, cluster)
+        server = cluster.description["ssh"]
+        self.proxy = TcpProxy(server["port"])
+        self.connection = {
+            "conn_type": "ssh",
+            "host": "127.0.0.1",
+            "port": self.proxy.port,
+            "login": server["user"],
+            "extra": {"key_file": server["key_file"], "host_key": server["host_key"]},
+        }
+        self.airflow: FaultyAirflow = FaultyAirflow(place / "airflow", self.folders)
+        self.folders |= {
+            "AIRFLOW_CONN_SLURM_PROXIED": json.dumps(self.connection),
+            "FAULTS_TRAINER": str(HERE / "pretend_training.sh"),
+        }
+
+    def prepare_folders(self) -> None:
+        """Make the folders; the specs are this folder's."""
+        super().prepare_folders()
+        shutil.copytree(HERE / "clusters", self.place / "project" / "sbatch" / "clusters", dirs_exist_ok=True)
+        shutil.rmtree(self.specs)
+        shutil.copytree(HERE / "specs", self.specs)
+
+    def open(self) -> None:
+        """Give the runs a small file system of their own, and make login shells pass over ``~/.bashrc``.
+
+        Killing what that starts would hurt the account, not the cluster.
+        """
+        self.runs.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "runs", str(self.runs)], check=True)
+        self._logins("SetEnv SLURM_CONF=", "SetEnv SHLVL=1 SLURM_CONF=")
+
+    def close(self) -> None:
+        """Stop the proxy, and leave the cluster as it was."""
+        self.proxy.close()
+        subprocess.run(["umount", "--lazy", str(self.runs)], check=True)
+        self._logins("SetEnv SHLVL=1 SLURM_CONF=", "SetEnv SLURM_CONF=")
+
+    def hook(self) -> SlurmHook:
+        """Return a hook for the way through the proxy."""
+        return SlurmHook(connection=Connection.from_json(json.dumps(self.connection)))
+
+    def _logins(self, before: str, after: str) -> None:
+        file = self.cluster.place / "etc" / "sshd_config"
+        file.write_text(file.read_text().replace(before, after))
+        self.cluster.control("kill", "sshd")
+        self.cluster.control("start", "sshd")
+
+
+def planned_jobs(site: ProxiedSite, sweep: str, *settings: str) -> list[Job]:
+    """Return the jobs of one of the site's specs.
+
+    :param settings: ``key=value`` each, for values of the spec.
+    """
+    with patch.dict(os.environ, site.folders):
+        loaded = load_sweep(site.specs / f"{sweep}.yaml", settings)
+        return list(plan_sweep(loaded, load_cluster(CLUSTER)).jobs)

@@ -1,0 +1,88 @@
+"""A storm over a sweep that is worked by :mod:`task_processes`."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from aftermath import settled
+from faults import Storm
+from proxied_site import planned_jobs
+from worked_sweep import WorkedSweep
+
+if TYPE_CHECKING:
+    from proxied_site import ProxiedSite
+
+CALM_S = 180
+"""How long the sweep may go on after the last fault."""
+
+
+class SweptStorm:
+    """A sweep under random faults; the same seed draws the same faults at the same intervals.
+
+    :param site: its folders, connection and cluster.
+    :param seed: of everything random.
+    :param faults: how many strike.
+    :param points: how many points the sweep has.
+    :param per_second: faults, on average.
+    :param name: of the sweep; its Slurm jobs are told from those of other sweeps by it.
+    """
+
+    def __init__(
+        self,
+        site: ProxiedSite,
+        seed: int,
+        faults: int,
+        points: int,
+        per_second: float,
+        name: str = "storm",
+    ) -> None:
+        self.site, self.seed = site, seed
+        self.faults, self.points, self.per_second = faults, points, per_second
+        numbers = list(range(points))
+        self.jobs = planned_jobs(site, "storm", f"name={name}", f"sweep.params.number={numbers}")
+        self.sweep = WorkedSweep(site, self.jobs)
+        self.storm = Storm(site, random.Random(seed), self.sweep.living)
+
+    def run(self) -> list[str]:
+        """Work the sweep through the storm; return what is wrong afterwards."""
+        with self.sweep:
+            try:
+                self._strike()
+            finally:
+                self.storm.end()
+            self.sweep.admit(self.points)
+            deadline = time.monotonic() + CALM_S
+            while not self.sweep.has_succeeded and time.monotonic() < deadline:
+                self.sweep.clear_failed()
+                time.sleep(0.5)
+            if not self.sweep.has_succeeded:
+                waiting = {task: phase for task, phase in self.sweep.phases().items() if phase != "success"}
+                return [f"{CALM_S} s after the last fault: {json.dumps(waiting)[:2000]}"]
+        return settled(self.site, self.jobs)
+
+    def _strike(self) -> None:
+        for number in range(self.faults):
+            # points are let in over the whole storm, so that there is always something to hit
+            self.sweep.admit(min(self.points, 4 + number * self.points // round(self.faults * 0.9)))
+            time.sleep(self.storm.chance.expovariate(self.per_second))
+            self.storm.strike()
+            self.sweep.clear_failed()
+
+    def summary(self) -> str:
+        """Return what happened, in a few lines."""
+        kinds = Counter(fault.kind for fault in self.storm.journal).most_common()
+        attempts = sum(len(rows) for rows in self.site.submissions(f"{self.jobs[0].sweep}.").values())
+        tries = sum(state["try"] - 1 for state in self.sweep.states().values())
+        return (
+            f"seed {self.seed}: {len(self.storm.journal)} faults over {len(self.jobs)} jobs: {attempts} Slurm jobs, "
+            f"{tries} tasks tried again, {self.sweep.cleared.total()} cleared by hand; "
+            + ", ".join(f"{count} {kind}" for kind, count in kinds)
+        )
+
+    def told(self, wrong: list[str]) -> str:
+        """Return what is wrong, with what is needed to see it again."""
+        return "\n".join([self.summary(), *wrong, "the faults:", *map(str, self.storm.journal)])

@@ -1,0 +1,153 @@
+"""Clocks that jump or disagree: the login node's, and that of the machine that watches (libfaketime)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from shifted_clock import ShiftedClock, shifted_script
+from watched_jobs import wait_for, watch_for
+
+from airflow_megatron.slurm.polling import parse_poll, poll_script
+from airflow_megatron.slurm.profile import SlurmCommands
+from airflow_megatron.slurm.submission import SubmissionOutcome, parse_submission, submission_script
+from airflow_megatron.slurm.verdict import Expectation, Outcome, judge
+
+if TYPE_CHECKING:
+    from slurm_cluster import SlurmCluster
+
+    from airflow_megatron.slurm.submission import SubmissionRequest
+
+pytestmark = pytest.mark.integration
+
+HOUR_S = 3600
+JUMPS = pytest.mark.parametrize("jump", [HOUR_S, -HOUR_S], ids=["forward", "back"])
+WINDOW_S = 8
+
+
+@pytest.fixture
+def late_sbatch(tmp_path: Path) -> SlurmCommands:
+    """An sbatch that takes 4 s before it asks the controller."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("squeue", "sacct", "scancel"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+    (folder / "sbatch").write_text(f'#!/bin/sh\nsleep 4\nexec {shutil.which("sbatch")} "$@"\n')
+    (folder / "sbatch").chmod(0o755)
+    return SlurmCommands(slurm_bin=str(folder))
+
+
+def begin_and_die(
+    cluster: SlurmCluster, request: SubmissionRequest, commands: SlurmCommands, *, with_sbatch: bool
+) -> None:
+    """Begin a submission whose shell dies while sbatch runs."""
+    process = cluster.start(submission_script(request, commands))
+    claim = Path(request.attempt.directory) / "claim.1"
+    while not (claim / "sbatch.out").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    shell = psutil.Process(int((claim / "owner").read_text().split()[1]))
+    children = shell.children(recursive=True)
+    shell.kill()
+    for child in children if with_sbatch else []:
+        child.kill()
+    process.kill()
+    process.communicate()
+
+
+@JUMPS
+def test_sbatch_outlives_its_shell(
+    cluster: SlurmCluster, tmp_path: Path, late_sbatch: SlurmCommands, jump: int
+) -> None:
+    """An hour that did not pass does not make the attempt free: sbatch is still at it."""
+    request = cluster.request(tmp_path, f"outlived{jump}", visibility_window_s=WINDOW_S)
+    begin_and_die(cluster, request, late_sbatch, with_sbatch=False)
+    outcome = ask(cluster, request, jump)
+    assert outcome.status == "pending", outcome
+    deadline = time.monotonic() + 30
+    while outcome.job_id is None:
+        assert time.monotonic() < deadline, outcome
+        time.sleep(0.5)
+        outcome = ask(cluster, request, jump)
+    assert outcome.status == "adopted"
+    assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
+
+
+@JUMPS
+def test_sbatch_dies_with_its_shell(
+    cluster: SlurmCluster, tmp_path: Path, late_sbatch: SlurmCommands, jump: int
+) -> None:
+    """The window passes by time that really passes."""
+    request = cluster.request(tmp_path, f"died{jump}", visibility_window_s=WINDOW_S)
+    began = time.monotonic()
+    begin_and_die(cluster, request, late_sbatch, with_sbatch=True)
+    while (outcome := ask(cluster, request, jump)).job_id is None:
+        assert time.monotonic() < began + 60, outcome
+        time.sleep(0.5)
+    assert time.monotonic() - began >= WINDOW_S - 1
+    assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
+
+
+def ask(cluster: SlurmCluster, request: SubmissionRequest, jump: int) -> SubmissionOutcome:
+    script = submission_script(replace(request, claim_token=f"asked-{os.urandom(4).hex()}"))
+    return parse_submission(cluster.run(shifted_script(script, jump)))
+
+
+@JUMPS
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "output_missing"])
+def test_verdict(cluster: SlurmCluster, tmp_path: Path, jump: int, whole: bool) -> None:
+    """The login node's clock is an hour off the controller's; the job ended seconds ago all the same."""
+    request = cluster.request(tmp_path, f"verdict{jump}{whole}")
+    watch = replace(watch_for(request, cluster.submit(request).job_id), check_files=(str(tmp_path / "made"),))
+    if whole:
+        (tmp_path / "made").touch()
+    expectation = Expectation("command", required_files=watch.check_files)
+    wait_for(cluster, watch, lambda verdict: verdict.state is not None and verdict.state.ended)
+    deadline = time.monotonic() + 30
+    while True:
+        result = cluster.run(shifted_script(poll_script([watch]), jump))
+        verdict = judge(parse_poll([watch], result)["x"], expectation)
+        if verdict.outcome.is_verdict:
+            break
+        assert time.monotonic() < deadline, verdict
+        time.sleep(0.5)
+    assert verdict.outcome is (Outcome.FINISHED if whole else Outcome.FAILED)
+
+
+PAUSE = """
+import asyncio, sys, time
+from airflow_megatron.triggers.pause import PauseTrigger
+
+async def main():
+    trigger = PauseTrigger(until=time.time() + 3)
+    waits = asyncio.create_task(anext(trigger.run()))
+    await asyncio.sleep(0)
+    print("begun", flush=True)
+    await waits
+
+asyncio.run(main())
+"""
+
+
+@JUMPS
+def test_pause(tmp_path: Path, jump: int) -> None:
+    """A pause before the next attempt is not prolonged by a clock that is set back while it lasts."""
+    clock = ShiftedClock(tmp_path / "clock")
+    environment = {**os.environ, **clock.environment}
+    argv = [sys.executable, "-c", PAUSE]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        clock.jump(jump)
+        try:
+            assert process.wait(15) == 0
+        finally:
+            process.kill()

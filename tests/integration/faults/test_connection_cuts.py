@@ -1,0 +1,113 @@
+"""The way to the login node breaks: in mid-command, for a while, or slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from watched_jobs import verdict_among, watch_for
+
+from airflow_megatron.slurm.poller import Poller
+from airflow_megatron.slurm.submission import SubmissionOutcome, parse_submission, submission_script
+from airflow_megatron.slurm.transport import TransportError
+from airflow_megatron.slurm.verdict import Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from proxied_site import ProxiedSite
+
+    from airflow_megatron.hooks.slurm import SlurmHook
+    from airflow_megatron.slurm.submission import SubmissionRequest
+
+pytestmark = pytest.mark.integration
+
+WINDOW_S = 8
+
+
+def submit_patiently(
+    hook: SlurmHook, request: SubmissionRequest, timeout: float
+) -> tuple[SubmissionOutcome, int]:
+    """Ask until there is a job; return it, and how many answers were lost."""
+    lost, deadline = 0, time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            outcome = parse_submission(hook.run(submission_script(request), timeout=timeout))
+            if outcome.job_id is not None:
+                return outcome, lost
+        except TransportError:
+            lost += 1
+        time.sleep(0.3)
+    raise AssertionError(f"no job after {lost} lost answers")
+
+
+# the handshake takes some 1,500 bytes each way, a script 9,000 more; cuts in the handshake are made up for by the hook
+COUNTS = {
+    "up": (1, 1500, 2500, 3200, 3600, 4500, 6000, 8000, 10000, 12000),
+    "down": (1, 1000, 1500, 1700, 1900, 2100, 2300, 2500, 2700, 2900),
+}
+
+
+@pytest.mark.parametrize("direction", COUNTS)
+def test_cut_after_any_number_of_bytes(proxied: ProxiedSite, tmp_path: Path, direction: str) -> None:
+    hook, lost = proxied.hook(), 0
+    for count in COUNTS[direction]:
+        request = proxied.cluster.request(tmp_path, f"cut-{direction}-{count}", visibility_window_s=WINDOW_S)
+        proxied.proxy.cut_next_after(direction, count)
+        outcome, answers_lost = submit_patiently(hook, request, timeout=30)
+        lost += answers_lost
+        assert proxied.cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
+    proxied.proxy.pass_on()
+    assert lost >= 2
+
+
+def test_answer_lost_in_a_black_hole(proxied: ProxiedSite, tmp_path: Path) -> None:
+    """The script arrives and runs; what it says does not come back in time."""
+    request = proxied.cluster.request(tmp_path, "hole", visibility_window_s=WINDOW_S)
+    hook = proxied.hook()
+
+    async def ask() -> None:
+        transport = await hook.transport()
+        await transport.run("true", timeout=30)
+        answer = asyncio.create_task(transport.run(submission_script(request), timeout=4))
+        while not (tmp_path / ".jobs" / "hole" / "1" / "claim.1").exists():
+            await asyncio.sleep(0.002)
+        proxied.proxy.black_hole()
+        with pytest.raises(TransportError, match="no answer within 4 s"):
+            await answer
+        await transport.close()
+
+    asyncio.run(ask())
+    proxied.proxy.pass_on()
+    outcome, lost = submit_patiently(hook, replace(request, claim_token="second"), timeout=30)
+    assert (outcome.status, lost) == ("recorded", 0)
+    assert proxied.cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
+
+
+@pytest.mark.parametrize("fault", ["refuse", "black_hole"])
+async def test_job_ends_while_the_way_is_broken(proxied: ProxiedSite, tmp_path: Path, fault: str) -> None:
+    """The poller goes on trying, says since when, and finds the end when it is back."""
+    request = proxied.cluster.request(tmp_path, f"way-{fault}", "am_run sleep 2")
+    outcome, _ = await asyncio.to_thread(submit_patiently, proxied.hook(), request, 30)
+    assert outcome.job_id is not None
+    hook = proxied.hook()
+    poller = Poller(hook.transport, interval=0.5, command_timeout=3)
+    seen = []
+    async with poller.subscribe(watch_for(request, outcome.job_id)) as observations:
+        verdicts = asyncio.create_task(verdict_among(observations, seen))
+        while not any(observation.queue_ok for observation in seen):
+            await asyncio.sleep(0.1)
+        getattr(proxied.proxy, fault)()
+        if fault == "refuse":
+            proxied.proxy.cut()
+        while not any(observation.unreachable for observation in seen):
+            await asyncio.sleep(0.1)
+        proxied.proxy.pass_on()
+        verdict = await asyncio.wait_for(verdicts, 60)
+    assert verdict.outcome is Outcome.FINISHED
+    assert poller.stats.failures >= 1
+    assert poller.stats.reconnects >= 1
+    assert proxied.cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}

@@ -1,0 +1,125 @@
+"""The daemons of the cluster are killed, and come back."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from watched_jobs import COMMAND, observe, verdict_of, wait_for, watch_for
+
+from airflow_megatron.slurm.absence import Absence
+from airflow_megatron.slurm.states import JobState
+from airflow_megatron.slurm.submission import submission_script
+from airflow_megatron.slurm.verdict import Outcome, judge
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from proxied_site import ProxiedSite
+    from slurm_cluster import SlurmCluster
+
+    from airflow_megatron.slurm.verdict import Verdict
+
+pytestmark = pytest.mark.integration
+
+
+def is_running(verdict: Verdict) -> bool:
+    return verdict.state is JobState.RUNNING
+
+
+def test_ssh_server_dies_with_a_submission(proxied: ProxiedSite, tmp_path: Path) -> None:
+    """Listener, session and the shell of the submission."""
+    cluster = proxied.cluster
+    request = cluster.request(tmp_path, "sshd", visibility_window_s=8)
+    process = cluster.start(submission_script(request))
+    claim = tmp_path / ".jobs" / "sshd" / "1" / "claim.1"
+    while not claim.exists():
+        assert process.poll() is None
+        time.sleep(0.002)
+    cluster.control("kill", "sshd")
+    process.communicate()
+    cluster.control("start", "sshd")
+    outcome = cluster.submit_patiently(replace(request, claim_token="second"))
+    assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
+    assert verdict_of(cluster, watch_for(request, outcome.job_id)).outcome is Outcome.FINISHED
+
+
+def test_listener_dies_and_open_sessions_go_on(proxied: ProxiedSite, tmp_path: Path) -> None:
+    cluster = proxied.cluster
+    request = cluster.request(tmp_path, "listener")
+    process = cluster.start("sleep 3\n" + submission_script(request))
+    listener = cluster.daemon("sshd")
+    deadline = time.monotonic() + 20
+    while not any("sleep" in child.name() for child in listener.children(recursive=True)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    listener.kill()
+    out, _ = process.communicate(timeout=60)
+    cluster.control("start", "sshd")
+    assert "status submitted" in out
+    again = cluster.submit(replace(request, claim_token="second"))
+    assert again.status == "recorded"
+    assert cluster.jobs_named(request.attempt.job_name) == {again.job_id}
+
+
+def test_slurmd_comes_back_before_slurm_gives_the_node_up(cluster: SlurmCluster, tmp_path: Path) -> None:
+    request = cluster.request(tmp_path, "slurmd", "am_run sleep 8", sbatch_options=("--nodelist=n2",))
+    outcome = cluster.submit(request)
+    watch = watch_for(request, outcome.job_id)
+    wait_for(cluster, watch, is_running)
+    cluster.control("kill", "slurmd:n2")
+    assert not observe(cluster, watch).queue.state.ended
+    cluster.control("start", "slurmd:n2")
+    verdict = verdict_of(cluster, watch, timeout=90)
+    assert (verdict.outcome, verdict.node_list) == (Outcome.FINISHED, "n2")
+    assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
+
+
+@pytest.mark.parametrize("options", [(), ("--begin=now+3",)], ids=["starts_at_once", "waits"])
+def test_controller_dies_right_after_it_took_the_job(
+    cluster: SlurmCluster, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """It saves its state seconds later only, and forgets the job: lost, or ended by the node, but not waited for."""
+    name = f"forgotten{len(options)}"
+    request = cluster.request(tmp_path, name, "am_run sleep 5", sbatch_options=options)
+    first = cluster.submit(request)
+    cluster.daemon("slurmctld").kill()
+    cluster.control("start", "slurmctld")
+    watch, absence = watch_for(request, first.job_id), Absence(window_s=10)
+    deadline = time.monotonic() + 120
+    while True:
+        observation = observe(cluster, watch)
+        verdict = absence.weigh(judge(observation, COMMAND), observation)
+        if verdict.outcome.is_verdict:
+            break
+        assert time.monotonic() < deadline, verdict
+        time.sleep(0.5)
+    if options:
+        assert verdict.outcome is Outcome.RETRYABLE
+        assert "Slurm has forgotten it" in verdict.reason
+    again = cluster.request(tmp_path, name, number=2)
+    second = cluster.submit_patiently(again)
+    assert verdict_of(cluster, watch_for(again, second.job_id)).outcome is Outcome.FINISHED
+    assert cluster.jobs_named(again.attempt.job_name) == {second.job_id}
+
+
+def test_accounting_dies_while_the_job_ends(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """slurmctld keeps what slurmdbd has to know; the verdict waits for nothing that is not needed."""
+    request = cluster.request(tmp_path, "accounting", "am_run sleep 2; exit 4")
+    outcome = cluster.submit(request)
+    watch = watch_for(request, outcome.job_id)
+    wait_for(cluster, watch, is_running)
+    cluster.control("kill", "slurmdbd")
+    try:
+        verdict = verdict_of(cluster, watch)
+    finally:
+        cluster.control("start", "slurmdbd")
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 4)
+    deadline = time.monotonic() + 60
+    while not observe(cluster, watch).accounting_ok:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert verdict_of(cluster, watch).exit_code == 4
+    assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
