@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from local_cluster.errors import ClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 #: What each package is needed for: Debian package name -> programs that must be there.
 PROGRAMS_BY_PACKAGE: dict[str, tuple[str, ...]] = {
@@ -32,6 +32,9 @@ PROGRAMS_BY_PACKAGE: dict[str, tuple[str, ...]] = {
     "openssh-server": ("sshd",),
     "openssh-client": ("ssh", "ssh-keygen"),
 }
+
+#: Needed by tests alone: the cluster starts without them.
+TEST_PROGRAMS_BY_PACKAGE: dict[str, tuple[str, ...]] = {"faketime": ("faketime",)}
 
 #: ``/usr/sbin`` is not in an ordinary user's PATH on Debian.
 SEARCH_PATH = os.pathsep.join(
@@ -72,11 +75,14 @@ def program(name: str) -> str:
     return str(Path.cwd() / found)
 
 
-def missing_packages() -> list[str]:
-    """Return the packages whose programs are not all there, in a fixed order."""
+def missing_packages(wanted: Mapping[str, tuple[str, ...]] = PROGRAMS_BY_PACKAGE) -> list[str]:
+    """Return the packages whose programs are not all there, in a fixed order.
+
+    :param wanted: package -> programs that must be there.
+    """
     return [
         package
-        for package, programs in PROGRAMS_BY_PACKAGE.items()
+        for package, programs in wanted.items()
         if any(shutil.which(name, path=SEARCH_PATH) is None for name in programs)
     ]
 
@@ -87,7 +93,8 @@ def install(say: Callable[[str], None]) -> None:
     :param say: receives one line for each step.
     :raises ClusterError: if it cannot be done.
     """
-    missing = missing_packages()
+    wanted = PROGRAMS_BY_PACKAGE | TEST_PROGRAMS_BY_PACKAGE
+    missing = missing_packages(wanted)
     if not missing:
         say("all packages are installed")
         return
@@ -113,7 +120,7 @@ def install(say: Callable[[str], None]) -> None:
                 f"apt-get could not install {' '.join(missing)}:\n{_last_lines(result.stdout)}"
             )
     _disable_units(as_root, missing, say)
-    still_missing = missing_packages()
+    still_missing = missing_packages(wanted)
     if still_missing:
         raise ClusterError(f"apt-get succeeded, yet programs of {' '.join(still_missing)} are not found")
     say("installed")

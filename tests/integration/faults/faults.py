@@ -38,6 +38,7 @@ WEIGHTS = {
     "kill_job": 3,
     "fill_disk": 2,
     "damage_file": 8,
+    "set_clock": 3,
 }
 """How often each kind strikes, relative to the others: what is cheap and frequent on real sites more often."""
 
@@ -147,6 +148,11 @@ class Storm:
             os.kill(pid, signal.SIGKILL)
             return f"{name} ({pid})"
         return None
+
+    def set_clock(self) -> str:
+        """The clock of tasks and triggers is put forward by up to an hour."""
+        self.site.clock.jump(self.chance.randint(60, 3600))
+        return f"{self.site.clock.offset:+d} s"
 
     # ---- the way to the login node
 

@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import psutil
 from sweep_site import SiteAirflow, kill_group
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 QUICK_RECOVERY = {
-    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "3",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
@@ -23,17 +27,22 @@ QUICK_RECOVERY = {
 
 
 class FaultyAirflow(SiteAirflow):
-    """Airflow whose scheduler and triggerer can be killed and started again."""
+    """Airflow whose scheduler and triggerer can be killed and started again.
 
-    _started: list[subprocess.Popen[bytes]]
+    :param home: its home.
+    :param folders: environment variables that name the folders.
+    """
+
+    def __init__(self, home: Path, folders: dict[str, str]) -> None:
+        super().__init__(home, folders)
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **QUICK_RECOVERY}
 
     def daemon(self, name: str) -> psutil.Process:
         """Return the process of ``scheduler`` or ``triggerer``."""
-        roots = [self._process, *getattr(self, "_started", [])]
-        for root in roots:
+        for root in (self._process, *self._started):
             assert root is not None
             with suppress(psutil.NoSuchProcess):
                 for process in (psutil.Process(root.pid), *psutil.Process(root.pid).children()):
@@ -67,7 +76,7 @@ class FaultyAirflow(SiteAirflow):
                 stderr=log,
                 start_new_session=True,
             )
-        self._started = [*getattr(self, "_started", []), process]
+        self._started.append(process)
 
     def task_processes(self) -> dict[int, str]:
         """Return the processes in which tasks run now, and the trigger runner, by their parents."""
@@ -82,11 +91,11 @@ class FaultyAirflow(SiteAirflow):
         return found
 
     def stop(self) -> None:
-        for process in getattr(self, "_started", []):
+        for process in self._started:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
         super().stop()
-        for process in getattr(self, "_started", []):
+        for process in self._started:
             kill_group(process.pid)
             process.wait()
-        self._started = []
+        self._started.clear()

@@ -16,8 +16,8 @@ from worked_sweep import WorkedSweep
 if TYPE_CHECKING:
     from proxied_site import ProxiedSite
 
-CALM_S = 180
-"""How long the sweep may go on after the last fault."""
+STANDSTILL_S = 120
+"""How long all tasks may stand where they are, after the last fault, before the sweep counts as stuck."""
 
 
 class SweptStorm:
@@ -55,13 +55,9 @@ class SweptStorm:
             finally:
                 self.storm.end()
             self.sweep.admit(self.points)
-            deadline = time.monotonic() + CALM_S
-            while not self.sweep.has_succeeded and time.monotonic() < deadline:
-                self.sweep.clear_failed()
-                time.sleep(0.5)
-            if not self.sweep.has_succeeded:
+            if not self._come_to_an_end():
                 waiting = {task: phase for task, phase in self.sweep.phases().items() if phase != "success"}
-                return [f"{CALM_S} s after the last fault: {json.dumps(waiting)[:2000]}"]
+                return [f"nothing has happened for {STANDSTILL_S} s: {json.dumps(waiting)[:2000]}"]
         return settled(self.site, self.jobs)
 
     def _strike(self) -> None:
@@ -71,6 +67,16 @@ class SweptStorm:
             time.sleep(self.storm.chance.expovariate(self.per_second))
             self.storm.strike()
             self.sweep.clear_failed()
+
+    def _come_to_an_end(self) -> bool:
+        """Wait until all tasks have succeeded; return whether they have."""
+        before, deadline = self.sweep.states(), time.monotonic() + STANDSTILL_S
+        while not self.sweep.has_succeeded and time.monotonic() < deadline:
+            self.sweep.clear_failed()
+            time.sleep(0.5)
+            if (now := self.sweep.states()) != before:
+                before, deadline = now, time.monotonic() + STANDSTILL_S
+        return self.sweep.has_succeeded
 
     def summary(self) -> str:
         """Return what happened, in a few lines."""
