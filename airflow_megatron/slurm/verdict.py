@@ -32,6 +32,9 @@ CLOCK_SKEW_S = 60.0
 RERUN_EXIT_CODE = 16
 """Megatron-LM ends with it to be resumed on other nodes (``megatron/core/rerun_state_machine.py``)."""
 
+RELAUNCH_S = 5.0
+"""How long a controller may take to cancel a job that it has started although the node already had it."""
+
 _SIGTERM = 15
 _NODE_FAILURE_LINE = re.compile(rb"[Nn]ode failure on ([A-Za-z0-9._-]+)")
 _SINGLE_NODE = re.compile(r"[A-Za-z0-9._-]+")
@@ -236,9 +239,16 @@ def _ending(observation: Observation) -> _Ending | str:
         if record is None:
             return "another cluster of the federation has taken the job; it has left no exit.json yet"
         return _ending_by(record)
-    if accounting is not None and accounting.state.ended:
-        if record is not None and _relaunch_was_cancelled(accounting.state, accounting.elapsed, record):
+    told = accounting if accounting is not None and accounting.state.ended else queue
+    if told is not None and told.state is JobState.CANCELLED:
+        ran = told.ended - told.started if told.ended and told.started else 0.0
+        ran = accounting.elapsed if accounting is not None and told is accounting else ran
+        if record is not None and _relaunch_was_cancelled(told.started, ran, record):
             return _ending_by(record)
+        began = record is None and observation.owner_job_id == told.job_id
+        if began and ran <= RELAUNCH_S and _age(observation, told.ended) < ACCOUNTING_LAG_S:
+            return "the job was cancelled as soon as it had started; its exit.json tells whether it runs all the same"
+    if accounting is not None and accounting.state.ended:
         return _Ending(
             "sacct",
             accounting.state,
@@ -284,8 +294,6 @@ def _ending_in_queue(observation: Observation, queue: QueueRow, record: ExitReco
     if undecided and _age(observation, queue.ended) < ACCOUNTING_LAG_S:
         return f"the queue has job {queue.job_id} as {queue.state.value}; its exit code is not known yet"
     elapsed = queue.ended - queue.started if queue.ended and queue.started else None
-    if record is not None and _relaunch_was_cancelled(queue.state, elapsed, record):
-        return _ending_by(record)
     code, signal = (0 if queue.state is JobState.COMPLETED else None), 0
     if controller is not None:
         code, signal = controller.exit_code, controller.exit_signal
@@ -297,14 +305,16 @@ def _ending_in_queue(observation: Observation, queue: QueueRow, record: ExitReco
     )
 
 
-def _relaunch_was_cancelled(state: JobState, elapsed: float | None, record: ExitRecord) -> bool:
-    """Whether Slurm's record is of a second launch that never ran, while the job had ended by itself.
+def _relaunch_was_cancelled(started: float | None, ran: float, record: ExitRecord) -> bool:
+    """Whether what Slurm has cancelled is a second launch that never ran, while the job itself went on.
 
     A controller that died before it saved that a job was running takes it for pending when it comes back,
     starts it again, and cancels that when the node already has it (seen with Slurm 22.05 after SIGKILL of
-    slurmctld).
+    slurmctld). The job began before Slurm says that it started.
     """
-    return state is JobState.CANCELLED and not elapsed and record.signal is None
+    if ran == 0.0:  # or a person has cancelled a requeued job that waited
+        return record.signal is None
+    return started is not None and record.started < started - 1
 
 
 def _ending_by(record: ExitRecord) -> _Ending:

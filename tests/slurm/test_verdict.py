@@ -228,6 +228,37 @@ def test_controller_that_cancels_a_relaunch_of_a_job_that_had_ended():
     assert judge(seen(accounting=ran, exit=exit_record(0)), COMMAND).outcome is Outcome.CANCELLED
 
 
+@pytest.mark.parametrize("signal", [None, "TERM"])
+def test_controller_that_takes_seconds_to_cancel_a_relaunch(signal):
+    """The job began before Slurm says that it started: it is the job's own end that counts."""
+    phantom = {"started": NOW - 103, "ended": NOW - 100}
+    done = {"existing": {"/r/results.json": True}, "exit": exit_record(0, signal=signal)}
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=3, **phantom)
+    assert judge(seen(accounting=row, **done), COMMAND).outcome is Outcome.FINISHED
+    assert (
+        judge(seen(queue=queued(JobState.CANCELLED, **phantom), **done), COMMAND).outcome is Outcome.FINISHED
+    )
+    waited = replace(row, started=NOW - 100, elapsed=0)
+    assert (
+        judge(seen(accounting=waited, exit=exit_record(143, signal="TERM")), COMMAND).outcome
+        is Outcome.CANCELLED
+    )
+    rolled_over = seen(accounting=row, exit=exit_record(143, signal="TERM"), **HALF)
+    assert judge(rolled_over, TRAIN).outcome is Outcome.ROLLED_OVER
+
+
+def test_job_that_goes_on_after_its_relaunch_was_cancelled():
+    phantom = {"started": NOW - 12, "ended": NOW - 10}
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=2, **phantom)
+    for observation in (seen(accounting=row), seen(queue=queued(JobState.CANCELLED, **phantom))):
+        assert judge(replace(observation, owner_job_id="7"), COMMAND).outcome is Outcome.UNKNOWN
+        late = replace(observation, owner_job_id="7", time=NOW + 60)
+        assert judge(late, COMMAND).outcome is Outcome.CANCELLED
+        assert judge(observation, COMMAND).outcome is Outcome.CANCELLED  # it had never begun
+    cancelled = replace(row, started=NOW - 500, elapsed=490)
+    assert judge(seen(accounting=cancelled, owner_job_id="7"), COMMAND).outcome is Outcome.CANCELLED
+
+
 def test_damaged_exit_record_is_none():
     gone = seen(accounting_ok=False, accounting_enabled=False, exit={"exit_code": "x"})
     assert judge(gone, TRAIN).outcome is Outcome.UNKNOWN
