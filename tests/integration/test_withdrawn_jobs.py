@@ -1,0 +1,105 @@
+"""Jobs that nobody waits for any more: withdrawn when a run ends, replaced when a wait is cleared."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.operators.slurm_watch import WAITED_FOR, SlurmWatchOperator
+from airflow_megatron.planning.attempts import JobAttempts, next_attempt
+from airflow_megatron.planning.plan import job_digest, plan_sweep
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.integration
+
+SPEC = """\
+name: left
+point: p
+slurm: {mem: 100M}
+stages:
+  one: {kind: command, command: [sleep, 300]}
+  other: {kind: command, command: [sleep, 300]}
+  short: {kind: command, command: ["true"]}
+"""
+
+
+class Store(dict[str, Any]):
+    """Stands where a task's state store stands."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
+@pytest.fixture
+def jobs(cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, JobAttempts]:
+    """The jobs of a point, reached through the hook."""
+    server = cluster.description["ssh"]
+    extra = {"key_file": server["key_file"], "host_key": server["host_key"]}
+    uri = {"conn_type": "ssh", "host": server["host"], "port": server["port"], "login": server["user"]}
+    monkeypatch.setenv("AIRFLOW_CONN_SLURM_LOCAL", json.dumps({**uri, "extra": extra}))
+    monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path))
+    plan = plan_sweep(load_sweep_text(SPEC, "left.yaml"), load_cluster("local"))
+    return {job.stage: job_attempts(job, None) for job in plan.jobs}
+
+
+def state(cluster: SlurmCluster, job_id: str | None, wanted: str) -> str:
+    """Return the state of a job, once it is the wanted one or has had time to be."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = cluster.slurm("squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T")
+        if found == wanted or time.monotonic() > deadline:
+            return found
+        time.sleep(0.3)
+
+
+def test_a_job_left_behind_is_cancelled_alone_and_the_next_run_begins_another(
+    cluster: SlurmCluster, jobs: dict[str, JobAttempts]
+) -> None:
+    one, other, short = (jobs[stage].submit(1).job_id for stage in ("one", "other", "short"))
+    assert state(cluster, short, "COMPLETED") == "COMPLETED"
+    assert jobs["one"].withdraw()
+    assert not jobs["one"].withdraw()
+    assert not jobs["short"].withdraw()
+    assert state(cluster, one, "CANCELLED") == "CANCELLED"
+    assert state(cluster, other, "RUNNING") in ("RUNNING", "PENDING")
+    number = next_attempt(jobs["one"].state(), rerun=False, digest=job_digest(jobs["one"].job)).number
+    assert number == 2
+    jobs["other"].withdraw()
+
+
+def test_a_wait_that_is_cleared_replaces_its_job(cluster: SlurmCluster, jobs: dict[str, JobAttempts]) -> None:
+    attempts = jobs["one"]
+    first = attempts.submit(1).job_id
+    handle = {"job": attempts.job.name, "attempt": 1, "job_id": first, "finished": False}
+    task = SlurmWatchOperator(task_id="watch", job=attempts.job.to_json(), handle=handle)
+    store = Store()
+
+    def follow(*, try_number: int, max_tries: int) -> dict[str, Any]:
+        instance = SimpleNamespace(try_number=try_number, max_tries=max_tries)
+        context: Any = {"ti": instance, "task": task, "task_state_store": store}
+        with pytest.raises(TaskDeferred) as deferred:
+            task.execute(context)
+        return dict(deferred.value.trigger.serialize()[1])
+
+    assert follow(try_number=1, max_tries=0)["job_id"] == first
+    assert store == {WAITED_FOR: 1}
+    # Airflow's own further try of a task whose worker died goes on waiting
+    assert follow(try_number=2, max_tries=2)["job_id"] == first
+    second = follow(try_number=2, max_tries=1)["job_id"]
+    assert second != first
+    assert state(cluster, first, "CANCELLED") == "CANCELLED"
+    assert attempts.state().latest_attempt == 2
+    attempts.withdraw()
+    assert state(cluster, second, "CANCELLED") == "CANCELLED"
