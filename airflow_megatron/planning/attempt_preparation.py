@@ -46,6 +46,7 @@ from airflow_megatron.slurm.rollback import RollbackError, choose_rollback, pars
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.planning.attempts import JobAttempts
     from airflow_megatron.slurm.stage_records import StageState
     from airflow_megatron.slurm.verdict import Verdict
@@ -227,7 +228,7 @@ class _Preparation:
         if job.restart.after_rollback and (
             self._goes_back or any(verdict.rollback for verdict in self._series)
         ):
-            arguments = to_argv(job.restart.after_rollback, job.release)
+            arguments = to_argv(job.restart.after_rollback, self._table)
         return AttemptChanges(
             allocation.exclude,
             None if allocation.nodes == wanted else allocation.nodes,
@@ -277,14 +278,18 @@ class _Preparation:
         loads = [words[index + 1] for index, word in enumerate(words[:-1]) if word == "--load"]
         return iteration if loads[-1:] == [job.checkpoint_dir] and job.restart.from_scratch == "fail" else 0
 
+    @property
+    def _table(self) -> ArgumentTable:
+        job = self._job
+        return trainer_table(job.trainer, job.release, self._attempts.cluster, job.extra_arguments)
+
     def _refuse_another_experiment(self) -> None:
         """Refuse to go on from the checkpoints of another command under the same point name."""
         job, record = self._job, self._state.record or {}
         if "digest" not in record or record["digest"] == job_digest(job):
             return
         old = [str(word) for word in record.get("command", ())]
-        table = trainer_table(job.trainer, job.release, self._attempts.cluster, job.extra_arguments)
-        changes = changed_arguments(old, job.command, table)
+        changes = changed_arguments(old, job.command, self._table)
         same = old[2:] == list(job.command[2:])  # whatever the interpreter and the script are called now
         if same or (changes and all(is_harmless(name) for name in changes)):
             what = ", ".join(changes) or "environment"

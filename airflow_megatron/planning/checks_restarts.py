@@ -26,7 +26,7 @@ def restart_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fin
         job = training.job
         yield from _nodes(training)
         try:
-            to_argv(job.restart.after_rollback, job.release)
+            to_argv(job.restart.after_rollback, training.table)
         except ArgumentError as error:
             yield Finding(
                 "after-rollback",

@@ -23,11 +23,11 @@ class TrainingArguments:
 
     def __init__(self, job: Job, cluster: ClusterProfile) -> None:
         self.job = job
-        self._table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
+        self.table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
         self._given: Mapping[str, Any] = {
             argument.dest: value
             for name, value in megatron_arguments(job, cluster).items()
-            if value is not None and (argument := self._table.get(name))
+            if value is not None and (argument := self.table.get(name))
         }
 
     def __contains__(self, name: object) -> bool:
@@ -37,7 +37,7 @@ class TrainingArguments:
         """Return the value of an argument, the release's default where it is not given."""
         if name in self._given:
             return self._given[name]
-        argument = self._table.get(name)
+        argument = self.table.get(name)
         return argument.default if argument else None
 
     def number(self, name: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 ON_KILL_STEP_S = 9.0
 """Airflow gives ``on_kill`` 30 s in all, for three remote commands."""
 
+_CANCELLING: set[asyncio.Future[None]] = set()
+"""Cancellations under way, which nothing else may hold on to."""
 _QUEUED = frozenset({JobState.PENDING, JobState.CONFIGURING, JobState.REQUEUED, JobState.REQUEUE_HOLD})
 
 
@@ -203,6 +206,13 @@ class SlurmJobTrigger(ClusterTrigger):
         """Cancel the job: a person marked the waiting task failed or success, or cleared it."""
         if not self.cancel_on_kill:
             return
+        # Airflow may cancel this call while it waits for answers: the job is cancelled, and that recorded, all the same
+        task = asyncio.ensure_future(self._cancel_job())
+        _CANCELLING.add(task)
+        task.add_done_callback(_CANCELLING.discard)
+        await asyncio.shield(task)
+
+    async def _cancel_job(self) -> None:
         hook = trigger_hook(self.ssh_conn_id, self.commands)
         jobs = [(self.job_id, self.job_name)]
         try:
