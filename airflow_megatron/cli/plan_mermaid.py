@@ -18,7 +18,7 @@ def mermaid(stages: Sequence[StageOverview]) -> str:
     lines = ["flowchart TD"]
     for stage in stages:
         count = f"{len(stage.jobs)} job{'s' if len(stage.jobs) != 1 else ''}"
-        told = [_text(stage.instance.name), f"{stage.instance.kind}, {count}"]
+        told = [_text(stage.instance.name), f"{_text(stage.kind)}, {count}"]
         told += [f"at most {stage.gpu_hours} GPU-hours"] if stage.gpu_hours.hours else []
         told += [f"cancelled by {_text(stage.cancel)}"] if stage.cancel else []
         lines.append(f'    {numbers[stage.instance.name]}["{"<br/>".join(told)}"]')

@@ -77,7 +77,7 @@ def _axes_table(found: Mapping[str, Sequence[object]]) -> Table:
 def _stage_table(stages: Sequence[StageOverview]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("stage", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
+    table.add_column("kind", overflow="fold")
     table.add_column("jobs", justify="right")
     table.add_column("starts after", overflow="fold")
     table.add_column("GPU-hours", justify="right", no_wrap=True)
@@ -86,11 +86,10 @@ def _stage_table(stages: Sequence[StageOverview]) -> Table:
         told += [f"cancelled by: {stage.cancel}"] if stage.cancel else []
         told += [f"finished by: {stage.finish}"] if stage.finish else []
         told += [f"on {event}" for event in stage.events]
-        kind = stage.instance.kind + (", once" if stage.instance.scope == "sweep" else "")
         hours = stage.gpu_hours
         table.add_row(
             guide + stage.label,
-            kind,
+            stage.kind,
             str(len(stage.jobs)),
             "\n".join(told),
             str(hours) if hours.hours or hours.unbounded else "–",

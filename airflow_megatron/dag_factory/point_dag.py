@@ -102,6 +102,7 @@ class StageTasks:
                 job=job,
                 fresh_start=self.fresh_start,
                 poll_interval=self.sweep.settings.poll_interval,
+                attempt=_submitted(instance),
             )
             watch = SlurmWatchOperator(
                 task_id="watch",
@@ -183,6 +184,13 @@ class StageTasks:
             parent, _, own = name.rpartition(".")
             self._groups[name] = TaskGroup(group_id=own, parent_group=self._group(parent) if parent else None)
         return self._groups[name]
+
+
+def _submitted(instance: StageInstance) -> str | None:
+    """Return the template of the attempt that the sweep's run has submitted as a task of an array."""
+    if not instance.array:
+        return None
+    return f"{{{{ dag_run.conf.get('submitted', {{}}).get('{instance.name}') }}}}"
 
 
 def _awaited(instance: StageInstance) -> list[str]:

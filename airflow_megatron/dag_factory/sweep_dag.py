@@ -11,6 +11,7 @@ from airflow_megatron.dag_factory.point_dag import StageTasks, point_dag_id
 from airflow_megatron.links.sweep_results import PAGE_ROUTE, URL_PREFIX
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
+from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.spec.cluster_profile import cluster_names
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
     """Build the DAG of a sweep.
 
-    Stages that run once for the sweep (data preparation) run between ``plan`` and ``launch``.
+    Stages that run once for the sweep (data preparation) run between ``plan`` and ``launch``, and so does the
+    submission of job arrays, in a sweep that has some.
 
     :param sweep: the loaded sweep; its points are not expanded
     :param defaults: ``default_args``
@@ -76,12 +78,20 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
             cluster="{{ params.cluster }}",
         )
         pinned = "{{ ti.xcom_pull(task_ids='plan') }}"
+        arrays = None
+        if any(instance.array for instance in sweep.tree):
+            arrays = SubmitArraysOperator(
+                task_id="arrays",
+                pinned=pinned,
+                plan_only="{{ params.dry_run }}",
+            )
         launch = LaunchPointsOperator(
             task_id="launch",
             point_dag_id=point_dag_id(sweep.name),
             pinned=pinned,
             plan_only="{{ params.dry_run }}",
             fresh_start="{{ params.fresh_start }}",
+            submitted="{{ ti.xcom_pull(task_ids='arrays') }}" if arrays else None,
         )
         wait = PointRunsSensor(
             task_id="wait",
@@ -94,8 +104,10 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         )
         shared = StageTasks(sweep, plan, fresh_start="{{ params.fresh_start }}")
         for instance in sweep.shared_stages:
-            shared.add(instance) >> launch
+            shared.add(instance) >> (arrays or launch)
         shared.add_teardown()
+        if arrays:
+            plan >> arrays >> launch
         plan >> launch >> wait >> report
     return dag
 

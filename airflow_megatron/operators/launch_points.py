@@ -39,9 +39,10 @@ class LaunchPointsOperator(BaseOperator):
     :param pinned: the pinned sweep (templated)
     :param plan_only: start nothing (templated)
     :param fresh_start: run everything again (templated)
+    :param submitted: attempts that are submitted already: point → stage → number (templated)
     """
 
-    template_fields: Sequence[str] = ("pinned", "plan_only", "fresh_start")
+    template_fields: Sequence[str] = ("pinned", "plan_only", "fresh_start", "submitted")
     template_fields_renderers = {"pinned": "json"}  # noqa: RUF012
     ui_color = "#f3ecd9"
 
@@ -52,6 +53,7 @@ class LaunchPointsOperator(BaseOperator):
         pinned: Mapping[str, Any] | str,
         plan_only: bool | str = False,
         fresh_start: bool | str = False,
+        submitted: Mapping[str, Mapping[str, int]] | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -59,6 +61,7 @@ class LaunchPointsOperator(BaseOperator):
         self.pinned = pinned
         self.plan_only = plan_only
         self.fresh_start = fresh_start
+        self.submitted = submitted
 
     def execute(self, context: Context) -> dict[str, str]:
         """Start the runs; return point → run id."""
@@ -66,6 +69,7 @@ class LaunchPointsOperator(BaseOperator):
         if self.plan_only:
             raise AirflowSkipException(f"dry run: {len(pinned.points)} points are not started")
         plan = pinned.plan()
+        submitted: Mapping[str, Mapping[str, int]] = self.submitted or {}  # type: ignore[assignment]
         confs: dict[str, dict[str, Any]] = {}
         for point in plan.points:
             jobs = plan.jobs_of(point)
@@ -75,6 +79,7 @@ class LaunchPointsOperator(BaseOperator):
                 "cluster": pinned.cluster,
                 "fresh_start": bool(self.fresh_start),
                 "jobs": {job.stage: job.to_json() for job in jobs},
+                "submitted": dict(submitted.get(point, {})),
             }
         if runs_without_scheduler():
             return self._work_here(confs)

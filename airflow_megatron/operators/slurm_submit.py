@@ -96,9 +96,10 @@ class SlurmSubmitOperator(BaseOperator):
     :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it; None skips the task (templated)
     :param fresh_start: submit even when the job has finished before (templated)
     :param poll_interval: seconds between two looks at a queue that is full
+    :param attempt: the attempt that this run's array contains already, None when there is none (templated)
     """
 
-    template_fields: Sequence[str] = ("job", "fresh_start")
+    template_fields: Sequence[str] = ("job", "fresh_start", "attempt")
     template_fields_renderers = {"job": "json"}  # noqa: RUF012
     ui_color = "#dbe9f6"
     operator_extra_links = (SweepResultsLink(),)
@@ -109,12 +110,14 @@ class SlurmSubmitOperator(BaseOperator):
         job: Mapping[str, Any] | str | None,
         fresh_start: bool | str = False,
         poll_interval: float = 15.0,
+        attempt: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.job = job
         self.fresh_start = fresh_start
         self.poll_interval = poll_interval
+        self.attempt = attempt
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit, or take up what an earlier try submitted."""
@@ -134,6 +137,9 @@ class SlurmSubmitOperator(BaseOperator):
         try:
             if since is not None:
                 number = int(record["number"])
+            elif self.attempt is not None and not record and not just_cleared(context):
+                number = int(self.attempt)
+                record = {"number": number}
             else:
                 cleared = just_cleared(context)
                 chosen, state = self._next_attempt(job, attempts, record, cleared=cleared)
@@ -147,7 +153,7 @@ class SlurmSubmitOperator(BaseOperator):
                     )
                     return self._done(context, JobHandle(job.name, number, state.job_id, cancelled=True))
                 if chosen.replaces is not None and state.job_id:
-                    attempts.cancel(chosen.replaces, state.job_id)
+                    attempts.cancel(chosen.replaces, state.job_id, state.job_name)
                 if record.get("number") != number:
                     record = {"number": number, "fresh": bool(self.fresh_start) and not cleared}
             context["task_state_store"].set(ATTEMPT_RECORD, {**record, "phase": "submitting"})
@@ -155,7 +161,7 @@ class SlurmSubmitOperator(BaseOperator):
             if isinstance(prepared, StillWriting):
                 self.log.info("%s", prepared.reason)
                 self._pause(STILL_WRITING_PAUSE_S)
-            outcome = attempts.submit(number, prepared, origin=_origin(context))
+            outcome = attempts.submit(number, prepared, origin=task_origin(context))
         except RunNotFitError as error:
             context["task_state_store"].delete(ATTEMPT_RECORD)
             raise AirflowFailException(f"{job.name}: {error}") from None
@@ -171,7 +177,13 @@ class SlurmSubmitOperator(BaseOperator):
                 method_name="submit_again",
             )
         self.log.info("%s", outcome.message)
-        handle = JobHandle(job.name, number, outcome.job_id, resumes_from=prepared.resumes_from)
+        handle = JobHandle(
+            job.name,
+            number,
+            outcome.job_id,
+            resumes_from=prepared.resumes_from,
+            job_name=outcome.job_name,
+        )
         return self._done(context, handle)
 
     def _pause(self, seconds: float) -> NoReturn:
@@ -196,7 +208,8 @@ class SlurmSubmitOperator(BaseOperator):
         return dataclasses.asdict(handle)
 
 
-def _origin(context: Context) -> dict[str, Any]:
+def task_origin(context: Context) -> dict[str, Any]:
+    """Return what ``job.json`` keeps of the task that submits."""
     task_instance = context["ti"]
     return {
         "dag_id": task_instance.dag_id,

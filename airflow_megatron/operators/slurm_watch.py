@@ -139,12 +139,12 @@ class SlurmWatchOperator(BaseOperator):
         if latest is None or latest.number < handle.attempt:
             return self._wait(job, handle)
         if number is not None and state.verdict and state.verdict.get("intended"):
-            attempts.cancel(latest.number, str(latest.job_id))
+            attempts.cancel(latest.number, str(latest.job_id), latest.job_name)
             raise AirflowSkipException(f"{job.name} was cancelled: {state.verdict['reason']}")
         judged = read_verdict(latest.verdict)
         if judged is not None:
             # an earlier try of this task died between its verdict and what follows from it
-            handle = JobHandle(job.name, latest.number, latest.job_id)
+            handle = JobHandle(job.name, latest.number, latest.job_id, job_name=latest.job_name)
             return self._go_on(job, handle, judged, self._next_step(job, state, judged), {})
         if latest.number > handle.attempt:
             return self._submit_next(job, latest.number)  # an earlier try began it
@@ -195,7 +195,7 @@ class SlurmWatchOperator(BaseOperator):
         """Do what follows from a verdict that is recorded."""
         attempts = job_attempts(job, self.log)
         if verdict.stopped and handle.job_id:
-            attempts.cancel(handle.attempt, handle.job_id)
+            attempts.cancel(handle.attempt, handle.job_id, handle.job_name)
         if isinstance(step, Done):
             attempts.record_end(handle.attempt, verdict.to_json())
             self.log.info("finished: %s", verdict.reason)
@@ -235,7 +235,7 @@ class SlurmWatchOperator(BaseOperator):
         verdict = stopping_verdict(seen, handle.job_id)
         if verdict.outcome is Outcome.CANCELLED:
             attempts.record_end(handle.attempt, {**verdict.to_json(), "intended": True})
-            attempts.cancel(handle.attempt, str(handle.job_id))
+            attempts.cancel(handle.attempt, str(handle.job_id), handle.job_name)
             raise AirflowSkipException(f"{job.name} was cancelled: {verdict.reason}")
         # recorded before the job is cancelled: whoever goes on after this process has died knows what was meant
         return self._follow_up(job, handle, verdict, event)
@@ -317,7 +317,13 @@ class SlurmWatchOperator(BaseOperator):
                 method_name="submit_again",
             )
         self.log.info("%s", outcome.message)
-        handle = JobHandle(job.name, number, outcome.job_id, resumes_from=prepared.resumes_from)
+        handle = JobHandle(
+            job.name,
+            number,
+            outcome.job_id,
+            resumes_from=prepared.resumes_from,
+            job_name=outcome.job_name,
+        )
         return self._wait(job, handle)
 
     def _wait(
@@ -334,7 +340,7 @@ class SlurmWatchOperator(BaseOperator):
                 ssh_conn_id=attempts.cluster.ssh_conn_id,
                 commands=dataclasses.asdict(attempts.commands),
                 job_id=str(handle.job_id),
-                job_name=attempt.job_name,
+                job_name=handle.job_name or attempt.job_name,
                 attempt_dir=attempt.directory,
                 log_file=job.log_file(handle.attempt),
                 kind="train" if job.kind == "train" else "command",

@@ -138,9 +138,8 @@ class JobAttempts:
 
     @property
     def limits(self) -> tuple[QueueLimit, ...]:
-        """How many jobs may be in the cluster's queue: of the user, and of the sweep."""
-        limits = ((self.cluster.limits.max_jobs, ""), (self.job.max_jobs, sweep_prefix(self.job)))
-        return tuple(QueueLimit(jobs, prefix) for jobs, prefix in limits if jobs is not None)
+        """How many jobs may be in the cluster's queue."""
+        return queue_limits(self.job, self.cluster)
 
     def state(self) -> StageState:
         """Return what the cluster has recorded for the job's stage."""
@@ -162,24 +161,15 @@ class JobAttempts:
         :raises TransportError: when the login node stays unreachable
         """
         attempt = attempt_of(self.job, number)
-        record = JobRecord(
-            job=self.job.name,
-            attempt=number,
-            job_name=attempt.job_name,
-            digest=job_digest(self.job),
-            command=self.job.command,
-            log_file=self.job.log_file(number),
-            params=dict(self.job.params),
-        )
         request = SubmissionRequest(
             attempt=attempt,
             script=job_script(changes.applied(self.job), self.cluster, number, changes.exclude),
-            job_json={**record.to_json(), **changes.to_json(), "origin": dict(origin or {})},
+            job_json={**attempt_record(self.job, number, origin), **changes.to_json()},
             claim_token=uuid.uuid4().hex,
             log_dir=posixpath.dirname(self.job.log_file(number)),
             visibility_window_s=float(self.cluster.visibility_window),
             limits=self.limits,
-            places_dir=f"{self.cluster.run_root.rstrip('/')}/.submitting",
+            places_dir=places_dir(self.cluster),
         )
         script = submission_script(request, self.commands)
         said = ""
@@ -200,9 +190,12 @@ class JobAttempts:
                 said = outcome.message
             time.sleep(ASK_AGAIN_S)
 
-    def cancel(self, number: int, job_id: str) -> None:
-        """Cancel an attempt's job, if it is still ours."""
-        jobs = [(job_id, attempt_of(self.job, number).job_name)]
+    def cancel(self, number: int, job_id: str, job_name: str | None = None) -> None:
+        """Cancel an attempt's job, if it is still ours.
+
+        :param job_name: its name in Slurm where that is not the attempt's own
+        """
+        jobs = [(job_id, job_name or attempt_of(self.job, number).job_name)]
         outcome = self.answered(cancel_script(jobs, self.commands), lambda answer: parse_cancel(jobs, answer))
         if outcome.cancelled:
             self.log.info("cancelled job %s (attempt %d)", job_id, number)
@@ -220,9 +213,9 @@ class JobAttempts:
         if latest.job_id is None and not latest.claimed:
             return False
         attempt = attempt_of(self.job, latest.number)
-        jobs = [(latest.job_id, attempt.job_name)] if latest.job_id else []
+        jobs = [(latest.job_id, latest.job_name or attempt.job_name)] if latest.job_id else []
         outcome = self.answered(
-            withdraw_script(attempt, self.commands), lambda answer: parse_cancel(jobs, answer)
+            withdraw_script(attempt, jobs, self.commands), lambda answer: parse_cancel(jobs, answer)
         )
         if not outcome.cancelled and latest.job_id is not None:
             return False  # it had ended; the next run judges it
@@ -269,22 +262,59 @@ class JobAttempts:
         return {**verdict, "attempt": number, "job": self.job.name, "digest": job_digest(self.job)}
 
     def answered(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
-        """Run a script that is safe to repeat until its answer arrives whole.
+        """Run a script that is safe to repeat until its answer arrives whole; see :func:`answered`."""
+        return answered(self._run, script, parse, self.log)
 
-        :param parse: reads the answer
-        :raises TransportError: when the login node stays unreachable
-        """
-        deadline = time.monotonic() + TROUBLE_WINDOW_S
-        pause = 2.0
-        while True:
-            try:
-                return parse(self._run(script))
-            except TransportError as error:
-                if getattr(error, "permanent", False) or time.monotonic() + pause > deadline:
-                    raise
-                self.log.warning("%s; asking again in %.0f s", error, pause)
-                time.sleep(pause)
-                pause = min(pause * 2, 30.0)
+
+def queue_limits(job: Job, cluster: ClusterProfile) -> tuple[QueueLimit, ...]:
+    """Return how many jobs may be in the cluster's queue: of the user, and of the job's sweep."""
+    limits = ((cluster.limits.max_jobs, ""), (job.max_jobs, sweep_prefix(job)))
+    return tuple(QueueLimit(jobs, prefix) for jobs, prefix in limits if jobs is not None)
+
+
+def places_dir(cluster: ClusterProfile) -> str:
+    """Return the directory in which those that submit to a cluster find each other."""
+    return f"{cluster.run_root.rstrip('/')}/.submitting"
+
+
+def answered(
+    run: Callable[[str], CommandResult],
+    script: str,
+    parse: Callable[[CommandResult], AnswerT],
+    log: logging.Logger | Any,
+) -> AnswerT:
+    """Run a script that is safe to repeat until its answer arrives whole.
+
+    :raises TransportError: when the login node stays unreachable
+    """
+    deadline = time.monotonic() + TROUBLE_WINDOW_S
+    pause = 2.0
+    while True:
+        try:
+            return parse(run(script))
+        except TransportError as error:
+            if getattr(error, "permanent", False) or time.monotonic() + pause > deadline:
+                raise
+            log.warning("%s; asking again in %.0f s", error, pause)
+            time.sleep(pause)
+            pause = min(pause * 2, 30.0)
+
+
+def attempt_record(job: Job, number: int, origin: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the content of an attempt's ``job.json``.
+
+    :param origin: who asked (DAG, run, task, try)
+    """
+    record = JobRecord(
+        job=job.name,
+        attempt=number,
+        job_name=attempt_of(job, number).job_name,
+        digest=job_digest(job),
+        command=job.command,
+        log_file=job.log_file(number),
+        params=dict(job.params),
+    )
+    return {**record.to_json(), "origin": dict(origin or {})}
 
 
 def slurm_commands(cluster: ClusterProfile) -> SlurmCommands:

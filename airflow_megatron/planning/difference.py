@@ -123,6 +123,8 @@ def _values(job: Job) -> Mapping[str, Any]:
     for name in ("start", "cancel", "finish"):
         if getattr(job, name) is not None:
             values[name] = str(getattr(job, name))
+    if job.array is not None:
+        values["array"] = job.array
     if job.events:
         values["events"] = [event.to_json() for event in job.events]
     if job.kind == "command":

@@ -62,7 +62,9 @@ def most_jobs_at_once(tree: Sequence[StageInstance], points: int, settings: Swee
     shared = {instance.name: instance for instance in tree if instance.scope == "sweep"}
     roots = [instance for parent in (None, *shared) for instance in children.get(parent, ())]
     per_point = sum(_width(instance, children) for instance in roots)
-    most = min(points, settings.max_active_points) * per_point
+    active = min(points, settings.max_active_points)
+    # the tasks of an array wait in the queue for points that are not worked yet
+    most = active * per_point + (points - active) * sum(instance.array for instance in roots)
     return max(most, len(shared))
 
 

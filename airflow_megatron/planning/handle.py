@@ -15,6 +15,7 @@ class JobHandle:
     :param finished: it had finished before; there is nothing to wait for
     :param cancelled: its own condition had cancelled it before; there is nothing to wait for
     :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none
+    :param job_name: its name in Slurm where that is not the attempt's own: of a task of an array
     """
 
     job: str
@@ -23,3 +24,4 @@ class JobHandle:
     finished: bool = False
     cancelled: bool = False
     resumes_from: int = 0
+    job_name: str | None = None

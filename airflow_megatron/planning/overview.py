@@ -65,6 +65,15 @@ class StageOverview:
         )
 
     @property
+    def kind(self) -> str:
+        """What it runs, and how where that is not one job for each point."""
+        words: list[str] = [self.instance.kind]
+        words += ["once"] if self.instance.scope == "sweep" else []
+        arrays = dict.fromkeys(job.array for job in self.jobs if job.array is not None)
+        words += [f"array of {len(self.jobs)}, {most} at once" for most in arrays]
+        return ", ".join(words)
+
+    @property
     def gpu_hours(self) -> GpuHours:
         """The GPU-hours that its jobs can take at most."""
         return gpu_hours(self.jobs)

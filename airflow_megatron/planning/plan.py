@@ -88,6 +88,7 @@ class Plan:
             "jobs": [
                 {
                     **plan_row(job),
+                    "array": job.array,
                     **{
                         name: str(condition) if condition else None
                         for name, condition in (

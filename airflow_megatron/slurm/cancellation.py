@@ -47,20 +47,24 @@ def cancel_script(jobs: Sequence[tuple[str, str]], commands: SlurmCommands = DEF
     )
 
 
-def withdraw_script(attempt: Attempt, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
+def withdraw_script(
+    attempt: Attempt, jobs: Sequence[tuple[str, str]] = (), commands: SlurmCommands = DEFAULT_COMMANDS
+) -> str:
     """Return the remote script that cancels whatever an attempt has in the queue, its id recorded or not.
 
     A mark in the attempt's directory comes first: a submission that is under way sees it before sbatch, or cancels the
-    job that it gets. The answer is read with
-    :func:`parse_cancel`.
+    job that it gets. The answer is read with :func:`parse_cancel`.
+
+    :param jobs: id and name of its recorded job, which has another name than the attempt when it is a task of an array.
     """
+    recorded = "\n".join(f"{checked_job_id(job_id)}|{checked_job_name(name)}" for job_id, name in jobs)
     mark = quote_path(f"{attempt.directory}/{WITHDRAWN}")
     of_name = 'awk -F"|" -v name="$am_name" \'$3 == name { print $2 "|" $3 }\''
     return framed(
         f"{slurm_functions(commands)}\n"
         f"printf '' >{mark} || printf 'failed cannot write %s\\n' {mark}\n"
         f"am_name={quote(attempt.job_name)}\n"
-        f"am_wanted() {{ printf '%s\\n' \"$am_rows\" | {of_name}; }}\n"
+        f"am_wanted() {{\n  printf '%s\\n' \"$am_rows\" | {of_name}\n  cat {here_document(recorded)}}}\n"
         f"am_scancel_ids() {{ xargs -n 500 {commands.command('scancel')}; }}\n"
         f"{shell_file('cancel')}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,37 @@ def attempt_of(job: Job, number: int) -> Attempt:
     take each other's jobs for their own.
     """
     suffix = f".a{number}.{hashlib.sha256(job.stage_dir.encode()).hexdigest()[:6]}"
-    name = _name_in_slurm(job.name)
+    return Attempt(_slurm_name(job.name, suffix), job.stage_dir, number)
+
+
+def array_of(job: Job, cluster: ClusterProfile, token: str) -> Attempt:
+    """Return the name and the directory of a new array of jobs of the stage of ``job``.
+
+    :param token: letters and digits that no other array has
+    """
+    directory = f"{cluster.run_root.rstrip('/')}/{job.sweep}/.arrays/{job.stage}.{token}"
+    return Attempt(_slurm_name(f"{job.sweep}.{job.stage}", f".array.{token}"), directory, 1)
+
+
+def shared_directives(script: str) -> tuple[str, ...]:
+    """Return the ``#SBATCH`` lines of a job's script that other jobs may have too: not its name, log and directory.
+
+    :return: what stands behind ``#SBATCH``
+    """
+    head = itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), script.splitlines())
+    return tuple(
+        line.removeprefix("#SBATCH").strip()
+        for line in head
+        if line.startswith("#SBATCH") and not _OWN_OPTION.match(line)
+    )
+
+
+def _slurm_name(text: str, suffix: str) -> str:
+    name = _name_in_slurm(text)
     if len(name) + len(suffix) > MAX_JOB_NAME_LENGTH:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[: MAX_JOB_NAME_LENGTH - len(suffix) - 9]}-{digest}"
-    return Attempt(name + suffix, job.stage_dir, number)
+    return name + suffix
 
 
 def sweep_prefix(job: Job) -> str:

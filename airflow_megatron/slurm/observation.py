@@ -171,6 +171,7 @@ class Observation:
     :param queue_ok: whether squeue answered.
     :param user_jobs: ``whole_queue``: every job of the user that squeue knows, by id; ended ones too, and each
         waiting task of an array by itself.
+    :param siblings_queued: whether squeue has other tasks of the watched task's array.
     :param accounting: sacct's row; asked for only when the queue has no row or an ended one.
     :param accounting_ok: whether sacct answered, or did not need to be asked.
     :param accounting_enabled: False where the site keeps no accounting.
@@ -196,6 +197,7 @@ class Observation:
     queue: QueueRow | None = None
     queue_ok: bool = False
     user_jobs: Mapping[str, QueueRow] = field(default_factory=dict)
+    siblings_queued: bool = False
     accounting: AccountingRow | None = None
     accounting_ok: bool = False
     accounting_enabled: bool = True

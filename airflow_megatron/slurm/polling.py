@@ -191,6 +191,7 @@ class _Answer:
     time: float
     queue: dict[str, QueueRow]
     queue_by_name: dict[str, QueueRow]
+    queued_arrays: set[str]
     queue_ok: bool
     accounting: dict[str, AccountingRow]
     controller: dict[str, ControllerRow]
@@ -242,11 +243,13 @@ def _observe(
         accounting = accounting if accounting and accounting.name == watch.job_name else None
         controller = controller if controller and controller.name == watch.job_name else None
     queue_active = queue is not None and not queue.state.ended
+    array, task, _ = (watch.job_id or "").partition("_")
     observation = Observation(
         time=answer.time,
         queue=queue,
         queue_ok=answer.queue_ok,
         user_jobs=answer.queue if watch.whole_queue else {},
+        siblings_queued=bool(task) and array in answer.queued_arrays,
         accounting=accounting,
         accounting_ok=answer.queue_ok and (queue_active or answer.accounting_ok),
         accounting_enabled=answer.accounting_enabled,
@@ -281,7 +284,7 @@ def _exit_record(text: str | None, job_id: str | None) -> dict[str, Any] | None:
     if (
         record is not None
         and job_id is not None
-        and job_id.isdecimal()
+        and "+" not in job_id
         and record.get("job_id", job_id) != job_id
     ):
         return None
@@ -295,7 +298,7 @@ def _text(found: tuple[int, bytes] | None) -> str | None:
 
 
 def _read_answer(lines: Sequence[str]) -> _Answer:
-    answer = _Answer(0.0, {}, {}, False, {}, {}, True, True, {}, {}, set(), b"", {}, {}, [])
+    answer = _Answer(0.0, {}, {}, set(), False, {}, {}, True, True, {}, {}, set(), b"", {}, {}, [])
     queue_lines: list[str] = []
     accounting_lines: list[str] = []
     controller_lines: list[str] = []
@@ -359,6 +362,9 @@ def _read_queue(answer: _Answer, lines: Sequence[str], *, succeeded: bool) -> No
         elif line.strip():
             answer.errors.append(f"squeue: {line}")
     for row in with_whole_jobs(rows):
+        array, task, _ = row.job_id.partition("_")
+        if task:
+            answer.queued_arrays.add(array)
         for job_id in job_ids(row.job_id):
             known = answer.queue.get(job_id)
             # one of an array's waiting tasks has a row of its own as soon as it is more than that

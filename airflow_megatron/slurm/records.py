@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +16,31 @@ WITHDRAWN = "withdrawn"
 """Mark of an attempt that must have no job any more."""
 OWNER_RECORD = "run/job_id"
 """Id of the job that runs (or ran) the attempt, written by the job itself."""
+
+
+_JOB_ID_RECORD = re.compile(
+    r"(?P<job_id>[0-9]+(?:_[0-9]+)?)(?:;(?P<cluster>[A-Za-z0-9_.-]*))?(?:;(?P<job_name>[A-Za-z0-9._=+:@-]+))?"
+)
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """``jobid``: the job of an attempt, ``ID[;CLUSTER[;NAME]]``; the first two as ``sbatch --parsable`` prints them.
+
+    :param job_id: ``7``; ``7_3`` for a task of an array.
+    :param cluster: name of the cluster in a multi-cluster set-up, else None.
+    :param job_name: Slurm's name of the job where it is not the attempt's own, as for a task of an array.
+    """
+
+    job_id: str
+    cluster: str | None = None
+    job_name: str | None = None
+
+    @classmethod
+    def from_record(cls, text: str) -> SubmittedJob | None:
+        """Return what the record says, None when it is not one."""
+        found = _JOB_ID_RECORD.fullmatch(text.strip())
+        return cls(found["job_id"], found["cluster"] or None, found["job_name"]) if found else None
 
 
 def read_object(text: str | None) -> dict[str, Any] | None:

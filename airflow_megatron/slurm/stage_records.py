@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.framing import framed, here_document, unframed
 from airflow_megatron.slurm.quoting import quote_path
-from airflow_megatron.slurm.records import ExitRecord, read_object
+from airflow_megatron.slurm.records import ExitRecord, SubmittedJob, read_object
 from airflow_megatron.slurm.shell_files import shell_file
+from airflow_megatron.slurm.submission import Attempt
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class AttemptState:
     :param claimed: a submission was begun and not given back: its outcome has to be asked for again.
     :param exit: how the job script ended.
     :param verdict: its own ``verdict.json``, None before its end was judged.
+    :param job_name: Slurm's name of the job where it is not the attempt's own (a task of an array).
+    :param array: the array whose submission has claimed the attempt, else None.
     """
 
     number: int
@@ -38,6 +41,8 @@ class AttemptState:
     claimed: bool
     exit: ExitRecord | None
     verdict: dict[str, Any] | None = None
+    job_name: str | None = None
+    array: Attempt | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,11 @@ class StageState:
     def job_id(self) -> str | None:
         """Slurm id of the newest attempt."""
         return self.attempts[-1].job_id if self.attempts else None
+
+    @property
+    def job_name(self) -> str | None:
+        """Slurm's name of the newest attempt's job where it is not the attempt's own."""
+        return self.attempts[-1].job_name if self.attempts else None
 
 
 def stage_state_script(stage_dirs: Sequence[str]) -> str:
@@ -118,15 +128,24 @@ def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict
 
 
 def _attempt_state(number: int, values: Mapping[str, str]) -> AttemptState:
-    job_id = values.get("job_id", "").partition(";")[0].strip()
+    job = SubmittedJob.from_record(values.get("job_id", ""))
     return AttemptState(
         number=number,
-        job_id=job_id if job_id.isdecimal() else None,
+        job_id=job.job_id if job else None,
         owner_job_id=values.get("owner", "").strip() or None,
         claimed="claimed" in values,
         exit=ExitRecord.from_json(read_object(values.get("exit"))),
         verdict=read_object(values.get("judged")),
+        job_name=job.job_name if job else None,
+        array=_array(values.get("array", "")),
     )
+
+
+def _array(text: str) -> Attempt | None:
+    """Return the array that a claim speaks of, in the form NAME DIRECTORY."""
+    name, _, directory = text.partition(" ")
+    stage_dir, _, number = directory.rpartition("/")
+    return Attempt(name, stage_dir, int(number)) if number.isdecimal() else None
 
 
 def write_record_script(path: str, content: Mapping[str, Any]) -> str:

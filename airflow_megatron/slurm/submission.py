@@ -12,6 +12,7 @@ An attempt's directory ``<stage_dir>/<number>`` holds the protocol's state:
 ``created``
     Unix time and nonce of the first claim. The nonce is in the job's comment and tells this attempt's job
     from an older one of the same name (a sweep started afresh).
+    A claim that is a symbolic link belongs to a task of an array (:mod:`airflow_megatron.slurm.array_submission`).
 ``jobid``
     The recorded id, renamed into place. Once it is there nothing is ever submitted again.
 ``withdrawn``
@@ -31,15 +32,18 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_megatron.slurm.framing import framed, here_document, unframed
 from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
 from airflow_megatron.slurm.queue_limits import QueueLimit, queue_limit_functions
 from airflow_megatron.slurm.quoting import QuotingError, checked_job_name, quote, quote_path
-from airflow_megatron.slurm.records import JOB_RECORD, JOB_SCRIPT
+from airflow_megatron.slurm.records import JOB_RECORD, JOB_SCRIPT, SubmittedJob
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.transport import CommandResult, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SubmissionStatus = Literal["submitted", "recorded", "adopted", "pending", "deferred", "refused"]
 """What became of a request.
@@ -72,7 +76,6 @@ _RESERVED_OPTIONS = (
     "-H",
     "-W",
 )
-_CLUSTER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,7 @@ class SubmissionOutcome:
     :param warnings: what sbatch printed on standard error although it took the job.
     :param waits_for: set for ``deferred``.
     :param queued: jobs of this user in the queue when a limit of Slurm's own was reached.
+    :param job_name: Slurm's name of the job where it is not the attempt's own: a task of an array has the array's.
     """
 
     status: SubmissionStatus
@@ -188,6 +192,7 @@ class SubmissionOutcome:
     warnings: tuple[str, ...] = field(default=())
     waits_for: WaitsFor | None = None
     queued: int | None = None
+    job_name: str | None = None
 
 
 def submission_script(request: SubmissionRequest, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
@@ -195,6 +200,25 @@ def submission_script(request: SubmissionRequest, commands: SlurmCommands = DEFA
 
     :param request: what to submit.
     :param commands: how Slurm's commands are called on this cluster.
+    """
+    return framed(f"{submission_functions(request, commands)}\nam_attempt")
+
+
+def submission_functions(
+    request: SubmissionRequest,
+    commands: SlurmCommands = DEFAULT_COMMANDS,
+    *,
+    words: Sequence[str] = (),
+    writing: str = "true",
+    submitting: str = "true",
+) -> str:
+    """Return the functions of a submission script; ``am_attempt`` is the one to call.
+
+    :param request: what to submit.
+    :param commands: how Slurm's commands are called on this cluster.
+    :param words: further words of sbatch, in shell syntax.
+    :param writing: shell command that writes what sbatch needs besides the job's files.
+    :param submitting: shell command to run right before sbatch; nothing is submitted when it fails.
     """
     attempt = request.attempt
     dependency = ",".join(("singleton", *request.dependencies))
@@ -205,41 +229,51 @@ def submission_script(request: SubmissionRequest, commands: SlurmCommands = DEFA
         '"--comment=$1"',
         quote(f"--dependency={dependency}"),
         *(quote(option) for option in request.sbatch_options),
+        *words,
     ]
     job_json = json.dumps(request.job_json, indent=2, sort_keys=True)
-    return framed(
-        "\n".join(
-            (
-                f"am_dir={quote_path(attempt.directory)}",
-                f"am_log_dir={quote_path(request.log_dir) if request.log_dir else ''}",
-                f"am_name={quote(attempt.job_name)}",
-                f"am_token={quote(request.claim_token)}",
-                f"am_prefix={quote(COMMENT_PREFIX)}",
-                f"am_window={round(request.visibility_window_s)}",
-                f"am_busy={round(request.busy_wait_s)}",
-                slurm_functions(commands),
-                queue_limit_functions(request.limits, request.places_dir, request.jobs),
-                "am_run_sbatch() { # COMMENT; the job gets the account's own locale back",
-                '  (if [ -n "$am_site_locale" ]; then LC_ALL=$am_site_locale; else unset LC_ALL; fi',
-                f"  exec {' '.join(sbatch)})",
-                "}",
-                "am_write_job() {",
-                f'  am_put "$am_dir/{JOB_SCRIPT}" {here_document(request.script)}',
-                f'  [ $? -eq 0 ] && am_put "$am_dir/{JOB_RECORD}" {here_document(job_json)}',
-                "}",
-                shell_file("submit"),
-                "am_attempt",
-            )
+    return "\n".join(
+        (
+            f"am_dir={quote_path(attempt.directory)}",
+            f"am_log_dir={quote_path(request.log_dir) if request.log_dir else ''}",
+            f"am_name={quote(attempt.job_name)}",
+            claim_settings(request.claim_token, request.visibility_window_s, request.busy_wait_s),
+            slurm_functions(commands),
+            queue_limit_functions(request.limits, request.places_dir, request.jobs),
+            "am_run_sbatch() { # COMMENT; the job gets the account's own locale back",
+            f"  {submitting} || return",
+            '  (if [ -n "$am_site_locale" ]; then LC_ALL=$am_site_locale; else unset LC_ALL; fi',
+            f"  exec {' '.join(sbatch)})",
+            "}",
+            "am_write_job() {",
+            f'  am_put "$am_dir/{JOB_SCRIPT}" {here_document(request.script)}',
+            f'  [ $? -eq 0 ] && am_put "$am_dir/{JOB_RECORD}" {here_document(job_json)}',
+            f"  [ $? -eq 0 ] && {writing}",
+            "}",
+            shell_file("submit"),
+            shell_file("array_claim"),
+        )
+    )
+
+
+def claim_settings(claim_token: str, visibility_window_s: float, busy_wait_s: float = 5.0) -> str:
+    """Return the shell variables that the protocol of claims reads; see :class:`SubmissionRequest`."""
+    return "\n".join(
+        (
+            f"am_token={quote(claim_token)}",
+            f"am_prefix={quote(COMMENT_PREFIX)}",
+            f"am_window={round(visibility_window_s)}",
+            f"am_busy={round(busy_wait_s)}",
         )
     )
 
 
 def slurm_functions(commands: SlurmCommands) -> str:
     """Return shell functions ``am_squeue``, ``am_sacct``, ``am_scontrol`` and ``am_scancel``; times are printed
-    as Unix seconds.
+    as Unix seconds, and the indices of an array's waiting tasks in full.
     """
     return "\n".join(
-        f'am_{name}() {{ SLURM_TIME_FORMAT=%s {commands.command(name)} "$@"; }}'
+        f'am_{name}() {{ SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 {commands.command(name)} "$@"; }}'
         for name in ("squeue", "sacct", "scontrol", "scancel")
     )
 
@@ -262,13 +296,18 @@ def parse_submission(result: CommandResult) -> SubmissionOutcome:
     status = values.get("status")
     match status:
         case "submitted" | "recorded" | "adopted":
-            job_id, _, cluster = values.get("job_id", "").partition(";")
-            if not job_id.isdecimal() or (cluster and not _CLUSTER_NAME.fullmatch(cluster)):
+            record = SubmittedJob.from_record(values.get("job_id", ""))
+            if record is None:
                 raise TransportError(
                     f"submission answered {status!r} with the unusable job id {values.get('job_id')!r}"
                 )
             return SubmissionOutcome(
-                status, job_id, values.get("message", ""), cluster or None, tuple(warnings)
+                status,
+                record.job_id,
+                values.get("message", ""),
+                record.cluster,
+                tuple(warnings),
+                job_name=record.job_name,
             )
         case "pending" | "refused":
             return SubmissionOutcome(status, None, values.get("message", ""), None, tuple(warnings))

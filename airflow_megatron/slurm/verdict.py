@@ -265,6 +265,9 @@ def _ending(observation: Observation) -> _Ending | str:
         if not observation.accounting_ok:
             return f"the job has left the queue and sacct does not answer{_complaint(observation, 'sacct')}"
         if record is None:
+            # A waiting task of an array that is cancelled leaves the array, and no trace (Slurm 22.05).
+            if accounting is None and observation.siblings_queued and observation.owner_job_id is None:
+                return _Ending("squeue", JobState.CANCELLED, "CANCELLED", None, 0, None, None, "")
             if accounting is None:
                 return (
                     "the job is in neither squeue nor sacct and has left no exit.json: Slurm has not recorded it "

@@ -81,6 +81,7 @@ class Job:
     :param measure: of a benchmark: ``skip``, the first iterations that do not count; ``reported``, what was measured
         elsewhere; ``hidden``, the params that only these two read
     :param max_jobs: jobs of the sweep in the queue at the same time, None for any number
+    :param array: how many of the stage's jobs may run at once as tasks of one job array; None: each is submitted alone
     """
 
     name: str
@@ -120,6 +121,7 @@ class Job:
     expect: str | None = None
     measure: Mapping[str, Any] = field(default_factory=dict)
     max_jobs: int | None = None
+    array: int | None = None
 
     @property
     def runs_trainer(self) -> bool:

@@ -150,6 +150,7 @@ class JobBuilder:
             expect=_expected(evaluate_tree(section.expect, names)),
             measure=_measure(section, names) if section.kind == "benchmark" else {},
             max_jobs=self.spec.max_jobs,
+            array=self.spec.max_active_points if section.array is True else section.array or None,
         )
 
     def _visible(self, job: Job) -> dict[str, Any]:

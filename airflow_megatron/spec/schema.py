@@ -349,6 +349,9 @@ class StageSection(Strict):
     """``oom`` where the job is meant to run out of memory: it has finished then."""
     measure: MeasureSection = MeasureSection()
     """What ``kind: benchmark`` measures."""
+    array: bool | Annotated[int, Field(ge=1, strict=True)] = False
+    """Submit the jobs of all points as one Slurm job array. A number: so many of them run at the same time; ``true``:
+    ``max_active_points``."""
 
 
 class ArgumentSection(Strict):
@@ -440,6 +443,8 @@ class LimitsSection(Strict):
     """Walltime of one attempt."""
     max_nodes: int | None = Field(default=None, ge=1)
     """Nodes of one job."""
+    max_array_size: int = Field(default=1000, ge=1)
+    """Tasks of one job array; ``MaxArraySize`` in ``scontrol show config`` is one more."""
     max_gpu_hours: float | None = Field(default=None, gt=0)
     """GPU-hours of a whole sweep, counted as walltime × GPUs of all its jobs."""
 

@@ -46,6 +46,7 @@ class StageInstance:
     waits: Waits = "parent"
     after: tuple[str, ...] = ()
     after_end: tuple[str, ...] = ()
+    array: bool = False
 
 
 def stage_tree(spec: SweepSpecSection, document: YamlDocument) -> tuple[StageInstance, ...]:
@@ -153,7 +154,9 @@ def _instance(
         name = f"{branch}.{stage}" if branch else stage
     name += suffix
     parent_name = parent.name if parent else None
-    return StageInstance(name, stage, section.kind, section.scope, parent_name, branch, values)
+    return StageInstance(
+        name, stage, section.kind, section.scope, parent_name, branch, values, array=bool(section.array)
+    )
 
 
 def _fan_out(stage: str, section: StageSection, document: YamlDocument) -> list[tuple[str, dict[str, Any]]]:
@@ -211,6 +214,7 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
                 document.problem(("stages", stage, "start"), "start needs a parent", "add parent: …")
             )
         problems += _unknown_stages(stage, section, spec, document)
+        problems += _array_problems(stage, section, spec, document)
         if section.each_checkpoint:
             problems += _each_checkpoint_problems(stage, section, spec, document)
         if section.kind in ("convert", "evaluate") and not any(_parents_of(section)):
@@ -239,6 +243,32 @@ def _unknown_stages(
                 place = ("stages", stage, word)
                 problems.append(document.problem(place, f"{word} names {other!r}, which is no stage", mend))
     return problems
+
+
+def _array_problems(
+    stage: str, section: StageSection, spec: SweepSpecSection, document: YamlDocument
+) -> list[Problem]:
+    """Report arrays of jobs that cannot all be submitted at once."""
+    path = ("stages", stage, "array")
+    if not section.array:
+        return []
+    if section.scope == "sweep":
+        return [
+            document.problem(path, "a stage that runs once for the sweep is one job, no array", "drop array:")
+        ]
+    for parent in _parents_of(section):
+        if parent in spec.stages and spec.stages[parent].scope == "point":
+            message = (
+                f"the tasks of an array start together, but {parent!r} ends at another time for each point"
+            )
+            mend = "keep array: for stages that a point begins with; this one's jobs are submitted one by one"
+            return [document.problem(path, message, mend)]
+    if section.start:
+        message = (
+            "the tasks of an array are submitted together, before the points' start conditions are asked"
+        )
+        return [document.problem(path, message, "drop start: or array:")]
+    return []
 
 
 def _each_checkpoint_problems(

@@ -58,6 +58,29 @@ class TestTasks:
             ("prepare.watch", "cancel_left"),
         }
 
+    def test_of_a_sweep_with_arrays(self, folder: Path) -> None:
+        text = CHAIN.replace("  pretrain:\n", "  pretrain:\n    array: true\n")
+        (folder / "chain.yaml").write_text(text)
+        dags = built(folder)
+        assert edges(dags["chain"]) == {
+            ("plan", "launch"),
+            ("plan", "arrays"),
+            ("plan", "prepare.submit"),
+            ("prepare.submit", "prepare.watch"),
+            ("prepare.watch", "arrays"),
+            ("arrays", "launch"),
+            ("launch", "wait"),
+            ("wait", "report"),
+        }
+        submit = dags["chain.point"].get_task("pretrain.submit")
+        template = dags["chain.point"].get_template_env().from_string(submit.attempt)
+
+        class Run:
+            conf: dict[str, Any] = {"submitted": {"pretrain": 3}}  # noqa: RUF012
+
+        assert template.render(dag_run=Run) in ("3", 3)
+        assert dags["chain.point"].get_task("cooldown_300k.submit").attempt is None
+
     def test_of_a_point(self, folder: Path) -> None:
         dag = built(folder)["chain.point"]
         submitted_and_watched = {(f"{stage}.submit", f"{stage}.watch") for stage in self.stages()}

@@ -23,6 +23,7 @@ from airflow_megatron.operators.plan_sweep import PlanSweepOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
+from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.pinned import PinnedSweep
@@ -46,6 +47,7 @@ GIVEN: dict[type[BaseOperator], dict[str, Any]] = {
     ResolvePointOperator: {"spec_file": "a.yaml", "stages": ["a"]},
     SlurmSubmitOperator: {"job": None},
     SlurmWatchOperator: {"job": None, "handle": None},
+    SubmitArraysOperator: {"pinned": {}},
     SweepReportOperator: {"pinned": {}},
     CancelLeftJobsOperator: {"source": "resolve", "stages": ["a"]},
     CheckpointSensor: {"cluster": "local", "checkpoint_dir": None, "iteration": None},
@@ -272,7 +274,7 @@ class TestWaiting:
         monkeypatch.setenv("AIRFLOW_CONN_SLURM_LOCAL", json.dumps(node.connection(tmp_path)))
         for name in ("chain.lr0.001.pretrain", "chain.prepare"):
             job = plan.job(name)
-            handle = {"job": name, "attempt": 2, "job_id": "7", "finished": False}
+            handle = {"job": name, "attempt": 2, "job_id": "7", "finished": False, "job_name": None}
             task = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle, timeout=60, retries=2)
             context = {"ti": Instance(), "task": task, "task_state_store": Store()}
             with pytest.raises(TaskDeferred) as deferred:

@@ -15,6 +15,7 @@ from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.records import ExitRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 SHELLS = ["bash", "sh"]
@@ -27,6 +28,9 @@ def hastened(prologue: str) -> str:
     return prologue.replace("1 2 3 4 5 6 7 8 9 10", "1").replace("sleep 1\n", "sleep 0.2\n")
 
 
+ARRAY_TASK = {"SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "3"}
+
+
 class Job:
     """Starts job scripts the way slurmd does: a shell of its own with SLURM_* variables."""
 
@@ -35,12 +39,24 @@ class Job:
         self.attempt_dir.mkdir(parents=True)
         self.shell = shell
 
-    def start(self, body: str, job_id: str = "7", restarts: int = 0, **options: str) -> subprocess.Popen[str]:
+    def start(
+        self,
+        body: str,
+        job_id: str = "7",
+        restarts: int = 0,
+        environment: Mapping[str, str] | None = None,
+        **options: str,
+    ) -> subprocess.Popen[str]:
         prologue = hastened(job_prologue(str(self.attempt_dir), **options))
         script = f"#!/bin/{self.shell}\nset -eu\n{prologue}\n{body}\n{job_epilogue()}"
         path = self.attempt_dir / f"script.{job_id}"
         path.write_text(script)
-        environment = {**os.environ, "SLURM_JOB_ID": job_id, "SLURM_JOB_NODELIST": "n[1-2]"}
+        environment = {
+            **os.environ,
+            "SLURM_JOB_ID": job_id,
+            "SLURM_JOB_NODELIST": "n[1-2]",
+            **(environment or {}),
+        }
         if restarts:
             environment["SLURM_RESTART_COUNT"] = str(restarts)
         return subprocess.Popen(
@@ -214,3 +230,21 @@ def test_a_value_that_an_earlier_job_wrote(tmp_path: Path, shell: str) -> None:
     file.unlink()
     assert job.run(body)[0] == 66
     assert json.loads((job.attempt_dir / "exit.json").read_text())["exit_code"] == 66
+
+
+def test_task_of_an_array_is_known_by_its_index(job):
+    """Its job id is another one; squeue, sacct and scancel take the index."""
+    job.record("40_3;;s.work.array.t1")
+    task = {**ARRAY_TASK, "AIRFLOW_MEGATRON_ARRAY_TASK": "40_3"}
+    assert job.run("exit 3", job_id="44", environment=task)[0] == 3
+    assert job.exit.job_id == "40_3"
+    assert (job.attempt_dir / "run" / "job_id").read_text() == "40_3\n"
+    status, _, err = job.run("echo ran", job_id="45", environment={**task, "SLURM_ARRAY_TASK_ID": "4"})
+    assert status == DUPLICATE_EXIT_CODE
+    assert "job 40_3 owns this attempt; job 45 does not run" in err
+
+
+def test_array_that_the_script_itself_asks_for_changes_no_id(job):
+    job.record("44")
+    assert job.run("exit 0", job_id="44", environment=ARRAY_TASK)[0] == 0
+    assert job.exit.job_id == "44"

@@ -83,6 +83,22 @@ def test_failed_squeue_says_nothing_and_asks_nothing(slurm):
     assert slurm.calls("sacct") == []
 
 
+def test_waiting_tasks_of_an_array_are_in_the_queue(slurm):
+    row = "7_{}|PENDING|1700000000|N/A|N/A|1||None|s.work.array.t1"
+    queue(slurm, row.format("[1-3,8-12:2%4]"), row.format("4").replace("PENDING", "RUNNING"))
+    watches = [Watch(key=f"7_{task}", job_id=f"7_{task}") for task in (1, 3, 4, 5, 8, 9, 10)]
+    seen = poll(slurm, *watches, Watch(key="8", job_id="8"))
+    states = {key: one.queue.state if one.queue else None for key, one in seen.items()}
+    assert states == {
+        **dict.fromkeys(("7_1", "7_3", "7_8", "7_10"), JobState.PENDING),
+        "7_4": JobState.RUNNING,
+        **dict.fromkeys(("7_5", "7_9", "8")),
+    }
+    (call,) = slurm.calls("sacct")
+    assert "-j 7_5,7_9,8 " in call
+    assert {key for key, one in seen.items() if one.siblings_queued} == set(states) - {"8"}
+
+
 def test_failed_sacct_leaves_the_queue_known(slurm):
     queue(slurm, "7|RUNNING|1|1|1|1|n1|None|a")
     accounting(slurm, "sacct: error: slurmdbd: Connection refused", status=1)

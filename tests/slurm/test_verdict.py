@@ -382,3 +382,14 @@ def test_clock_behind_the_controllers(behind):
     left = seen(accounting=accounted(JobState.RUNNING), exit=exit_record(3, ended=ended))
     assert judge(left, COMMAND).outcome is Outcome.FAILED
     assert judge(seen(queue=queued(JobState.COMPLETED, ended=NOW + 5)), COMMAND).outcome is Outcome.UNKNOWN
+
+
+def test_waiting_task_of_an_array_that_was_cancelled_leaves_no_trace():
+    verdict = judge(seen(siblings_queued=True), TRAIN)
+    assert verdict.outcome is Outcome.CANCELLED
+    for other in (
+        seen(siblings_queued=True, owner_job_id="7_3"),  # it has run: accounting will tell
+        seen(siblings_queued=True, accounting_ok=False),
+        replace(seen(siblings_queued=True), queue_ok=False),
+    ):
+        assert judge(other, TRAIN).outcome is Outcome.UNKNOWN

@@ -128,6 +128,18 @@ def test_equal_documents_give_equal_trees() -> None:
             "  a: {kind: train, for_each: {x: [1, 1]}}\n",
             "two stages are named 'a_1' (rename a stage or value)",
         ),
+        (
+            "  a: {kind: train}\n  b: {kind: train, parent: a, array: true}\n",
+            "s.yaml:5:31: the tasks of an array start together, but 'a' ends at another time for each point",
+        ),
+        (
+            "  a: {kind: command, command: [x], scope: sweep, array: 4}\n",
+            "s.yaml:4:50: a stage that runs once for the sweep is one job, no array (drop array:)",
+        ),
+        (
+            "  a: {kind: train, scope: sweep}\n  b: {kind: train, parent: a, array: 4, start: {checkpoint: 5}}\n",
+            "the tasks of an array are submitted together, before the points' start conditions are asked",
+        ),
         ("  a: {kind: train, for_each: {x: [b]}}\n  a_b: {kind: train}\n", "two stages are named 'a_b'"),
     ],
 )

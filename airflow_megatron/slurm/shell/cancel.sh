@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2154,SC2034
 # Body of cancellation.py's script, after: am_wanted (prints ID|NAME lines), am_squeue, am_scancel_ids.
 
-am_rows=$(am_squeue --me -h -o 'queue|%A|%j' 2>&1) || {
+am_rows=$(am_squeue --me -h -r -o 'queue|%i|%j' 2>&1) || {
   printf 'failed squeue: %s\n' "$(printf '%s' "$am_rows" | tr '\n' ' ')"
   am_rows=
 }
@@ -9,7 +9,7 @@ am_ids=$({
   printf '%s\n' "$am_rows"
   am_wanted
 } | awk -F'|' '
-  $1 == "queue" { queued[$2] = $3; next }
+  $1 == "queue" { sub(/\+0$/, "", $2); queued[$2] = $3; next }
   NF == 2 && ($1 in queued) && queued[$1] == $2 { print $1 }')
 if [ -n "$am_ids" ]; then
   printf '%s\n' "$am_ids" | sed 's/^/cancelled /'

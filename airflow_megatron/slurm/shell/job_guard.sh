@@ -6,15 +6,20 @@ am_started=$(date +%s)
 am_signal=
 am_interrupted=
 am_child=
+am_job_id=$SLURM_JOB_ID
+# A task of an array is known by its index, when the array was ours (array_task.sh) and not asked for by the script.
+if [ "${AIRFLOW_MEGATRON_ARRAY_TASK:-none}" = "${SLURM_ARRAY_JOB_ID-}_${SLURM_ARRAY_TASK_ID-}" ]; then
+  am_job_id=$AIRFLOW_MEGATRON_ARRAY_TASK
+fi
 
 am_record_exit() { # EXIT_STATUS
   am_record=$am_attempt_dir/exit.json
   {
     printf '{"exit_code": %s, "signal": %s, "host": "%s", ' "$1" "${am_signal:-null}" "$(uname -n)"
     printf '"nodes": "%s", "started": %s, ' "${SLURM_JOB_NODELIST-}" "$am_started"
-    printf '"ended": %s, "job_id": "%s", ' "$(date +%s)" "$SLURM_JOB_ID"
+    printf '"ended": %s, "job_id": "%s", ' "$(date +%s)" "$am_job_id"
     printf '"restart_count": %s}\n' "${SLURM_RESTART_COUNT:-0}"
-  } >"$am_record.$SLURM_JOB_ID" && mv -f "$am_record.$SLURM_JOB_ID" "$am_record"
+  } >"$am_record.$am_job_id" && mv -f "$am_record.$am_job_id" "$am_record"
 }
 
 am_stop() { # SIGNAL
@@ -59,9 +64,9 @@ am_own_attempt() { # one job runs an attempt; the same job after a requeue may g
   if [ -s "$am_attempt_dir/jobid" ]; then IFS=';' read -r am_recorded am_cluster <"$am_attempt_dir/jobid" || true; fi
   case $am_recorded in *[!0-9]*) am_recorded= ;; esac # damaged: as good as none
   am_owner=$am_recorded
-  if [ -z "$am_recorded" ] || [ "$am_recorded" = "$SLURM_JOB_ID" ]; then
+  if [ -z "$am_recorded" ] || [ "$am_recorded" = "$am_job_id" ]; then
     if mkdir "$am_attempt_dir/run" 2>/dev/null; then
-      if printf '%s\n' "$SLURM_JOB_ID" >"$am_attempt_dir/run/job_id.new" &&
+      if printf '%s\n' "$am_job_id" >"$am_attempt_dir/run/job_id.new" &&
         mv -f "$am_attempt_dir/run/job_id.new" "$am_attempt_dir/run/job_id"; then return 0; fi
       rm -rf "$am_attempt_dir/run"
     fi
@@ -74,9 +79,9 @@ am_own_attempt() { # one job runs an attempt; the same job after a requeue may g
       if [ -s "$am_attempt_dir/run/job_id" ] && read -r am_owner <"$am_attempt_dir/run/job_id"; then break; fi
       sleep 1
     done
-    if [ "$am_owner" = "$SLURM_JOB_ID" ]; then return 0; fi
+    if [ "$am_owner" = "$am_job_id" ]; then return 0; fi
   fi
-  echo "airflow-megatron: job ${am_owner:-unknown} owns this attempt; job $SLURM_JOB_ID does not run" >&2
+  echo "airflow-megatron: job ${am_owner:-unknown} owns this attempt; job $am_job_id does not run" >&2
   exit "$am_duplicate_status"
 }
 

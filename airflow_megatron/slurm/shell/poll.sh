@@ -35,8 +35,20 @@ am_accounting() {
     printf '=\n'
     printf '%s\n' "$@"
   } | awk -F'|' -v per_call="$am_per_call" -v ended="^($am_ended)" '
+    function mark(id,   array, parts, n, part, bounds, m, task) { # 7_[1-3,8-12:2%4]: the waiting tasks of an array
+      active[id] = 1
+      if (!match(id, /_\[/)) return
+      array = substr(id, 1, RSTART)
+      id = substr(id, RSTART + 2)
+      sub(/[]%].*/, "", id)
+      n = split(id, parts, ",")
+      for (part = 1; part <= n; part++) {
+        m = split(parts[part], bounds, /[-:]/)
+        for (task = bounds[1] + 0; task <= bounds[m > 1 ? 2 : 1] + 0; task += m > 2 ? bounds[3] : 1) active[array task] = 1
+      }
+    }
     $1 == "=" { ids = 1; next }
-    !ids { sub(/\+[0-9]+$/, "", $1); if ($2 !~ ended) active[$1] = 1; next }
+    !ids { sub(/\+[0-9]+$/, "", $1); if ($2 !~ ended) mark($1); next }
     !($1 in active) {
       line = line sep $1; sep = ","
       if (++n == per_call) { print line; line = sep = ""; n = 0 }

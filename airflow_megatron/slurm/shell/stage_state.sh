@@ -23,6 +23,7 @@ am_stage() { # INDEX DIRECTORY
     for am_claim in "$am_attempt"/claim.*; do
       if [ -d "$am_claim" ] && [ ! -e "$am_claim/released" ]; then
         printf 'claimed yes\n'
+        am_show array "$am_claim/array"
         break
       fi
     done

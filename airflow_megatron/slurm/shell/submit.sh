@@ -30,7 +30,10 @@ am_is_number() { # TEXT
 am_read_id() { # sets am_id from the record; a damaged record counts as none
   am_id=
   [ -s "$am_dir/jobid" ] && read -r am_id <"$am_dir/jobid"
-  am_is_number "${am_id%%;*}"
+  case ${am_id%%;*} in
+    *_*_* | _* | *_) return 1 ;;
+    *) am_is_number "$(printf '%s' "${am_id%%;*}" | tr -d _)" ;; # a task of an array: 40_3
+  esac
 }
 
 am_clock() { # prints Unix seconds, seconds since the boot and its id: somebody may set the clock
@@ -136,14 +139,14 @@ am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; f
   if ! am_read_created && [ -e "$am_dir/created" ]; then
     am_created=$(stat -c %Y "$am_dir/created") # damaged: any job of this name since then is taken for ours
   fi
-  am_rows=$(am_squeue --me -h -t all -n "$am_name" -o '%A|%T|%V|%k|%j' 2>&1) || {
+  am_rows=$(am_squeue --me -h -t all -n "$am_name" -o '%F|%T|%V|%k|%j' 2>&1) || {
     am_lookup_error="squeue: $am_rows"
     return 1
   }
   am_from=$(date -d "@$((am_created - 600))" +%Y-%m-%dT%H:%M:%S)
   # Until tomorrow: a clock that was set back would have the attempt begin after the end of the time asked about.
   am_more=$(am_sacct -X -D -n -P -u "$(id -u)" -S "$am_from" -E now+1day --name "$am_name" \
-    -o JobIDRaw,State,Submit,Comment,JobName 2>&1) || {
+    -o JobID,State,Submit,Comment,JobName 2>&1) || {
     am_lookup_error="sacct: $am_more"
     am_more=
   }
@@ -151,6 +154,7 @@ am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; f
   # and otherwise the submission time tells an older job of the same name apart.
   am_found=$(printf '%s\n%s\n' "$am_rows" "$am_more" | awk -F'|' -v name="$am_name" -v prefix="$am_prefix" \
     -v nonce="$am_nonce" -v mine="$am_prefix$am_nonce:$am_name" -v from="$((am_created - 600))" '
+    { sub(/_.*/, "", $1) } # the tasks of an array are one submission
     NF == 5 && $5 == name && $1 ~ /^[0-9]+$/ {
       if (nonce != "" && index($4, prefix) == 1 && $4 != mine) other[$1] = 1
       if ($1 in other || ($4 != mine && $3 + 0 < from)) next
@@ -336,7 +340,10 @@ am_attempt() {
     am_state=free
     if [ "$am_generation" -gt 0 ] && [ ! -e "$am_claim/released" ]; then
       am_owner_state
-      if [ "$am_owner" = alive ]; then
+      if [ -e "$am_claim/array" ]; then
+        am_ask_array && return
+        continue
+      elif [ "$am_owner" = alive ]; then
         am_state=busy
       elif [ -e "$am_claim/sbatch.started" ]; then
         am_resolve && return

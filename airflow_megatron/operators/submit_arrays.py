@@ -1,0 +1,86 @@
+"""Operator that submits the first jobs of all points as Slurm job arrays."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.operators.slurm_submit import task_origin
+from airflow_megatron.planning.array_attempts import ArrayDeferredError, JobArrays, attempts_to_submit
+from airflow_megatron.planning.attempts import slurm_commands
+from airflow_megatron.planning.pinned import PinnedSweep
+from airflow_megatron.slurm.transport import LoginRefusedError
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.triggers.pause import PauseTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+CHOSEN_ATTEMPTS = "attempts"
+CONTROLLER_AWAY_PAUSE_S = 60
+
+
+class SubmitArraysOperator(BaseOperator):
+    """Submit the jobs of stages with ``array: true`` of all chosen points, before the points' runs start.
+
+    Each point's run finds its job submitted and follows that task of the array. Jobs that have run
+    before or are submitted already are left out. A task that died at any instant takes up the arrays that it submitted.
+
+    :param pinned: the pinned sweep (templated)
+    :param plan_only: submit nothing (templated)
+    """
+
+    template_fields: Sequence[str] = ("pinned", "plan_only")
+    template_fields_renderers = {"pinned": "json"}  # noqa: RUF012
+    ui_color = "#dbe9f6"
+
+    def __init__(
+        self,
+        *,
+        pinned: Mapping[str, Any] | str,
+        plan_only: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pinned = pinned
+        self.plan_only = plan_only
+
+    def execute(self, context: Context) -> dict[str, dict[str, int]]:
+        """Submit; return point → stage → number of the attempt that is submitted."""
+        if self.plan_only:
+            return {}
+        pinned = PinnedSweep.from_json(self.pinned)  # type: ignore[arg-type]
+        jobs = [job for job in pinned.plan().jobs if job.array]
+        cluster = load_cluster(pinned.cluster)
+        arrays = JobArrays(cluster, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run, self.log)
+        memory = context["task_state_store"]
+        try:
+            # Once chosen, the attempts stay: what an earlier try has submitted would be left out otherwise.
+            chosen: Any = memory.get(CHOSEN_ATTEMPTS)
+            if chosen is None:
+                chosen = attempts_to_submit(jobs, arrays.states(jobs))
+                memory.set(CHOSEN_ATTEMPTS, chosen)
+            submitted = arrays.submit(jobs, chosen, origin=task_origin(context))
+        except LoginRefusedError as error:
+            raise AirflowFailException(str(error)) from None
+        except ArrayDeferredError as error:
+            self.log.warning("Slurm cannot take the jobs now: %s", error)
+            until = time.time() + CONTROLLER_AWAY_PAUSE_S * random.uniform(0.75, 1.25)
+            self.defer(trigger=PauseTrigger(until=until), method_name="submit_again")
+        self.log.info("%d of %d jobs are submitted as tasks of arrays", len(submitted), len(jobs))
+        points: dict[str, dict[str, int]] = {}
+        for job in jobs:
+            if job.name in submitted:
+                points.setdefault(job.point, {})[job.stage] = submitted[job.name]
+        return points
+
+    def submit_again(self, context: Context, event: Any = None) -> dict[str, dict[str, int]]:
+        """Go on after the pause that a controller's absence made necessary."""
+        return self.execute(context)

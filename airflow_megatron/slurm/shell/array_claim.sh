@@ -1,0 +1,60 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# What array_submission.py adds to submit.sh: attempts that the submission of an array has claimed.
+# Such a claim is a symbolic link to <array's directory>/tasks/<index>, made at once with all that it says:
+#   array      name and directory of the array
+#   place      the attempt's directory, and on a second line the one where its script begins
+#   log        symbolic link to the attempt's log: sbatch's --output has only the index to tell the logs apart
+#   released   the attempt is not in the array and never will be: anybody may claim it again
+# Whether the array was submitted is found out as for a single job: its directory has claims and a record too.
+
+am_started_lately() { # CLAIM; whether its sbatch began less than a visibility window ago
+  [ -s "$1/sbatch.started" ] && [ ! -e "$1/released" ] && am_age_of "$1/sbatch.started" && [ "$am_age" -lt "$am_window" ]
+}
+
+am_give_up_tasks() { # as owner of the array's claim: nothing was submitted, and for am_only nothing will be
+  am_mine=$am_generation
+  am_still_newest || return
+  if am_read_id || am_started_lately "$am_dir/claim.$((am_mine - 1))"; then
+    am_release
+    am_answer pending "array $am_name was submitted just now"
+    return
+  fi
+  for am_task in "$am_dir"/tasks/${am_only:-*}; do
+    if [ -d "$am_task" ] && ! printf '' >"$am_task/released"; then
+      am_release
+      am_refuse_unwritable "$am_task"
+      return
+    fi
+  done
+  am_release
+  am_answer deferred "array $am_name was not submitted"
+}
+
+# am_decide_array DIRECTORY NAME [INDEX]
+# Answers with the id of an array that was submitted, or "pending"; gives up tasks of one that was not: INDEX, or all.
+am_decide_array() {
+  am_dir=$1 am_name=$2 am_only=${3-} am_log_dir=
+  am_submit() { am_give_up_tasks; }
+  am_attempt
+}
+
+am_task_id() { # ARRAY_ID INDEX ARRAY_NAME; prints a task's record; an array's id is ID or ID;CLUSTER
+  am_cluster=${1#*;}
+  if [ "$am_cluster" = "$1" ]; then am_cluster=; fi
+  printf '%s_%s;%s;%s\n' "${1%%;*}" "$2" "$am_cluster" "$3"
+}
+
+am_ask_array() { # of am_claim, an array's; succeeds when answered, fails when the attempt may be claimed again
+  read -r am_array_name am_array_dir <"$am_claim/array"
+  am_index=$(readlink "$am_claim")
+  am_index=${am_index##*/}
+  am_array=$(am_decide_array "$am_array_dir" "$am_array_name" "$am_index")
+  if [ -e "$am_claim/released" ]; then return 1; fi
+  case $am_array in
+    *"status recorded"* | *"status adopted"*)
+      am_record "$(am_task_id "$(printf '%s\n' "$am_array" | sed -n 's/^job_id //p')" "$am_index" "$am_array_name")"
+      am_answer adopted "$am_name was submitted as task $am_index of array $am_array_name"
+      ;;
+    *) printf '%s\n' "$am_array" ;;
+  esac
+}
