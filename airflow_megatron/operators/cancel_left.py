@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.planning.attempt_chain import is_chained, withdraw_chain
+from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.spec.jobs import Job
 
 if TYPE_CHECKING:
@@ -42,8 +44,13 @@ class CancelLeftJobsOperator(BaseOperator):
         cancelled = []
         for stage in left_stages(self.stages, states.get(task_instance.run_id, {})):
             data = task_instance.xcom_pull(task_ids=self.source, key=stage)
-            if data and job_attempts(Job.from_json(data), self.log).withdraw():
-                cancelled.append(str(data["name"]))
+            if not data:
+                continue
+            attempts = job_attempts(Job.from_json(data), self.log)
+            if is_chained(attempts.job):
+                withdraw_chain(attempts, after=current_attempt(attempts.state()))
+            if attempts.withdraw():
+                cancelled.append(attempts.job.name)
         return cancelled
 
 

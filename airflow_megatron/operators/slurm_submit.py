@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.tries import just_cleared
+from airflow_megatron.planning.attempt_chain import extend_chain, is_chained, withdraw_chain
 from airflow_megatron.planning.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
 from airflow_megatron.planning.attempts import (
     JobAttempts,
@@ -23,6 +24,7 @@ from airflow_megatron.planning.attempts import (
 )
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.plan import job_digest
+from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.transport import LoginRefusedError
 from airflow_megatron.spec.cluster_profile import load_cluster
@@ -177,6 +179,7 @@ class SlurmSubmitOperator(BaseOperator):
                 method_name="submit_again",
             )
         self.log.info("%s", outcome.message)
+        extend_chain(attempts, number, str(outcome.job_id), prepared)
         handle = JobHandle(
             job.name,
             number,
@@ -201,6 +204,9 @@ class SlurmSubmitOperator(BaseOperator):
             if died or not (cleared or record["phase"] == "submitting"):
                 return NextAttempt(number), state
         rerun = cleared or (bool(self.fresh_start) and not record)
+        if rerun and is_chained(job):
+            withdraw_chain(attempts, after=current_attempt(state))
+            state = attempts.state()
         return next_attempt(state, rerun=rerun, digest=job_digest(job)), state
 
     def _done(self, context: Context, handle: JobHandle) -> dict[str, Any]:

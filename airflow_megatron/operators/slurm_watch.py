@@ -15,6 +15,12 @@ from airflow_megatron.notifications.notices import tell
 from airflow_megatron.operators.slurm_submit import job_attempts, wait_for_room
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
+from airflow_megatron.planning.attempt_chain import (
+    extend_chain,
+    follows_by_itself,
+    is_chained,
+    withdraw_chain,
+)
 from airflow_megatron.planning.attempt_preparation import (
     RunNotFitError,
     StillWriting,
@@ -31,6 +37,7 @@ from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.live_log import harmless
 from airflow_megatron.planning.notice import end_notice, event_notice
 from airflow_megatron.planning.training_arguments import TrainingArguments
+from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.restarts import (
     GIVEN_UP,
@@ -128,14 +135,16 @@ class SlurmWatchOperator(BaseOperator):
         if number is not None and just_cleared(context):
             self.log.info("attempt %d of %s was given up, and this task was cleared", number - 1, job.name)
             return self._submit_next(job, number)
+        due = current_attempt(state)
+        latest = next((attempt for attempt in state.attempts if attempt.number == due), None)
         waited_for: Any = context["task_state_store"].get(WAITED_FOR)
-        if just_cleared(context) and was_waited_for(state, handle.attempt, waited_for):
+        if latest and just_cleared(context) and was_waited_for(state, handle.attempt, waited_for):
             # Airflow begins this try before the trigger of the last one cancels the job, if a triggerer runs at all
-            self.log.info("this task was cleared while attempt %d ran", state.latest_attempt)
-            attempts.cancel(state.latest_attempt, str(state.job_id))
-            return self._submit_next(job, state.latest_attempt + 1)
+            self.log.info("this task was cleared while attempt %d ran", due)
+            withdraw_chain(attempts, after=due)
+            attempts.cancel(due, str(latest.job_id), latest.job_name)
+            return self._submit_next(job, due + 1)
         context["task_state_store"].set(WAITED_FOR, state.latest_attempt)
-        latest = state.latest
         if latest is None or latest.number < handle.attempt:
             return self._wait(job, handle)
         if number is not None and state.verdict and state.verdict.get("intended"):
@@ -145,7 +154,7 @@ class SlurmWatchOperator(BaseOperator):
         if judged is not None:
             # an earlier try of this task died between its verdict and what follows from it
             handle = JobHandle(job.name, latest.number, latest.job_id, job_name=latest.job_name)
-            return self._go_on(job, handle, judged, self._next_step(job, state, judged), {})
+            return self._go_on(job, handle, judged, self._next_step(job, state, judged, latest.number), {})
         if latest.number > handle.attempt:
             return self._submit_next(job, latest.number)  # an earlier try began it
         return self._wait(job, handle)
@@ -194,6 +203,12 @@ class SlurmWatchOperator(BaseOperator):
     ) -> dict[str, Any]:
         """Do what follows from a verdict that is recorded."""
         attempts = job_attempts(job, self.log)
+        if isinstance(step, Restart) and follows_by_itself(attempts.state(), handle.attempt, verdict):
+            self.log.info(
+                "attempt %d %s; attempt %d is queued", handle.attempt, step.reason, handle.attempt + 1
+            )
+            return self._submit_next(job, handle.attempt + 1)
+        withdraw_chain(attempts, after=handle.attempt)
         if verdict.stopped and handle.job_id:
             attempts.cancel(handle.attempt, handle.job_id, handle.job_name)
         if isinstance(step, Done):
@@ -234,6 +249,7 @@ class SlurmWatchOperator(BaseOperator):
             return self._wait(job, handle, event["memory"])
         verdict = stopping_verdict(seen, handle.job_id)
         if verdict.outcome is Outcome.CANCELLED:
+            withdraw_chain(attempts, after=handle.attempt)
             attempts.record_end(handle.attempt, {**verdict.to_json(), "intended": True})
             attempts.cancel(handle.attempt, str(handle.job_id), handle.job_name)
             raise AirflowSkipException(f"{job.name} was cancelled: {verdict.reason}")
@@ -317,6 +333,7 @@ class SlurmWatchOperator(BaseOperator):
                 method_name="submit_again",
             )
         self.log.info("%s", outcome.message)
+        extend_chain(attempts, number, str(outcome.job_id), prepared)
         handle = JobHandle(
             job.name,
             number,
@@ -351,6 +368,7 @@ class SlurmWatchOperator(BaseOperator):
                 visibility_window=float(attempts.cluster.visibility_window),
                 deadline=time.time() + self.timeout if self.timeout else None,
                 cancel_on_kill=self.cancel_on_kill,
+                chained=is_chained(job),
                 conditions=_conditions(job),
                 health=_health(job, attempts.cluster),
                 memory=memory,

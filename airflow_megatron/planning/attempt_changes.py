@@ -18,12 +18,14 @@ class AttemptChanges:
     :param nodes: number of nodes, None for the plan's
     :param arguments: words added at the end of a training's command: the last of two equal arguments counts
     :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none
+    :param after_job: id of the attempt before, for whose end this one waits in Slurm's queue; None when that has ended
     """
 
     exclude: tuple[str, ...] = ()
     nodes: int | None = None
     arguments: tuple[str, ...] = ()
     resumes_from: int = 0
+    after_job: str | None = None
 
     def applied(self, job: Job) -> Job:
         """Return the job as this attempt runs it."""
@@ -37,6 +39,7 @@ class AttemptChanges:
             "nodes": self.nodes,
             "arguments": list(self.arguments),
             "resumes_from": self.resumes_from,
+            "after_job": self.after_job,
         }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_megatron.planning.attempt_changes import AS_PLANNED, AttemptChanges
 from airflow_megatron.planning.plan import job_digest, job_script
+from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel, withdraw_script
 from airflow_megatron.slurm.job_script import attempt_of, sweep_prefix
 from airflow_megatron.slurm.profile import SlurmCommands
@@ -83,7 +84,7 @@ def next_attempt(state: StageState, *, rerun: bool, digest: str) -> NextAttempt:
         return NextAttempt(latest + 1)
     if rerun and state.job_id is not None:
         return NextAttempt(latest + 1, replaces=latest)
-    return NextAttempt(latest)
+    return NextAttempt(current_attempt(state))
 
 
 def attempt_after_giving_up(state: StageState) -> int | None:
@@ -163,7 +164,15 @@ class JobAttempts:
         attempt = attempt_of(self.job, number)
         request = SubmissionRequest(
             attempt=attempt,
-            script=job_script(changes.applied(self.job), self.cluster, number, changes.exclude),
+            script=job_script(
+                changes.applied(self.job),
+                self.cluster,
+                number,
+                changes.exclude,
+                chained=bool(changes.after_job),
+            ),
+            dependencies=(f"afterany:{changes.after_job}",) if changes.after_job else (),
+            chained=bool(changes.after_job),
             job_json={**attempt_record(self.job, number, origin), **changes.to_json()},
             claim_token=uuid.uuid4().hex,
             log_dir=posixpath.dirname(self.job.log_file(number)),

@@ -207,10 +207,18 @@ def check_sweep(
     )
 
 
-def job_script(job: Job, cluster: ClusterProfile, number: int, exclude: Iterable[str] = ()) -> str:
-    """Return the sbatch script of an attempt of a planned job."""
+def job_script(
+    job: Job, cluster: ClusterProfile, number: int, exclude: Iterable[str] = (), *, chained: bool = False
+) -> str:
+    """Return the sbatch script of an attempt of a planned job; see :func:`.render_job_script`."""
     return render_job_script(
-        job, cluster, number, templates_dir(), branch_arguments=branch_arguments(job), exclude=exclude
+        job,
+        cluster,
+        number,
+        templates_dir(),
+        branch_arguments=branch_arguments(job),
+        exclude=exclude,
+        chained=chained,
     )
 
 

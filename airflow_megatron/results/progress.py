@@ -184,7 +184,9 @@ def stage_status(
     """
     attempts = run.attempts.get(job.stage, [])
     verdict = run.verdicts.get(job.stage)
-    latest = attempts[-1] if attempts else None
+    # those that wait in the queue for others are not due
+    due = [item for item in attempts if item.started or not item.chained]
+    latest = due[-1] if due else None
     state = _state(run, job, latest, verdict, queue_states or {})
     iteration = train_iters = loss = None
     if job.kind in ("train", "benchmark"):

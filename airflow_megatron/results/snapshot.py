@@ -21,12 +21,14 @@ from airflow_megatron.megatron.checkpoints import TRACKER_FILE, iteration_of, tr
 from airflow_megatron.megatron.log_lines import RECORD_LINES_ERE, LogParser, Record
 from airflow_megatron.slurm.quoting import quote, quote_path
 from airflow_megatron.slurm.records import (
+    CHAINED_RECORD,
     EXIT_RECORD,
     JOB_ID_RECORD,
     JOB_RECORD,
     OWNER_RECORD,
     VERDICT_RECORD,
     ExitRecord,
+    SubmittedJob,
     read_object,
 )
 
@@ -79,6 +81,7 @@ class AttemptSnapshot:
     :param number: the attempt, from 1
     :param job_id: Slurm's id, or None when the submission is not recorded
     :param started: did the job begin to run
+    :param chained: it waits, or waited, in the queue for the attempt before
     :param job: ``job.json``, or None
     :param exit: ``exit.json``, or None while the job runs or when it was killed
     """
@@ -86,6 +89,7 @@ class AttemptSnapshot:
     number: int
     job_id: str | None = None
     started: bool = False
+    chained: bool = False
     job: dict[str, Any] | None = None
     exit: ExitRecord | None = None
 
@@ -174,7 +178,7 @@ def snapshot_script(
     options = f"-v most={iteration_lines} -v tail={min(100, iteration_lines)} -v others=400 -v stride=1"
     source = '"$log"' if log_tail_bytes is None else ""
     tail = "" if log_tail_bytes is None else f'tail -c {int(log_tail_bytes)} "$log" | '
-    records = (VERDICT_RECORD, JOB_ID_RECORD, JOB_RECORD, EXIT_RECORD)
+    records = (VERDICT_RECORD, CHAINED_RECORD, JOB_ID_RECORD, JOB_RECORD, EXIT_RECORD)
     tests = [f"-name {quote(name)}" for name in (*records, "results.json")]
     names = " -o ".join([*tests, f"-path {quote('*/' + OWNER_RECORD)}"])
     directories = " ".join(quote_path(run_dir) for run_dir in run_dirs)
@@ -317,10 +321,12 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
         elif parts[0] == ".jobs" and len(parts) >= 4 and parts[2].isdigit():
             attempts.setdefault((parts[1], int(parts[2])), {})["/".join(parts[3:])] = text
     for (stage, number), held in sorted(attempts.items()):
+        submitted = SubmittedJob.from_record(held.get(JOB_ID_RECORD, ""))
         run.attempts.setdefault(stage, []).append(
             AttemptSnapshot(
                 number=number,
-                job_id=held.get(JOB_ID_RECORD, "").strip() or None,
+                job_id=submitted.job_id if submitted else None,
+                chained=CHAINED_RECORD in held,
                 started=OWNER_RECORD in held or EXIT_RECORD in held,
                 job=read_object(held.get(JOB_RECORD)),
                 exit=ExitRecord.from_json(read_object(held.get(EXIT_RECORD))),

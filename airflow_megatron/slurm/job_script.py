@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import jinja2
 
+from airflow_megatron.slurm.attempt_chain import chain_prologue
 from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.quoting import MAX_JOB_NAME_LENGTH, quote
 from airflow_megatron.slurm.submission import Attempt
@@ -91,6 +92,7 @@ def render_job_script(
     *,
     branch_arguments: Sequence[str] = (),
     exclude: Iterable[str] = (),
+    chained: bool = False,
 ) -> str:
     """Render the script of an attempt.
 
@@ -99,6 +101,7 @@ def render_job_script(
     :param templates: folder of the templates
     :param branch_arguments: appended to the command while the branch has no checkpoint of its own
     :param exclude: nodes to keep off, besides the spec's own
+    :param chained: it is submitted before the attempt before it has ended
     :raises JobScriptError: when the template is missing or reads a name that does not exist
     """
     if job.script is not None:
@@ -119,7 +122,7 @@ def render_job_script(
             attempt=attempt,
             number=number,
             directives=_directives(job, cluster, attempt, number, exclude),
-            prologue=job_prologue(attempt.directory),
+            prologue=job_prologue(attempt.directory) + (_chain_prologue(job, number) if chained else ""),
             epilogue=job_epilogue(),
             env=_environment(job, cluster),
             command=job.command,
@@ -133,6 +136,12 @@ def render_job_script(
         raise JobScriptError(f"there is no sbatch template {error.name} in {templates}") from error
     except jinja2.TemplateError as error:
         raise JobScriptError(f"{templates / name}: {error.message}") from error
+
+
+def _chain_prologue(job: Job, number: int) -> str:
+    previous = attempt_of(job, number - 1).directory
+    tracker = f"{job.checkpoint_dir}/latest_checkpointed_iteration.txt"
+    return chain_prologue(previous, tracker, int(job.params["train_iters"]))
 
 
 def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: Iterable[str] = ()) -> str:

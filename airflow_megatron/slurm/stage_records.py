@@ -32,6 +32,7 @@ class AttemptState:
     :param exit: how the job script ended.
     :param verdict: its own ``verdict.json``, None before its end was judged.
     :param job_name: Slurm's name of the job where it is not the attempt's own (a task of an array).
+    :param chained: it waits, or waited, in the queue for the attempt before (:mod:`.attempt_chain`).
     :param array: the array whose submission has claimed the attempt, else None.
     """
 
@@ -42,6 +43,7 @@ class AttemptState:
     exit: ExitRecord | None
     verdict: dict[str, Any] | None = None
     job_name: str | None = None
+    chained: bool = False
     array: Attempt | None = None
 
 
@@ -137,6 +139,7 @@ def _attempt_state(number: int, values: Mapping[str, str]) -> AttemptState:
         exit=ExitRecord.from_json(read_object(values.get("exit"))),
         verdict=read_object(values.get("judged")),
         job_name=job.job_name if job else None,
+        chained="chained" in values,
         array=_array(values.get("array", "")),
     )
 

@@ -38,9 +38,11 @@ from airflow_megatron.slurm.framing import framed, here_document, unframed
 from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
 from airflow_megatron.slurm.queue_limits import QueueLimit, queue_limit_functions
 from airflow_megatron.slurm.quoting import QuotingError, checked_job_name, quote, quote_path
-from airflow_megatron.slurm.records import JOB_RECORD, JOB_SCRIPT, SubmittedJob
+from airflow_megatron.slurm.records import CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT, SubmittedJob
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.transport import CommandResult, TransportError
+
+_WRITE_CHAINED = f'printf \'%s\\n\' "$am_name" | am_put "$am_dir/{CHAINED_RECORD}"'
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,6 +116,7 @@ class SubmissionRequest:
     :param claim_token: unique to this call; letters, digits, ``-`` and ``_``.
     :param sbatch_options: further arguments of sbatch; they override ``#SBATCH`` lines.
     :param dependencies: sbatch dependencies (``afterok:7``) besides ``singleton``, which is always set.
+    :param chained: it waits for the attempt before, see :mod:`airflow_megatron.slurm.attempt_chain`.
     :param log_dir: made before submission: Slurm loses a job whose output directory is missing.
     :param visibility_window_s: seconds after an sbatch of unknown outcome during which its job may still
         appear.
@@ -130,6 +133,7 @@ class SubmissionRequest:
     claim_token: str
     sbatch_options: tuple[str, ...] = ()
     dependencies: tuple[str, ...] = ()
+    chained: bool = False
     log_dir: str | None = None
     visibility_window_s: float = 300.0
     busy_wait_s: float = 5.0
@@ -248,7 +252,7 @@ def submission_functions(
             "am_write_job() {",
             f'  am_put "$am_dir/{JOB_SCRIPT}" {here_document(request.script)}',
             f'  [ $? -eq 0 ] && am_put "$am_dir/{JOB_RECORD}" {here_document(job_json)}',
-            f"  [ $? -eq 0 ] && {writing}",
+            f"  [ $? -eq 0 ] && {writing if not request.chained else _WRITE_CHAINED}",
             "}",
             shell_file("submit"),
             shell_file("array_claim"),

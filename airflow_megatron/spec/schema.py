@@ -189,6 +189,8 @@ class RestartSection(Strict):
     """What becomes of an attempt that begins anew although there was a checkpoint to load."""
     changed: Literal["refuse", "continue"] = "refuse"
     """What becomes of a job whose run directory holds checkpoints of another command."""
+    chain: int = Field(default=1, ge=1)
+    """Attempts of a training in Slurm's queue at once, each waiting there for the one before to end."""
 
 
 HealthReaction: TypeAlias = Literal["notify", "cancel", "restart", "rollback", "fail", "none"]

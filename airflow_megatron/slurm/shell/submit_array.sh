@@ -67,6 +67,7 @@ am_record_tasks() { # after am_attempt or am_decide_array: completes the records
         printf 'stderr %s\n' "the job id could not be recorded in $am_attempt_dir/jobid"
       }
     fi
+    if [ -e "$am_attempt_dir/withdrawn" ]; then am_scancel "${am_array_id%%;*}_${am_task##*/}" 2>&1 | sed 's/^/stderr /'; fi
     printf 'task %s\n' "${am_task##*/}"
   done
 }

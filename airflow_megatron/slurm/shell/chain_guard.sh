@@ -1,0 +1,23 @@
+# shellcheck shell=sh disable=SC2154
+# Included after job_guard.sh in the script of an attempt that waited in the queue for the one before to end, after:
+# am_previous_dir, am_tracker, am_train_iters. Nobody may have looked since: what is over is not begun again.
+
+am_previous_code() { # prints the exit code of an attempt before that crashed: neither done, nor asked to stop
+  [ -s "$am_previous_dir/exit.json" ] || return 0
+  sed -n 's/^{"exit_code": \([0-9]*\), "signal": null,.*/\1/p' "$am_previous_dir/exit.json"
+}
+
+am_iteration=
+if [ -s "$am_tracker" ]; then read -r am_iteration <"$am_tracker" || true; fi
+if [ "$am_iteration" = "$am_train_iters" ]; then
+  echo "airflow-megatron: iteration $am_iteration is the last one; this attempt has nothing to do"
+  exit 0
+fi
+am_code=$(am_previous_code)
+case ${am_code:-0} in
+  0 | 16 | 143) ;; # done, Megatron's wish to be resumed, SIGTERM
+  *)
+    echo "airflow-megatron: the attempt before ended with exit code $am_code; this one does not run"
+    exit "$am_code"
+    ;;
+esac

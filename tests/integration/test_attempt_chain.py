@@ -1,0 +1,154 @@
+"""Attempts of a training that wait in Slurm's queue for the one before: real walltimes, with nobody looking."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from driven_job import DrivenJob, Store, TaskInstance, environment
+from sweep_site import wait_until
+
+from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from slurm_cluster import SlurmCluster
+
+pytestmark = pytest.mark.integration
+
+SPEC = """\
+name: chained
+point: "{{ case }}"
+params: {case: ""}
+sweep: {params: {case: [rolls, crashes, cancelled]}}
+megatron: {train_iters: 60, num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8,
+  max_position_embeddings: 8, micro_batch_size: 1, global_batch_size: 1, mock_data: true, lr: 1e-3,
+  lr_decay_style: constant, save_interval: 60, tokenizer_type: NullTokenizer, vocab_size: 8, eval_iters: 0}
+slurm: {time: 1m, signal_before: 50s, mem: 50M}
+restart: {chain: 3, backoff: 0}
+stages:
+  pretrain:
+    kind: train
+    command: [bash, TRAINING, "{{ case }}"]
+"""
+TRAINING = """\
+# An iteration a second; SIGTERM makes it save and end in good order.
+tracker=checkpoints/latest_checkpointed_iteration.txt
+iteration=0
+[ ! -e $tracker ] || iteration=$(cat $tracker)
+echo "begins after $iteration"
+save() {
+  folder=$(printf 'checkpoints/iter_%07d/mp_rank_00' "$iteration")
+  mkdir -p "$folder"
+  echo weights >"$folder/model_optim_rng.pt"
+  echo "$iteration" >$tracker
+}
+trap 'save; exit 0' TERM
+while [ "$iteration" -lt 60 ]; do
+  sleep 1
+  iteration=$((iteration + 1))
+  if [ "$1" = crashes ] && [ "$iteration" = 2 ]; then exit 9; fi
+done
+save
+"""
+
+
+class Runs:
+    """The points of the sweep."""
+
+    def __init__(self, place: Path, cluster: SlurmCluster) -> None:
+        self.cluster, self.sweep_dir = cluster, place / "runs" / "chained"
+        self.spec = SPEC.replace("TRAINING", str(place / "training.sh"))
+        (place / "training.sh").write_text(TRAINING)
+
+    def job(self, case: str) -> DrivenJob:
+        return DrivenJob(self.spec, f"chained.{case}.pretrain")
+
+    def queue(self, case: str) -> dict[int, str]:
+        """Return attempt → state of the jobs in the queue."""
+        rows = self.cluster.slurm("squeue", "-h", "-o", "%j|%T").splitlines()
+        found = (row.split("|") for row in rows if row.startswith(f"chained.{case}."))
+        return {int(name.split(".a")[-1].split(".")[0]): state for name, state in found}
+
+    def log(self, case: str, attempt: int) -> str:
+        path = self.sweep_dir / case / "logs" / f"pretrain-{attempt}.out"
+        return path.read_text() if path.exists() else ""
+
+    def attempts(self, case: str) -> list[str]:
+        """Return the names of the attempts' directories, those withdrawn without their time."""
+        folders = (self.sweep_dir / case / ".jobs" / "pretrain").iterdir()
+        return sorted(path.name.rpartition(".")[0] or path.name for path in folders if path.is_dir())
+
+    def submissions(self, case: str) -> list[str]:
+        rows = self.cluster.slurm("sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "-o", "JobName")
+        return sorted(row.rpartition(".")[0] for row in rows.split() if row.startswith(f"chained.{case}."))
+
+
+@pytest.fixture(scope="module")
+def runs(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    place = tmp_path_factory.mktemp("chained")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(place, cluster).items():
+            patch.setenv(name, value)
+        yield Runs(place, cluster)
+
+
+def test_rolls_over_while_nobody_looks(runs: Runs) -> None:
+    job = runs.job("rolls")
+    handle = job.submit()
+    assert handle["attempt"] == 1
+    assert job.submit() == handle
+    assert {number: state for number, state in runs.queue("rolls").items() if number > 1} == {
+        2: "PENDING",
+        3: "PENDING",
+    }
+    wait_until(lambda: runs.queue("rolls").get(2) == "RUNNING", 120, "the second attempt to run")
+    verdict = job.watch(handle)
+    last = verdict["attempt"]
+    assert (verdict["outcome"], verdict["iteration"]) == ("finished", 60)
+    assert last in (2, 3)
+    began = [int(runs.log("rolls", number).partition("begins after ")[2].split()[0]) for number in (1, 2)]
+    assert 0 == began[0] < began[1]
+    assert runs.queue("rolls") == {}
+    assert runs.attempts("rolls") == [
+        *(str(number) for number in range(1, last + 1)),
+        *(f"{number}.withdrawn" for number in range(last + 1, last + 3)),
+    ]
+    names = [f"chained.rolls.pretrain.a{number}" for number in range(1, last + 3)]
+    wait_until(lambda: runs.submissions("rolls") == names, 20, "one submission for each attempt")
+
+
+def test_crash_stops_the_chain(runs: Runs) -> None:
+    job = runs.job("crashes")
+    handle = job.submit()
+    wait_until(lambda: not runs.queue("crashes"), 90, "all attempts to end")
+    for attempt in (2, 3):
+        assert "the attempt before ended with exit code 9; this one does not run" in runs.log(
+            "crashes", attempt
+        )
+        assert "begins after" not in runs.log("crashes", attempt)
+    with pytest.raises(AirflowFailException, match="exit code 9"):
+        job.watch(handle)
+    assert runs.attempts("crashes") == ["1", "2.withdrawn", "3.withdrawn"]
+    assert job.submit()["attempt"] == 2
+    assert runs.attempts("crashes") == ["1", "2", "2.withdrawn", "3", "3.withdrawn", "4"]
+    wait_until(lambda: not runs.queue("crashes"), 90, "all attempts to end")
+
+
+def test_cancelling_cancels_what_is_queued(runs: Runs) -> None:
+    job = runs.job("cancelled")
+    handle = job.submit()
+    wait_until(lambda: runs.queue("cancelled").get(1) == "RUNNING", 60, "the first attempt to run")
+    task = SlurmWatchOperator(task_id="watch", job=job.job.to_json(), handle=handle)
+    context: Any = {"ti": TaskInstance(), "task": task, "task_state_store": Store()}
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context)
+    asyncio.run(deferred.value.trigger.on_kill())  # a person marks the task
+    wait_until(lambda: not runs.queue("cancelled"), 60, "all attempts to be cancelled")
+    assert runs.attempts("cancelled") == ["1", "2.withdrawn", "3.withdrawn"]
+    assert not runs.log("cancelled", 2)
+    assert (runs.sweep_dir / "cancelled" / ".jobs" / "pretrain" / "verdict.json").exists()
