@@ -203,7 +203,7 @@ class SlurmWatchOperator(BaseOperator):
     ) -> dict[str, Any]:
         """Do what follows from a verdict that is recorded."""
         attempts = job_attempts(job, self.log)
-        if isinstance(step, Restart) and follows_by_itself(attempts.state(), handle.attempt, verdict):
+        if isinstance(step, Restart) and follows_by_itself(attempts, handle.attempt, verdict):
             self.log.info(
                 "attempt %d %s; attempt %d is queued", handle.attempt, step.reason, handle.attempt + 1
             )

@@ -12,7 +12,6 @@ from airflow_megatron.slurm.verdict import Outcome
 if TYPE_CHECKING:
     from airflow_megatron.planning.attempt_changes import AttemptChanges
     from airflow_megatron.planning.attempts import JobAttempts
-    from airflow_megatron.slurm.stage_records import StageState
     from airflow_megatron.slurm.verdict import Verdict
     from airflow_megatron.spec.jobs import Job
 
@@ -62,11 +61,13 @@ def withdraw_chain(attempts: JobAttempts, after: int) -> None:
         attempts.log.info("withdrawn from the queue: attempts %s", ", ".join(map(str, numbers)))
 
 
-def follows_by_itself(state: StageState, number: int, verdict: Verdict) -> bool:
+def follows_by_itself(attempts: JobAttempts, number: int, verdict: Verdict) -> bool:
     """Tell whether the attempt after one that has ended is queued already, and right as it is.
 
     After a crash, or when checkpoints have to be put in order first, it is not.
     """
-    queued = any(item.number == number + 1 and item.chained and item.job_id for item in state.attempts)
     in_order = verdict.outcome in _FOLLOWED and not verdict.rollback and verdict.damaged_iteration is None
-    return queued and in_order
+    if not in_order or not is_chained(attempts.job):
+        return False
+    following = [item for item in attempts.state().attempts if item.number == number + 1]
+    return any(item.chained and item.job_id for item in following)

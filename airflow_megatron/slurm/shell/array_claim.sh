@@ -34,6 +34,7 @@ am_give_up_tasks() { # as owner of the array's claim: nothing was submitted, and
 # Answers with the id of an array that was submitted, or "pending"; gives up tasks of one that was not: INDEX, or all.
 am_decide_array() {
   am_dir=$1 am_name=$2 am_only=${3-} am_log_dir=
+  # shellcheck disable=SC2317 # am_attempt calls it
   am_submit() { am_give_up_tasks; }
   am_attempt
 }

@@ -1,11 +1,13 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# The body of an array's job script (array_submission.py), after: am_array_dir. Becomes the script of one task's attempt.
+# The body of an array's job script (array_submission.py), after: am_array_dir. Becomes the script of a task's attempt.
 
 am_task=$am_array_dir/tasks/$SLURM_ARRAY_TASK_ID
-{ read -r am_attempt_dir && read -r am_work_dir; } <"$am_task/place" && cd "$am_work_dir" || {
+am_work_dir=
+{ read -r am_attempt_dir && read -r am_work_dir; } <"$am_task/place"
+if [ -z "$am_work_dir" ] || ! cd "$am_work_dir"; then
   echo "airflow-megatron: task $SLURM_ARRAY_TASK_ID of $am_array_dir cannot begin on $(uname -n)" >&2
   exit 73
-}
+fi
 AIRFLOW_MEGATRON_ARRAY_TASK=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # what job_guard.sh takes for its job's id
 export AIRFLOW_MEGATRON_ARRAY_TASK
 read -r am_interpreter <"$am_attempt_dir/job.sbatch"

@@ -35,7 +35,7 @@ am_accounting() {
     printf '=\n'
     printf '%s\n' "$@"
   } | awk -F'|' -v per_call="$am_per_call" -v ended="^($am_ended)" '
-    function mark(id,   array, parts, n, part, bounds, m, task) { # 7_[1-3,8-12:2%4]: the waiting tasks of an array
+    function mark(id,   array, parts, n, part, bounds, m, step, task) { # 7_[1-3,8-12:2%4]: waiting tasks
       active[id] = 1
       if (!match(id, /_\[/)) return
       array = substr(id, 1, RSTART)
@@ -44,7 +44,8 @@ am_accounting() {
       n = split(id, parts, ",")
       for (part = 1; part <= n; part++) {
         m = split(parts[part], bounds, /[-:]/)
-        for (task = bounds[1] + 0; task <= bounds[m > 1 ? 2 : 1] + 0; task += m > 2 ? bounds[3] : 1) active[array task] = 1
+        step = m > 2 ? bounds[3] : 1
+        for (task = bounds[1] + 0; task <= bounds[m > 1 ? 2 : 1] + 0; task += step) active[array task] = 1
       }
     }
     $1 == "=" { ids = 1; next }

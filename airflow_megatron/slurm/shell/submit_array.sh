@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2154,SC2034
+# shellcheck shell=sh disable=SC2154,SC2034,SC2015
 # The submission of an array: array_submission.py's script, after submit.sh, array_claim.sh, am_limit and am_each_task
 # COMMAND, which calls COMMAND with INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON for each task. Nothing here starts a
 # process per task but for its links and the renaming of its record.
@@ -33,6 +33,7 @@ am_take_task() { # INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON; adds it to am_tas
     ln -sT "$am_task" "$am_free" 2>/dev/null || [ -d "$am_free" ] || return
     am_held=$am_free
   fi
+  # shellcheck disable=SC3013 # dash, bash, ksh and busybox know -ef
   [ "$am_held" -ef "$am_task" ] || return 0
   { printf '%s' "$5" >"$2/job.sbatch" && printf '%s\n' "$6" >"$2/job.json"; } || return
   am_tasks=${am_tasks:+$am_tasks,}$1
@@ -62,10 +63,8 @@ am_record_tasks() { # after am_attempt or am_decide_array: completes the records
     if [ -e "$am_task/released" ] || ! read -r am_attempt_dir <"$am_task/place"; then continue; fi
     if [ ! -s "$am_attempt_dir/jobid" ]; then
       am_new=$am_attempt_dir/jobid.$am_token.$$
-      { am_task_id "$am_array_id" "${am_task##*/}" "$am_name" >"$am_new" && mv -f "$am_new" "$am_attempt_dir/jobid"; } || {
-        rm -f "$am_new"
+      am_task_id "$am_array_id" "${am_task##*/}" "$am_name" >"$am_new" && mv -f "$am_new" "$am_attempt_dir/jobid" ||
         printf 'stderr %s\n' "the job id could not be recorded in $am_attempt_dir/jobid"
-      }
     fi
     if [ -e "$am_attempt_dir/withdrawn" ]; then am_scancel "${am_array_id%%;*}_${am_task##*/}" 2>&1 | sed 's/^/stderr /'; fi
     printf 'task %s\n' "${am_task##*/}"
