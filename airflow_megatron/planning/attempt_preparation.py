@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.planning.attempts import JobAttempts
-    from airflow_megatron.slurm.stage_records import StageState
+    from airflow_megatron.slurm.stage_records import AttemptState, StageState
     from airflow_megatron.slurm.verdict import Verdict
     from airflow_megatron.spec.jobs import Job
     from airflow_megatron.spec.schema import RestartSection
@@ -180,8 +180,10 @@ class _Preparation:
     def _look(self) -> Mapping[str, Observation]:
         """Ask for the queue and the checkpoints at once; for the partition only when nodes are to be chosen."""
         job = self._job
-        names = [attempt_of(job, attempt.number).job_name for attempt in self._earlier]
-        watches = [Watch(name, job_name=name) for name in names]
+        watches = [_queue_watch(job, attempt) for attempt in self._earlier]
+        # a chained attempt of this number that was withdrawn may still be ending
+        own = attempt_of(job, self._number).job_name
+        watches.append(Watch(own, job_name=own))
         chooses = bool(self._excluded() or lost_in_a_row(self._series))
         watches.append(
             Watch(
@@ -359,6 +361,14 @@ class _Preparation:
             f"; the damaged one is now {result.detail}" if result.detail else "",
         )
         return step.back_to or 0
+
+
+def _queue_watch(job: Job, attempt: AttemptState) -> Watch:
+    """Return what asks whether an attempt is in the queue: by its name, or as a task of an array by its id."""
+    name = attempt_of(job, attempt.number).job_name
+    if attempt.job_name is None:
+        return Watch(name, job_name=name)
+    return Watch(name, job_id=attempt.job_id, job_name=attempt.job_name)
 
 
 def _verdicts(run: Observation, tracked: int) -> dict[int, CheckpointVerdict]:

@@ -169,6 +169,18 @@ def test_nothing_is_touched_while_a_job_may_write(run: Run) -> None:
     assert run.names() == {"iter_0000100", "iter_0000200"}
 
 
+def test_jobs_under_other_names_may_write_too(run: Run) -> None:
+    run.attempt(1)
+    run.checkpoint(100)
+    (Path(run.job.stage_dir) / "1" / "jobid").write_text("40_3;;s.pretrain.array.t1\n")
+    (run.place / "squeue").write_text("40_3|COMPLETING|1|2|N/A|1|n1|None|s.pretrain.array.t1\n")
+    waits = prepare_attempt(run.attempts, 2)
+    assert isinstance(waits, StillWriting)
+    assert "job 40_3" in waits.reason
+    run.queued(2)  # an attempt of this number that was queued ahead and withdrawn
+    assert isinstance(prepare_attempt(run.attempts, 2), StillWriting)
+
+
 def test_an_attempt_that_was_submitted_is_left_alone(run: Run) -> None:
     run.attempt(1)
     run.attempt(2, None, resumes_from=100)
