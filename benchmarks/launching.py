@@ -7,6 +7,7 @@ the LocalExecutor, SQLite. No cluster is up: what is started waits or fails, and
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -33,6 +34,12 @@ def sweep_of(points: int) -> str:
     return yaml.safe_dump({**spec, "name": NAME}, sort_keys=False)
 
 
+def free_port() -> int:
+    """Return a port that no other Airflow of this machine begins with."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
 def seconds_of(airflow: LocalAirflow, run_id: str) -> dict[str, float]:
     """Wait for the sweep's tasks up to the launch; return how long each ran, by its own clock."""
     deadline = time.monotonic() + TIMEOUT_S
@@ -55,6 +62,7 @@ def main() -> None:
         (specs / f"{NAME}.yaml").write_text(sweep_of(points))
         os.environ |= {"AIRFLOW_MEGATRON_SWEEP_SPECS": str(specs), "AIRFLOW_MEGATRON_LOCAL": str(place)}
         airflow = LocalAirflow(place / "airflow")
+        airflow.port = free_port()
         airflow.prepare(UNREACHABLE)
         try:
             airflow.start()
