@@ -14,6 +14,8 @@ from faults import WEIGHTS, Storm
 from proxied_site import planned_jobs
 from sweep_site import ENDED
 
+from airflow_megatron.cli.local_airflow import LocalAirflowError
+
 if TYPE_CHECKING:
     from proxied_site import ProxiedSite
 
@@ -59,7 +61,7 @@ def work_through(site: ProxiedSite, seed: int, faults: int, per_second: float) -
     site.airflow.wait_for_dag(DAG)
     cleared: Counter[str] = Counter()
     for point in points:
-        site.airflow.trigger(DAG, {"point": point}, run_id=point)
+        start_run(site, point)
     for _ in range(faults):
         time.sleep(storm.chance.expovariate(per_second))
         storm.strike()
@@ -82,6 +84,18 @@ def work_through(site: ProxiedSite, seed: int, faults: int, per_second: float) -
             return [f"{CALM_S} s after the last fault: {tasks}"], told(storm, seed, cleared)
         time.sleep(2)
     return settled(site, jobs), told(storm, seed, cleared)
+
+
+def start_run(site: ProxiedSite, point: str) -> None:
+    """Start a point's run, also while others write to Airflow's database (SQLite), which then refuses for a moment."""
+    for attempt in range(10):
+        try:
+            site.airflow.trigger(DAG, {"point": point}, run_id=point)
+            return
+        except LocalAirflowError:
+            if attempt == 9:
+                raise
+            time.sleep(1 + attempt)
 
 
 def told(storm: Storm, seed: int, cleared: Counter[str]) -> str:
