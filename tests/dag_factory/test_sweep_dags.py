@@ -68,6 +68,7 @@ class TestTasks:
             ("plan", "prepare.submit"),
             ("prepare.submit", "prepare.watch"),
             ("prepare.watch", "arrays"),
+            ("prepare.watch", "cancel_left"),
             ("arrays", "launch"),
             ("launch", "wait"),
             ("wait", "report"),

@@ -245,8 +245,10 @@ def test_checkpoints_that_are_deleted_while_they_are_read(tmp_path: Path) -> Non
     """``--save-retain-interval``: the one before the last goes away, whole or half of it."""
     stop = threading.Event()
 
+    write_torch_dist(tmp_path / "iter_0000001")
+
     def save_and_delete() -> None:
-        iteration = 1
+        iteration = 2
         while not stop.is_set():
             write_torch_dist(tmp_path / f"iter_{iteration:07d}")
             if iteration > 2:
