@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_megatron.planning.attempt_changes import AttemptChanges
     from airflow_megatron.slurm.stage_records import StageState
     from airflow_megatron.slurm.submission import SubmissionOutcome
 
@@ -85,6 +86,20 @@ def wait_for_room(
         recovers=outcome.waits_for == "recovery",
         poll_interval=poll_interval,
         carry={**(carry or {}), "since": since},
+    )
+
+
+def submitted(
+    attempts: JobAttempts, number: int, outcome: SubmissionOutcome, prepared: AttemptChanges
+) -> JobHandle:
+    """Return the handle of an attempt that is in Slurm now, those that wait for its end submitted behind it."""
+    extend_chain(attempts, number, str(outcome.job_id), prepared)
+    return JobHandle(
+        attempts.job.name,
+        number,
+        outcome.job_id,
+        resumes_from=prepared.resumes_from,
+        job_name=outcome.job_name,
     )
 
 
@@ -179,15 +194,7 @@ class SlurmSubmitOperator(BaseOperator):
                 method_name="submit_again",
             )
         self.log.info("%s", outcome.message)
-        extend_chain(attempts, number, str(outcome.job_id), prepared)
-        handle = JobHandle(
-            job.name,
-            number,
-            outcome.job_id,
-            resumes_from=prepared.resumes_from,
-            job_name=outcome.job_name,
-        )
-        return self._done(context, handle)
+        return self._done(context, submitted(attempts, number, outcome, prepared))
 
     def _pause(self, seconds: float) -> NoReturn:
         self.defer(trigger=PauseTrigger(until=time.time() + seconds), method_name="submit_again")

@@ -12,11 +12,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.megatron.checkpoints import tracked_iteration
 from airflow_megatron.notifications.notices import tell
-from airflow_megatron.operators.slurm_submit import job_attempts, wait_for_room
+from airflow_megatron.operators.slurm_submit import job_attempts, submitted, wait_for_room
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempt_chain import (
-    extend_chain,
     follows_by_itself,
     is_chained,
     withdraw_chain,
@@ -333,15 +332,7 @@ class SlurmWatchOperator(BaseOperator):
                 method_name="submit_again",
             )
         self.log.info("%s", outcome.message)
-        extend_chain(attempts, number, str(outcome.job_id), prepared)
-        handle = JobHandle(
-            job.name,
-            number,
-            outcome.job_id,
-            resumes_from=prepared.resumes_from,
-            job_name=outcome.job_name,
-        )
-        return self._wait(job, handle)
+        return self._wait(job, submitted(attempts, number, outcome, prepared))
 
     def _wait(
         self,

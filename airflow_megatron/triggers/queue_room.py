@@ -5,12 +5,13 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.queue_limits import QueueLimit
 from airflow_megatron.slurm.queue_room import QueueRoom, Waiting
 from airflow_megatron.triggers.cluster_poller import shared_poller
+from airflow_megatron.triggers.stored_arguments import StoredArgumentsTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _ROOMS: weakref.WeakKeyDictionary[Poller, QueueRoom] = weakref.WeakKeyDictionary()
 
 
-class QueueRoomTrigger(BaseTrigger):
+class QueueRoomTrigger(StoredArgumentsTrigger):
     """Wait for a submission's turn, among all that wait in this process for the same cluster.
 
     Nothing was submitted, so nothing has to be cancelled when the task is marked or cleared.
@@ -60,23 +61,6 @@ class QueueRoomTrigger(BaseTrigger):
         self.recovers = recovers
         self.poll_interval = poll_interval
         self.carry = dict(carry or {})
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and every argument."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "ssh_conn_id": self.ssh_conn_id,
-                "commands": self.commands,
-                "job_name": self.job_name,
-                "since": self.since,
-                "limits": self.limits,
-                "refused_at": self.refused_at,
-                "recovers": self.recovers,
-                "poll_interval": self.poll_interval,
-                "carry": self.carry,
-            },
-        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the queue at every tick of the cluster's poller."""
