@@ -10,6 +10,9 @@ from airflow_megatron.slurm.verdict import Outcome, Verdict
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_RENEWED = frozenset({Outcome.RETRYABLE, Outcome.FAILED})
+"""Endings that do not count against their budgets when the attempt, or a later one, left a newer checkpoint."""
+
 MAX_BACKOFF_S = 3600.0
 GIVEN_UP: Final = "given_up"
 """Key of an attempt's ``verdict.json`` that says why there was no other attempt."""
@@ -28,16 +31,17 @@ class RestartPolicy:
     """How many further attempts each kind of ending is worth; None means any number.
 
     :param rolled_over: stops in good order.
-    :param retryable: lost nodes, preemption.
+    :param retryable: lost nodes, preemption; of a training those since its newest checkpoint.
     :param out_of_memory: the same job would run out of memory again, so none by default.
-    :param failed: crashes.
+    :param failed: crashes; of a training those since its newest checkpoint.
     :param cancelled: by a person, who did not mean "again".
     :param no_progress: attempts in a row without a newer checkpoint after which a training is given up; 0
         switches it off.
     :param backoff_s: pause before the first restart after a failure, doubled for each further failure in a
         row without a newer checkpoint. Good endings (roll-overs) do not wait.
     :param rollbacks: attempts whose numbers went bad (NaN, a loss spike) and that are followed by one from an earlier
-        checkpoint. They count against no other budget; with 0 they are ordinary failures.
+        checkpoint, since the training got further than ever. They count against no other budget; with 0 they are
+        ordinary failures.
     :param exclude_failed_nodes: keep the next attempts off nodes known to have failed.
     :param exclude_for_s: seconds after which a node that failed is used again.
     :param max_excluded_nodes: the newest ones are kept.
@@ -130,13 +134,15 @@ def next_step(history: Sequence[Verdict], verdict: Verdict, policy: RestartPolic
     if verdict.rollback and policy.rollbacks:
         return _roll_back(attempts, policy)
     budget = policy.budget(verdict.outcome)
+    stalled = _attempts_without_progress(attempts)
     counted = [past for past in attempts if not (past.rollback and policy.rollbacks)]
+    if verdict.iteration is not None and verdict.outcome in _RENEWED:
+        counted = counted[len(counted) - stalled :]
     used = sum(past.outcome is verdict.outcome for past in counted)
     kind = verdict.outcome.value.replace("_", " ")
     if budget is not None and used > budget:
         allowed = f"after {budget} restart{'s' * (budget != 1)}" if budget else "and is not restarted"
         return GiveUp(f"attempt {len(attempts)} {kind} {allowed}: {verdict.reason}")
-    stalled = _attempts_without_progress(attempts)
     if policy.no_progress and stalled >= policy.no_progress:
         return GiveUp(
             f"{stalled} attempts in a row made no checkpoint newer than iteration {verdict.iteration or 0}; "
@@ -151,7 +157,9 @@ def next_step(history: Sequence[Verdict], verdict: Verdict, policy: RestartPolic
 
 def _roll_back(attempts: Sequence[Verdict], policy: RestartPolicy) -> NextStep:
     verdict = attempts[-1]
-    made = sum(past.rollback for past in attempts) - 1
+    # what went bad before the training got further than ever is over
+    further = max(index for index in range(len(attempts)) if _is_furthest(attempts, index))
+    made = sum(past.rollback for past in attempts[further:]) - 1
     if made >= policy.rollbacks:
         times = f"{made} rollback{'s' * (made != 1)}"
         return GiveUp(f"the numbers went bad again after {times}: {verdict.reason}")
@@ -243,6 +251,12 @@ def _attempts_without_progress(attempts: Sequence[Verdict]) -> int:
             break
         stalled += 1
     return stalled
+
+
+def _is_furthest(attempts: Sequence[Verdict], index: int) -> bool:
+    """Tell whether an attempt left a newer checkpoint than all before it; the first one counts as such."""
+    reached = attempts[index].iteration or 0
+    return all(reached > (before.iteration or 0) for before in attempts[:index])
 
 
 def _made_progress(attempts: Sequence[Verdict], index: int) -> bool:

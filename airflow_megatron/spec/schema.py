@@ -161,9 +161,9 @@ class RestartSection(Strict):
     rolled_over: int | None = Field(default=None, ge=0)
     """Stopped in good order: walltime, SIGTERM, exit duration."""
     retryable: int | None = Field(default=10, ge=0)
-    """Node failures, preemptions and boot failures."""
+    """Node failures, preemptions and boot failures; of a training those since its newest checkpoint."""
     failed: int | None = Field(default=0, ge=0)
-    """Ended with an error."""
+    """Ended with an error; of a training those since its newest checkpoint."""
     out_of_memory: int | None = Field(default=0, ge=0)
     cancelled: int | None = Field(default=0, ge=0)
     """Cancelled by a person."""
@@ -178,7 +178,8 @@ class RestartSection(Strict):
     quarantine: int = Field(default=2, ge=0)
     """Damaged newest checkpoints that may be renamed, so that training goes on from an earlier one."""
     rollbacks: int = Field(default=1, ge=0)
-    """Attempts whose numbers went bad (NaN, ``do: rollback``) that one from an earlier checkpoint follows."""
+    """Attempts whose numbers went bad (NaN, ``do: rollback``) that one from an earlier checkpoint follows;
+    those since the training got further than ever."""
     after_rollback: Values = {}
     """Megatron arguments of the attempts after a rollback, instead of the stage's."""
     nodes: list[Annotated[int, Field(ge=1, strict=True)]] = []

@@ -37,13 +37,31 @@ def test_roll_over_goes_on_at_once_for_ever():
 
 
 def test_budgets_are_per_kind():
-    history = [ended(Outcome.RETRYABLE, 10), ended(Outcome.FAILED, 20), ended(Outcome.ROLLED_OVER, 30)]
-    assert isinstance(next_step(history, ended(Outcome.RETRYABLE, 40), POLICY), Restart)
-    assert isinstance(next_step(history, ended(Outcome.FAILED, 40), POLICY), GiveUp)
-    more = [*history, ended(Outcome.RETRYABLE, 40)]
-    step = next_step(more, ended(Outcome.RETRYABLE, 50), POLICY)
+    history = [ended(Outcome.RETRYABLE), ended(Outcome.FAILED), ended(Outcome.ROLLED_OVER)]
+    assert isinstance(next_step(history, ended(Outcome.RETRYABLE), POLICY), Restart)
+    assert isinstance(next_step(history, ended(Outcome.FAILED), POLICY), GiveUp)
+    more = [*history, ended(Outcome.RETRYABLE)]
+    step = next_step(more, ended(Outcome.RETRYABLE), POLICY)
     assert isinstance(step, GiveUp)
     assert "after 2 restarts" in step.reason
+
+
+@pytest.mark.parametrize("outcome", [Outcome.RETRYABLE, Outcome.FAILED])
+def test_a_training_that_gets_on_is_restarted_for_ever(outcome):
+    policy = RestartPolicy(retryable=0, failed=0, no_progress=0)
+    history = [ended(outcome, 10 * i) for i in range(1, 100)]
+    assert isinstance(next_step(history, ended(outcome, 1000), policy), Restart)
+    step = next_step(history, ended(outcome, 990), policy)
+    assert isinstance(step, GiveUp)
+    assert "is not restarted" in step.reason
+
+
+def test_other_endings_count_although_a_training_gets_on():
+    policy = RestartPolicy(out_of_memory=1)
+    assert isinstance(next_step([], ended(Outcome.OUT_OF_MEMORY, 10), policy), Restart)
+    assert isinstance(
+        next_step([ended(Outcome.OUT_OF_MEMORY, 10)], ended(Outcome.OUT_OF_MEMORY, 20), policy), GiveUp
+    )
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OUT_OF_MEMORY, Outcome.CANCELLED])
@@ -162,6 +180,15 @@ def test_rollbacks_have_a_budget_of_their_own():
     assert isinstance(step, GiveUp)
     assert "again after 2 rollbacks" in step.reason
     assert isinstance(next_step([], bad_numbers(), RestartPolicy(failed=0, rollbacks=0)), GiveUp)
+
+
+def test_rollbacks_count_since_the_training_got_further_than_ever():
+    policy = RestartPolicy(rollbacks=1)
+    first = bad_numbers(iteration=100)
+    assert isinstance(next_step([first], bad_numbers(iteration=100), policy), GiveUp)
+    assert isinstance(next_step([first], bad_numbers(iteration=200), policy), Restart)
+    further = [first, ended(Outcome.ROLLED_OVER, 200)]
+    assert isinstance(next_step(further, bad_numbers(iteration=200), policy), Restart)
 
 
 def test_a_series_begins_when_a_job_was_given_up():
