@@ -38,6 +38,7 @@ class LocalAirflow:
         self._process: subprocess.Popen[bytes] | None = None
         self._token = ""
         self.port = 0
+        self._log_ports: dict[str, str] = {}
 
     def environment(self) -> dict[str, str]:
         """Return the environment that every Airflow command of this home needs."""
@@ -64,6 +65,7 @@ class LocalAirflow:
                 "AIRFLOW__API__PORT": str(self.port),
                 "AIRFLOW__API__BASE_URL": f"http://localhost:{self.port}",
                 "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://localhost:{self.port}/execution/",
+                **self._log_ports,
             }
         return {**defaults, **os.environ, **fixed}
 
@@ -100,6 +102,11 @@ class LocalAirflow:
         :raises LocalAirflowError: with the last lines of their log when they do not start
         """
         self.port = self.port or _free_port(8080)
+        # another Airflow of this machine serves the logs of its running tasks at the usual ones
+        self._log_ports = {
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port(8793)),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port(8794)),
+        }
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "airflow", "standalone"],
