@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SWEEP = "storm_in_airflow"
 DAG = f"{SWEEP}.point"
-AIRFLOW_WEIGHTS = {**WEIGHTS, "kill_triggerer": 3, "kill_scheduler": 2, "set_clock": 0}
-"""Airflow's own heartbeats do not bear a clock that is set."""
+AIRFLOW_WEIGHTS = {**WEIGHTS, "kill_triggerer": 3, "kill_scheduler": 2}
+DAEMONS = ("scheduler", "triggerer")
 DAEMON_AWAY_S = (1.0, 5.0)
 CALM_S = 300
 """How long the runs may go on after the last fault; Airflow waits 20 s before it tries a task again."""
@@ -30,7 +30,16 @@ CALM_S = 300
 
 @dataclass
 class AirflowStorm(Storm):
-    """Strikes Airflow's daemons, too."""
+    """Strikes Airflow's daemons, too, and starts those that have ended, as a site's supervisor does."""
+
+    def __post_init__(self) -> None:
+        self._surroundings = {name: self.site.airflow.daemon(name).environ() for name in DAEMONS}
+
+    def mend(self, *, wait: bool = False) -> None:
+        super().mend(wait=wait)
+        for name in set(DAEMONS) - self._away:
+            if not self.site.airflow.runs(name):
+                self.site.airflow.start_daemon(name, self._surroundings[name])
 
     def kill_triggerer(self) -> str | None:
         return self._airflow("triggerer")
@@ -43,10 +52,12 @@ class AirflowStorm(Storm):
             return None
         with_children = self.chance.random() < 0.5
         try:
-            surroundings = self.site.airflow.kill_daemon(name, with_children=with_children)
-        except (AssertionError, psutil.NoSuchProcess):
-            return None  # it ended by itself, or comes up just now
-        self._later(name, lambda: self.site.airflow.start_daemon(name, surroundings), DAEMON_AWAY_S)
+            self.site.airflow.kill_daemon(name, with_children=with_children)
+        except psutil.NoSuchProcess:
+            return None  # it ends just now
+        self._later(
+            name, lambda: self.site.airflow.start_daemon(name, self._surroundings[name]), DAEMON_AWAY_S
+        )
         return f"{name}, {'with' if with_children else 'without'} its children"
 
 

@@ -38,7 +38,6 @@ WEIGHTS = {
     "kill_job": 3,
     "fill_disk": 2,
     "damage_file": 8,
-    "set_clock": 3,
 }
 """How often each kind strikes, relative to the others: what is cheap and frequent on real sites more often."""
 
@@ -149,11 +148,6 @@ class Storm:
             return f"{name} ({pid})"
         return None
 
-    def set_clock(self) -> str:
-        """The clock of tasks and triggers is put forward by up to an hour."""
-        self.site.clock.jump(self.chance.randint(60, 3600))
-        return f"{self.site.clock.offset:+d} s"
-
     # ---- the way to the login node
 
     def cut_connections(self) -> str | None:
@@ -229,8 +223,15 @@ class Storm:
         if name in self._away:
             return None
         self.site.cluster.control("kill", target or name)
-        self._later(name, lambda: self.site.cluster.control("start", name))
+        self._later(name, lambda: self._start(name))
         return target or name
+
+    def _start(self, name: str) -> None:
+        if (
+            name == "slurmctld"
+        ):  # without a saved state of its own, in its first minutes, it does not start alone
+            self.site.cluster.control("start", "slurmdbd")
+        self.site.cluster.control("start", name)
 
     def kill_job(self) -> str | None:
         """SIGKILL of a training."""

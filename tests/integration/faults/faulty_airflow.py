@@ -48,6 +48,14 @@ class FaultyAirflow(SiteAirflow):
                         return process
         raise AssertionError(f"no {name} runs")
 
+    def runs(self, name: str) -> bool:
+        """Whether ``scheduler`` or ``triggerer`` runs."""
+        try:
+            self.daemon(name)
+        except AssertionError:
+            return False
+        return True
+
     def kill_daemon(self, name: str, *, with_children: bool) -> dict[str, str]:
         """SIGKILL a daemon; return the environment that it had.
 
@@ -77,16 +85,11 @@ class FaultyAirflow(SiteAirflow):
         self._started.append(process)
 
     def task_processes(self) -> dict[int, str]:
-        """Return the processes in which tasks run now, and the trigger runner, by their parents."""
-        found: dict[int, str] = {}
+        """Return the processes in which tasks run now: the children of the executor's workers."""
         with suppress(psutil.NoSuchProcess, AssertionError):
-            for executor in self.daemon("scheduler").children():
-                for process in executor.children(recursive=True):
-                    found[process.pid] = "task"
-        with suppress(psutil.NoSuchProcess, AssertionError):
-            for process in self.daemon("triggerer").children():
-                found[process.pid] = "trigger runner"
-        return found
+            workers = self.daemon("scheduler").children()
+            return {task.pid: task.name() for worker in workers for task in worker.children(recursive=True)}
+        return {}
 
     def stop(self) -> None:
         for process in self._started:

@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 from airflow.sdk import Connection
 from faulty_airflow import FaultyAirflow
-from shifted_clock import ShiftedClock
 from sweep_site import SweepSite
 from tcp_proxy import TcpProxy
 
@@ -41,7 +40,6 @@ class ProxiedSite(SweepSite):
         super().__init__(place, cluster)
         server = cluster.description["ssh"]
         self.proxy = TcpProxy(server["port"])
-        self.clock = ShiftedClock(place / "clock")
         self.connection = {
             "conn_type": "ssh",
             "host": "127.0.0.1",

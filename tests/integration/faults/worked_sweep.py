@@ -39,7 +39,6 @@ class WorkedSweep:
         self._environment = {
             **os.environ,
             **site.folders,
-            **site.clock.environment,
             "AIRFLOW_HOME": str(site.place / "airflow"),
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
             "PYTHONWARNINGS": "ignore",
