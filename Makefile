@@ -35,7 +35,7 @@ fast:
 	$(BIN)/pytest -n 2 -m "not integration and not trainer"
 
 integration:
-	$(BIN)/pytest -m "integration or trainer"
+	$(BIN)/pytest -n 2 --dist loadfile -m "integration or trainer"
 
 clean:
 	-$(BIN)/airflow-megatron cluster down --purge

@@ -186,7 +186,8 @@ class Cluster:
         ]
         result = subprocess.run(
             command,
-            env=daemons.daemon_environment(self.layout),
+            # its temporary files have the same names in every installation
+            env={**daemons.daemon_environment(self.layout), "TMPDIR": str(new.parent)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
