@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from sweep_site import wait_until
 
 from airflow_megatron.slurm.profile import SlurmCommands
 from airflow_megatron.slurm.submission import (
@@ -143,7 +144,10 @@ def test_without_accounting_a_job_is_adopted_and_a_doubt_waits(
     outcome = cluster.submit_patiently(lost)
     assert outcome.status == "submitted"
     assert cluster.jobs_named(lost.attempt.job_name) == {outcome.job_id}
-    assert len(cluster.jobs_named(accepted.attempt.job_name)) == 1
+    # accounting hears of it when slurmctld has reached slurmdbd again
+    wait_until(
+        lambda: len(cluster.jobs_named(accepted.attempt.job_name)) == 1, 60, "the adopted job in accounting"
+    )
 
 
 @pytest.fixture
