@@ -188,7 +188,8 @@ class SweepSite:
         deadline = time.monotonic() + timeout
         while self.states(prefix) != expected and time.monotonic() < deadline:
             time.sleep(0.5)
-        assert self.states(prefix) == expected
+        found = self.states(prefix)
+        assert found == expected, f"{found} instead of {expected}"
 
     def queued(self, prefix: str) -> list[str]:
         """Return the names of the jobs that wait or run now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,9 +71,9 @@ class Runs:
 
     def queue(self, case: str) -> dict[int, str]:
         """Return attempt → state of the jobs in the queue."""
-        rows = self.cluster.slurm("squeue", "-h", "-o", "%j|%T").splitlines()
-        found = (row.split("|") for row in rows if row.startswith(f"chained.{case}."))
-        return {int(name.split(".a")[-1].split(".")[0]): state for name, state in found}
+        rows = self.cluster.slurm("squeue", "-h", "-o", "%j|%T")
+        found = re.findall(rf"^chained\.{case}\.pretrain\.a(\d+)\.\w+\|(\w+)$", rows, re.MULTILINE)
+        return {int(number): state for number, state in found}
 
     def log(self, case: str, attempt: int) -> str:
         path = self.sweep_dir / case / "logs" / f"pretrain-{attempt}.out"

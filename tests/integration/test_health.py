@@ -44,7 +44,11 @@ def test_what_a_failed_training_has_saved_is_converted_one_task_after_another(si
     assert status == 1, output[-4000:]
     site.expect_states(
         "unfinished.",
-        {"unfinished.only.pretrain.a1": ["FAILED"], "unfinished.only.pretrain.convert.a1": ["COMPLETED"]},
+        {
+            "unfinished.only.pretrain.a1": ["FAILED"],
+            "unfinished.only.pretrain.a2": ["FAILED"],
+            "unfinished.only.pretrain.convert.a1": ["COMPLETED"],
+        },
     )
     point = site.runs / "unfinished" / "only"
     assert [path.name for path in (point / "converted_checkpoints").iterdir()] == ["iter_4.done"]

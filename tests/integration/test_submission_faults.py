@@ -127,7 +127,8 @@ def test_without_accounting_a_job_is_adopted_and_a_doubt_waits(
     dies = sbatch_that('[ -e "$0.submits" ] && "$sbatch" "$@" >/dev/null; kill -9 $$')
     submits = tmp_path / "slurm_bin" / "sbatch.submits"
     accepted, lost = (
-        cluster.request(tmp_path, name, "am_run sleep 1", visibility_window_s=2) for name in ("taken", "lost")
+        cluster.request(tmp_path, name, "am_run sleep 1", visibility_window_s=2)
+        for name in ("taken", "doubted")
     )
     cluster.control("kill", "slurmdbd")
     try:

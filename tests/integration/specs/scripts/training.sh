@@ -1,5 +1,6 @@
 # Stands in for a training of 12 iterations: writes the lines that Megatron-LM writes, and a checkpoint every 4 of them.
-# Usage: training.sh [hang|crash] ITERATION: what befalls the attempt that starts from scratch, after that iteration.
+# Usage: training.sh [hang|crash] ITERATION: after that iteration the attempt that starts from scratch hangs, or every
+# attempt crashes.
 set -eu
 tracker=checkpoints/latest_checkpointed_iteration.txt
 start=0
@@ -18,13 +19,13 @@ for iteration in $(seq $((start + 1)) 12); do
         echo weights > "$folder/model_optim_rng.pt"
         echo "$iteration" > $tracker
     fi
-    if [ "$start" = 0 ] && [ "$iteration" = "${2:-0}" ]; then
-        case $1 in
-            hang)
+    if [ "$iteration" = "${2:-0}" ]; then
+        case $1$start in
+            hang0)
                 printf 'a rank \033[31mprints\033[0m on\n'
                 while sleep 4; do echo "waiting for the others"; done
                 ;;
-            crash)
+            crash*)
                 echo "RuntimeError: the weights are gone"
                 exit 1
                 ;;
