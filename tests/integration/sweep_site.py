@@ -183,7 +183,7 @@ class SweepSite:
             name: [row.state.split()[0] for row in rows] for name, rows in self.submissions(prefix).items()
         }
 
-    def expect_states(self, prefix: str, expected: dict[str, list[str]], timeout: float = 20) -> None:
+    def expect_states(self, prefix: str, expected: dict[str, list[str]], timeout: float = 60) -> None:
         """Check the states of all attempts; accounting hears of a job's end a moment after everybody else."""
         deadline = time.monotonic() + timeout
         while self.states(prefix) != expected and time.monotonic() < deadline:
