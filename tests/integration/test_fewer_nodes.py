@@ -1,0 +1,75 @@
+"""A training that loses one of its two nodes goes on from its checkpoint with the one that is left."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from driven_job import DrivenJob, environment
+from sweep_site import wait_until
+
+from airflow_megatron.megatron.log_lines import IterationRecord, LogParser
+from airflow_megatron.spec.project import local_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slurm_cluster import SlurmCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.trainer]
+
+SAVE_INTERVAL, LAST_ITERATION = 20, 400
+SPEC = f"""\
+name: shrunk
+point: only
+megatron: {{num_layers: 1, hidden_size: 32, num_attention_heads: 4, seq_length: 64, max_position_embeddings: 64,
+  position_embedding_type: rope, micro_batch_size: 4, global_batch_size: 8, mock_data: true, num_workers: 0,
+  tokenizer_type: NullTokenizer, vocab_size: 127, lr: 1e-3, lr_decay_style: constant, log_interval: 1,
+  train_iters: {LAST_ITERATION}, save_interval: {SAVE_INTERVAL}, eval_iters: 0, save_retain_interval: 100}}
+slurm: {{nodes: 2, time: 5m}}
+restart: {{nodes: [1], shrink_after: 1, backoff: 0}}
+stages:
+  pretrain: {{kind: train}}
+"""
+
+
+def iterations(log: Path) -> list[IterationRecord]:
+    parser = LogParser()
+    records = [*parser.feed(log.read_bytes() if log.exists() else b""), *parser.finish()]
+    return [record for record in records if isinstance(record, IterationRecord)]
+
+
+def test_the_training_goes_on_with_the_node_that_is_left(
+    cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
+    for name, value in environment(tmp_path, cluster).items():
+        monkeypatch.setenv(name, value)
+    job = DrivenJob(SPEC, "shrunk.only.pretrain")
+    handle = job.submit()
+    run = tmp_path / "runs" / "shrunk" / "only"
+    tracker = run / "checkpoints" / "latest_checkpointed_iteration.txt"
+    with ThreadPoolExecutor(1) as watcher:
+        watched = watcher.submit(job.watch, handle)
+        wait_until(tracker.exists, 120, "the first checkpoint")
+        nodes = cluster.slurm(
+            "scontrol", "show", "hostnames", cluster.slurm("squeue", "-h", "-j", handle["job_id"], "-o", "%N")
+        ).split()
+        assert len(nodes) == 2
+        cluster.control("kill", f"node:{nodes[1]}")
+        try:
+            verdict = watched.result(timeout=180)
+        finally:
+            cluster.control("start", f"slurmd:{nodes[1]}")
+    assert (verdict["outcome"], verdict["attempt"], verdict["iteration"]) == ("finished", 2, LAST_ITERATION)
+    row = cluster.slurm("sacct", "-X", "-n", "-P", "-j", verdict["job_id"], "-o", "NNodes,State,NodeList")
+    count, state, node = row.split("|")
+    assert (count, state) == ("1", "COMPLETED")
+    assert node != nodes[1]
+    before, after = (iterations(run / "logs" / f"pretrain-{number}.out") for number in (1, 2))
+    assert after[0].iteration % SAVE_INTERVAL == 1
+    assert after[0].iteration > 1
+    assert after[0].iteration <= before[-1].iteration + 1
+    assert after[-1].iteration == LAST_ITERATION
+    assert {record.global_batch_size for record in (*before, *after)} == {8}
