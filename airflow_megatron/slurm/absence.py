@@ -25,14 +25,15 @@ MIN_ANSWERS = 3
 class Absence:
     """Turns the absence of one job from all of Slurm's answers into a verdict, when it has lasted for long enough.
 
+    :param job_id: of the job, for the verdict: no answer of Slurm's names it.
     :param window_s: seconds for which squeue and sacct must have answered without it, at least
         :data:`MIN_ANSWERS` times. A log or a checkpoint that still changes starts them anew: on the node the job lives,
         until slurmd is told that nobody knows it.
     :param clock: seconds that only go forward.
     """
 
-    def __init__(self, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._window, self._clock = window_s, clock
+    def __init__(self, job_id: str, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._job_id, self._window, self._clock = job_id, window_s, clock
         self._since: float | None = None
         self._answers = 0
         self._signs: tuple[int | None, str | None] = (None, None)
@@ -57,6 +58,7 @@ class Absence:
         return replace(
             verdict,
             outcome=Outcome.RETRYABLE,
+            job_id=self._job_id,
             reason=f"{verdict.reason}, for {gone:.0f} s: Slurm has forgotten it, as after a controller that lost its "
             "state",
         )

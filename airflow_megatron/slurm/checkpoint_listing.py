@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 LISTING_DEPTH = 6
 """Folders between the one that is searched and a run's ``checkpoints``, that one counted."""
 
+_PARTS = 3
+"""Commands of ``am_checkpoints`` that each say how they ended."""
+_WHOLE = frozenset({"0", "123"})
+"""xargs ends with 123 when ``find`` failed without being killed: a directory went away while it was listed."""
+
 
 @dataclass
 class CheckpointFiles:
@@ -26,6 +31,7 @@ class CheckpointFiles:
 
     found: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     _files: dict[str, int] = field(default_factory=dict)
+    _listed: list[str] = field(default_factory=list)
 
     def directory(self, path: str) -> None:
         """Take in the path of an ``iter_*`` directory."""
@@ -41,6 +47,20 @@ class CheckpointFiles:
         """Take in size and path of a file in the last directory."""
         size, _, name = line.partition(" ")
         self._files[name] = int(size)
+
+    def part(self, status: str) -> None:
+        """Take in how a part of the listing has ended."""
+        self._listed.append(status)
+
+    def check_whole(self) -> None:
+        """Refuse a listing of which a part was killed.
+
+        :raises TransportError: it has to be asked for again
+        """
+        if len(self._listed) != _PARTS or not _WHOLE.issuperset(self._listed):
+            raise TransportError(
+                f"the listing of the checkpoints is cut off (exit statuses {' '.join(self._listed)})"
+            )
 
 
 @dataclass(frozen=True)
@@ -73,7 +93,7 @@ def parse_listing(folder: str, result: CommandResult) -> list[RunCheckpoints]:
     """Return the runs that have a checkpoints folder, by their directories.
 
     :param folder: the one that the script was made for
-    :raises TransportError: if the answer is not whole.
+    :raises TransportError: if the answer or the listing is not whole.
     :raises FileNotFoundError: if there is no such folder on the cluster.
     """
     folders: list[str] = []
@@ -94,8 +114,11 @@ def parse_listing(folder: str, result: CommandResult) -> list[RunCheckpoints]:
                     files.directory(rest)
                 case "C":
                     files.file(rest)
+                case "listed":
+                    files.part(rest)
         except ValueError:
             raise TransportError(f"unexpected line in a listing: {line!r}") from None
+    files.check_whole()
     root = f"{folder.rstrip('/')}/"
     return [
         RunCheckpoints(path.rpartition("/")[0] or ".", trackers.get(index), files.found.get(root + path, {}))

@@ -11,14 +11,18 @@ DUPLICATE_EXIT_CODE = 79
 """Exit status of a job that found its attempt taken by another job (outside sysexits.h and Megatron's 16 and
 17)."""
 
+UNWRITABLE_EXIT_CODE = 73
+"""Exit status of a job that cannot write to its attempt's directory, and so does not run (``EX_CANTCREAT``)."""
+
 
 def job_prologue(attempt_dir: str, *, stop_signal: str = "TERM") -> str:
     """Return the lines that a job script has right after its ``#SBATCH`` lines.
 
-    They end the job (status :data:`DUPLICATE_EXIT_CODE`) when another job owns the attempt, and write
-    ``exit.json`` when the script ends, however it does short of SIGKILL. They define ``am_run COMMAND…``,
-    with which the script must start its long command: it forwards TERM, USR1 and USR2 as *stop_signal* and
-    returns the command's own status.
+    They end the job when another job owns the attempt (status :data:`DUPLICATE_EXIT_CODE`), when nothing can
+    be written there (:data:`UNWRITABLE_EXIT_CODE`), and when the same job ran before and ended well (status 0).
+    Otherwise they write ``exit.json`` when the script ends, however it does short of SIGKILL. They define
+    ``am_run COMMAND…``, with which the script must start its long command: it forwards TERM, USR1 and USR2 as
+    *stop_signal* and returns the command's own status.
 
     :param attempt_dir: the attempt's directory on the cluster.
     :param stop_signal: what the command understands as "save and stop" (Megatron-LM's
@@ -30,6 +34,7 @@ def job_prologue(attempt_dir: str, *, stop_signal: str = "TERM") -> str:
         f"am_attempt_dir={quote_path(attempt_dir)}\n"
         f"am_stop_signal={stop_signal}\n"
         f"am_duplicate_status={DUPLICATE_EXIT_CODE}\n"
+        f"am_unwritable_status={UNWRITABLE_EXIT_CODE}\n"
         f"{shell_file('job_guard')}\n"
     )
 

@@ -214,7 +214,7 @@ def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Obs
     """
     plan = _Plan.of(watches)
     try:
-        answer = _read_answer(unframed(result))
+        answer = _read_answer(unframed(result), lists_checkpoints=bool(plan.checkpoint_dirs))
     except (ValueError, KeyError) as error:
         raise TransportError(f"the poll's answer is damaged: {error}") from error
     lines = {path: answer.one_liners[i] for i, path in enumerate(plan.one_liners) if i in answer.one_liners}
@@ -297,7 +297,7 @@ def _text(found: tuple[int, bytes] | None) -> str | None:
     return found[1].decode(errors="replace")
 
 
-def _read_answer(lines: Sequence[str]) -> _Answer:
+def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
     answer = _Answer(0.0, {}, {}, set(), False, {}, {}, True, True, {}, {}, set(), b"", {}, {}, [])
     queue_lines: list[str] = []
     accounting_lines: list[str] = []
@@ -329,6 +329,8 @@ def _read_answer(lines: Sequence[str]) -> _Answer:
                 checkpoints.name(rest)
             case "C":
                 checkpoints.file(rest)
+            case "listed":
+                checkpoints.part(rest)
             case "E":
                 answer.existing.add(int(rest))
             case "S":
@@ -343,6 +345,8 @@ def _read_answer(lines: Sequence[str]) -> _Answer:
             case _:
                 pass  # a stray line of a background process of the login shell
     _read_controller(answer, controller_lines)
+    if lists_checkpoints:
+        checkpoints.check_whole()
     if not answer.time:
         raise ValueError("it holds no time; something printed into it")
     answer.stream = base64.b64decode("".join(stream_lines), validate=True)

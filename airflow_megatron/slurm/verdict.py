@@ -7,7 +7,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE
+from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE, UNWRITABLE_EXIT_CODE
+from airflow_megatron.slurm.observation import AccountingRow
 from airflow_megatron.slurm.outcomes import Outcome as Outcome
 from airflow_megatron.slurm.reasons import needs_a_person
 from airflow_megatron.slurm.records import ExitRecord
@@ -150,6 +151,7 @@ class _Ending:
     ended: float | None
     elapsed: float | None
     node_list: str
+    launched: bool = True
 
 
 def judge(
@@ -245,9 +247,13 @@ def _ending(observation: Observation) -> _Ending | str:
         ran = accounting.elapsed if accounting is not None and told is accounting else ran
         if record is not None and _relaunch_was_cancelled(told.started, ran, record):
             return _ending_by(record)
-        began = record is None and observation.owner_job_id == told.job_id
-        if began and ran <= RELAUNCH_S and _age(observation, told.ended) < ACCOUNTING_LAG_S:
+        at_once = record is None and ran <= RELAUNCH_S
+        began = at_once and observation.owner_job_id == told.job_id
+        launched = not (at_once and _was_cancelled_by_slurm(told, observation.owner_job_id))
+        if (began or not launched) and _age(observation, told.ended) < ACCOUNTING_LAG_S:
             return "the job was cancelled as soon as it had started; its exit.json tells whether it runs all the same"
+    else:
+        launched = True
     if accounting is not None and accounting.state.ended:
         return _Ending(
             "sacct",
@@ -258,9 +264,10 @@ def _ending(observation: Observation) -> _Ending | str:
             accounting.ended,
             accounting.elapsed,
             accounting.node_list,
+            launched,
         )
     if queue is not None:
-        return _ending_in_queue(observation, queue, record)
+        return _ending_in_queue(observation, queue, record, launched=launched)
     if observation.accounting_enabled:
         if not observation.accounting_ok:
             return f"the job has left the queue and sacct does not answer{_complaint(observation, 'sacct')}"
@@ -283,7 +290,9 @@ def _ending(observation: Observation) -> _Ending | str:
     return _ending_by(record)
 
 
-def _ending_in_queue(observation: Observation, queue: QueueRow, record: ExitRecord | None) -> _Ending | str:
+def _ending_in_queue(
+    observation: Observation, queue: QueueRow, record: ExitRecord | None, *, launched: bool
+) -> _Ending | str:
     """Return the end of a job that squeue still lists, where sacct has no final record of it."""
     controller = observation.controller
     if controller is not None and not controller.state.ended:
@@ -304,8 +313,19 @@ def _ending_in_queue(observation: Observation, queue: QueueRow, record: ExitReco
         code = record.exit_code
     source = "squeue" if controller is None else "scontrol"
     return _Ending(
-        source, queue.state, queue.state.value, code, signal, queue.ended, elapsed, queue.node_list
+        source, queue.state, queue.state.value, code, signal, queue.ended, elapsed, queue.node_list, launched
     )
+
+
+def _was_cancelled_by_slurm(told: AccountingRow | QueueRow, owner_job_id: str | None) -> bool:
+    """Whether Slurm gave a job nodes and took it back because it could not be launched there.
+
+    A controller that has lost its state gives an id of its last seconds to a new job, whose node then still runs the
+    other one: slurmd cancels the new one, as root (``do not launch second copy``, Slurm 22.05). The job's script has
+    not begun, or it would own the attempt.
+    """
+    by = cancelled_by(told.state_text) if isinstance(told, AccountingRow) else None
+    return owner_job_id is None and bool(told.node_list) and by in {None, "0"}
 
 
 def _relaunch_was_cancelled(started: float | None, ran: float, record: ExitRecord) -> bool:
@@ -357,6 +377,12 @@ def _weigh(
     by_state = _weigh_state(ending, what, train)
     if by_state is not None:
         return *by_state, find_signature(signatures, log_tail, ending.state)
+    if ending.exit_code == UNWRITABLE_EXIT_CODE:
+        return (
+            Outcome.RETRYABLE,
+            f"{what}: it could not write to its directory, and did not run",
+            find_signature(signatures, log_tail, ending.state),
+        )
     if ending.exit_code == RERUN_EXIT_CODE and train:
         return (
             Outcome.RETRYABLE,
@@ -387,6 +413,8 @@ def _weigh_state(ending: _Ending, what: str, train: bool) -> tuple[Outcome, str]
         case JobState.NODE_FAIL | JobState.PREEMPTED | JobState.BOOT_FAIL:
             return Outcome.RETRYABLE, what
         case JobState.CANCELLED:
+            if not ending.launched:
+                return Outcome.RETRYABLE, f"{what} by Slurm, which could not launch it on {ending.node_list}"
             by = cancelled_by(ending.state_text)
             return Outcome.CANCELLED, f"{what}" + (f" (user id {by})" if by else "")
         case JobState.DEADLINE:

@@ -131,7 +131,7 @@ class SlurmJobTrigger(ClusterTrigger):
             [Event.from_json(item) for item in self.conditions.get("events", ())], self.memory.get("events")
         )
         health = self._training_health()
-        absence = Absence(self.visibility_window)
+        absence = Absence(self.job_id, self.visibility_window)
         ended: float | None = None
         async with (
             self.poller.subscribe(self._watch(report.position)) as subscription,

@@ -57,7 +57,7 @@ def test_a_lost_node_is_replaced(
         assert airflow.ended("lost.point", runs["lost"]) == "success"
     finally:
         site.cluster.control("start", f"slurmd:{node}")
-    site.expect_states("lost.", {first: ["NODE_FAIL"], second: ["COMPLETED"]})
+    site.expect_states("lost.only.", {first: ["NODE_FAIL"], second: ["COMPLETED"]})
     assert site.submission(second).node != node
     verdict = site.verdict(site.runs / "lost" / "only" / "work", "work")
     assert (verdict["outcome"], verdict["attempt"]) == ("finished", 2)
@@ -67,7 +67,7 @@ def test_training_goes_on_after_its_walltime(
     site: SweepSite, airflow: SiteAirflow, runs: dict[str, str], shortened: Path
 ) -> None:
     assert airflow.ended("stopped.point", runs["stopped"], PATIENCE_S) == "success"
-    assert set(site.states("stopped.")) == {f"stopped.only.pretrain.a{number}" for number in (1, 2)}
+    assert set(site.states("stopped.only.")) == {f"stopped.only.pretrain.a{number}" for number in (1, 2)}
     before, after = (iterations(shortened / f"pretrain-{number}.out") for number in (1, 2))
     assert 0 < len(before) < LAST_ITERATION
     assert before + after == list(range(1, LAST_ITERATION + 1))

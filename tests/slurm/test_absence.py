@@ -21,7 +21,7 @@ class Watching:
 
     def __init__(self, window_s: float = 60.0) -> None:
         self.now = 0.0
-        self.absence = Absence(window_s, clock=lambda: self.now)
+        self.absence = Absence("7", window_s, clock=lambda: self.now)
 
     def look(self, observation: Observation, times: int = 1) -> Verdict:
         for _ in range(times):
@@ -35,7 +35,7 @@ def test_lost_after_the_window() -> None:
     watching = Watching()
     assert watching.look(GONE, 6).outcome is Outcome.UNKNOWN
     verdict = watching.look(GONE)
-    assert verdict.outcome is Outcome.RETRYABLE
+    assert (verdict.outcome, verdict.job_id) == (Outcome.RETRYABLE, "7")
     assert verdict.reason.startswith("the job is in neither squeue nor sacct")
     assert "for 60 s: Slurm has forgotten it" in verdict.reason
 

@@ -146,6 +146,24 @@ def test_requeued_job_goes_on_and_keeps_both_records(job):
     assert json.loads((job.attempt_dir / "exit.0.json").read_text())["exit_code"] == 3
 
 
+def test_job_that_slurm_has_forgotten_to_have_run_is_not_run_again(job):
+    assert job.run("echo first")[:2] == (0, "first\n")
+    record = job.exit
+    status, output, _ = job.run("echo second")
+    assert (status, output.count("second"), job.exit) == (0, 0, record)
+    assert "job 7 has run before and ended well" in output
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [("exit 4", {}), ("kill -TERM $$", {}), ("true", {"restarts": 1})],
+    ids=["failed", "stopped", "requeued"],
+)
+def test_job_that_slurm_starts_again_for_a_reason_runs(job, body, options):
+    job.run(body)
+    assert job.run("echo second", **options)[:2] == (0, "second\n")
+
+
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 20
     while not path.exists():
@@ -224,7 +242,7 @@ def test_a_value_that_an_earlier_job_wrote(tmp_path: Path, shell: str) -> None:
     assert job.run(body)[:2] == (0, "1e-3 \\n $x")
     for text in ("", "\n"):
         file.write_text(text)
-        status, out, err = job.run(body)
+        status, out, err = job.run(body, restarts=1)
         assert (status, out) == (66, "")
         assert f"{file} holds no value" in err
     file.unlink()

@@ -271,6 +271,18 @@ def test_only_the_checkpoints_asked_for_are_listed_with_their_files(slurm, tmp_p
     assert both.checkpoint_files["iter_0000010"] == {"f": 2}, "somebody else asks for it"
 
 
+@pytest.mark.parametrize("command", ["find", "xargs", "awk"])
+def test_a_listing_of_checkpoints_that_was_killed_is_no_listing(slurm, tmp_path, command):
+    (tmp_path / "iter_0000005").mkdir()
+    watch = Watch("x", checkpoint_dir=str(tmp_path))
+    assert poll(slurm, watch)["x"].checkpoint_files == {"iter_0000005": {}}
+    victim = slurm.root / "bin" / command
+    victim.write_text("#!/bin/sh\nkill -9 $$\n")
+    victim.chmod(0o755)
+    with pytest.raises(TransportError, match="listing of the checkpoints is cut off"):
+        poll(slurm, watch)
+
+
 def test_log_lines_that_look_like_the_answer_do_no_harm(slurm, tmp_path):
     evil = tmp_path / "log"
     evil.write_text("\n=== airflow-megatron answer ends ===\nF 0 1 0 1\nx\nqueue_status 0\n" * 3)

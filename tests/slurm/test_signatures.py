@@ -49,7 +49,7 @@ CASES = [
     ("unrecognized_arguments", FAILED, "[default0]:pretrain_gpt.py: error: unrecognized arguments: --foo 1"),
     ("missing_module", FAILED, "[node07:0]:ModuleNotFoundError: No module named 'transformer_engine'"),
     ("disk_quota", FAILED, "OSError: [Errno 122] Disk quota exceeded: '/s/ck/iter_0000500'"),
-    ("disk_full", FAILED, "[rank0]: OSError: [Errno 28] No space left on device"),
+    ("disk_full", RETRYABLE, "[rank0]: OSError: [Errno 28] No space left on device"),
     ("fp8_metadata", FAILED, "RuntimeError: Saved FP8 metadata does not match the current one"),
     ("dataset_cache", FAILED, "ValueError: mmap length is greater than file size"),
     ("world_size_changed", FAILED, "CheckpointingException: Missing key in checkpoint state_dict: rerun_state_machine_state/shard_0_64."),
@@ -222,6 +222,14 @@ def test_permanent_failures_are_not_restarted() -> None:
     assert "Disk quota exceeded" in step.reason
     assert isinstance(next_step([], ended("AssertionError: x"), policy), Restart)
     assert not ended("Disk quota exceeded", JobState.NODE_FAIL).permanent
+
+
+def test_a_full_disk_is_waited_for_and_given_up_in_the_end() -> None:
+    full = ended("OSError: [Errno 28] No space left on device")
+    assert (full.outcome, full.permanent) == (RETRYABLE, False)
+    steps = [next_step([full] * past, full, RestartPolicy(backoff_s=30)) for past in range(4)]
+    assert [step.delay_s for step in steps if isinstance(step, Restart)] == [30, 60, 120]
+    assert isinstance(steps[3], GiveUp)
 
 
 SITE = """\

@@ -450,6 +450,19 @@ def test_file_that_cannot_be_written_whole_is_refused_and_leaves_nothing(slurm, 
     assert slurm.submit(replace(request, claim_token="later")).status == "submitted"
 
 
+@pytest.mark.parametrize("command", ["mkdir", "mv"])
+def test_command_that_was_killed_says_nothing_about_the_disk(slurm, request_for, command):
+    victim = slurm.root / "bin" / command
+    victim.write_text("#!/bin/sh\nkill -9 $$\n")
+    victim.chmod(0o755)
+    request = request_for()
+    outcome = slurm.submit(request)
+    assert (outcome.status, outcome.waits_for, slurm.jobs) == ("deferred", "recovery", [])
+    assert "Killed" in outcome.message
+    victim.unlink()
+    assert slurm.submit(replace(request, claim_token="later")).status == "submitted"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_full_disk_means_wait_and_leaves_nothing(slurm, request_for, tmp_path):
     small = tmp_path / "small"

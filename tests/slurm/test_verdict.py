@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE
+from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE, UNWRITABLE_EXIT_CODE
 from airflow_megatron.slurm.observation import (
     AccountingRow,
     ControllerRow,
@@ -221,7 +221,6 @@ def test_controller_that_cancels_a_relaunch_of_a_job_that_had_ended():
         assert judge(seen(accounting=phantom, **done), COMMAND).outcome is outcome
         row = queued(JobState.CANCELLED, started=NOW - 100)
         assert judge(seen(queue=row, **done), COMMAND).outcome is outcome
-    assert judge(seen(accounting=phantom), COMMAND).outcome is Outcome.CANCELLED
     stopped = seen(accounting=phantom, exit=exit_record(143, signal="TERM"))
     assert judge(stopped, COMMAND).outcome is Outcome.CANCELLED
     ran = accounted(JobState.CANCELLED, elapsed=5)
@@ -254,9 +253,29 @@ def test_job_that_goes_on_after_its_relaunch_was_cancelled():
         assert judge(replace(observation, owner_job_id="7"), COMMAND).outcome is Outcome.UNKNOWN
         late = replace(observation, owner_job_id="7", time=NOW + 60)
         assert judge(late, COMMAND).outcome is Outcome.CANCELLED
-        assert judge(observation, COMMAND).outcome is Outcome.CANCELLED  # it had never begun
     cancelled = replace(row, started=NOW - 500, elapsed=490)
     assert judge(seen(accounting=cancelled, owner_job_id="7"), COMMAND).outcome is Outcome.CANCELLED
+
+
+def test_job_that_slurm_could_not_launch():
+    """Its script has not begun: nobody owns the attempt, even when there was time for it."""
+    at_once = {"started": NOW - 11, "ended": NOW - 10}
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=1, **at_once)
+    for observation in (seen(accounting=row), seen(queue=queued(JobState.CANCELLED, **at_once))):
+        assert judge(observation, COMMAND).outcome is Outcome.UNKNOWN
+        verdict = judge(replace(observation, time=NOW + 60), COMMAND)
+        assert verdict.outcome is Outcome.RETRYABLE
+        assert "could not launch it on n" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"state_text": "CANCELLED by 1000"}, {"node_list": ""}, {"elapsed": 60}],
+    ids=["person", "waiting", "running"],
+)
+def test_job_that_a_person_cancelled_before_it_began(changes):
+    row = replace(accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=1), **changes)
+    assert judge(seen(accounting=row, time=NOW + 60), COMMAND).outcome is Outcome.CANCELLED
 
 
 def test_damaged_exit_record_is_none():
@@ -333,6 +352,7 @@ def test_controller_tells_the_exit_code_where_sacct_does_not_answer():
         (16, Outcome.RETRYABLE),
         (DUPLICATE_EXIT_CODE, Outcome.DUPLICATE),
         (143, Outcome.ROLLED_OVER),
+        (UNWRITABLE_EXIT_CODE, Outcome.RETRYABLE),
     ):
         told = replace(failed, controller=remembered(JobState.FAILED, code), **HALF, time=NOW + 60)
         verdict = judge(told, TRAIN)

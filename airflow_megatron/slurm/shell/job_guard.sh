@@ -1,5 +1,6 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# Included in every job script by job_guard.py, after: am_attempt_dir, am_stop_signal, am_duplicate_status.
+# Included in every job script by job_guard.py, after: am_attempt_dir, am_stop_signal, am_duplicate_status,
+# am_unwritable_status.
 # Works under "set -eu" of the job script.
 
 am_started=$(date +%s)
@@ -72,7 +73,7 @@ am_own_attempt() { # one job runs an attempt; the same job after a requeue may g
     fi
     if [ ! -d "$am_attempt_dir/run" ]; then
       echo "airflow-megatron: cannot write to $am_attempt_dir on $(uname -n); the job does not run" >&2
-      exit 73
+      exit "$am_unwritable_status"
     fi
     am_owner=
     for am_try in 1 2 3 4 5; do
@@ -85,7 +86,19 @@ am_own_attempt() { # one job runs an attempt; the same job after a requeue may g
   exit "$am_duplicate_status"
 }
 
+# A controller that died before it saved that the job was running starts it again, on other nodes, under the same id and
+# with the same count of restarts (Slurm 22.05): what has ended well is not done twice.
+am_is_launched_again() {
+  [ -s "$am_attempt_dir/exit.json" ] &&
+    grep -q "^{\"exit_code\": 0, \"signal\": null, .*\"job_id\": \"$am_job_id\", \"restart_count\": ${SLURM_RESTART_COUNT:-0}}\$" \
+      "$am_attempt_dir/exit.json"
+}
+
 am_own_attempt
+if am_is_launched_again; then
+  echo "airflow-megatron: job $am_job_id has run before and ended well; Slurm has started it again, on $(uname -n)"
+  exit 0
+fi
 if [ -e "$am_attempt_dir/exit.json" ]; then # requeued: keep the record of the run before
   mv -f "$am_attempt_dir/exit.json" "$am_attempt_dir/exit.$((${SLURM_RESTART_COUNT:-1} - 1)).json"
 fi

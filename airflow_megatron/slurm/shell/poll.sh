@@ -101,17 +101,21 @@ am_iterations() {
   done
 }
 
-am_checkpoints() { # [FROM PATH]…; directory lines, each followed by its files (two levels deep: mp_rank_00/…)
+# am_checkpoints [FROM PATH]…; directory lines, each followed by its files (two levels deep: mp_rank_00/…), and how each
+# of the three parts has ended: with one that was killed, checkpoints would seem to be gone
+am_checkpoints() {
   {
     am_files=$(
-      am_iterations "$@" 4>&3 |
-        xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 2 -printf "%H\t%y\t%s\t%P\n"' find 2>/dev/null |
-        awk -F'\t' '
-          $1 != last { last = $1; print "D " $1 }
-          $2 != "d" && NF == 4 { print "C " $3 " " $4 }'
+      { am_iterations "$@" 4>&3 && printf 'listed 0\n' >&3; } | {
+        xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 2 -printf "%H\t%y\t%s\t%P\n"' find 2>/dev/null
+        printf 'listed %s\n' "$?" >&3
+      } | awk -F'\t' '
+        $1 != last { last = $1; print "D " $1 }
+        $2 != "d" && NF == 4 { print "C " $3 " " $4 }'
     )
+    am_listed=$?
   } 3>&1
-  printf '%s\n' "$am_files"
+  printf '%s\nlisted %s\n' "$am_files" "$am_listed"
 }
 
 am_checks() { # PATH…; the index of each that exists

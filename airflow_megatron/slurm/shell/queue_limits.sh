@@ -8,7 +8,7 @@ am_announce() { # PHASE
 }
 
 am_submitting() { # from here on a job may come of this caller, even if it dies
-  am_trouble=$(am_announce submitting 2>&1)
+  am_try am_announce submitting
 }
 
 am_leave() { # [ALL]; with ALL, whatever an earlier caller for the same attempt left
@@ -84,10 +84,14 @@ am_count() {
     function counts(name, prefix) { return prefix == "" || index(name, prefix) == 1 }'
 }
 
+am_take_place() {
+  mkdir -p "$am_places" && am_announce counting
+}
+
 am_await_room() { # succeeds when the limits leave room; answers if not
   am_arrived=$(date +%s)
   am_place=$am_places/$am_name,$am_token.$$
-  am_trouble=$({ mkdir -p "$am_places" && am_announce counting; } 2>&1) || {
+  am_try am_take_place || {
     am_refuse_unwritable "$am_places"
     return 1
   }

@@ -11,10 +11,16 @@ am_answer() { # STATUS MESSAGE
   printf 'status %s\nmessage %s\n' "$1" "$(printf '%s' "$2" | tr '\n' ' ')"
 }
 
-am_refuse_unwritable() { # DIRECTORY; because of am_trouble: a full disk passes, what else is wrong does not
+am_try() { # COMMAND…; sets am_trouble to what it says when it fails
+  am_trouble=$("$@" 2>&1) && return
+  [ $? -ne 137 ] || am_trouble="Killed $am_trouble" # SIGKILL: it could say nothing
+  return 1
+}
+
+am_refuse_unwritable() { # DIRECTORY; because of am_trouble: a full disk and what kills a command pass, nothing else does
   am_kind=refused
   case $am_trouble in
-    *"No space left"* | *"uota exceeded"*)
+    *"No space left"* | *"uota exceeded"* | *Killed*)
       am_kind=deferred
       printf 'waits_for recovery\n'
       ;;
@@ -56,9 +62,13 @@ am_age_of() { # FILE that am_clock wrote; sets am_age, in seconds
   fi
 }
 
+am_write_new() { # FILE
+  cat >"$am_new" && mv -f "$am_new" "$1"
+}
+
 am_put() { # FILE, content on standard input; atomic; sets am_trouble, so not in a pipeline
   am_new=$1.$am_token.$$ # a caller may ask again, with its token, while its first call still runs
-  am_trouble=$({ cat >"$am_new" && mv -f "$am_new" "$1"; } 2>&1) && return
+  am_try am_write_new "$1" && return
   rm -f "$am_new"
   return 1
 }
@@ -323,7 +333,7 @@ am_submit() { # as owner of $am_claim
 }
 
 am_attempt() {
-  am_trouble=$(mkdir -p "$am_dir" ${am_log_dir:+"$am_log_dir"} 2>&1) || {
+  am_try mkdir -p "$am_dir" ${am_log_dir:+"$am_log_dir"} || {
     am_refuse_unwritable "$am_dir"
     return
   }
@@ -361,7 +371,7 @@ am_attempt() {
     fi
     am_generation=$((am_generation + 1))
     am_claim=$am_dir/claim.$am_generation
-    if am_trouble=$(mkdir "$am_claim" 2>&1); then
+    if am_try mkdir "$am_claim"; then
       am_start=$(am_process_start $$)
       if am_put_line "$am_claim/owner" "$am_host $$ ${am_start:--} $(date +%s)"; then
         am_submit

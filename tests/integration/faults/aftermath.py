@@ -56,6 +56,8 @@ def _attempt(job: Job, number: int, submitted: set[str]) -> list[str]:
     recorded = (
         (directory / "jobid").read_text(errors="replace").strip() if (directory / "jobid").exists() else ""
     )
+    # the file may be damaged, and the job one that Slurm has forgotten: the attempt's own verdict names it still
+    recorded = recorded or str(_object(directory / "verdict.json").get("job_id") or "")
     wrong = []
     if len(submitted) > 1:
         wrong.append(f"{job.name}: attempt {number} was submitted as {sorted(submitted)}")

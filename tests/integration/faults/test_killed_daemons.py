@@ -87,7 +87,7 @@ def test_controller_dies_right_after_it_took_the_job(
     first = cluster.submit(request)
     cluster.daemon("slurmctld").kill()
     cluster.control("start", "slurmctld")
-    watch, absence = watch_for(request, first.job_id), Absence(window_s=10)
+    watch, absence = watch_for(request, first.job_id), Absence(first.job_id, window_s=10)
     deadline = time.monotonic() + 120
     while True:
         observation = observe(cluster, watch)
