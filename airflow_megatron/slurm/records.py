@@ -79,6 +79,11 @@ class ExitRecord:
     job_id: str
     restart_count: int
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether the script did all of its work: neither failed nor was asked to stop."""
+        return self.exit_code == 0 and self.signal is None
+
     @classmethod
     def from_json(cls, value: dict[str, Any] | None) -> ExitRecord | None:
         """Return the record, or None when *value* is not one."""

@@ -199,13 +199,15 @@ def judge(
         return waiting(Outcome.UNKNOWN, ending, accounting.state if accounting else None)
     achieved, shortfall = _achievement(observation, expectation, iteration)
     catalogue = shipped_signatures() if signatures is None else signatures
+    exit_record = ExitRecord.from_json(dict(observation.exit) if observation.exit else None)
+    if achieved and ending.state is JobState.NODE_FAIL and exit_record is not None and exit_record.ended_well:
+        ending = _ending_by(exit_record)  # the node was lost before it could tell Slurm
     outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue)
     unsettled = not achieved and _clean(ending) and _age(observation, ending.ended) < SETTLE_S
     if unsettled and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED}:
         return waiting(Outcome.UNKNOWN, f"the job has ended; {shortfall}, which may still show", ending.state)
     if not achieved and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED} and shortfall:
         reason = f"{reason}; {shortfall}"
-    exit_record = ExitRecord.from_json(dict(observation.exit) if observation.exit else None)
     if outcome is Outcome.DUPLICATE:
         job_id = observation.owner_job_id or job_id
     return Verdict(

@@ -278,6 +278,15 @@ def test_job_that_a_person_cancelled_before_it_began(changes):
     assert judge(seen(accounting=row, time=NOW + 60), COMMAND).outcome is Outcome.CANCELLED
 
 
+def test_command_that_was_done_when_its_node_was_lost():
+    row, outputs = accounted(JobState.NODE_FAIL), {"existing": {"/r/results.json": True}}
+    verdict = judge(seen(accounting=row, exit=exit_record(0), **outputs), COMMAND)
+    assert (verdict.outcome, verdict.reason) == (Outcome.FINISHED, "the job ended as COMPLETED [exit.json]")
+    for record in (exit_record(1), exit_record(0, signal="TERM"), None):
+        assert judge(seen(accounting=row, exit=record, **outputs), COMMAND).outcome is Outcome.RETRYABLE
+    assert judge(seen(accounting=row, exit=exit_record(0)), COMMAND).outcome is Outcome.RETRYABLE
+
+
 def test_damaged_exit_record_is_none():
     gone = seen(accounting_ok=False, accounting_enabled=False, exit={"exit_code": "x"})
     assert judge(gone, TRAIN).outcome is Outcome.UNKNOWN

@@ -43,7 +43,7 @@ def broken_promises(site: ProxiedSite, jobs: list[Job]) -> list[str]:
             wrong.append(f"{job.name}: not finished in attempt {attempts[-1]}: {verdict}")
         for number in attempts:
             wrong += _attempt(job, number, submitted.pop(f"{job.name}.a{number}", set()))
-        wrong += _training(job) if job.kind == "train" else _command(job)
+        wrong += _training(job) if job.kind == "train" else _command(job, len(attempts))
     wrong += [f"accounting has {name}, which no directory knows: {ids}" for name, ids in submitted.items()]
     wrong += [f"still queued: {name}" for name in site.queued(f"{jobs[0].sweep}.")]
     wrong += [f"still running: {line}" for line in _job_processes(site)]
@@ -72,29 +72,32 @@ def _attempt(job: Job, number: int, submitted: set[str]) -> list[str]:
 
 
 def _training(job: Job) -> list[str]:
-    """Check by its ledger that a training began where the attempt before had saved, alone, and finished once."""
+    """Check by its ledger that a training began where the attempt before had saved, alone, and was done once."""
     lines = [line.split() for line in (Path(job.run_dir) / "ledger").read_text().splitlines()]
     wrong = []
     whole = [line for line in lines if len(line) >= 3]
     if any(line[2] == "overlap" for line in whole):
         wrong.append(f"{job.name}: two attempts trained at the same time")
     saved = 0
+    trained: Counter[int] = Counter()
     for line in whole:
         if line[2] == "begin" and int(line[3]) < saved:
             wrong.append(f"{job.name}: job {line[1]} began at {line[3]}, {saved} had been saved")
         if line[2] == "saved":
+            trained[int(line[3])] += 1
             saved = max(saved, int(line[3]))
-    ends = Counter(line[2] for line in whole)
-    if ends["finished"] > 1:
-        wrong.append(f"{job.name}: trained to its end {ends['finished']} times")
+    if trained[job.params["train_iters"]] > 1:
+        wrong.append(f"{job.name}: trained to its end {trained[job.params['train_iters']]} times")
     if saved != job.params["train_iters"]:
         wrong.append(f"{job.name}: the last checkpoint is of iteration {saved}")
     return wrong
 
 
-def _command(job: Job) -> list[str]:
-    times = (Path(job.run_dir) / "times").read_text()
-    return [] if times == "done\n" else [f"{job.name}: ran to its end {times.count('done')} times"]
+def _command(job: Job, attempts: int) -> list[str]:
+    """Check that no attempt did its work twice: only what a lost node could not note is done by another."""
+    times = (Path(job.run_dir) / "times").read_text().count("done\n")
+    done = 1 <= times <= attempts
+    return [] if done else [f"{job.name}: ran to its end {times} times in {attempts} attempts"]
 
 
 def _object(file: Path) -> dict[str, Any]:
