@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -297,6 +298,7 @@ def _replace_cuda_module() -> None:
         ("device_count", _constant(lambda: 1)),
         ("memory_stats", _constant(lambda: defaultdict(int))),
         ("get_device_capability", _constant(lambda: (0, 0))),
+        ("get_device_properties", _constant(lambda: SimpleNamespace(name="cpu", major=0, minor=0))),
         ("Stream", _Stream),
         ("Event", _Event),
         ("current_stream", _constant(_Stream)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.megatron.commands import trainer_words
 from airflow_megatron.megatron.validation.command_line import reader
 
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ def changed_arguments(
 ) -> dict[str, tuple[object, object]]:
     """Return the Megatron arguments in which two commands differ: name → values before and now, None where not given.
 
-    :param old: words of the earlier command: interpreter, script, arguments
+    :param old: words of the earlier command
     :param new: words of the present one
     :param table: the trainer's arguments
     """
-    before, now = (reader(table).read(words[2:])[0] for words in (old, new))
+    before, now = (reader(table).read(trainer_words(words))[0] for words in (old, new))
     return {
         name: (before.get(name), now.get(name))
         for name in dict.fromkeys((*before, *now))

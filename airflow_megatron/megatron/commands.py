@@ -9,6 +9,8 @@ from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.spec.schema import TrainerSection
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
 
@@ -145,6 +147,12 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     return arguments
 
 
+def trainer_words(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the Megatron arguments of a training's command; before them stand interpreter, starter and script."""
+    script = next((place for place, word in enumerate(command[:3]) if word.endswith("/pretrain_gpt.py")), 1)
+    return tuple(command[script + 1 :])
+
+
 def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[str, ...]:
     arguments = megatron_arguments(job, cluster)
     if not arguments.get("train_iters") and not arguments.get("train_samples"):
@@ -163,14 +171,16 @@ def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[
         raise CommandError(error.name, str(error)) from error
     if job.trainer == "megatron_core":
         return (cluster.python, f"{scripts}/pretrain_gpt.py", *words)
-    checkout = cluster.trainers.get("megatron_lm", TrainerSection()).checkout
+    trainer = cluster.trainers.get("megatron_lm", TrainerSection())
+    checkout = trainer.checkout_of(job.release)
     if not checkout:
         raise CommandError(
             "trainer",
-            f"cluster {cluster.name} has no Megatron-LM checkout; "
+            f"cluster {cluster.name} has no checkout of Megatron-LM {job.release}; "
             "set trainers: {megatron_lm: {checkout: …}} in its profile",
         )
-    return (cluster.python, f"{checkout.rstrip('/')}/pretrain_gpt.py", *words)
+    starter = [f"{scripts}/upstream_on_cpu.py"] if trainer.device == "cpu" else []
+    return (cluster.python, *starter, f"{checkout.rstrip('/')}/pretrain_gpt.py", *words)
 
 
 def _needed(job: Job, name: str) -> str:

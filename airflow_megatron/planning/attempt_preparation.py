@@ -19,6 +19,7 @@ from airflow_megatron.megatron.checkpoints import (
     iteration_of,
     tracked_iteration,
 )
+from airflow_megatron.megatron.commands import trainer_words
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.planning.attempt_changes import AttemptChanges
 from airflow_megatron.planning.plan import job_digest
@@ -292,7 +293,8 @@ class _Preparation:
             return
         old = [str(word) for word in record.get("command", ())]
         changes = changed_arguments(old, job.command, self._table)
-        same = old[2:] == list(job.command[2:])  # whatever the interpreter and the script are called now
+        # whatever the interpreter and the script are called now
+        same = trainer_words(old) == trainer_words(job.command)
         if same or (changes and all(is_harmless(name) for name in changes)):
             what = ", ".join(changes) or "environment"
             self._log.warning("goes on from its checkpoints with another %s", what)

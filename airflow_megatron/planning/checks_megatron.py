@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.arguments import ArgumentError
+from airflow_megatron.megatron.commands import trainer_words
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.megatron.validation import ArgumentProblem, check
 from airflow_megatron.megatron.validation.command_line import reader
@@ -32,7 +33,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
             continue
         world_size = job.world_size
         # checkpoint and log directories are each job's own, and no rule looks at them
-        words = _comparable(job.command[2:])
+        words = _comparable(trainer_words(job.command))
         key = (words, world_size, job.release, *sorted(job.env.items()))
         if key not in known:
             try:
@@ -53,7 +54,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
 
 
 def _is_upstream(job: Job) -> bool:
-    return len(job.command) > 2 and job.command[1].endswith("/pretrain_gpt.py")
+    return any(word.endswith("/pretrain_gpt.py") for word in job.command[1:3])
 
 
 def _comparable(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -424,8 +424,10 @@ class ContainerSection(Strict):
 class TrainerSection(Strict):
     """Where a trainer is on the cluster."""
 
-    checkout: str | None = None
-    """Upstream Megatron-LM checkout (``megatron_lm``)."""
+    checkout: str | dict[str, str] | None = None
+    """Upstream Megatron-LM checkout (``megatron_lm``), or one for each release: ``{core_v0.19.0: /opt/…}``."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    """``cpu``: the nodes have no GPUs, and upstream is started by ``Megatron-LM/upstream_on_cpu.py``."""
     env: dict[str, str | int | float] = {}
     arguments: Values = {}
     """Megatron arguments that this cluster needs; a spec's own win."""
@@ -435,6 +437,10 @@ class TrainerSection(Strict):
     """Arguments that only the checkout here has; ``{}`` for one that takes text."""
     transformer_engine: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = "2.8"
     """Version of Transformer Engine in its environment, which decides what Megatron-LM accepts; ``null`` for none."""
+
+    def checkout_of(self, release: str) -> str | None:
+        """Return the folder of a release's checkout, None where there is none."""
+        return self.checkout.get(release) if isinstance(self.checkout, dict) else self.checkout
 
 
 class LimitsSection(Strict):

@@ -217,7 +217,7 @@ class TestCheck:
             ),
             (
                 spec_text(point="p", more="trainer: megatron_lm"),
-                "s.yaml:3:1: cluster alps has no Megatron-LM checkout; set trainers: {megatron_lm: {checkout: …}}",
+                "s.yaml:3:1: cluster alps has no checkout of Megatron-LM core_v0.16.1; set trainers: ",
             ),
             (
                 spec_text(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from example_specs import CHAIN
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_megatron.planning.plan import check_sweep, job_script
 from airflow_megatron.spec.cluster_profile import ClusterProfile
+from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
@@ -450,3 +451,61 @@ class TestDirectives:
             (job,) = jobs_of(train_spec(), cluster).values()
             names |= {directives(job_script(job, cluster, number))[0] for number in (1, 2)}
         assert len(names) == 4
+
+
+class TestUpstream:
+    """The trainer ``megatron_lm``: upstream's own script, found and started as the profile says."""
+
+    SPEC = train_spec(
+        trainer="megatron_lm",
+        release="core_v0.19.0",
+        megatron={
+            **{"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "seq_length": 64, "lr": 1e-3},
+            **{"max_position_embeddings": 64, "micro_batch_size": 1, "bf16": True, "vocab_size": 100},
+            **{"tokenizer_type": "NullTokenizer", "train_iters": 10, "save_interval": 10},
+            "data_path": ["0.3", "/data/a_text_document", "0.7", "/data/b b_text_document"],
+            **{"wandb_project": "our project", "wandb_exp_name": "{{ point }}", "exit_duration_in_mins": 50},
+        },
+        slurm={"time": "1h"},
+    )
+    TRAINER: ClassVar[dict[str, Any]] = {
+        "checkout": {"core_v0.19.0": "/opt/0.19", "core_v0.16.1": "/opt/0.16"},
+        "env": {"NCCL_SOCKET_IFNAME": "hsn0,hsn1", "RCCL_MSCCL_ENABLE": 0},
+    }
+
+    @pytest.mark.parametrize(
+        ("device", "words"),
+        [
+            ("cuda", ["/opt/0.19/pretrain_gpt.py"]),
+            ("cpu", ["/opt/upstream_on_cpu.py", "/opt/0.19/pretrain_gpt.py"]),
+        ],
+    )
+    def test_it_gets_its_words(self, device: str, words: list[str], sandbox: Sandbox) -> None:
+        (sandbox.bin / "python").write_text(
+            '#!/bin/bash\nprintf "%s\\0" "$MASTER_PORT" "$NCCL_SOCKET_IFNAME" "$RCCL_MSCCL_ENABLE" "$@" >>"$CALLS"\n'
+        )
+        cluster = sandbox.cluster(
+            trainers={"megatron_lm": {**self.TRAINER, "device": device}}, megatron_lm_dir="/opt"
+        )
+        (job,) = jobs_of(self.SPEC, cluster).values()
+        script = job_script(job, cluster, 1)
+        (started,) = sandbox.run(script, job)
+        # it asks for a meeting place even where it is alone
+        assert started[:3] == ["20007", "hsn0,hsn1", "0"]
+        assert started[3 : 3 + len(words)] == words
+        given = dict.fromkeys(started)
+        assert {"--tensorboard-dir", "--exit-signal-handler", "--save", "--load"} <= given.keys()
+        for flag, values in {
+            "--data-path": ["0.3", "/data/a_text_document", "0.7", "/data/b b_text_document"],
+            "--wandb-project": ["our project"],
+            "--wandb-exp-name": ["p"],
+            "--exit-duration-in-mins": ["50"],
+        }.items():
+            place = started.index(flag) + 1
+            assert started[place : place + len(values)] == values
+        assert "--signal=B:TERM@120" in directives(script)
+
+    def test_a_release_that_the_cluster_lacks(self, sandbox: Sandbox) -> None:
+        cluster = sandbox.cluster(trainers={"megatron_lm": self.TRAINER})
+        with pytest.raises(SpecError, match=r"has no checkout of Megatron-LM core_v0\.18\.2; set trainers"):
+            jobs_of(self.SPEC.replace("core_v0.19.0", "core_v0.18.2"), cluster)

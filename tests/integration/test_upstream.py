@@ -1,0 +1,122 @@
+"""Upstream's own pretrain_gpt.py on two nodes, and a cooldown from its checkpoint: the losses are our trainer's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from driven_job import DrivenJob, environment
+from sweep_site import PROJECT
+
+from airflow_megatron.megatron.log_lines import IterationRecord, LogParser, ValidationRecord
+from airflow_megatron.spec.project import local_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slurm_cluster import SlurmCluster
+
+    from airflow_megatron.megatron.log_lines import Record
+
+pytestmark = [pytest.mark.integration, pytest.mark.trainer]
+
+RELEASES = ("core_v0.16.1", "core_v0.19.0")
+TEXT = "--train-tokens 60000 --valid-tokens 8000 --test-tokens 8000 --heldout-pieces 3 --questions 12"
+SPEC = """\
+name: {name}
+point: only
+trainer: {trainer}
+release: {release}
+params: {{data: {data}}}
+megatron:
+  {{num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 64, max_position_embeddings: 64,
+   position_embedding_type: rope, normalization: RMSNorm, swiglu: true, disable_bias_linear: true,
+   attention_dropout: 0.0, hidden_dropout: 0.0, tokenizer_type: HuggingFaceTokenizer,
+   tokenizer_model: "{{{{ data }}}}/tokenizer", train_data_path: ["0.3", "{{{{ data }}}}/train_text_document",
+   "0.7", "{{{{ data }}}}/valid_text_document"], valid_data_path: ["{{{{ data }}}}/valid_text_document"],
+   test_data_path: ["{{{{ data }}}}/test_text_document"], micro_batch_size: 2, global_batch_size: 4, lr: 1e-2,
+   lr_warmup_iters: 3, lr_decay_style: WSD, lr_wsd_decay_style: linear, log_interval: 1, eval_interval: 12,
+   eval_iters: 2, num_workers: 0}}
+slurm: {{time: 5m}}
+stages:
+  pretrain:
+    kind: train
+    slurm: {{nodes: 2}}
+    megatron: {{train_iters: 12, lr_decay_iters: 16, lr_wsd_decay_iters: 4, save_interval: 4}}
+  cooldown:
+    kind: train
+    parent: pretrain
+    start: {{checkpoint: 8}}
+    megatron: {{train_iters: 12, lr_decay_iters: 12, lr_wsd_decay_iters: 4, override_opt_param_scheduler: true,
+      save_interval: 12}}
+"""
+
+
+@pytest.fixture(scope="session")
+def checkouts() -> Path:
+    """Upstream in ``.local/Megatron-LM/<release>``; cloned if need be, from MEGATRON_LM_REPOSITORY or GitHub."""
+    folder = local_dir() / "Megatron-LM"
+    for release in RELEASES:
+        cloned = subprocess.run(
+            ["sh", PROJECT / "Megatron-LM" / "checkout.sh", release, folder / release],
+            env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if cloned.returncode:
+            reason = cloned.stderr.strip().splitlines()[-1]
+            pytest.skip(f"no Megatron-LM {release} in {folder}, and it cannot be had: {reason}")
+    return folder
+
+
+def records(log: Path) -> list[Record]:
+    parser = LogParser()
+    return [*parser.feed(log.read_bytes()), *parser.finish()]
+
+
+def trained(trainer: str, release: str, place: Path) -> dict[str, list[Record]]:
+    """Run the sweep's two trainings; return what their logs say."""
+    name = f"{trainer}_{release.replace('.', '_')}"
+    spec = SPEC.format(name=name, trainer=trainer, release=release, data=place / "data")
+    logs = {}
+    for stage in ("pretrain", "cooldown"):
+        job = DrivenJob(spec, f"{name}.only.{stage}")
+        verdict = job.run()
+        log = place / job.job.log_file(1)
+        assert verdict["outcome"] == "finished", log.read_text()[-4000:]
+        logs[stage] = records(log)
+    return logs
+
+
+def losses(found: list[Record]) -> dict[str, float | None]:
+    """Return the losses by what they are of.
+
+    Upstream counts the first iteration of a start into the next line once more, so that line is of two iterations.
+    """
+    iterations = [record for record in found if isinstance(record, IterationRecord)]
+    named: dict[str, float | None] = {
+        f"iteration {record.iteration}": record.loss for index, record in enumerate(iterations) if index != 1
+    }
+    for record in found:
+        if isinstance(record, ValidationRecord):
+            named[f"{record.split} {record.iteration} {record.final}"] = record.loss
+    return named
+
+
+def test_upstream_and_our_trainer_agree(
+    cluster: SlurmCluster, checkouts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
+    (tmp_path / "Megatron-LM").symlink_to(checkouts)
+    for name, value in environment(tmp_path, cluster).items():
+        monkeypatch.setenv(name, value)
+    prepare = (PROJECT / "Megatron-LM" / "prepare_data.py", "--output", tmp_path / "data", *TEXT.split())
+    subprocess.run([tmp_path / "venv-trainer" / "bin" / "python", *prepare], check=True)
+    ours = trained("megatron_core", RELEASES[0], tmp_path)
+    for release in RELEASES:
+        theirs = trained("megatron_lm", release, tmp_path)
+        for stage, found in theirs.items():
+            assert losses(found) == pytest.approx(losses(ours[stage]), rel=1e-4), f"{release} {stage}"
