@@ -12,6 +12,7 @@ from airflow_megatron.planning.checks_memory import memory_findings
 from airflow_megatron.planning.checks_names import name_findings, template_findings
 from airflow_megatron.planning.checks_restarts import restart_findings
 from airflow_megatron.planning.checks_schedules import schedule_findings
+from airflow_megatron.planning.checks_walltime import walltime_findings
 from airflow_megatron.planning.findings import told
 from airflow_megatron.planning.training_arguments import training_arguments
 from airflow_megatron.spec.native_sweep import NativeSweep
@@ -48,6 +49,7 @@ def check_jobs(
         schedule_findings(trainings),
         megatron_findings(jobs, cluster),
         restart_findings(trainings),
+        walltime_findings(trainings),
         limit_findings(jobs, cluster),
         memory_findings(jobs, estimates, cluster),
     )

@@ -6,6 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.arguments import ArgumentError, to_argv
+from airflow_megatron.planning.checks_loading import loading_findings
 from airflow_megatron.planning.estimates import count
 from airflow_megatron.planning.findings import Finding
 
@@ -35,6 +36,9 @@ def restart_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fin
                 str(error),
                 "write it as under megatron:",
             )
+            continue
+        after = training.changed(job.restart.after_rollback)
+        yield from loading_findings(job, ("restart", "after_rollback"), after, training, job.stage)
 
 
 def _nodes(training: TrainingArguments) -> Iterator[Finding]:

@@ -1,15 +1,11 @@
-"""Checks before submission: learning-rate schedules that end where the training ends, and branches that continue them.
-
-The rule of the learning rate is Megatron's (``megatron/core/optimizer_param_scheduler.py``, ``get_lr``): after
-``lr_decay_iters``, which count from iteration 0 with the warm-up included, it is ``min_lr``.
-"""
+"""Checks before submission: learning-rate schedules end where the training ends, and branches continue them."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_megatron.megatron.schedule import Schedule
+from airflow_megatron.planning.checks_loading import loading_findings
 from airflow_megatron.planning.findings import Finding
 
 if TYPE_CHECKING:
@@ -17,96 +13,8 @@ if TYPE_CHECKING:
 
     from airflow_megatron.planning.training_arguments import TrainingArguments
 
-_COMPARED = (
-    ("lr", False),
-    ("min_lr", False),
-    ("lr_decay_style", False),
-    ("warmup", True),
-    ("decay", True),
-    ("length", True),
-)
-"""What a checkpoint's schedule is compared by when it is loaded; True where it is counted in samples there."""
 _JUMP = 0.02
 """A change of the learning rate by this part of its peak is a jump."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The schedule of one training job, in iterations, or in samples where the training is counted in them.
-
-    :param unit: ``iters`` or ``samples``, the end of its arguments' names
-    :param length: of the training
-    :param warmup: at its beginning
-    :param decay: where the learning rate has come down to ``min_lr``
-    :param wsd_decay: length of the decay of the style WSD
-    :param batch: ``global_batch_size``, None when unknown
-    """
-
-    unit: str
-    length: int
-    warmup: float
-    decay: int
-    wsd_decay: int | None
-    lr_decay_style: str
-    wsd_style: str
-    lr: float | None
-    min_lr: float
-    batch: int | None
-
-    @classmethod
-    def of(cls, arguments: TrainingArguments) -> Schedule | None:
-        """Read it off the arguments of a job; None where the training has no length."""
-        unit = "samples" if "train_samples" in arguments else "iters"
-        length = arguments.count(f"train_{unit}")
-        if length is None:
-            return None
-        decay = arguments.count(f"lr_decay_{unit}") or length
-        fraction = arguments.number("lr_warmup_fraction")
-        return cls(
-            unit=unit,
-            length=length,
-            warmup=fraction * decay if fraction is not None else arguments.number(f"lr_warmup_{unit}") or 0,
-            decay=decay,
-            wsd_decay=arguments.count(f"lr_wsd_decay_{unit}"),
-            lr_decay_style=str(arguments.value("lr_decay_style")),
-            wsd_style=str(arguments.value("lr_wsd_decay_style")),
-            lr=arguments.number("lr"),
-            min_lr=arguments.number("min_lr") or 0.0,
-            batch=arguments.count("global_batch_size"),
-        )
-
-    @property
-    def decay_start(self) -> int:
-        """Where the decay of the style WSD begins."""
-        return self.decay - (self.wsd_decay or 0)
-
-    def rate(self, step: int) -> float:
-        """Return the learning rate after ``step`` iterations (or samples), as a part of its peak above ``min_lr``."""
-        if self.warmup and step <= self.warmup:
-            return step / self.warmup
-        style = self.lr_decay_style
-        if style == "constant":
-            return 1.0
-        if step > self.decay:
-            return 0.0
-        if style == "inverse-square-root":
-            return math.sqrt(max(self.warmup, 1) / max(step, 1))
-        if style == "WSD":
-            done = (step - self.decay_start) / (self.wsd_decay or 1)
-            return 1.0 if done <= 0 else _falling(self.wsd_style, min(done, 1.0))
-        return _falling(style, (step - self.warmup) / max(self.decay - self.warmup, 1))
-
-
-def _falling(style: str, done: float) -> float:
-    match style:
-        case "linear":
-            return 1 - done
-        case "cosine":
-            return 0.5 * (1 + math.cos(math.pi * done))
-        case "minus_sqrt":
-            return 1 - math.sqrt(done)
-        case _:
-            return 2 * math.pow(0.5, done) - 1
 
 
 def schedule_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
@@ -218,27 +126,9 @@ def _branch(
     if arguments.value("finetune") or arguments.value("no_load_optim"):
         return
     job = arguments.job
-    differing = list(_differing(arguments, schedule, parent, before))
-    if differing and arguments.value("use_checkpoint_opt_param_scheduler"):
-        yield Finding(
-            "schedule-ignored",
-            job,
-            ("use_checkpoint_opt_param_scheduler",),
-            f"use_checkpoint_opt_param_scheduler keeps the schedule of {parent.job.stage}: its own"
-            f" {', '.join(differing)} have no effect",
-            "override_opt_param_scheduler: true instead",
-            warning=True,
-        )
+    yield from loading_findings(job, ("train_iters",), arguments, parent, parent.job.stage)
+    if arguments.value("use_checkpoint_opt_param_scheduler"):
         return
-    if differing and not arguments.value("override_opt_param_scheduler"):
-        yield Finding(
-            "schedule-refused",
-            job,
-            ("train_iters",),
-            f"its schedule is not that of the checkpoint it starts from ({', '.join(differing)} differ), which Megatron"
-            " refuses to load",
-            "add megatron: {override_opt_param_scheduler: true}",
-        )
     if schedule.unit != "iters" or before.batch != schedule.batch or before.lr != schedule.lr:
         return
     rates = [before.rate(iteration), schedule.rate(iteration)]
@@ -255,22 +145,6 @@ def _branch(
             mend,
             warning=True,
         )
-
-
-def _differing(
-    arguments: TrainingArguments, schedule: Schedule, parent: TrainingArguments, before: Schedule
-) -> Iterator[str]:
-    """Yield the names of the arguments by which two schedules differ for Megatron."""
-    unit = schedule.unit
-    shown = {"warmup": f"lr_warmup_{unit}", "decay": f"lr_decay_{unit}", "length": f"train_{unit}"}
-    scale, scale_before = (schedule.batch or 1, before.batch or 1) if unit == "iters" else (1, 1)
-    for name, counted in _COMPARED:
-        ours, theirs = getattr(schedule, name), getattr(before, name)
-        if (ours * scale != theirs * scale_before) if counted else (ours != theirs):
-            yield shown.get(name, name)
-    for name in ("weight_decay", "start_weight_decay", "end_weight_decay", "weight_decay_incr_style"):
-        if arguments.value(name) != parent.value(name):
-            yield name
 
 
 def _words(unit: str) -> str:
