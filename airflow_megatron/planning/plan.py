@@ -119,6 +119,8 @@ def plan_row(job: Job) -> dict[str, Any]:
         "depends_on": [dependency.to_plan() for dependency in job.depends_on],
         "run_dir": job.run_dir,
         "command": list(job.command),
+        "release": job.release,
+        **({"iteration": job.iteration} if job.iteration is not None else {}),
         **({"expect": job.expect} if job.expect else {}),
         **({"measure": dict(job.measure)} if job.measure else {}),
     }

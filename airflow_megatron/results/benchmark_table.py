@@ -88,7 +88,6 @@ def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
     ]
     step = statistics.median(steps) if steps else None
     batch = next((record.global_batch_size for record in counted if record.global_batch_size), None)
-    gpus = _count(job.params.get("nodes")) * _count(job.params.get("gpus_per_node"))
     reported: Mapping[str, Any] = job.measure.get("reported") or {}
     hidden = set(job.measure.get("hidden") or ())
     return BenchmarkRow(
@@ -99,7 +98,7 @@ def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
         step_ms=step,
         slowest_step_ms=max(steps, default=None),
         throughput=statistics.median(speeds) if speeds else None,
-        tokens_per_second=batch * job.seq_length * 1000 / step / gpus
+        tokens_per_second=batch * job.seq_length * 1000 / step / job.processes
         if step and batch and job.seq_length
         else None,
         memory_gb=max(filter(None, memory), default=0) / _MIB_PER_GB or None,
@@ -120,10 +119,6 @@ def _outcome(run: RunSnapshot, job: SweepJob) -> str:
 
 def _ratio(ours: float | None, theirs: float | None) -> float | None:
     return ours / theirs if ours and theirs else None
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 1
 
 
 _FIGURES: Final[tuple[tuple[str, str, Callable[[BenchmarkRow], float | int | None], str], ...]] = (

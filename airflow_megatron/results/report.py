@@ -12,6 +12,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from airflow_megatron.results import benchmark_table
 from airflow_megatron.results.atomic_files import write_atomically
 from airflow_megatron.results.benchmark_table import BenchmarkRow, benchmark_rows
+from airflow_megatron.results.branch_points import (
+    BranchPoint,
+    SharedCompute,
+    branch_points,
+    branches_json,
+    display_table,
+    shared_compute,
+)
 from airflow_megatron.results.plots import draw_plots
 from airflow_megatron.results.progress import ProgressGrid, progress_grid
 from airflow_megatron.results.sweep_jobs import read_jobs
@@ -25,9 +33,10 @@ from airflow_megatron.results.tables import (
     to_markdown,
     to_text,
 )
+from airflow_megatron.results.text_tables import aligned_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from airflow_megatron.results.figures import Plot
     from airflow_megatron.results.snapshot import SweepSnapshot
@@ -39,6 +48,8 @@ class Report:
 
     :param table: the result table
     :param benchmarks: what short trainings took; empty for a sweep without benchmarks
+    :param branches: where branches left their trunks; empty for a sweep without branches
+    :param shared: what they saved, None where nothing was shared
     :param grid: the state of every job
     :param tables: the table's files: CSV, JSON, Markdown
     :param plots: the pictures, PNG and SVG
@@ -47,6 +58,8 @@ class Report:
 
     table: ResultTable
     benchmarks: tuple[BenchmarkRow, ...]
+    branches: tuple[BranchPoint, ...]
+    shared: SharedCompute | None
     grid: ProgressGrid
     tables: tuple[Path, ...]
     plots: tuple[Path, ...]
@@ -57,6 +70,8 @@ class Report:
         """The tables as aligned plain text."""
         parts = [to_text(self.table)] if self.table.rows or not self.benchmarks else []
         parts += [benchmark_table.to_text(self.benchmarks)] if self.benchmarks else []
+        parts += [aligned_text(display_table(self.branches))] if self.branches else []
+        parts += [self.shared.text] if self.shared else []
         return "\n".join(parts)
 
     @property
@@ -79,7 +94,7 @@ def write_report(
     :param snapshot: the run directories.
     :param jobs: the ``jobs`` of the plan (see :func:`~airflow_megatron.results.sweep_jobs.read_jobs`).
     :param out_dir: the directory, made if need be: ``results.csv``, ``.json``, ``.md``,
-        ``benchmark.csv``, ``.json``, ``.md``, ``<plot>.png``, ``.svg``, ``report.html``.
+        ``benchmark.csv``, ``.json``, ``.md``, ``branches.json``, ``<plot>.png``, ``.svg``, ``report.html``.
     :param title: heading of the page, usually the sweep's name.
     :returns: the files and the table.
     """
@@ -98,13 +113,20 @@ def write_report(
         }
     if rows:
         texts |= {f"benchmark.{kind}": write(rows) for kind, write in _BENCHMARK_WRITERS.items()}
+    branches = branch_points(table)
+    shared = shared_compute(table, branches)
+    if branches:
+        texts["branches.json"] = branches_json(branches, shared)
     tables = tuple(write_atomically(out / name, text) for name, text in texts.items())
     pictures = []
     for plot in plots:
         pictures.append(write_atomically(out / f"{plot.name}.png", plot.png))
         pictures.append(write_atomically(out / f"{plot.name}.svg", plot.svg))
-    page = write_atomically(out / "report.html", to_html(table, rows, grid, plots, title=title))
-    return Report(table, tuple(rows), grid, tables, tuple(pictures), page)
+    report = Report(
+        table, tuple(rows), tuple(branches), shared, grid, tables, tuple(pictures), out / "report.html"
+    )
+    write_atomically(report.page, to_html(report, plots, title=title))
+    return report
 
 
 _BENCHMARK_WRITERS: Final = {
@@ -114,19 +136,10 @@ _BENCHMARK_WRITERS: Final = {
 }
 
 
-def to_html(
-    table: ResultTable,
-    benchmarks: Sequence[BenchmarkRow],
-    grid: ProgressGrid,
-    plots: Iterable[Plot],
-    *,
-    title: str,
-) -> str:
+def to_html(report: Report, plots: Iterable[Plot], *, title: str) -> str:
     """Write the page: it needs no other file and no network.
 
-    :param table: the results.
-    :param benchmarks: what short trainings took.
-    :param grid: the state of every job.
+    :param report: the results.
     :param plots: the plots to show.
     :param title: heading.
     """
@@ -140,10 +153,13 @@ def to_html(
     )
     return environment.get_template("report.html.j2").render(
         title=title,
-        summary=grid.summary(),
-        problems=[status for status in grid.cells.values() if status.reason],
-        benchmarks=benchmark_table.display_table(benchmarks) if benchmarks else [],
-        columns=display_columns(table),
-        rows=list(zip(table.rows, display_rows(table), strict=True)),
+        summary=report.grid.summary(),
+        problems=[status for status in report.grid.cells.values() if status.reason],
+        benchmarks=benchmark_table.display_table(report.benchmarks) if report.benchmarks else [],
+        columns=display_columns(report.table),
+        rows=list(zip(report.table.rows, display_rows(report.table), strict=True)),
+        branches=display_table(report.branches) if report.branches else [],
+        broken=[bool(point.problems) for point in report.branches],
+        shared=report.shared,
         plots=[(plot, base64.b64encode(plot.png).decode("ascii")) for plot in plots],
     )

@@ -26,6 +26,8 @@ class SweepJob:
     :param parent_branch: for a training job that starts from another's checkpoint (a cooldown): that branch
     :param params: all its resolved parameters
     :param sweep_params: those that the sweep varies, at this point
+    :param release: the Megatron release whose arguments its parameters are
+    :param start_iteration: the checkpoint that it starts from or works on
     :param expect: ``oom`` when it is meant to run out of memory
     :param measure: of a benchmark: ``skip``, ``reported`` and ``hidden`` (:class:`airflow_megatron.spec.jobs.Job`)
     """
@@ -39,6 +41,8 @@ class SweepJob:
     parent_branch: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     sweep_params: Mapping[str, Any] = field(default_factory=dict)
+    release: str | None = None
+    start_iteration: int | None = None
     expect: str | None = None
     measure: Mapping[str, Any] = field(default_factory=dict)
 
@@ -61,6 +65,11 @@ class SweepJob:
         """Iterations at which training ends, or None."""
         value = _number(self.params.get("train_iters"))
         return int(value) if value is not None else None
+
+    @property
+    def processes(self) -> int:
+        """Training processes, one a GPU."""
+        return _count(self.params.get("nodes")) * _count(self.params.get("gpus_per_node"))
 
     @property
     def group(self) -> tuple[tuple[str, str], ...]:
@@ -98,6 +107,8 @@ def read_jobs(jobs: Iterable[Mapping[str, Any]]) -> tuple[SweepJob, ...]:
                 run_dir=str(job["run_dir"]).rstrip("/") or "/",
                 params=dict(job.get("params") or {}),
                 sweep_params=dict(job.get("sweep_params") or {}),
+                release=job.get("release"),
+                start_iteration=job.get("iteration"),
                 expect=job.get("expect"),
                 measure=dict(job.get("measure") or {}),
             )
@@ -148,3 +159,7 @@ def _number(value: Any) -> float | None:
         return float(value)
     except (TypeError, ValueError):
         return None
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 1

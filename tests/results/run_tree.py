@@ -121,7 +121,13 @@ class RunTree:
                 }
             )
         now = datetime(2026, 11, 21, 9, 0)
-        text = f" > number of parameters on (tensor, pipeline) model parallel rank (0, 0): {parameters}\n"
+        start = min(losses) - 10
+        text = (
+            f"  successfully loaded checkpoint from /r [ t 1/1, p 1/1 ] at iteration {start}\n"
+            if start
+            else ""
+        )
+        text += f" > number of parameters on (tensor, pipeline) model parallel rank (0, 0): {parameters}\n"
         text += f"[before the start of training step] datetime: {now:%Y-%m-%d %H:%M:%S.%f} \n"
         for iteration, loss in losses.items():
             now += timedelta(seconds=1.25)

@@ -128,15 +128,24 @@ class _Page(html.parser.HTMLParser):
 
 def test_report(report: Report) -> None:
     assert sorted(report.paths) == sorted(report.page.parent.iterdir())
-    assert {path.name for path in report.tables} == {"results.csv", "results.json", "results.md"}
+    assert {path.name for path in report.tables} == {
+        "results.csv",
+        "results.json",
+        "results.md",
+        "branches.json",
+    }
     assert len(report.plots) == 8
     text = report.page.read_text()
     page = _Page(text)
-    assert page.rows == 1 + len(report.table.rows)
+    assert page.rows == 1 + len(report.table.rows) + 1 + len(report.branches)
     assert page.pictures == 4
     assert page.foreign == []
     assert "&lt;toy&gt; &amp; co" in text
     assert "exit code 1: the loss is not a number" in text
+    assert all(point.problems == () for point in report.branches)
+    assert report.shared
+    assert report.shared.text in text
+    assert report.shared.text in report.text
 
 
 def test_equal_results_give_equal_files(

@@ -1,0 +1,154 @@
+"""Where branches leave their trunk, read off their logs, and what sharing the trunk saves."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from run_tree import BATCH, iteration_line, take_snapshot
+
+from airflow_megatron.results.branch_points import (
+    branch_points,
+    branches_json,
+    display_table,
+    shared_compute,
+)
+from airflow_megatron.results.sweep_jobs import read_jobs
+from airflow_megatron.results.tables import result_table
+
+if TYPE_CHECKING:
+    from run_tree import RunTree
+
+    from airflow_megatron.results.tables import ResultTable
+
+PEAK, NOW = 1e-2, datetime(2026, 11, 21, 9)
+SCHEDULE = {
+    "lr": PEAK,
+    "min_lr": 0.0,
+    "lr_decay_style": "WSD",
+    "lr_wsd_decay_style": "linear",
+    "lr_warmup_iters": 2,
+}
+
+
+def write_training(tree: RunTree, name: str, rates: dict[int, float], end: int, more: str = "") -> None:
+    lines = [iteration_line(iteration, end, 3.0, rate, NOW) for iteration, rate in rates.items()]
+    tree.write(tree.root / name / "logs" / f"{name}-1.out", more + "".join(lines))
+
+
+def job(
+    tree: RunTree, name: str, end: int, parent: str | None = None, at: int | None = None
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "point": "p",
+        "stage": name,
+        "kind": "train",
+        "branch": name,
+        "run_dir": str(tree.root / name),
+        "release": "core_v0.16.1",
+        "iteration": at,
+        "params": {
+            **SCHEDULE,
+            "train_iters": end,
+            "lr_decay_iters": end,
+            "lr_wsd_decay_iters": 10,
+            "nodes": 2,
+        },
+        "depends_on": [{"job": parent, "until": f"checkpoint {at}"}] if parent else [],
+    }
+
+
+def loaded(iteration: int) -> str:
+    return f"  successfully loaded checkpoint from /r/checkpoints [ t 1/1, p 1/1 ] at iteration {iteration}\n"
+
+
+def trained(tree: RunTree, rates: dict[int, float], more: str) -> ResultTable:
+    """Return a trunk of 60 iterations, and a branch of 10 planned from checkpoint 40."""
+    jobs = [job(tree, "trunk", 60), job(tree, "cooldown", 50, "trunk", 40)]
+    write_training(tree, "trunk", dict.fromkeys(range(10, 61, 10), PEAK), 60)
+    write_training(tree, "cooldown", rates, 50, more)
+    return result_table(
+        take_snapshot([str(tree.root / name) for name in ("trunk", "cooldown")]), read_jobs(jobs)
+    )
+
+
+def test_a_branch_that_goes_on(tree: RunTree) -> None:
+    (point,) = branch_points(trained(tree, {41: 0.9 * PEAK, 50: 0.0}, loaded(40)))
+    assert (point.checkpoint, point.first_iteration, point.problems) == (40, 41, ())
+    assert (point.trunk_rate, point.first_rate) == (PEAK, 9e-3)
+    assert point.expected_rate == pytest.approx(9e-3)
+    assert display_table([point])[1] == [
+        "p",
+        "cooldown",
+        "trunk",
+        "40",
+        "41",
+        "0.01",
+        "0.009",
+        "0.009",
+        "yes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rates", "more", "problem"),
+    [
+        ({41: PEAK}, loaded(40), "the learning rate at iteration 41 is 0.01, where its schedule has 0.009"),
+        ({31: PEAK}, loaded(30), "loaded checkpoint 30 instead of 40"),
+        ({1: 5e-3}, "", "began anew, at iteration 1, without a checkpoint"),
+        ({40: PEAK}, loaded(40), "goes on at iteration 40 after checkpoint 40"),
+    ],
+)
+def test_one_that_does_not(tree: RunTree, rates: dict[int, float], more: str, problem: str) -> None:
+    (point,) = branch_points(trained(tree, rates, more))
+    assert point.problems == (problem,)
+
+
+def test_samples_that_are_counted_anew(tree: RunTree) -> None:
+    table = trained(tree, {41: 0.9 * PEAK}, loaded(40))
+    log = tree.root / "cooldown" / "logs" / "cooldown-1.out"
+    log.write_text(log.read_text().replace(f"{41 * BATCH:12d}", f"{BATCH:12d}"))
+    jobs = [branch.job for branch in table.branches]
+    (point,) = branch_points(result_table(take_snapshot([found.run_dir for found in jobs]), jobs))
+    assert point.problems == ("has consumed 16 samples at iteration 41 instead of 656",)
+
+
+def test_a_rate_that_jumps_at_the_checkpoint(tree: RunTree) -> None:
+    table = trained(tree, {41: 0.9 * PEAK}, loaded(40))
+    log = tree.root / "trunk" / "logs" / "trunk-1.out"
+    log.write_text(log.read_text().replace("1.000000E-02", "2.000000E-02"))
+    jobs = [branch.job for branch in table.branches]
+    (point,) = branch_points(result_table(take_snapshot([found.run_dir for found in jobs]), jobs))
+    assert point.problems == ("the learning rate jumps from 0.02 to 0.01 at iteration 40",)
+
+
+def test_what_sharing_saves(tree: RunTree) -> None:
+    """A trunk of 60 and cooldowns of 10 from 20, 40 and 60; a training beside them counts for nothing."""
+    jobs = [job(tree, "trunk", 60), job(tree, "other", 60)]
+    write_training(tree, "trunk", dict.fromkeys(range(10, 61, 10), PEAK), 60)
+    write_training(tree, "other", dict.fromkeys(range(10, 61, 10), PEAK), 60)
+    for at in (20, 40, 60):
+        jobs.append(job(tree, f"from{at}", at + 10, "trunk", at))
+        write_training(tree, f"from{at}", {at + 1: 0.9 * PEAK, at + 10: 0.0}, at + 10, loaded(at))
+    table = result_table(take_snapshot([one["run_dir"] for one in jobs]), read_jobs(jobs))
+    points = branch_points(table)
+    shared = shared_compute(table, points)
+    assert shared is not None
+    assert (shared.branches, shared.trained, shared.separate) == (3, 60 + 30, 30 + 50 + 70)
+    # 60 iterations of 125 ms on two processes
+    assert shared.gpu_hours_saved == pytest.approx(60 * 0.125 * 2 / 3600)
+    assert shared.text.startswith("3 branches took 90 iterations with their trunks;")
+    assert "would have taken 150: 40% less" in shared.text
+    written = json.loads(branches_json(points, shared))
+    assert [point["checkpoint"] for point in written["branches"]] == [20, 40, 60]
+    assert written["shared"]["separate"] == 150
+
+
+def test_a_sweep_without_branches(tree: RunTree) -> None:
+    write_training(tree, "trunk", {10: PEAK}, 60)
+    table = result_table(take_snapshot([str(tree.root / "trunk")]), read_jobs([job(tree, "trunk", 60)]))
+    assert branch_points(table) == []
+    assert shared_compute(table, []) is None
