@@ -133,6 +133,8 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         "load": job.checkpoint_dir,
         "tensorboard_dir": f"{job.run_dir}/tensorboard",
         "exit_signal_handler": True,
+        # jobs that start at once on the same data would write upstream's index files at the same time
+        "data_cache_path": f"{job.run_dir}/data_cache" if job.trainer == "megatron_lm" else None,
         **trainer.arguments,
     }
     if job.kind == "lr_finder":

@@ -60,7 +60,7 @@ def _is_upstream(job: Job) -> bool:
 def _comparable(words: tuple[str, ...]) -> tuple[str, ...]:
     # a value that an earlier job writes is not known yet; any positive number passes
     result = [word if path_of(word) is None else "1" for word in words]
-    for flag in ("--save", "--load", "--tensorboard-dir"):
+    for flag in ("--save", "--load", "--tensorboard-dir", "--data-cache-path"):
         if flag in result[:-1]:
             result[result.index(flag) + 1] = "/run"
     return tuple(result)

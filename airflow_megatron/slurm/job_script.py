@@ -193,9 +193,7 @@ def _directives(
         options["ntasks-per-node"] = processes_per_node
     else:
         options["ntasks-per-node"] = 1
-    if slurm.cpus_per_task:
-        tasks = 1 if _one_task_per_process(cluster, job) else processes_per_node
-        options["cpus-per-task"] = _count(slurm.cpus_per_task) * tasks
+    options["cpus-per-task"] = _cpus_of_task(cluster, job)
     if slurm.gpus_per_node and cluster.gpu_option != "none":
         kind = cluster.partition(slurm.partition).gpu_type
         gpus = f"{kind}:{slurm.gpus_per_node}" if kind else slurm.gpus_per_node
@@ -229,6 +227,14 @@ def _one_task_per_process(cluster: ClusterProfile, job: Job) -> bool:
     return job.runs_trainer and cluster.launcher == "srun"
 
 
+def _cpus_of_task(cluster: ClusterProfile, job: Job) -> int | None:
+    """Return the CPU cores of one task of Slurm's, which holds all processes of a node under torchrun."""
+    if not job.slurm.cpus_per_task:
+        return None
+    together = job.runs_trainer and not _one_task_per_process(cluster, job)
+    return _count(job.slurm.cpus_per_task) * (_count(job.slurm.gpus_per_node) if together else 1)
+
+
 def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
     """Return the words before the command: srun, container, torchrun; ``$`` variables are set by the template."""
     words: list[str] = []
@@ -237,11 +243,15 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
     direct = processes == 1 and not (container and container.runtime == "pyxis")
     if not direct and (_uses_srun(cluster, job) or (container and container.runtime == "pyxis")):
         words += ["srun", "--kill-on-bad-exit=1"]
+        # from Slurm 22.05 on srun does not take it over from sbatch, and a task would get one core
+        cpus = _cpus_of_task(cluster, job)
+        words += [f"--cpus-per-task={cpus}"] if cpus else []
         if container and container.runtime == "pyxis":
             words += [f"--container-image={container.image}", *container.options]
             words += [f"--container-mounts={','.join(container.binds)}"] if container.binds else []
     if container and container.runtime != "pyxis":
-        words += [container.runtime, "exec", "--nv", *container.options]
+        gpus = [] if "--rocm" in container.options else ["--nv"]
+        words += [container.runtime, "exec", *gpus, *container.options]
         words += [word for bind in container.binds for word in ("--bind", bind)]
         words.append(container.image)
     if processes > 1 and cluster.launcher == "torchrun":

@@ -11,7 +11,14 @@ from driven_job import DrivenJob, environment
 from sweep_site import PROJECT
 
 from airflow_megatron.megatron.log_lines import IterationRecord, LogParser, ValidationRecord
+from airflow_megatron.planning.plan import check_sweep, plan_row
+from airflow_megatron.planning.results import fetch_snapshot
+from airflow_megatron.results.branch_points import BranchPoint, branch_points
+from airflow_megatron.results.sweep_jobs import read_jobs
+from airflow_megatron.results.tables import result_table
+from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.project import local_dir
+from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,10 +84,14 @@ def records(log: Path) -> list[Record]:
     return [*parser.feed(log.read_bytes()), *parser.finish()]
 
 
-def trained(trainer: str, release: str, place: Path) -> dict[str, list[Record]]:
-    """Run the sweep's two trainings; return what their logs say."""
+def sweep_of(trainer: str, release: str, place: Path) -> str:
     name = f"{trainer}_{release.replace('.', '_')}"
-    spec = SPEC.format(name=name, trainer=trainer, release=release, data=place / "data")
+    return SPEC.format(name=name, trainer=trainer, release=release, data=place / "data")
+
+
+def trained(spec: str, place: Path) -> dict[str, list[Record]]:
+    """Run the sweep's two trainings; return what their logs say."""
+    name = load_sweep_text(spec, "upstream.yaml").name
     logs = {}
     for stage in ("pretrain", "cooldown"):
         job = DrivenJob(spec, f"{name}.only.{stage}")
@@ -89,6 +100,13 @@ def trained(trainer: str, release: str, place: Path) -> dict[str, list[Record]]:
         assert verdict["outcome"] == "finished", log.read_text()[-4000:]
         logs[stage] = records(log)
     return logs
+
+
+def cooldowns(spec: str, cluster: SlurmCluster) -> list[BranchPoint]:
+    """Return the branches of the sweep as its report shows them."""
+    jobs = check_sweep(load_sweep_text(spec, "upstream.yaml"), load_cluster("local")).jobs
+    rows = read_jobs(plan_row(job) for job in jobs)
+    return branch_points(result_table(fetch_snapshot(jobs, cluster.run), rows))
 
 
 def losses(found: list[Record]) -> dict[str, float | None]:
@@ -115,8 +133,11 @@ def test_upstream_and_our_trainer_agree(
         monkeypatch.setenv(name, value)
     prepare = (PROJECT / "Megatron-LM" / "prepare_data.py", "--output", tmp_path / "data", *TEXT.split())
     subprocess.run([tmp_path / "venv-trainer" / "bin" / "python", *prepare], check=True)
-    ours = trained("megatron_core", RELEASES[0], tmp_path)
+    ours = trained(sweep_of("megatron_core", RELEASES[0], tmp_path), tmp_path)
     for release in RELEASES:
-        theirs = trained("megatron_lm", release, tmp_path)
+        sweep = sweep_of("megatron_lm", release, tmp_path)
+        theirs = trained(sweep, tmp_path)
+        (cooldown,) = cooldowns(sweep, cluster)
+        assert (cooldown.checkpoint, cooldown.first_iteration, cooldown.problems) == (8, 9, ())
         for stage, found in theirs.items():
             assert losses(found) == pytest.approx(losses(ours[stage]), rel=1e-4), f"{release} {stage}"

@@ -247,7 +247,6 @@ class TestLaunch:
                 [
                     "apptainer",
                     "exec",
-                    "--nv",
                     "--rocm",
                     "--bind",
                     "/data:/data",
@@ -509,3 +508,15 @@ class TestUpstream:
         cluster = sandbox.cluster(trainers={"megatron_lm": self.TRAINER})
         with pytest.raises(SpecError, match=r"has no checkout of Megatron-LM core_v0\.18\.2; set trainers"):
             jobs_of(self.SPEC.replace("core_v0.19.0", "core_v0.18.2"), cluster)
+
+
+@pytest.mark.parametrize(("launcher", "cores"), [("torchrun", 48), ("srun", 12)])
+def test_srun_gets_the_cores_that_sbatch_asked_for(launcher: str, cores: int, sandbox: Sandbox) -> None:
+    """Slurm 22.05 and later do not hand them on."""
+    cluster = sandbox.cluster(launcher=launcher, container={**APPTAINER, "options": []})
+    (job,) = jobs_of(train_spec(slurm={**NODES, "cpus_per_task": 12}), cluster).values()
+    script = job_script(job, cluster, 1)
+    started = sandbox.run(script, job)[-1]
+    assert f"--cpus-per-task={cores}" in directives(script)
+    assert started[:4] == ["srun", "--kill-on-bad-exit=1", f"--cpus-per-task={cores}", "apptainer"]
+    assert started[4:6] == ["exec", "--nv"]
