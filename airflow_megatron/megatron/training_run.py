@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.log_lines import (
+    CheckpointEvent,
+    CheckpointRecord,
     ErrorRecord,
     IterationRecord,
     MarkerRecord,
@@ -19,6 +21,8 @@ from airflow_megatron.megatron.log_lines import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_LOADS: Final = (CheckpointEvent.LOADING, CheckpointEvent.LOADED)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
@@ -29,6 +33,8 @@ class TrainingRun:
     :param parameters: number of parameters of the model, or None when no log tells
     :param markers: the markers of all attempts, in order
     :param errors: the errors of all attempts, in order
+    :param loaded: iteration of the checkpoint that it loaded before it logged its first iteration, None for none
+    :param first: the iteration that it logged first
     """
 
     iterations: tuple[IterationRecord, ...]
@@ -36,6 +42,8 @@ class TrainingRun:
     parameters: int | None
     markers: tuple[MarkerRecord, ...]
     errors: tuple[ErrorRecord, ...]
+    loaded: int | None
+    first: IterationRecord | None
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> TrainingRun:
@@ -49,12 +57,15 @@ class TrainingRun:
             if isinstance(record, ValidationRecord):
                 iteration = record.iteration if record.iteration is not None else -1
                 validations[iteration, record.split, record.dataset or "", record.final] = record
+        loaded, first = _start(records)
         return cls(
             iterations=tuple(merge_iterations(records)),
             validations=tuple(validations[key] for key in sorted(validations)),
             parameters=_parameters(records),
             markers=tuple(record for record in records if isinstance(record, MarkerRecord)),
             errors=tuple(record for record in records if isinstance(record, ErrorRecord)),
+            loaded=loaded,
+            first=first,
         )
 
     @property
@@ -103,6 +114,16 @@ class TrainingRun:
             if record.elapsed_ms and record.global_batch_size
         ]
         return statistics.median(speeds) if speeds else None
+
+
+def _start(records: Sequence[Record]) -> tuple[int | None, IterationRecord | None]:
+    loaded: int | None = None
+    for record in records:
+        if isinstance(record, IterationRecord):
+            return loaded, record
+        if isinstance(record, CheckpointRecord) and record.event in _LOADS:
+            loaded = record.iteration
+    return loaded, None
 
 
 def _parameters(records: Sequence[Record]) -> int | None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.argument_values import ArgumentValues
 from airflow_megatron.megatron.arguments import argument_table
-from airflow_megatron.megatron.log_lines import CheckpointEvent, CheckpointRecord, IterationRecord
 from airflow_megatron.megatron.schedule import STYLES, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from airflow_megatron.megatron.log_lines import IterationRecord
     from airflow_megatron.results.sweep_jobs import SweepJob
     from airflow_megatron.results.tables import Branch, ResultTable
 
@@ -71,11 +71,13 @@ class BranchPoint:
 
 
 def branch_points(table: ResultTable) -> list[BranchPoint]:
-    """Look at the branches of a sweep that have logged an iteration."""
+    """Look at the branches of a sweep that have logged an iteration; those with ``finetune`` begin anew on purpose."""
     return [
-        _branch_point(branch, trunk)
+        _branch_point(branch, trunk, first)
         for branch in table.branches
-        if (trunk := table.parent_of(branch)) is not None and branch.training.iterations
+        if (trunk := table.parent_of(branch)) is not None
+        and (first := branch.training.first) is not None
+        and not branch.job.params.get("finetune")
     ]
 
 
@@ -100,8 +102,8 @@ def _shown(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def _branch_point(branch: Branch, trunk: Branch) -> BranchPoint:
-    loaded, first = _start(branch)
+def _branch_point(branch: Branch, trunk: Branch, first: IterationRecord) -> BranchPoint:
+    loaded = branch.training.loaded
     at = loaded if loaded is not None else branch.job.start_iteration
     before = next((record for record in trunk.training.iterations if record.iteration == at), None)
     schedule = _schedule(branch.job)
@@ -117,20 +119,6 @@ def _branch_point(branch: Branch, trunk: Branch) -> BranchPoint:
         expected_rate=expected,
         problems=tuple(_problems(branch.job, loaded, first, before, schedule)),
     )
-
-
-def _start(branch: Branch) -> tuple[int | None, IterationRecord]:
-    """Return the first checkpoint that a branch loaded, and the iteration that it logged next."""
-    loaded: int | None = None
-    for record in branch.run.records(branch.job.stage):
-        if isinstance(record, IterationRecord):
-            return loaded, record
-        if isinstance(record, CheckpointRecord) and record.event in (
-            CheckpointEvent.LOADING,
-            CheckpointEvent.LOADED,
-        ):
-            loaded = record.iteration
-    return loaded, branch.training.iterations[0]
 
 
 def _schedule(job: SweepJob) -> Schedule | None:

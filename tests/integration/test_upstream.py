@@ -125,7 +125,7 @@ def losses(found: list[Record]) -> dict[str, float | None]:
 
 
 def test_upstream_and_our_trainer_agree(
-    cluster: SlurmCluster, checkouts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkouts: Path, cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
     (tmp_path / "Megatron-LM").symlink_to(checkouts)

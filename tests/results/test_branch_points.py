@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,12 @@ def test_a_branch_that_goes_on(tree: RunTree) -> None:
 def test_one_that_does_not(tree: RunTree, rates: dict[int, float], more: str, problem: str) -> None:
     (point,) = branch_points(trained(tree, rates, more))
     assert point.problems == (problem,)
+
+
+def test_one_that_begins_anew_on_purpose(tree: RunTree) -> None:
+    table = trained(tree, {1: 5e-3}, "")
+    rows = [replace(branch.job, params={**branch.job.params, "finetune": True}) for branch in table.branches]
+    assert branch_points(result_table(take_snapshot([row.run_dir for row in rows]), rows)) == []
 
 
 def test_samples_that_are_counted_anew(tree: RunTree) -> None:
