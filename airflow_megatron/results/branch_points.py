@@ -186,12 +186,12 @@ class SharedCompute:
 
     @property
     def text(self) -> str:
-        """One sentence."""
-        saved = 1 - self.trained / self.separate
-        hours = "" if self.gpu_hours_saved is None else f", {abs(self.gpu_hours_saved):.3g} GPU-hours"
+        """Write it for people; less than nothing is saved where a trunk went on far beyond its last branch."""
+        what = "1 branch" if self.branches == 1 else f"{self.branches} branches"
+        hours = "" if self.gpu_hours_saved is None else f", {self.gpu_hours_saved:.3g} GPU-hours"
         return (
-            f"{self.branches} branches took {self.trained:,} iterations with their trunks; each from its beginning"
-            f" would have taken {self.separate:,}: {abs(saved):.0%} {'less' if saved >= 0 else 'more'}{hours}."
+            f"{what}: {self.trained:,} iterations trained, trunks included; {self.separate:,} if each had been trained"
+            f" from its beginning. Saved: {1 - self.trained / self.separate:.0%}{hours}."
         )
 
 
