@@ -304,7 +304,8 @@ class TestLaunch:
         tracker = sandbox.folder / job.checkpoint_dir / "latest_checkpointed_iteration.txt"
         tracker.parent.mkdir(parents=True)
         tracker.write_text("140\n")
-        assert sandbox.run(script, job)[-1] == ["python", *job.command[1:]]
+        requeued = sandbox.run(script, job, SLURM_RESTART_COUNT="1")
+        assert requeued[-1] == ["python", *job.command[1:]]
 
 
 class TestNoInjection:
