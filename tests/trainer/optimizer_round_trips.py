@@ -6,40 +6,14 @@ checkpoints agree bit by bit, and both validations.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import sys
-import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "Megatron-LM"))
+from in_process_training import iteration_lines, run, start
+from megatron_core_trainer import distributed
 
-from megatron_core_trainer import arguments, console, cpu_device, distributed
-from megatron_core_trainer.tokenizer import load_tokenizer
-
-cpu_device.install()
-
-import torch  # noqa: E402 - after the device is prepared
-from megatron.core import num_microbatches_calculator  # noqa: E402
-from megatron_core_trainer.exit_conditions import ExitConditions  # noqa: E402
-from megatron_core_trainer.training import Trainer  # noqa: E402
-
-
-def run(argv: list[str]) -> str:
-    """Train as ``pretrain_gpt.py`` does once its process groups are there; return what it prints."""
-    args = arguments.parse_args(argv, world_size=1, has_cuda=False)
-    args.rank = args.local_rank = 0
-    arguments.complete_args(args)
-    tokenizer = load_tokenizer(args)
-    arguments.pad_vocab(args, tokenizer)
-    num_microbatches_calculator.unset_num_microbatches_calculator()
-    distributed.set_random_seeds(args.seed)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        Trainer(args, tokenizer, ExitConditions(args, time.time())).run()
-    return printed.getvalue()
+import torch  # isort: skip - after the device is prepared
 
 
 def weights(directory: Path, iteration: int) -> dict[str, torch.Tensor]:
@@ -56,30 +30,9 @@ def weights(directory: Path, iteration: int) -> dict[str, torch.Tensor]:
     return found
 
 
-def lines(text: str) -> dict[int, list[str]]:
-    """Pick learning rate, loss and gradient norm out of the iteration lines."""
-    found = {}
-    for line in text.splitlines():
-        if "] iteration " in line:
-            fields = dict(part.split(": ", 1) for part in line.split(" | ")[1:] if ": " in part)
-            number = int(line.split("iteration")[1].split("/")[0])
-            found[number] = [fields["learning rate"], fields["lm loss"], fields["grad norm"]]
-    return found
-
-
 def main(base: list[str], directory: Path, cases: dict[str, list[str]]) -> None:
     """Run every case and print what came of it."""
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    console.set_rank(0, 1)
-    cpu_device.install_rng_tracker()
-    cpu_device.install_checkpoint_writer()
-    distributed.initialize_process_groups(
-        distributed.place_from_environment({}),
-        backend="gloo",
-        timeout_minutes=1,
-        tensor_model_parallel_size=1,
-        pipeline_model_parallel_size=1,
-    )
+    start()
     for name, extra in cases.items():
         whole, part = directory / name / "whole", directory / name / "part"
         first = run([*base, *extra, "--save", str(whole)])
@@ -92,8 +45,8 @@ def main(base: list[str], directory: Path, cases: dict[str, list[str]]) -> None:
         ]
         outcome = {
             "case": name,
-            "whole": lines(first),
-            "resumed": lines(second),
+            "whole": iteration_lines(first),
+            "resumed": iteration_lines(second),
             "equal": equal,
             "tensors": len(ours),
             "validations": validations,

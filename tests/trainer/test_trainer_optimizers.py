@@ -65,6 +65,23 @@ def test_they_train_and_differ(outcomes: Mapping[str, Any]) -> None:
     assert len({round(loss, 6) for name, loss in last.items()}) == len(last)
 
 
+def test_two_data_parallel_processes_train_like_one(trainer: Trainer, outcomes: Mapping[str, Any]) -> None:
+    script = Path(__file__).with_name("optimizer_data_parallel.py")
+    ranks = trainer.run_ranks(2, json.dumps(BASE), json.dumps(CASES), script=script)
+    assert [outcome.status for outcome in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
+    found = {line["case"]: line["lines"] for line in map(json.loads, ranks[1].stdout.splitlines())}
+    assert list(found) == list(CASES)
+    for name, lines in found.items():
+        for step, (rate, loss, norm) in lines.items():
+            alone = outcomes[name]["whole"][step]
+            assert rate == alone[0]
+            # Gradients are summed in another order.
+            assert [float(loss), float(norm)] == pytest.approx([*map(float, alone[1:])], rel=2e-5), (
+                name,
+                step,
+            )
+
+
 def test_wrong_settings_and_another_optimizer_are_refused(
     trainer: Trainer, data: Data, tmp_path: Path
 ) -> None:

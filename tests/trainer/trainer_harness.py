@@ -76,11 +76,11 @@ class Trainer:
         self.python = python
 
     def start(
-        self, script: str, *args: object, environment: Mapping[str, str] | None = None
+        self, script: str | Path, *args: object, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
         """Start a script.
 
-        :param script: its file name.
+        :param script: its file name, or the path of a script of the tests.
         :param args: its arguments.
         :param environment: variables to add.
         """
@@ -115,20 +115,19 @@ class Trainer:
             process.kill()
         return Outcome(process.returncode, stdout, stderr)
 
-    def run_ranks(self, count: int, *args: object) -> list[Outcome]:
-        """Run ``pretrain_gpt.py`` as several processes, in the way torchrun starts them.
+    def run_ranks(self, count: int, *args: object, script: str | Path = "pretrain_gpt.py") -> list[Outcome]:
+        """Run a script as several processes, in the way torchrun starts them.
 
         :param count: number of processes.
         :param args: arguments.
+        :param script: as for :meth:`start`.
         """
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         processes = [
-            self.start(
-                "pretrain_gpt.py", *args, environment={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            )
+            self.start(script, *args, environment={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank in range(count)
         ]
         return [self.wait(process) for process in processes]
