@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.log_lines import MemoryRecord
 from airflow_megatron.megatron.training_run import TrainingRun
+from airflow_megatron.results.point_table import Figure, PointTable
 from airflow_megatron.results.progress import StageState, stage_status
-from airflow_megatron.results.sweep_jobs import format_value
-from airflow_megatron.results.text_tables import aligned_text, markdown_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_megatron.results.snapshot import RunSnapshot, SweepSnapshot
     from airflow_megatron.results.sweep_jobs import SweepJob
@@ -121,72 +117,30 @@ def _ratio(ours: float | None, theirs: float | None) -> float | None:
     return ours / theirs if ours and theirs else None
 
 
-_FIGURES: Final[tuple[tuple[str, str, Callable[[BenchmarkRow], float | int | None], str], ...]] = (
-    ("step ms", "step_ms", lambda row: row.step_ms, ".1f"),
-    ("reported ms", "reported_step_ms", lambda row: row.reported_step_ms, "g"),
-    ("ratio", "step_ratio", lambda row: row.step_ratio, ".2f"),
-    ("slowest ms", "slowest_step_ms", lambda row: row.slowest_step_ms, ".1f"),
-    ("TFLOP/s/GPU", "throughput", lambda row: row.throughput, ".1f"),
-    ("tokens/s/GPU", "tokens_per_second", lambda row: row.tokens_per_second, ",.0f"),
-    ("memory GB", "memory_gb", lambda row: row.memory_gb, ".1f"),
-    ("reported GB", "reported_memory_gb", lambda row: row.reported_memory_gb, "g"),
-    ("memory ratio", "memory_ratio", lambda row: row.memory_ratio, ".2f"),
-    ("iterations", "iterations", lambda row: row.iterations, "d"),
+_FIGURES: Final[tuple[Figure[BenchmarkRow], ...]] = (
+    Figure("step ms", "step_ms", lambda row: row.step_ms, ".1f"),
+    Figure("reported ms", "reported_step_ms", lambda row: row.reported_step_ms, "g"),
+    Figure("ratio", "step_ratio", lambda row: row.step_ratio, ".2f"),
+    Figure("slowest ms", "slowest_step_ms", lambda row: row.slowest_step_ms, ".1f"),
+    Figure("TFLOP/s/GPU", "throughput", lambda row: row.throughput, ".1f"),
+    Figure("tokens/s/GPU", "tokens_per_second", lambda row: row.tokens_per_second, ",.0f"),
+    Figure("memory GB", "memory_gb", lambda row: row.memory_gb, ".1f"),
+    Figure("reported GB", "reported_memory_gb", lambda row: row.reported_memory_gb, "g"),
+    Figure("memory ratio", "memory_ratio", lambda row: row.memory_ratio, ".2f"),
+    Figure("iterations", "iterations", lambda row: row.iterations, "d"),
 )
-"""Heading, name in files, value and format of each figure."""
 
 
-def display_table(rows: Sequence[BenchmarkRow]) -> list[list[str]]:
-    """Write the rows for people, the headings first; a figure that no row has is left out."""
-    names = _parameter_names(rows)
-    shown = [figure for figure in _FIGURES if any(figure[2](row) is not None for row in rows)]
-    table = [["point", *names, *(heading for heading, *_ in shown), "outcome"]]
-    for row in rows:
-        cells = [format_value(row.sweep_params.get(name)) or "–" for name in names]
-        values = [(read(row), form) for _, _, read, form in shown]
-        figures = ["–" if value is None else format(value, form) for value, form in values]
-        table.append([row.point, *cells, *figures, row.outcome])
-    return table
+def benchmark_table(rows: Sequence[BenchmarkRow]) -> PointTable[BenchmarkRow]:
+    """Make the table of a sweep's benchmarks.
 
-
-def to_text(rows: Sequence[BenchmarkRow]) -> str:
-    """Write the table as aligned plain text."""
-    return aligned_text(display_table(rows))
-
-
-def to_markdown(rows: Sequence[BenchmarkRow]) -> str:
-    """Write the table as Markdown."""
-    return markdown_table(display_table(rows))
-
-
-def to_csv(rows: Sequence[BenchmarkRow]) -> str:
-    """Write the table as CSV: the point, ``param:<name>`` for each swept parameter, the figures, the outcome."""
-    names = _parameter_names(rows)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ["point", *(f"param:{name}" for name in names), *(name for _, name, *_ in _FIGURES), "outcome"]
+    :param rows: as :func:`benchmark_rows` reads them.
+    """
+    return PointTable(
+        name="benchmark",
+        title="Benchmark",
+        note="Medians over the iterations that count. Memory is what PyTorch reserved on the fullest GPU; a ratio is"
+        " this sweep's figure over the reported one.",
+        figures=_FIGURES,
+        rows=rows,
     )
-    for row in rows:
-        cells = [format_value(row.sweep_params.get(name)) for name in names]
-        figures = ["" if (value := read(row)) is None else value for _, _, read, _ in _FIGURES]
-        writer.writerow([row.point, *cells, *figures, row.outcome])
-    return out.getvalue()
-
-
-def to_json(rows: Sequence[BenchmarkRow]) -> str:
-    """Write the table as a JSON list of objects."""
-    told = [
-        {
-            "point": row.point,
-            "sweep_params": dict(row.sweep_params),
-            **{name: read(row) for _, name, read, _ in _FIGURES},
-            "outcome": row.outcome,
-        }
-        for row in rows
-    ]
-    return json.dumps(told, indent=2, default=str) + "\n"
-
-
-def _parameter_names(rows: Sequence[BenchmarkRow]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.sweep_params))

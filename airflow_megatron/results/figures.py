@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 PANELS_PER_ROW: Final = 3
+GREY: Final = "#5a5a5a"
 _STYLE: Final[dict[Any, Any]] = {
     "figure.dpi": 110,
     "savefig.dpi": 150,
@@ -104,3 +107,37 @@ def palette(count: int) -> list[str]:
     # The upper end of viridis is too light for lines on white.
     viridis = mpl.colormaps["viridis"]
     return [to_hex(viridis(0.86 * index / max(1, count - 1))) for index in range(count)]
+
+
+def outer_labels(axes: Sequence[Axes], x_label: str, y_label: str) -> None:
+    """Label the axes of the panels at a grid's left and lower edge."""
+    for index, axis in enumerate(axes):
+        if index % PANELS_PER_ROW == 0:
+            axis.set_ylabel(y_label)
+        if index + PANELS_PER_ROW >= len(axes):
+            axis.set_xlabel(x_label)
+
+
+def line_entry(
+    style: Any, label: str, *, marker: str = "", colour: str = GREY, hollow: bool = False
+) -> Line2D:
+    """Return a legend's entry that stands for no line of the figure."""
+    from matplotlib.lines import Line2D
+
+    return Line2D(
+        [],
+        [],
+        ls=style,
+        marker=marker,
+        ms=5,
+        color=colour,
+        mfc="white" if hollow else colour,
+        label=textwrap.fill(label, 32),
+    )
+
+
+def legend(figure: Figure, entries: Sequence[Line2D]) -> Figure:
+    """Put a legend beside the panels; return the figure."""
+    if entries:
+        figure.legend(handles=list(entries), loc="outside right upper", ncols=1 + len(entries) // 30)
+    return figure

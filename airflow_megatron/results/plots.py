@@ -13,7 +13,16 @@ import math
 import textwrap
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from airflow_megatron.results.figures import PANELS_PER_ROW, Plot, figures, palette, rendered
+from airflow_megatron.results.figures import (
+    GREY,
+    Plot,
+    figures,
+    legend,
+    line_entry,
+    outer_labels,
+    palette,
+    rendered,
+)
 from airflow_megatron.results.progress import StageState
 from airflow_megatron.results.tables import Branch, ResultRow, ResultTable, flatten_evaluation, format_count
 
@@ -32,7 +41,6 @@ CooldownPair = tuple[ResultRow, float, float, float]
 
 _MOST_LEGEND_ENTRIES: Final = 12
 _MOST_ERROR_BARS: Final = 40
-_GREY: Final = "#5a5a5a"
 _FAILED: Final = "#b2182b"
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
 
@@ -116,13 +124,13 @@ def _loss_curves(table: ResultTable, make: FigureMaker) -> Figure | None:
         _panel_title(axis, panel, inside)
         _zoom(axis, shown)
         _count_axis(axis, "x")
-    _outer_labels(axes, _tokens_label(table), "training loss (nats per token)")
+    outer_labels(axes, _tokens_label(table), "training loss (nats per token)")
     entries = [
-        _line_entry("-", "stable phase"),
-        _line_entry((0, (4, 1.2)), "cooldown", marker="o"),
+        line_entry("-", "stable phase"),
+        line_entry((0, (4, 1.2)), "cooldown", marker="o"),
     ]
     if any(branch.row.diverged or branch.row.state == StageState.FAILED for branch in table.branches):
-        entries.append(_line_entry("", "failed or diverged", marker="x", colour=_FAILED))
+        entries.append(line_entry("", "failed or diverged", marker="x", colour=_FAILED))
     return colours.legend(figure, axes, entries)
 
 
@@ -165,11 +173,11 @@ def _loss_by_learning_rate(table: ResultTable, make: FigureMaker) -> Figure | No
             )  # fmt: skip
         _learning_rate_axis(axis, sorted({row.learning_rate for row in rows if row.learning_rate}))
         axis.set_title(_branch_title(branch, inside))
-    _outer_labels(
+    outer_labels(
         axes, "peak learning rate", f"{'validation' if validated else 'training'} loss (nats per token)"
     )
     entries = [
-        _line_entry(
+        line_entry(
             "-",
             _group_label(group, table.rows),
             marker=_MARKERS[index % len(_MARKERS)],
@@ -177,10 +185,10 @@ def _loss_by_learning_rate(table: ResultTable, make: FigureMaker) -> Figure | No
         )
         for index, group in enumerate(groups)
     ]
-    entries.append(_line_entry("", "best", marker="*"))
+    entries.append(line_entry("", "best", marker="*"))
     if any(row.diverged or row.state == StageState.FAILED for row in rows):
-        entries.append(_line_entry("", "failed or diverged", marker="x", colour=_FAILED))
-    return _legend(figure, entries)
+        entries.append(line_entry("", "failed or diverged", marker="x", colour=_FAILED))
+    return legend(figure, entries)
 
 
 def _cooldown_gain(table: ResultTable, make: FigureMaker) -> Figure | None:
@@ -208,10 +216,10 @@ def _cooldown_gain(table: ResultTable, make: FigureMaker) -> Figure | None:
         _panel_title(
             axis, panel, [branch for branch in table.branches if colours.panel_of(branch.row) == panel]
         )
-    _outer_labels(axes, f"budget ({_tokens_label(table)})", f"{kind} loss (nats per token)")
+    outer_labels(axes, f"budget ({_tokens_label(table)})", f"{kind} loss (nats per token)")
     entries = [
-        _line_entry("", "stable phase at the budget", marker="o", hollow=True),
-        _line_entry("", "cooled down", marker="o"),
+        line_entry("", "stable phase at the budget", marker="o", hollow=True),
+        line_entry("", "cooled down", marker="o"),
     ]
     return colours.legend(figure, axes, entries)
 
@@ -289,15 +297,15 @@ def _evaluations(table: ResultTable, make: FigureMaker) -> Figure | None:
             with_bars |= drawn
         axis.set_title(name)
         _count_axis(axis, "x")
-    _outer_labels(axes, _tokens_label(table), "value ± standard error" if with_bars else "value")
+    outer_labels(axes, _tokens_label(table), "value ± standard error" if with_bars else "value")
     entries = [
-        _line_entry("", _group_label(group, table.rows), marker=_MARKERS[index % len(_MARKERS)])
+        line_entry("", _group_label(group, table.rows), marker=_MARKERS[index % len(_MARKERS)])
         for index, group in enumerate(groups)
         if len(groups) > 1 and colours.by_rate
     ]
     entries += [
-        _line_entry("", "stable phase", marker="o", hollow=True),
-        _line_entry("", "cooled down", marker="o"),
+        line_entry("", "stable phase", marker="o", hollow=True),
+        line_entry("", "cooled down", marker="o"),
     ]
     return colours.legend(figure, axes, entries)
 
@@ -314,7 +322,7 @@ class _Colours:
 
     def of(self, row: ResultRow) -> str:
         if self.by_rate:
-            return self._palette[self._rates.index(row.learning_rate)] if row.learning_rate else _GREY
+            return self._palette[self._rates.index(row.learning_rate)] if row.learning_rate else GREY
         return self._palette[self._groups.index(row.group)]
 
     def panels(self, rows: Iterable[ResultRow]) -> list[Group]:
@@ -331,13 +339,13 @@ class _Colours:
         )
         if len(labels) <= _MOST_LEGEND_ENTRIES:
             coloured = [
-                _line_entry("-", label, colour=colour)
+                line_entry("-", label, colour=colour)
                 for label, colour in zip(labels, self._palette, strict=False)
             ]
-            return _legend(figure, [*coloured, *entries])
+            return legend(figure, [*coloured, *entries])
         if self.by_rate:
             self._colour_bar(figure, axes)
-        return _legend(figure, entries)
+        return legend(figure, entries)
 
     def _colour_bar(self, figure: Figure, axes: Sequence[Axes]) -> None:
         from matplotlib.cm import ScalarMappable
@@ -436,37 +444,6 @@ def _learning_rate_axis(axis: Axes, rates: Sequence[float]) -> None:
     axis.minorticks_off()
     shown = rates[:: -(-len(rates) // 9)]
     axis.set_xticks(shown, [f"{rate:.3g}" for rate in shown], rotation=45 if len(shown) > 4 else 0)
-
-
-def _outer_labels(axes: Sequence[Axes], x_label: str, y_label: str) -> None:
-    for index, axis in enumerate(axes):
-        if index % PANELS_PER_ROW == 0:
-            axis.set_ylabel(y_label)
-        if index + PANELS_PER_ROW >= len(axes):
-            axis.set_xlabel(x_label)
-
-
-def _line_entry(
-    style: Any, label: str, *, marker: str = "", colour: str = _GREY, hollow: bool = False
-) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D(
-        [],
-        [],
-        ls=style,
-        marker=marker,
-        ms=5,
-        color=colour,
-        mfc="white" if hollow else colour,
-        label=textwrap.fill(label, 32),
-    )
-
-
-def _legend(figure: Figure, entries: Sequence[Any]) -> Figure:
-    if entries:
-        figure.legend(handles=list(entries), loc="outside right upper", ncols=1 + len(entries) // 30)
-    return figure
 
 
 _Draw: TypeAlias = "Callable[[ResultTable, FigureMaker], Figure | None]"

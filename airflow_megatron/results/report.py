@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from airflow_megatron.results import benchmark_table
 from airflow_megatron.results.atomic_files import write_atomically
-from airflow_megatron.results.benchmark_table import BenchmarkRow, benchmark_rows
+from airflow_megatron.results.benchmark_table import benchmark_rows, benchmark_table
 from airflow_megatron.results.branch_points import (
     BranchPoint,
     SharedCompute,
@@ -20,6 +19,7 @@ from airflow_megatron.results.branch_points import (
     display_table,
     shared_compute,
 )
+from airflow_megatron.results.lr_searches import draw_searches, read_searches, search_table
 from airflow_megatron.results.plots import draw_plots
 from airflow_megatron.results.progress import ProgressGrid, progress_grid
 from airflow_megatron.results.sweep_jobs import read_jobs
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_megatron.results.figures import Plot
+    from airflow_megatron.results.point_table import PointTable
     from airflow_megatron.results.snapshot import SweepSnapshot
 
 
@@ -47,7 +48,7 @@ class Report:
     """What was written.
 
     :param table: the result table
-    :param benchmarks: what short trainings took; empty for a sweep without benchmarks
+    :param point_tables: of benchmarks and of searches for a learning rate, where the sweep has such stages
     :param branches: where branches left their trunks; empty for a sweep without branches
     :param shared: what they saved, None where nothing was shared
     :param grid: the state of every job
@@ -57,7 +58,7 @@ class Report:
     """
 
     table: ResultTable
-    benchmarks: tuple[BenchmarkRow, ...]
+    point_tables: tuple[PointTable[Any], ...]
     branches: tuple[BranchPoint, ...]
     shared: SharedCompute | None
     grid: ProgressGrid
@@ -68,8 +69,8 @@ class Report:
     @property
     def text(self) -> str:
         """The tables as aligned plain text."""
-        parts = [to_text(self.table)] if self.table.rows or not self.benchmarks else []
-        parts += [benchmark_table.to_text(self.benchmarks)] if self.benchmarks else []
+        parts = [to_text(self.table)] if self.table.rows or not self.point_tables else []
+        parts += [table.to_text() for table in self.point_tables]
         parts += [aligned_text(display_table(self.branches))] if self.branches else []
         parts += [self.shared.text] if self.shared else []
         return "\n".join(parts)
@@ -87,32 +88,37 @@ def write_report(
     *,
     title: str = "Sweep results",
 ) -> Report:
-    """Write a sweep's results to a directory: of its trainings, and of its benchmarks where it has any.
+    """Write a sweep's results to a directory: of its trainings, and of benchmarks and searches where it has any.
 
     Each file is put in place complete, the page last; equal results give equal files.
 
     :param snapshot: the run directories.
     :param jobs: the ``jobs`` of the plan (see :func:`~airflow_megatron.results.sweep_jobs.read_jobs`).
     :param out_dir: the directory, made if need be: ``results.csv``, ``.json``, ``.md``,
-        ``benchmark.csv``, ``.json``, ``.md``, ``branches.json``, ``<plot>.png``, ``.svg``, ``report.html``.
+        the same of ``benchmark`` and ``lr_finder``, ``branches.json``, ``<plot>.png``, ``.svg``, ``report.html``.
     :param title: heading of the page, usually the sweep's name.
     :returns: the files and the table.
     """
     out = Path(out_dir)
     sweep_jobs = read_jobs(jobs)
     table = result_table(snapshot, sweep_jobs)
-    rows = benchmark_rows(snapshot, sweep_jobs)
+    benchmarks, searches = benchmark_rows(snapshot, sweep_jobs), read_searches(snapshot, sweep_jobs)
+    point_tables: list[PointTable[Any]] = []
+    if benchmarks:
+        point_tables.append(benchmark_table(benchmarks))
+    if searches:
+        point_tables.append(search_table(searches))
     grid = progress_grid(snapshot, sweep_jobs)
-    plots = draw_plots(table)
+    plots = [*draw_plots(table), *draw_searches(searches)]
     texts: dict[str, str] = {}
-    if table.rows or not rows:
+    if table.rows or not point_tables:
         texts |= {
             "results.csv": to_csv(table),
             "results.json": to_json(table),
             "results.md": to_markdown(table),
         }
-    if rows:
-        texts |= {f"benchmark.{kind}": write(rows) for kind, write in _BENCHMARK_WRITERS.items()}
+    for point_table in point_tables:
+        texts |= point_table.files()
     branches = branch_points(table)
     shared = shared_compute(table, branches)
     if branches:
@@ -123,17 +129,17 @@ def write_report(
         pictures.append(write_atomically(out / f"{plot.name}.png", plot.png))
         pictures.append(write_atomically(out / f"{plot.name}.svg", plot.svg))
     report = Report(
-        table, tuple(rows), tuple(branches), shared, grid, tables, tuple(pictures), out / "report.html"
+        table,
+        tuple(point_tables),
+        tuple(branches),
+        shared,
+        grid,
+        tables,
+        tuple(pictures),
+        out / "report.html",
     )
     write_atomically(report.page, to_html(report, plots, title=title))
     return report
-
-
-_BENCHMARK_WRITERS: Final = {
-    "csv": benchmark_table.to_csv,
-    "json": benchmark_table.to_json,
-    "md": benchmark_table.to_markdown,
-}
 
 
 def to_html(report: Report, plots: Iterable[Plot], *, title: str) -> str:
@@ -155,7 +161,7 @@ def to_html(report: Report, plots: Iterable[Plot], *, title: str) -> str:
         title=title,
         summary=report.grid.summary(),
         problems=[status for status in report.grid.cells.values() if status.reason],
-        benchmarks=benchmark_table.display_table(report.benchmarks) if report.benchmarks else [],
+        point_tables=[(table, table.display()) for table in report.point_tables],
         columns=display_columns(report.table),
         rows=list(zip(report.table.rows, display_rows(report.table), strict=True)),
         branches=display_table(report.branches) if report.branches else [],

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _BEGIN: Final = "airflow-megatron snapshot 1 begin"
 _END: Final = "airflow-megatron snapshot 1 end"
+_LR_FINDER_REPORT: Final = "lr_finder/lr_finder.json"
+_LR_FINDER_CURVE: Final = "lr_finder/lr_finder_data.csv"
 _RESULT_NAME = re.compile(r"iter_(\d+)", re.ASCII)
 
 # Keeps about `most` iteration lines, evenly spread, and the last `tail` of them; of the other lines the first
@@ -118,6 +120,8 @@ class RunSnapshot:
     :param verdicts: stage → ``verdict.json``
     :param logs: extracts, by stage and attempt
     :param evaluations: iteration → ``results.json`` of lm-evaluation-harness
+    :param lr_finder: ``lr_finder.json`` of a search for a learning rate, or None
+    :param lr_curve: its ``lr_finder_data.csv``, or empty
     :param unreadable: files whose content is no JSON object, directories that could not be read
     :param converted: iterations converted to Hugging Face
     :param checkpoints: iterations that have a checkpoint directory
@@ -130,6 +134,8 @@ class RunSnapshot:
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
     logs: list[LogExtract] = field(default_factory=list)
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
+    lr_finder: dict[str, Any] | None = None
+    lr_curve: str = ""
     unreadable: list[str] = field(default_factory=list)
     converted: list[int] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
@@ -180,7 +186,8 @@ def snapshot_script(
     tail = "" if log_tail_bytes is None else f'tail -c {int(log_tail_bytes)} "$log" | '
     records = (VERDICT_RECORD, CHAINED_RECORD, JOB_ID_RECORD, JOB_RECORD, EXIT_RECORD)
     tests = [f"-name {quote(name)}" for name in (*records, "results.json")]
-    names = " -o ".join([*tests, f"-path {quote('*/' + OWNER_RECORD)}"])
+    paths = (f"*/{OWNER_RECORD}", _LR_FINDER_REPORT, _LR_FINDER_CURVE)
+    names = " -o ".join([*tests, *(f"-path {quote(path)}" for path in paths)])
     directories = " ".join(quote_path(run_dir) for run_dir in run_dirs)
     return f"""\
 LC_ALL=C
@@ -190,7 +197,7 @@ thin={quote(_THIN)}
 one_run() {{
   printf '@run %s\\n' "$1"
   cd "$1" 2>/dev/null || {{ printf '@absent\\n'; return; }}
-  for top in .jobs eval_results; do
+  for top in .jobs eval_results lr_finder; do
     [ -d "$top" ] || continue
     find "$top" -maxdepth 4 -type f -size -16384k \\( {names} \\) \\
       -exec awk 'FNR == 1 {{ print "@file " FILENAME }} {{ print " " $0 }}' {{}} + ||
@@ -316,6 +323,12 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
             match = _RESULT_NAME.fullmatch(parts[1])
             if match is not None:
                 _keep_object(run, run.evaluations, int(match.group(1)), path, text)
+        elif path == _LR_FINDER_CURVE:
+            run.lr_curve = text
+        elif path == _LR_FINDER_REPORT:
+            run.lr_finder = read_object(text)
+            if run.lr_finder is None:
+                run.unreadable.append(path)
         elif parts[0] == ".jobs" and len(parts) == 3 and parts[2] == VERDICT_RECORD:
             _keep_object(run, run.verdicts, parts[1], path, text)
         elif parts[0] == ".jobs" and len(parts) >= 4 and parts[2].isdigit():

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from run_tree import take_snapshot
 
-from airflow_megatron.results import benchmark_table
-from airflow_megatron.results.benchmark_table import BenchmarkRow, benchmark_rows
+from airflow_megatron.results.benchmark_table import BenchmarkRow, benchmark_rows, benchmark_table
 from airflow_megatron.results.report import write_report
 from airflow_megatron.results.sweep_jobs import read_jobs
 
@@ -108,14 +107,14 @@ def test_what_was_not_meant(
 
 
 def test_written_forms(rows: list[BenchmarkRow]) -> None:
-    (ran, full, _) = csv.DictReader(io.StringIO(benchmark_table.to_csv(rows)))
+    (ran, full, _) = csv.DictReader(io.StringIO(benchmark_table(rows).to_csv()))
     assert (ran["param:way"], ran["step_ms"], ran["outcome"]) == ("ran", "20.0", "ok")
     assert (full["step_ms"], full["outcome"]) == ("", "oom (expected)")
-    assert [row["step_ms"] for row in json.loads(benchmark_table.to_json(rows))] == [20.0, None, 10.0]
-    head, _, *lines = benchmark_table.to_markdown(rows).splitlines()
+    assert [row["step_ms"] for row in json.loads(benchmark_table(rows).to_json())] == [20.0, None, 10.0]
+    head, _, *lines = benchmark_table(rows).to_markdown().splitlines()
     assert head.startswith("| point | way | step ms | reported ms | ratio |")
     assert "| 20.0 | 50 | 0.40 |" in lines[0]
-    assert "memory ratio" in benchmark_table.to_text(rows).splitlines()[0]
+    assert "memory ratio" in benchmark_table(rows).to_text().splitlines()[0]
 
 
 def test_report(tmp_path: Path, jobs: list[dict[str, Any]]) -> None:
