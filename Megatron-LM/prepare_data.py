@@ -2,8 +2,9 @@
 """Turn text into Megatron's indexed data, a tokenizer, and evaluation tasks.
 
 Without --input the text is the Python standard library's sources, which every machine has. OUTPUT then holds
-{train,valid,test}_text_document.{bin,idx}, tokenizer/, evaluation/ and manifest.json. OUTPUT appears complete or not at
-all; a second run with the same arguments sees that and does nothing, and goes on where an interrupted one stopped.
+{train,valid,test}_text_document.{bin,idx}, {train,valid,test}_tokens (the number of tokens alone), tokenizer/,
+evaluation/ and manifest.json. OUTPUT appears complete or not at all; a second run with the same arguments sees that and
+does nothing, and goes on where an interrupted one stopped.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from megatron_core_trainer.corpus import SPLITS, CorpusError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_FORMAT = 2
+_FORMAT = 3
 _WITHOUT_EFFECT = ("output", "workers", "piece_size")
 
 
@@ -219,6 +220,7 @@ def _write(
             raise CorpusError(
                 f"the {split} split has no document; give more or smaller inputs, or other shares"
             )
+        (directory / f"{split}_tokens").write_text(f"{splits[split]['tokens']}\n", encoding="ascii")
     tasks = evaluation_tasks.write_tasks(
         directory / "evaluation",
         tokenized.test_documents(args.task_documents),

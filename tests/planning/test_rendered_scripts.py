@@ -219,6 +219,38 @@ class TestLaunch:
         (started,) = sandbox.run(job_script(pretrain, cluster, 1), pretrain)
         assert started[started.index("--lr") + 1] == text
 
+    def test_weights_of_a_blend_that_the_preparations_counted(self, sandbox: Sandbox) -> None:
+        data = {name: f"{{{{ stages.{name}.run_dir }}}}/data" for name in ("wiki", "code")}
+        stages = {
+            "wiki": {"kind": "command", "scope": "sweep", "command": ["prepare"]},
+            "code": {"kind": "command", "scope": "sweep", "parent": "wiki", "command": ["prepare"]},
+            "pretrain": {
+                "kind": "train",
+                "parent": "code",
+                "megatron": {
+                    "train_iters": 10,
+                    "train_data_path": [
+                        word
+                        for name, folder in data.items()
+                        for word in (
+                            f"{{{{ file_value(stages.{name}.run_dir ~ '/data/train_tokens') }}}}",
+                            f"{folder}/train_text_document",
+                        )
+                    ],
+                },
+            },
+        }
+        jobs = jobs_of(train_spec(stages=stages), cluster := sandbox.cluster())
+        blend = []
+        for name, tokens in (("wiki", "3000000"), ("code", "1000000")):
+            folder = Path(jobs[name].run_dir) / "data"
+            folder.mkdir(parents=True)
+            (folder / "train_tokens").write_text(f"{tokens}\n")
+            blend += [tokens, f"{folder}/train_text_document"]
+        (started,) = sandbox.run(job_script(jobs["pretrain"], cluster, 1), jobs["pretrain"])
+        first = started.index("--train-data-path") + 1
+        assert started[first : first + 4] == blend
+
     @pytest.mark.parametrize(
         ("shape", "words"),
         [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from airflow_megatron.spec.expression_functions import (
 )
 from airflow_megatron.spec.expressions import evaluate
 from airflow_megatron.spec.file_values import file_value, path_of
+from airflow_megatron.spec.project import project_root
 
 WHOLE = st.integers(min_value=0, max_value=10**15)
 POSITIVE = st.integers(min_value=1, max_value=10**9)
@@ -119,3 +121,10 @@ def test_values_that_an_earlier_job_writes():
     assert path_of(3) is None
     with pytest.raises(ValueError, match="not absolute"):
         file_value("lr")
+
+
+def test_every_function_is_documented() -> None:
+    text = (project_root() / "docs" / "spec.md").read_text(encoding="utf-8")
+    section = text.partition("## Expressions")[2].partition("## `sweep`")[0]
+    assert [name for name in FUNCTIONS if not re.search(rf"`{name}[`(]", section)] == []
+    assert evaluate("{{ sqrt(2 / 5) }}", {}) == pytest.approx(0.632, abs=5e-4)

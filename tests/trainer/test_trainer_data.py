@@ -44,6 +44,7 @@ def test_layout_and_sizes(data: Data) -> None:
     for split in ("train", "valid", "test"):
         # Two bytes a token: 257 tokens fit sixteen bits.
         assert (data.directory / f"{split}_text_document.bin").stat().st_size == 2 * splits[split]["tokens"]
+        assert (data.directory / f"{split}_tokens").read_text() == f"{splits[split]['tokens']}\n"
     questions = [json.loads(line) for line in (data.directory / "evaluation" / "next_line.jsonl").open()]
     assert len(questions) == 12
     assert all(len(set(question["choices"])) == 4 for question in questions)

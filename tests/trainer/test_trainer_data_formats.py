@@ -77,6 +77,11 @@ print(repr(sorted(texts)))
     assert result.stdout.strip() == repr(sorted(DOCUMENTS))
     assert found["tokens"] == sum(split["tokens"] for split in found["splits"].values())
     assert found["vocab_size"] == len(json.loads((inputs / "gpt2" / "vocab.json").read_text()))
+    # What was made of GPT-2's files is a Hugging Face tokenizer, which gives the same data.
+    again = prepare(
+        trainer, tmp_path / "again", "--input", inputs / "snapshot", "--tokenizer", out / "tokenizer"
+    )
+    assert again["sha256"] == found["sha256"]
 
 
 @pytest.mark.parametrize(("kind", "source"), [("unigram", "saved"), ("bpe", "documents.jsonl")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainer_harness import SCRIPTS, Data, Outcome, Trainer, pretrain_args
+
+from airflow_megatron.results.lr_searches import read_searches
+from airflow_megatron.results.snapshot import parse_snapshot, snapshot_script
+from airflow_megatron.results.sweep_jobs import read_jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,6 +84,21 @@ def test_report_suggests_a_rate_that_trains(
     assert 1e-4 < report["suggested"] < 1
     assert report["suggested"] < report["lowest"]["learning_rate"]
     assert float((save / "lr_finder" / "suggested_lr").read_text()) == report["suggested"]
+
+
+def test_the_report_of_a_sweep_reads_it(sweep: tuple[Outcome, Path]) -> None:
+    _, save = sweep
+    answer = subprocess.run(
+        ["sh", "-s"], input=snapshot_script([str(save)]), capture_output=True, text=True, check=True
+    )
+    job = {"name": "s.search", "stage": "search", "kind": "lr_finder", "run_dir": str(save)}
+    (found,) = read_searches(parse_snapshot(answer.stdout), read_jobs([job]))
+    report = read_report(save / "lr_finder")
+    assert (found.optimizer, found.suggested) == ("adam", report["suggested"])
+    assert (list(found.minima), found.blow_up) == (report["minima"], report["blow_up"])
+    assert [found.lowest_rate, found.lowest_loss] == list(report["lowest"].values())
+    rates, losses = read_curve(save)
+    assert found.curve == tuple(zip(rates.tolist(), losses.tolist(), strict=True))
 
 
 def test_comparison_and_plot(trainer: Trainer, sweep: tuple[Outcome, Path], tmp_path: Path) -> None:
