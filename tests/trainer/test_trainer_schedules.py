@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -116,16 +114,10 @@ def rates(trainer: Trainer) -> dict[str, list[list[float]]]:
     finder = ["--lr-finder", "--save", "/s", "--lr-finder-start-lr", "1e-5", "--lr-finder-end-lr", "0.1"]
     requests = [([*BASE, *flags], STEPS) for flags, _, _ in CASES.values()]
     requests.append(([*BASE, *finder], 52))
-    script = Path(__file__).with_name("schedule_steps.py")
-    result = subprocess.run(
-        [str(trainer.python), str(script)],
-        input="".join(json.dumps(request) + "\n" for request in requests),
-        capture_output=True,
-        text=True,
-        check=False,
+    answers = trainer.answers(
+        "schedule_steps.py", "".join(json.dumps(request) + "\n" for request in requests)
     )
-    assert result.returncode == 0, result.stderr
-    return dict(zip([*CASES, "finder"], map(json.loads, result.stdout.splitlines()), strict=True))
+    return dict(zip([*CASES, "finder"], answers, strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)

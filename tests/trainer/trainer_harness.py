@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,6 +115,23 @@ class Trainer:
         finally:
             process.kill()
         return Outcome(process.returncode, stdout, stderr)
+
+    def answers(self, script: str, request: str) -> list[Any]:
+        """Run a script of the tests' own directory; return what each line of its output says.
+
+        :param script: its file name.
+        :param request: its standard input.
+        """
+        result = subprocess.run(
+            [str(self.python), str(Path(__file__).with_name(script))],
+            input=request,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert result.returncode == 0, result.stderr
+        return [json.loads(line) for line in result.stdout.splitlines()]
 
     def run_ranks(self, count: int, *args: object, script: str | Path = "pretrain_gpt.py") -> list[Outcome]:
         """Run a script as several processes, in the way torchrun starts them.
