@@ -83,7 +83,7 @@ def convert(args: argparse.Namespace) -> None:
     :raises NotLlamaError: if Llama cannot express the model.
     :raises MismatchError: if the result computes something else.
     """
-    from megatron_core_trainer import atomic_output, checkpointing, llama
+    from megatron_core_trainer import atomic_output, checkpointing, llama, multipliers
     from megatron_core_trainer.tokenizer import read_hugging_face_tokenizer
 
     iteration = args.iteration if args.iteration is not None else checkpointing.read_tracker(args.load)
@@ -102,8 +102,9 @@ def convert(args: argparse.Namespace) -> None:
     model = _load_megatron_model(saved, checkpoint)
     print(f"loaded {checkpoint}")
     dtype = "bfloat16" if saved.get("bf16") else "float32"
+    state, saved = multipliers.folded(model.state_dict(), saved)
     settings = llama.llama_config(saved, vocab_size=tokenizer.vocab_size, eos=tokenizer.eod, dtype=dtype)
-    weights = llama.llama_weights(model.state_dict(), saved, tokenizer.vocab_size)
+    weights = llama.llama_weights(state, saved, tokenizer.vocab_size)
     tokens, origin = _comparison_batch(args.data_path, saved, tokenizer.vocab_size)
     logits = _megatron_logits(model, tokens, tokenizer.vocab_size)
     # From here on transformers computes, with torch as it is.

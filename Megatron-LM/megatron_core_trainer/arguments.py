@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from megatron_core_trainer.optimizer_choices import LIBRARY, MEGATRON_CORE, parse_settings
+from megatron_core_trainer.parametrization import DEFAULTS as MUP_DEFAULTS
 from megatron_core_trainer.schedules import INFINITE_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Flags that upstream Megatron-LM core_v0.16.1 does not have: Megatron-DeepSpeed's, then this trainer's own.
+# Flags that upstream Megatron-LM core_v0.16.1 does not have: Megatron-DeepSpeed's, this trainer's own, and those of muP
+# that later releases have.
 EXTENSIONS = (
     "constant_lr",
     "lr_constant_fraction",
@@ -32,12 +34,21 @@ EXTENSIONS = (
     "lr_cooldown_fraction",
     "lr_finder",
     "timescale",
+    "enable_depth_scale",
+    "depth_alpha",
+    "depth_base",
     "lr_finder_end_lr",
     "lr_finder_smoothing",
     "lr_finder_start_lr",
     "lr_finder_stop_factor",
     "optimizer_settings",
     "small_init",
+    "use_mup",
+    "mup_attn_scale_power",
+    "mup_base_head_dim",
+    "mup_base_hidden_size",
+    "mup_embedding_mult",
+    "mup_output_mult",
 )
 
 
@@ -76,7 +87,14 @@ def build_parser() -> argparse.ArgumentParser:
         description="Train a GPT model with megatron-core; flags as in Megatron-LM core_v0.16.1.",
         allow_abbrev=False,
     )
-    for add in (_add_model, _add_parallelism, _add_training, _add_learning_rate, _add_checkpointing):
+    for add in (
+        _add_model,
+        _add_parametrization,
+        _add_parallelism,
+        _add_training,
+        _add_learning_rate,
+        _add_checkpointing,
+    ):
         add(parser)
     for add in (_add_lr_finder, _add_exit, _add_validation, _add_data, _add_logging):
         add(parser)
@@ -125,6 +143,33 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     add("--no-bias-dropout-fusion", dest="bias_dropout_fusion", action="store_false")
     add("--no-rope-fusion", dest="apply_rope_fusion", action="store_false")
     add("--no-persist-layer-norm", action="store_true")
+
+
+def _add_parametrization(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "parametrization (megatron_core_trainer/parametrization.py has the formulas)"
+    )
+    add = group.add_argument
+    # Upstream's, from core_v0.17.0 on.
+    add("--use-mup", action="store_true", help="hyperparameters of the base width hold at other widths")
+    add("--mup-base-hidden-size", type=int, help="default: the hidden size, which scales nothing")
+    add("--mup-embedding-mult", type=float, default=MUP_DEFAULTS["mup_embedding_mult"])
+    add(
+        "--mup-output-mult",
+        type=float,
+        default=MUP_DEFAULTS["mup_output_mult"],
+        help="1.0: base hidden size / hidden size",
+    )
+    add(
+        "--mup-base-head-dim", type=float, help="attention scale sqrt(this) / head dimension^power; default 1"
+    )
+    add("--mup-attn-scale-power", type=float, default=MUP_DEFAULTS["mup_attn_scale_power"])
+    # Megatron-DeepSpeed's.
+    add(
+        "--enable-depth-scale", action="store_true", help="CompleteP: ... and at other depths; with --use-mup"
+    )
+    add("--depth-base", type=int, help="layers of the base model")
+    add("--depth-alpha", type=float, default=MUP_DEFAULTS["depth_alpha"], help="power of the depth, 0.5 to 1")
 
 
 def _add_parallelism(parser: argparse.ArgumentParser) -> None:
@@ -370,6 +415,8 @@ MODEL_SETTINGS = (
     "attention_dropout",
     "hidden_dropout",
     "padded_vocab_size",
+    "use_mup",
+    *MUP_DEFAULTS,
 )
 _OVERRIDABLE = ("seq_length", "max_position_embeddings")
 
@@ -462,10 +509,47 @@ def _complete_model(args: argparse.Namespace) -> None:
 
 
 def _complete_init(args: argparse.Namespace) -> None:
+    _check_parametrization(args)
     # SmallInit (Nguyen & Salazar 2019, arXiv:1910.05895); Takase et al. 2023, arXiv:2312.16903, add a larger embedding.
     if args.small_init:
-        args.init_method_std = math.sqrt(2.0 / (5.0 * args.hidden_size))
+        # muP scales from the base width to this one.
+        width = (args.mup_base_hidden_size if args.use_mup else None) or args.hidden_size
+        args.init_method_std = math.sqrt(2.0 / (5.0 * width))
     _positive(args, "init_method_std", "embedding_init_method_std")
+
+
+def _check_parametrization(args: argparse.Namespace) -> None:
+    def given(*names: str) -> str:
+        return ", ".join(
+            f"--{name.replace('_', '-')}" for name in names if getattr(args, name) != MUP_DEFAULTS[name]
+        )
+
+    if not args.use_mup:
+        if flags := given(*MUP_DEFAULTS):
+            raise ArgumentError(f"{flags} has no meaning without --use-mup; give --use-mup, or leave it out")
+        return
+    _positive(
+        args,
+        *("mup_base_hidden_size", "mup_embedding_mult", "mup_output_mult", "mup_base_head_dim", "depth_base"),
+    )
+    choice = LIBRARY.get(args.optimizer)
+    if choice is not None and not choice.entrywise:
+        fitting = [*MEGATRON_CORE, *sorted(name for name, other in LIBRARY.items() if other.entrywise)]
+        raise ArgumentError(
+            f"--use-mup knows no rule for --optimizer {args.optimizer}, which does not move each weight by about the"
+            f" learning rate as Adam does; it has rules for {', '.join(fitting)}"
+        )
+    if not args.enable_depth_scale:
+        if flags := given("depth_base", "depth_alpha"):
+            raise ArgumentError(
+                f"{flags} has no meaning without --enable-depth-scale; give it, or leave it out"
+            )
+        return
+    _require(args, "depth_base")
+    if args.optimizer == "sgd":
+        raise ArgumentError("--enable-depth-scale has rules for Adam and its kin, not for --optimizer sgd")
+    if not 0.5 <= args.depth_alpha <= 1:
+        raise ArgumentError(f"--depth-alpha must lie between 0.5 and 1 (CompleteP), not {args.depth_alpha}")
 
 
 def _check_optimizer(args: argparse.Namespace) -> None:

@@ -31,6 +31,7 @@ from megatron_core_trainer.optimizer import (
     restore_scheduler,
 )
 from megatron_core_trainer.optimizer_choices import LIBRARY
+from megatron_core_trainer.parametrization import difference, parametrization
 
 if TYPE_CHECKING:
     import argparse
@@ -345,6 +346,12 @@ def _check_same_model(saved: dict[str, Any], ours: dict[str, Any], checkpoint: P
                 f"{name} of the checkpoint {checkpoint} ({saved[name]}) is not this run's ({ours[name]});"
                 " give the checkpoint's value, or --use-checkpoint-args"
             )
+    other = difference(parametrization(saved), parametrization(ours))
+    if other is not None:
+        raise CheckpointError(
+            f"the checkpoint {checkpoint} has other multipliers: {other}; give the checkpoint's values, or"
+            " --use-checkpoint-args"
+        )
 
 
 def _check_same_optimizer(

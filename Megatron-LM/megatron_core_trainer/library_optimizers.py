@@ -22,6 +22,7 @@ from megatron.core.optimizer.optimizer_config import OptimizerConfig
 
 from megatron_core_trainer.arguments import ArgumentError
 from megatron_core_trainer.optimizer_choices import LIBRARY, parse_settings
+from megatron_core_trainer.parametrization import parametrization
 
 if TYPE_CHECKING:
     import argparse
@@ -208,28 +209,34 @@ def _create(groups: list[dict[str, Any]], args: argparse.Namespace) -> Any:
 
 
 def _parameter_groups(args: argparse.Namespace, model: Any) -> list[dict[str, Any]]:
-    """Divide the parameters: no weight decay for biases and norms; Muon takes the hidden matrices."""
+    """Divide the parameters: no weight decay for biases and norms; Muon takes the hidden matrices; muP's rates."""
     muon = args.optimizer == "muon"
     # Muon's other parameters may have a rate of their own; the schedule scales it like --lr.
     other_rate = parse_settings(args.optimizer_settings).get("adamw_lr", args.lr) if muon else args.lr
-    members: dict[tuple[bool, bool], list[Any]] = {}
+    scaling = parametrization(vars(args))
+    members: dict[tuple[float, bool, float], list[Any]] = {}
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            decays = parameter.dim() > 1 and not name.endswith(".bias")
-            hidden = parameter.dim() == 2 and not ("embedding" in name or "output_layer." in name)
-            members.setdefault((decays, muon and hidden), []).append(parameter)
+        if not parameter.requires_grad:
+            continue
+        hidden = parameter.dim() == 2 and not ("embedding" in name or "output_layer." in name)
+        decay, rate = 1.0, 1.0 if hidden or not muon else other_rate / args.lr
+        if scaling is not None:
+            factors = scaling.factors(name, parameter.dim(), optimizer=args.optimizer)
+            decay, rate = factors.weight_decay, factors.rate
+        if parameter.dim() == 1 or name.endswith(".bias"):
+            decay = 0.0
+        members.setdefault((decay, muon and hidden, rate), []).append(parameter)
     groups = []
-    for (decays, hidden), parameters in sorted(members.items(), key=lambda item: item[0], reverse=True):
-        scale = 1.0 if hidden or not muon else other_rate / args.lr
+    for (decay, hidden, rate), parameters in sorted(members.items(), key=lambda item: item[0], reverse=True):
         group = {
             "params": parameters,
-            "wd_mult": 1.0 if decays else 0.0,
-            "lr_mult": scale,
-            "max_lr": args.lr * scale,
-            "min_lr": args.min_lr * scale,
-            "lr": args.lr * scale,
-            "weight_decay": args.weight_decay if decays else 0.0,
-            "default_config": scale == 1.0,
+            "wd_mult": decay,
+            "lr_mult": rate,
+            "max_lr": args.lr * rate,
+            "min_lr": args.min_lr * rate,
+            "lr": args.lr * rate,
+            "weight_decay": args.weight_decay * decay,
+            "default_config": rate == 1.0,
             "is_expert_parallel": False,
             "is_decoupled_lr": False,
         }

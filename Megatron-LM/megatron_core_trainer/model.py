@@ -17,6 +17,10 @@ from megatron.core.models.gpt.gpt_layer_specs import (
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.utils import init_method_normal
+
+from megatron_core_trainer.multipliers import apply_multipliers
+from megatron_core_trainer.parametrization import DEFAULTS, parametrization
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +40,8 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
     values = {
         field.name: getattr(args, field.name)
         for field in dataclasses.fields(TransformerConfig)
-        if hasattr(args, field.name)
+        # Releases of megatron-core that know muP would apply it once more.
+        if hasattr(args, field.name) and field.name not in ("use_mup", *DEFAULTS)
     }
     dtype = torch.bfloat16 if args.bf16 else torch.float32
     values.update(
@@ -51,6 +56,14 @@ def transformer_config(args: argparse.Namespace) -> TransformerConfig:
     )
     if args.swiglu:
         values.update(activation_func=torch.nn.functional.silu, gated_linear_unit=True)
+    scaling = parametrization(vars(args))
+    if scaling is not None:
+        values.update(
+            init_method=init_method_normal(scaling.hidden_std),
+            output_layer_init_method=init_method_normal(scaling.projection_std),
+            embedding_init_method=init_method_normal(scaling.outer_std),
+            softmax_scale=scaling.attention,
+        )
     return TransformerConfig(**values)
 
 
@@ -82,6 +95,9 @@ def build_model(args: argparse.Namespace, config: TransformerConfig | None = Non
     )
     for parameter in model.parameters():
         tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    scaling = parametrization(vars(args))
+    if scaling is not None:
+        apply_multipliers(model, scaling)
     model.cuda(torch.cuda.current_device())
     return Float16Module(config, model) if args.bf16 else model
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.optimizer import get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
-from megatron.core.optimizer.optimizer_config import AdamOptimizerConfig, SGDOptimizerConfig
+from megatron.core.optimizer.optimizer_config import (
+    AdamOptimizerConfig,
+    ParamKey,
+    ParamWithNamePredicate,
+    SGDOptimizerConfig,
+)
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler, get_canonical_lr_for_logging
 
 from megatron_core_trainer.optimizer_choices import LIBRARY
+from megatron_core_trainer.parametrization import Factors, parametrization
 from megatron_core_trainer.schedules import (
     INFINITE_STYLES,
     ConstantWithCooldown,
@@ -84,7 +91,39 @@ def build_optimizer(args: argparse.Namespace, model: Any) -> Any:
         config = AdamOptimizerConfig(
             **values, adam_beta1=args.adam_beta1, adam_beta2=args.adam_beta2, adam_eps=args.adam_eps
         )
-    return get_megatron_optimizer(config, [model], get_standard_config_overrides(config))
+    overrides = {**get_standard_config_overrides(config), **_mup_overrides(args, model)}
+    return get_megatron_optimizer(config, [model], overrides)
+
+
+def _mup_overrides(args: argparse.Namespace, model: Any) -> dict[ParamKey, dict[str, float]]:
+    """Return what muP changes in the parameters' groups.
+
+    ``lr_mult`` changes no rate there: it is one of the keys by which megatron-core knows a group again in a checkpoint.
+    """
+    scaling = parametrization(vars(args))
+    if scaling is None:
+        return {}
+    members: dict[Factors, set[str]] = {}
+    for name, parameter in model.named_parameters():
+        factors = scaling.factors(name, parameter.dim(), optimizer=args.optimizer)
+        members.setdefault(factors, set()).add(name)
+    overrides = {}
+    for factors, names in members.items():
+        values = {}
+        if factors.rate != 1.0:
+            values["lr_mult"] = factors.rate
+            values["max_lr"], values["min_lr"] = args.lr * factors.rate, args.min_lr * factors.rate
+        if factors.weight_decay != 1.0:
+            values["wd_mult"] = factors.weight_decay
+        if factors.epsilon != 1.0:
+            values["eps"] = args.adam_eps * factors.epsilon
+        predicate = ParamWithNamePredicate(str(factors), partial(_is_one_of, names))
+        overrides[ParamKey(with_name_predicate=predicate)] = values
+    return overrides
+
+
+def _is_one_of(names: set[str], _: torch.nn.Parameter, name: str) -> bool:
+    return name in names
 
 
 def build_scheduler(args: argparse.Namespace, optimizer: Any) -> ParamScheduler:

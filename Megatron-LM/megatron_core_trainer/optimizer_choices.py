@@ -16,29 +16,32 @@ class LibraryOptimizer:
 
     :param class_name: its class there.
     :param whole_tensors: whether its update needs whole weight tensors, which tensor parallelism divides.
+    :param entrywise: whether each entry of a weight moves by about the learning rate, as with Adam: what muP's rules
+        for Adam need.
     :param schedule_free: whether averaging of the weights takes the place of a falling learning rate.
     :param settings: settings that differ from the library's defaults.
     """
 
     class_name: str
     whole_tensors: bool = False
+    entrywise: bool = False
     schedule_free: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 LIBRARY: dict[str, LibraryOptimizer] = {
-    "ademamix": LibraryOptimizer("AdEMAMix"),
-    "adopt": LibraryOptimizer("ADOPT"),
-    "adamwschedulefree": LibraryOptimizer("ScheduleFreeAdamW", schedule_free=True),
+    "ademamix": LibraryOptimizer("AdEMAMix", entrywise=True),
+    "adopt": LibraryOptimizer("ADOPT", entrywise=True),
+    "adamwschedulefree": LibraryOptimizer("ScheduleFreeAdamW", entrywise=True, schedule_free=True),
     "sgdschedulefree": LibraryOptimizer("ScheduleFreeSGD", schedule_free=True),
     "lamb": LibraryOptimizer("Lamb", whole_tensors=True),
     "lars": LibraryOptimizer("LARS", whole_tensors=True),
-    "lion": LibraryOptimizer("Lion"),
+    "lion": LibraryOptimizer("Lion", entrywise=True),
     # With Moonlight's scaling (arXiv:2502.16982) one learning rate serves the matrices and what AdamW updates.
     "muon": LibraryOptimizer("Muon", whole_tensors=True, settings={"use_adjusted_lr": True}),
     "shampoo": LibraryOptimizer("ScalableShampoo", whole_tensors=True),
     "soap": LibraryOptimizer("SOAP", whole_tensors=True),
-    "sophia": LibraryOptimizer("SophiaH"),
+    "sophia": LibraryOptimizer("SophiaH", entrywise=True),
 }
 
 

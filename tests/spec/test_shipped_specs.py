@@ -31,6 +31,7 @@ def plan_of(name: str) -> Plan:
         ("tuning", 19, 57),
         ("decays", 9, 117),
         ("datasets", 12, 36),
+        ("mup_transfer", 30, 31),
         ("parallelism_gpt2_large", 6, 6),
         ("context_parallelism_gpt2_xl", 8, 8),
         ("parallelism_scaling", 46, 46),
@@ -45,7 +46,7 @@ def test_every_spec_passes_with_its_number_of_points(name: str, points: int, job
 
 def test_all_of_them_are_tested() -> None:
     assert {path.stem for path in spec_files(SPECS)} == {
-        *("quickstart", "scaling_exps", "tuning", "decays", "datasets"),
+        *("quickstart", "scaling_exps", "tuning", "decays", "datasets", "mup_transfer"),
         *("parallelism_gpt2_large", "context_parallelism_gpt2_xl", "parallelism_scaling"),
     }
 
@@ -183,3 +184,9 @@ class TestParallelismStudies:
             weak = job.params["scaling"] == "weak"
             assert batch == job.params["batch_of_one"] * (job.params["degree"] if weak else 8)
             assert job.world_size == job.params["degree"]
+
+
+def test_muP_is_given_to_its_own_points_alone() -> None:
+    for job in plan_of("mup_transfer").jobs:
+        assert ("--use-mup" in job.command) == job.point.startswith("mup_")
+        assert ("--mup-base-hidden-size" in job.command) == ("--use-mup" in job.command)

@@ -24,6 +24,7 @@ from megatron_core_trainer.distributed import first_host, place_from_environment
 from megatron_core_trainer.tokenizer import load_tokenizer
 
 CONSTANT = ("--lr-decay-style", "constant")
+DEPTH = ("--enable-depth-scale", "--depth-base", "1")
 MOCK = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", "255")
 
 
@@ -85,6 +86,13 @@ def parse(extra: Sequence[str] = (), *, world_size: int = 1, has_cuda: bool = Fa
             ["--lr-finder", "--lr-finder-start-lr", "2"],
             "must be above zero and below --lr-finder-end-lr (1.0)",
         ),
+        (["--mup-base-hidden-size", "16"], "--mup-base-hidden-size has no meaning without --use-mup"),
+        (["--use-mup", "--mup-base-hidden-size", "0"], "--mup-base-hidden-size must be above zero"),
+        (["--use-mup", "--optimizer", "lamb"], "--use-mup knows no rule for --optimizer lamb"),
+        (["--use-mup", "--depth-base", "2"], "--depth-base has no meaning without --enable-depth-scale"),
+        (["--use-mup", "--enable-depth-scale"], "--depth-base"),
+        (["--use-mup", *DEPTH, "--depth-alpha", "2"], "must lie between 0.5 and 1 (CompleteP), not 2.0"),
+        (["--use-mup", *DEPTH, "--optimizer", "sgd"], "not for --optimizer sgd"),
     ],
 )
 def test_wrong_combinations_are_refused(extra: list[str], message: str) -> None:
@@ -140,6 +148,11 @@ def test_small_init() -> None:
     assert args.embedding_init_method_std == 0.632
 
 
+def test_small_init_of_the_base_width() -> None:
+    args = parse(["--small-init", "--use-mup", "--mup-base-hidden-size", "8"])
+    assert args.init_method_std == pytest.approx((2 / (5 * 8)) ** 0.5, rel=1e-15)
+
+
 def test_missing_transformer_engine_is_said_early() -> None:
     with pytest.raises(ArgumentError, match="give --transformer-impl local"):
         parse(has_cuda=True)
@@ -153,7 +166,9 @@ def test_flags_are_those_of_upstream() -> None:
         upstream = table.get(action.dest)
         if action.dest in arguments.EXTENSIONS:
             assert upstream is None, f"upstream has {action.dest}"
-            continue
+            if "mup" not in action.dest:
+                continue
+            upstream = argument_table("core_v0.19.0").get(action.dest)
         assert upstream is not None, f"upstream has no {action.dest}"
         assert set(action.option_strings) <= set(upstream.flags)
         if action.dest not in ("exit_signal", "attention_backend"):

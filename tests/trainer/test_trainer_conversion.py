@@ -19,6 +19,18 @@ VARIANTS = {
     ],
     "qkv_bias": ["--add-qkv-bias", "--make-vocab-size-divisible-by", "1"],
     "half_precision": ["--bf16"],
+    "maximal_update": [
+        *(
+            "--use-mup",
+            "--mup-base-hidden-size",
+            "8",
+            "--mup-embedding-mult",
+            "3",
+            "--mup-base-head-dim",
+            "4",
+        ),
+        *("--enable-depth-scale", "--depth-base", "1", "--group-query-attention", "--num-query-groups", "2"),
+    ],
 }
 
 
@@ -75,7 +87,8 @@ def test_settings_come_from_the_checkpoint(
     if variant == "grouped_untied":
         assert config["rope_parameters"]["rope_theta"] == config["rope_theta"] == 100000.0
         assert (config["num_key_value_heads"], config["head_dim"], config["rms_norm_eps"]) == (2, 16, 1e-6)
-        assert not config["tie_word_embeddings"]
+    # The multipliers of a tied matrix differ at its two ends.
+    assert config["tie_word_embeddings"] == (variant not in ("grouped_untied", "maximal_update"))
     assert config["attention_bias"] == (variant == "qkv_bias")
     assert config["dtype"] == ("bfloat16" if variant == "half_precision" else "float32")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,15 @@ BASE = (
 )
 CASES = {name: ["--optimizer", name] for name in ("adamw", "sgd", *LIBRARY)}
 CASES["muon-own-rate"] = ["--optimizer", "muon", "--optimizer-settings", "adamw_lr=5e-4", "momentum=0.9"]
+MUP = ["--use-mup", "--mup-base-hidden-size", "8", "--enable-depth-scale", "--depth-base", "2"]
+CASES["adam-mup"] = [*MUP, "--depth-alpha", "0.5"]
+CASES["adam-mup-distributed"] = [
+    *CASES["adam-mup"],
+    "--use-distributed-optimizer",
+    "--lr-decay-style",
+    "cosine",
+]
+CASES["lion-mup"] = [*MUP, "--optimizer", "lion"]
 CASES["adamwschedulefree-bf16"] = ["--optimizer", "adamwschedulefree", "--bf16"]
 
 
@@ -35,15 +43,8 @@ CASES["adamwschedulefree-bf16"] = ["--optimizer", "adamwschedulefree", "--bf16"]
 def outcomes(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """All cases in one process: starting one costs more than a case."""
     request = {"base": BASE, "directory": str(tmp_path_factory.mktemp("optimizers")), "cases": CASES}
-    result = subprocess.run(
-        [str(trainer.python), str(Path(__file__).with_name("optimizer_round_trips.py"))],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return {found["case"]: found for found in map(json.loads, result.stdout.splitlines())}
+    answers = trainer.answers("optimizer_round_trips.py", json.dumps(request))
+    return {found["case"]: found for found in answers}
 
 
 @pytest.mark.parametrize("name", CASES)
