@@ -149,8 +149,8 @@ def analyse(rates: Array, losses: Array, *, share: float = 0.03, separation: flo
     ``minima``: every local minimum. ``lowest``: the point of the lowest loss. ``steepest_descent``: where the smoothed
     loss falls fastest over log10 of the rate, before the lowest point. ``blow_up``: the first rate after the lowest
     point whose loss is above the first one, null if the sweep ended before. ``suggested``: a tenth of the lowest
-    minimum's rate (of the lowest point's, where the curve never turns); ``suggestions`` has one per minimum and the
-    steepest descent.
+    minimum's rate, or of the lowest point's where the curve has no minimum in the lower half of its fall, as noise
+    before the fall makes minima, too. ``suggestions`` has one per minimum and the steepest descent.
 
     :param rates: learning rates.
     :param losses: losses.
@@ -166,10 +166,9 @@ def analyse(rates: Array, losses: Array, *, share: float = 0.03, separation: flo
     rates, losses = rates[order], losses[order]
     lowest = int(np.argmin(losses))
     minima = local_minima(rates, losses, share=share, separation=separation)
-    best = min(
-        minima, key=lambda rate: float(np.interp(np.log10(rate), np.log10(rates), losses)), default=None
-    )
-    tenth = (best if best is not None else float(rates[lowest])) / 10.0
+    heights = np.interp(np.log10(minima), np.log10(rates), losses)
+    low = [pair for pair in zip(heights, minima, strict=True) if pair[0] <= (losses[0] + losses[lowest]) / 2]
+    tenth = (min(low)[1] if low else float(rates[lowest])) / 10.0
     steepest = _steepest_descent(rates, losses, lowest, share)
     above = np.flatnonzero(losses[lowest:] > losses[0])
     suggestions = [{"rule": "a tenth of a minimum", "learning_rate": rate / 10.0} for rate in minima]

@@ -54,7 +54,7 @@ def test_a_point_that_does_not_exist(site: SweepSite) -> None:
 
 
 def test_a_training_takes_the_learning_rate_that_a_search_found(site: SweepSite) -> None:
-    status, output = site.run_dags_test("lr_finder.point", {"point": "lion"})
+    status, output = site.run_dags_test("lr_finder", timeout=400)
     assert status == 0, output[-4000:]
     run = site.runs / "lr_finder" / "lion"
     found = float((run / "search" / "lr_finder" / "suggested_lr").read_text())
@@ -62,6 +62,8 @@ def test_a_training_takes_the_learning_rate_that_a_search_found(site: SweepSite)
     records = [*log.feed((run / "logs" / "pretrain-1.out").read_bytes()), *log.finish()]
     rates = [record.learning_rate for record in records if isinstance(record, IterationRecord)]
     assert rates == pytest.approx([found] * 3, rel=1e-5)
+    (reported,) = json.loads((site.local / "results" / "lr_finder" / "lr_finder.json").read_text())
+    assert (reported["sweep_params"], reported["suggested"]) == ({"optimizer": "lion"}, found)
 
 
 def test_a_benchmark_and_what_is_meant_to_run_out_of_memory(site: SweepSite) -> None:

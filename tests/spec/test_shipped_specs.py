@@ -32,6 +32,7 @@ def plan_of(name: str) -> Plan:
         ("decays", 9, 117),
         ("datasets", 12, 36),
         ("mup_transfer", 30, 31),
+        ("optimizers", 6, 13),
         ("parallelism_gpt2_large", 6, 6),
         ("context_parallelism_gpt2_xl", 8, 8),
         ("parallelism_scaling", 46, 46),
@@ -46,7 +47,7 @@ def test_every_spec_passes_with_its_number_of_points(name: str, points: int, job
 
 def test_all_of_them_are_tested() -> None:
     assert {path.stem for path in spec_files(SPECS)} == {
-        *("quickstart", "scaling_exps", "tuning", "decays", "datasets", "mup_transfer"),
+        *("quickstart", "scaling_exps", "tuning", "decays", "datasets", "mup_transfer", "optimizers"),
         *("parallelism_gpt2_large", "context_parallelism_gpt2_xl", "parallelism_scaling"),
     }
 

@@ -173,6 +173,17 @@ def test_what_is_read_off_a_known_curve() -> None:
     assert analyse(rates[x < -2.2], losses[x < -2.2])["blow_up"] is None
 
 
+def test_noise_before_the_fall_suggests_nothing() -> None:
+    rates = np.geomspace(1e-6, 1, 200)
+    x = np.log10(rates)
+    plateau = 0.01 * np.sin(6 * x) * (x < -3)
+    found = analyse(rates, 6 - np.where(x > -2, (x + 2), 0) + plateau)  # it still falls where the sweep ends
+    assert len(found["minima"]) >= 2
+    assert max(found["minima"]) < 1e-2
+    assert found["suggested"] == pytest.approx(0.1)
+    assert len(found["suggestions"]) == len(found["minima"]) + 1
+
+
 def test_losses_that_are_no_numbers_end_a_sweep() -> None:
     curve = LossCurve(0.98, 4.0)
     assert not curve.add(1e-3, 5.0)
