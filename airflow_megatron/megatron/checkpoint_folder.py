@@ -18,10 +18,12 @@ from airflow_megatron.megatron.checkpoints import (
     Checkpoint,
     Evidence,
     LegacyLayout,
-    iteration_of,
     list_checkpoints,
 )
 from airflow_megatron.megatron.dcp_metadata import DamagedMetadataError, read_dcp_metadata, read_inert
+from airflow_megatron.megatron.deepspeed_checkpoint import FORMAT as DEEPSPEED
+from airflow_megatron.megatron.deepspeed_checkpoint import DeepSpeedLayout, is_deepspeed, model_states
+from airflow_megatron.spec.checkpoint_directories import iteration_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +43,7 @@ _ARCHIVE: Final = b"PK\x03\x04"
 def read_checkpoints(folder: Path) -> list[Checkpoint]:
     """Judge every checkpoint of a folder.
 
-    :param folder: Megatron's ``--save`` directory, or one ``iter_*`` directory of it.
+    :param folder: Megatron's ``--save`` directory, or one ``iter_*`` or ``global_step*`` directory of it.
     :returns: the checkpoints in ascending order of iteration; those deleted meanwhile are left out.
     :raises NotADirectoryError, FileNotFoundError: when there is no such folder.
     """
@@ -83,9 +85,11 @@ def list_files(directory: Path) -> dict[str, int]:
 def read_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
     """Read what the content of a checkpoint's files tells.
 
-    :param directory: the ``iter_*`` directory.
+    :param directory: the ``iter_*`` or ``global_step*`` directory.
     :param files: its listing.
     """
+    if is_deepspeed(files):
+        return _deepspeed_evidence(directory, files)
     if "metadata.json" not in files and any(name.startswith("mp_rank_") for name in files):
         return _legacy_evidence(directory, files)
     damaged: dict[str, str] = {}
@@ -159,17 +163,40 @@ def _format_of_arguments(directory: Path, metadata: DcpMetadata) -> str | None:
     return match.group(1).decode() if match else None
 
 
-def _legacy_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
+def _deepspeed_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
+    damaged, whole = _checked_archives(directory, files)
+    told = model_states(name for name in files if files[name] and name not in damaged)
+    layout = _deepspeed_layout(_state_of(directory / told)) if told else None
+    return Evidence(DEEPSPEED, damaged=damaged, deepspeed=layout, whole=whole)
+
+
+def _deepspeed_layout(state: Mapping[str, Any]) -> DeepSpeedLayout | None:
+    model, data, config = (state.get(key) for key in ("mp_world_size", "dp_world_size", "ds_config"))
+    zero = config.get("zero_optimization") if isinstance(config, dict) else None
+    stage = zero.get("stage", 0) if isinstance(zero, dict) else 0
+    if not isinstance(model, int) or not isinstance(data, int) or not isinstance(stage, int):
+        return None
+    return DeepSpeedLayout(model, data, stage)
+
+
+def _checked_archives(directory: Path, files: Mapping[str, int]) -> tuple[dict[str, str], bool]:
+    """Return what is wrong with the files that ``torch.save`` wrote, and whether each was found to have its end."""
     damaged: dict[str, str] = {}
-    layout: LegacyLayout | None = None
     archives = [name for name in sorted(files) if name.endswith(".pt") and files[name]]
     ended = [_check_end(directory, name, damaged) for name in archives]
-    whole = bool(archives) and all(ended)
-    for name in archives:
-        if name.rpartition("/")[2] in ("model_optim_rng.pt", "model_rng.pt") and name not in damaged:
-            layout = _layout_of_arguments(directory / name)
+    return damaged, bool(archives) and all(ended)
+
+
+def _legacy_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
+    damaged, whole = _checked_archives(directory, files)
+    layout: LegacyLayout | None = None
+    for name in sorted(files):
+        is_model = name.rpartition("/")[2] in ("model_optim_rng.pt", "model_rng.pt")
+        if is_model and files[name] and name not in damaged:
+            arguments = _state_of(directory / name).get("args")
+            layout = _layout(getattr(arguments, "attributes", {}))
             break
-    return Evidence("torch", None, damaged, layout, whole)
+    return Evidence("torch", None, damaged, layout, whole=whole)
 
 
 def _check_end(directory: Path, name: str, damaged: dict[str, str]) -> bool:
@@ -192,18 +219,17 @@ def _check_end(directory: Path, name: str, damaged: dict[str, str]) -> bool:
     return False
 
 
-def _layout_of_arguments(path: Path) -> LegacyLayout | None:
-    """Return the parallel sizes in the arguments that a legacy checkpoint stores."""
+def _state_of(path: Path) -> Mapping[str, Any]:
+    """Return what ``torch.save`` wrote, its tensors and objects inert; empty when that cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
                 if member.filename.endswith("/data.pkl") and member.file_size <= _LARGEST_PICKLE:
                     state = read_inert(archive.read(member))
-                    arguments = state.get("args") if isinstance(state, dict) else None
-                    return _layout(getattr(arguments, "attributes", {}))
+                    return state if isinstance(state, dict) else {}
     except (OSError, zipfile.BadZipFile, DamagedMetadataError):
         pass
-    return None
+    return {}
 
 
 def _layout(arguments: Mapping[str, Any]) -> LegacyLayout | None:

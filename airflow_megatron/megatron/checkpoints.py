@@ -16,6 +16,8 @@ The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist
 * with ``--verify-integrity`` (0.19) ``integrity.json`` comes after ``metadata.json``.
 * the legacy ``torch`` format, ``mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt``, has no last file.
 * in all of them the tracker file beside the directories is written after the checkpoint.
+
+DeepSpeed's layout is judged by :mod:`airflow_megatron.megatron.deepspeed_checkpoint`.
 """
 
 from __future__ import annotations
@@ -24,15 +26,20 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from airflow_megatron.megatron.deepspeed_checkpoint import FORMAT as DEEPSPEED
+from airflow_megatron.megatron.deepspeed_checkpoint import deepspeed_verdict, is_deepspeed
+from airflow_megatron.spec.checkpoint_directories import iteration_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from airflow_megatron.megatron.deepspeed_checkpoint import DeepSpeedLayout
 
 Completeness = Literal["complete", "incomplete", "unverifiable"]
 
 TRACKER_FILE: Final = "latest_checkpointed_iteration.txt"
 """Name of the file that holds the iteration of the last checkpoint, or ``release``."""
 
-_ITERATION_DIRECTORY = re.compile(r"iter_(\d{7}|[1-9]\d{7,})", re.ASCII)
 _RANK_FILE = re.compile(r"__(\d+)_(\d+)\.distcp", re.ASCII)
 _LEGACY_FILE = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?/([^/]+)", re.ASCII)
 _UNFINISHED_FILE = re.compile(r"(?:.*/)?[^/]*(?:\.tmp|\.distcp\.[^/]+|\.partial)")
@@ -46,7 +53,7 @@ class CheckpointVerdict:
     :param verdict: ``complete``; ``incomplete``: it must not be loaded; ``unverifiable``: the listing alone
         cannot tell
     :param format: Megatron's ``--ckpt-format`` (``torch``, ``torch_dist``, ``torch_dcp``, ``fsdp_dtensor``;
-        by names alone the last looks like ``torch_dcp``), or ``unknown``
+        by names alone the last looks like ``torch_dcp``), ``deepspeed``, or ``unknown``
     :param reason: one sentence that names what decided
     """
 
@@ -77,6 +84,7 @@ class Evidence:
     :param needed: file → bytes it must have at least, by ``.metadata``; None when that was not read
     :param damaged: file → what is wrong with it
     :param layout: of a legacy checkpoint
+    :param deepspeed: of a DeepSpeed checkpoint
     :param whole: every file that marks its own end was found to have it
     :param required: files that ``metadata.json`` says there are
     """
@@ -85,6 +93,7 @@ class Evidence:
     needed: Mapping[str, int] | None = None
     damaged: Mapping[str, str] = field(default_factory=dict)
     layout: LegacyLayout | None = None
+    deepspeed: DeepSpeedLayout | None = None
     whole: bool = False
     required: tuple[str, ...] = ()
 
@@ -94,32 +103,11 @@ _NOTHING_READ: Final = Evidence()
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One ``iter_*`` directory of a checkpoints folder."""
+    """One ``iter_*`` or ``global_step*`` directory of a checkpoints folder."""
 
     iteration: int
     name: str
     verdict: CheckpointVerdict
-
-
-def iteration_of(name: str) -> int | None:
-    """Tell the iteration of a checkpoint directory.
-
-    :param name: name of the directory, without its parents.
-    :returns: the iteration, or None when the name is not one that Megatron gives (``iter_%07d``, exactly).
-    """
-    match = _ITERATION_DIRECTORY.fullmatch(name)
-    return int(match.group(1)) if match else None
-
-
-def directory_name(iteration: int) -> str:
-    """Tell the name of an iteration's directory.
-
-    :param iteration: a number of training iterations, not negative.
-    :raises ValueError: for a negative iteration.
-    """
-    if iteration < 0:
-        raise ValueError(f"an iteration cannot be negative: {iteration}")
-    return f"iter_{iteration:07d}"
 
 
 def tracked_iteration(tracker: str | None) -> int | None:
@@ -152,6 +140,9 @@ def checkpoint_verdict(
         return CheckpointVerdict("incomplete", "unknown", "the directory holds no file")
     evidence = evidence or _NOTHING_READ
     passed = iteration is not None and tracked is not None and tracked >= iteration
+    if is_deepspeed(files):
+        verdict, reason = deepspeed_verdict(files, passed, evidence)
+        return CheckpointVerdict(verdict, DEEPSPEED, reason)
     if "metadata.json" not in files and any(_LEGACY_FILE.fullmatch(name) for name in files):
         return _legacy_verdict(files, passed, evidence)
     return _distributed_verdict(files, tracked if passed else None, evidence)

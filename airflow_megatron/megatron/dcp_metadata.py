@@ -118,10 +118,14 @@ class _Inert:
         pass
 
 
+class _InertDict(dict[Any, Any]):
+    """Stands for an ordered dictionary, which may have attributes besides: a module's state has ``_metadata``."""
+
+
 class _InertUnpickler(pickle.Unpickler):
     """Loads containers and numbers; imports nothing."""
 
-    _PLAIN: ClassVar[dict[tuple[str, str], type]] = {("collections", "OrderedDict"): dict}
+    _PLAIN: ClassVar[dict[tuple[str, str], type]] = {("collections", "OrderedDict"): _InertDict}
 
     def find_class(self, module: str, name: str) -> type:
         return self._PLAIN.get((module, name), _Inert)

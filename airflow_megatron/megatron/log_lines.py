@@ -22,14 +22,16 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from airflow_megatron.megatron.deepspeed_log_lines import in_megatrons_words
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 RECORD_LINES_ERE: Final = "|".join(
     (
-        r"\| consumed samples:",
+        r"\| consumed samples:|consumed_samples",
         r"validation[^|]* loss at ",
-        r"\] datetime: ",
+        r"\] [^ ]*datetime",
         r"(saving|saved|scheduled an async|loading|loaded|deleted) .*checkpoint",
         r"successfully (saved|loaded|deleted) ",
         r"missing-checkpoint' set",
@@ -314,6 +316,7 @@ class LogParser:
         return self._scan(block) if block else []
 
     def _scan(self, block: bytes) -> list[Record]:
+        block = in_megatrons_words(block)
         # bytes.find runs at memory speed; a regular expression over every line does not.
         found: list[tuple[int, Record]] = self._scan_iterations(block)
         for needle, read in _READERS:

@@ -16,7 +16,6 @@ from airflow_megatron.megatron.changed_command import changed_arguments, is_harm
 from airflow_megatron.megatron.checkpoints import (
     CheckpointVerdict,
     checkpoint_verdict,
-    iteration_of,
     tracked_iteration,
 )
 from airflow_megatron.megatron.commands import trainer_words
@@ -43,6 +42,7 @@ from airflow_megatron.slurm.quarantine import (
 )
 from airflow_megatron.slurm.restarts import RestartPolicy, excluded_nodes, read_verdict, series
 from airflow_megatron.slurm.rollback import RollbackError, choose_rollback, parse_rollback, rollback_script
+from airflow_megatron.spec.checkpoint_directories import directory_name, iteration_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -175,6 +175,11 @@ class _Preparation:
         return self._job.kind == "train" and self._job.script is None
 
     @property
+    def _set_aside(self) -> tuple[str, ...]:
+        prefix = f"{self._job.checkpoint_dir}/{QUARANTINE_PREFIX}"
+        return f"{prefix}iter_*", f"{prefix}global_step*"
+
+    @property
     def _partition_command(self) -> str:
         return partition_command(self._attempts.commands, self._job.slurm.partition)
 
@@ -190,7 +195,7 @@ class _Preparation:
             Watch(
                 _RUN,
                 checkpoint_dir=job.checkpoint_dir if self._has_checkpoints else None,
-                globs=(f"{job.checkpoint_dir}/{QUARANTINE_PREFIX}iter_*",) if self._has_checkpoints else (),
+                globs=self._set_aside if self._has_checkpoints else (),
                 commands=(self._partition_command,) if chooses else (),
             )
         )
@@ -332,7 +337,7 @@ class _Preparation:
         job = self._job
         limit = job.restart.quarantine
         step = decide(
-            {f"iter_{iteration:07d}": verdict.verdict for iteration, verdict in verdicts.items()},
+            {directory_name(iteration): verdict.verdict for iteration, verdict in verdicts.items()},
             tracked=tracked,
             damaged=self._verdicts[-1].damaged_iteration if self._verdicts else None,
             quarantined=sum(len(found) for found in run.matches.values()),

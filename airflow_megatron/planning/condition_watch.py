@@ -8,15 +8,11 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.checkpoints import (
-    checkpoint_verdict,
-    directory_name,
-    iteration_of,
-    tracked_iteration,
-)
+from airflow_megatron.megatron.checkpoints import checkpoint_verdict, tracked_iteration
 from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.verdict import SETTLE_S, Outcome, Verdict
+from airflow_megatron.spec.checkpoint_directories import directory_name, iteration_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,7 +155,7 @@ class ConditionWatch:
     @staticmethod
     def _is_complete(leaf: Condition, observation: Observation) -> bool:
         iteration = leaf.iteration or 0
-        files = observation.checkpoint_files.get(directory_name(iteration))
+        files = observation.checkpoint_files.get(directory_name(iteration, observation.checkpoint_files))
         tracked = tracked_iteration(observation.tracker)
         return (
             bool(files) and checkpoint_verdict(files or {}, iteration=iteration, tracked=tracked).is_complete

@@ -17,7 +17,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.megatron.checkpoints import TRACKER_FILE, iteration_of, tracked_iteration
+from airflow_megatron.megatron.checkpoints import TRACKER_FILE, tracked_iteration
 from airflow_megatron.megatron.log_lines import RECORD_LINES_ERE, LogParser, Record
 from airflow_megatron.slurm.quoting import quote, quote_path
 from airflow_megatron.slurm.records import (
@@ -31,6 +31,7 @@ from airflow_megatron.slurm.records import (
     SubmittedJob,
     read_object,
 )
+from airflow_megatron.spec.checkpoint_directories import iteration_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +46,7 @@ _RESULT_NAME = re.compile(r"iter_(\d+)", re.ASCII)
 # and the last `others`. Each kept line is printed behind a blank, in the order of the log.
 _THIN: Final = r"""
 { line = substr($0, 1, 4000) }
-/\| consumed samples:/ {
+/\| consumed samples:|consumed_samples/ {
   seen++
   if (seen % stride == 0) { kept++; at[kept] = NR; text[NR] = line }
   if (kept >= most) {
@@ -203,7 +204,7 @@ one_run() {{
       -exec awk 'FNR == 1 {{ print "@file " FILENAME }} {{ print " " $0 }}' {{}} + ||
       printf '@unreadable %s\\n' "$top"
   done
-  for found in converted_hf/iter_* checkpoints/iter_*; do
+  for found in converted_hf/iter_* checkpoints/iter_* checkpoints/global_step*; do
     if [ -d "$found" ]; then printf '@directory %s\\n' "$found"; fi
   done
   if [ -f checkpoints/{TRACKER_FILE} ]; then

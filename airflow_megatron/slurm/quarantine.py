@@ -3,14 +3,13 @@
 A job that dies while it saves, or a file system that loses data, leaves a checkpoint that the tracker may name and
 that cannot be loaded: every restart then ends the same way. :func:`decide` says what to do, from a listing;
 :func:`quarantine_script` does it on the cluster: the tracker is moved back, then the directory renamed
-``failed_iter_N``. It may run any number of times, and be killed at any point.
+``failed_iter_N`` (``failed_global_stepN``). It may run any number of times, and be killed at any point.
 
 Only while no job writes to the directory: between an attempt's end and the next submission.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -18,6 +17,7 @@ from airflow_megatron.slurm.framing import framed, unframed
 from airflow_megatron.slurm.quoting import quote, quote_path
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.transport import TransportError
+from airflow_megatron.spec.checkpoint_directories import iteration_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 QUARANTINE_PREFIX: Final = "failed_"
 MAX_QUARANTINED: Final = 2
 """How many checkpoints of one run may be set aside: beyond that the fault is not in the checkpoint."""
-
-_NAME: Final = re.compile(r"iter_(\d{7}|[1-9]\d{7,})", re.ASCII)
 
 Completeness = Literal["complete", "incomplete", "unverifiable"]
 
@@ -76,14 +74,16 @@ def decide(
     :param tracked: the iteration that the tracker holds: the one to be loaded. None without a tracker.
     :param damaged: iteration of the checkpoint that the job's log calls damaged, whatever its listing looks like
         (:attr:`airflow_megatron.slurm.verdict.Verdict.damaged_iteration`).
-    :param quarantined: how many ``failed_iter_*`` the folder holds already.
+    :param quarantined: how many ``failed_*`` the folder holds already.
     :param limit: how many it may hold.
     :param allow_fresh_start: set the only checkpoint aside too, which gives up all progress.
     """
     if tracked is None:
         return NoQuarantine("no tracker names a checkpoint: nothing would be loaded")
     by_iteration = {
-        int(match.group(1)): verdict for name, verdict in verdicts.items() if (match := _NAME.fullmatch(name))
+        iteration: verdict
+        for name, verdict in verdicts.items()
+        if (iteration := iteration_of(name)) is not None
     }
     found = by_iteration.get(tracked)
     if damaged is not None and damaged != tracked:
@@ -137,12 +137,14 @@ def quarantine_script(checkpoint_dir: str, step: Quarantine, *, limit: int = MAX
     :param limit: how many checkpoints may be set aside in it.
     :raises QuotingError: for a path that no shell can pass on.
     """
+    if min(step.iteration, step.back_to or 0) < 0:
+        raise ValueError(f"an iteration cannot be negative: {step.iteration}, {step.back_to}")
     words = (
         quote_path(checkpoint_dir.rstrip("/") or "/"),
-        quote(_directory_name(step.iteration)),
+        str(step.iteration),
         quote(QUARANTINE_PREFIX),
         quote(str(limit)),
-        quote("" if step.back_to is None else _directory_name(step.back_to)),
+        quote("" if step.back_to is None else str(step.back_to)),
         quote("" if step.tracked is None else str(step.tracked)),
     )
     functions = f"{shell_file('checkpoint_folder')}\n{shell_file('quarantine')}"
@@ -165,9 +167,3 @@ def parse_quarantine(result: CommandResult) -> QuarantineResult:
             case _:
                 pass
     raise TransportError("the answer on the quarantine of a checkpoint holds no result")
-
-
-def _directory_name(iteration: int) -> str:
-    if iteration < 0:
-        raise ValueError(f"an iteration cannot be negative: {iteration}")
-    return f"iter_{iteration:07d}"

@@ -14,6 +14,7 @@ from airflow_megatron.slurm.reasons import needs_a_person
 from airflow_megatron.slurm.records import ExitRecord
 from airflow_megatron.slurm.signatures import Finding, find_signature, shipped_signatures
 from airflow_megatron.slurm.states import JobState, cancelled_by
+from airflow_megatron.spec.checkpoint_directories import directory_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -455,7 +456,7 @@ def _achievement(
         raise ValueError("an expectation of kind 'train' needs train_iters and complete")
     if iteration < expectation.train_iters:
         return False, f"the newest checkpoint is of iteration {iteration} of {expectation.train_iters}"
-    files = observation.checkpoint_files.get(f"iter_{iteration:07d}")
+    files = observation.checkpoint_files.get(directory_name(iteration, observation.checkpoint_files))
     if files is None or not expectation.complete(files):
         return False, f"the checkpoint of iteration {iteration} is not complete"
     return True, ""

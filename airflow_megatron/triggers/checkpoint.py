@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_megatron.megatron.checkpoints import checkpoint_verdict, directory_name, tracked_iteration
+from airflow_megatron.megatron.checkpoints import checkpoint_verdict, tracked_iteration
 from airflow_megatron.slurm.observation import Observation, Watch
+from airflow_megatron.spec.checkpoint_directories import directory_name
 from airflow_megatron.triggers.produced_file import ProducedFileTrigger
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class CheckpointTrigger(ProducedFileTrigger):
     def _look(self, observation: Observation) -> tuple[dict[str, Any] | None, str]:
         if observation.unreachable is not None:
             return None, f"the login node does not answer: {observation.unreachable.reason}"
-        name = directory_name(self.iteration)
+        name = directory_name(self.iteration, observation.checkpoint_files)
         files = observation.checkpoint_files.get(name)
         tracked = tracked_iteration(observation.tracker)
         state = checkpoint_verdict(files, iteration=self.iteration, tracked=tracked) if files else None

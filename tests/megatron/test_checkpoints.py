@@ -4,13 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from airflow_megatron.megatron.checkpoints import (
     checkpoint_verdict,
-    directory_name,
-    iteration_of,
     list_checkpoints,
     tracked_iteration,
 )
@@ -96,35 +92,6 @@ def test_legacy_torch_with_the_optimizer_of_some_ranks() -> None:
 def test_what_is_no_checkpoint() -> None:
     assert checkpoint_verdict({}).verdict == "incomplete"
     assert checkpoint_verdict({"notes.txt": 4}).verdict == "unverifiable"
-
-
-@pytest.mark.parametrize(
-    ("name", "iteration"),
-    [
-        ("iter_0002000", 2000),
-        ("iter_0000000", 0),
-        ("iter_12345678", 12345678),
-        ("iter_00002000", None),
-        ("iter_2000", None),
-        ("iter_0002000.tmp", None),
-        ("xiter_0002000", None),
-        ("iter_0002000\n", None),
-        ("iter_٠٠٠٢٠٠٠", None),
-        ("release", None),
-    ],
-)
-def test_iteration_of_a_name(name: str, iteration: int | None) -> None:
-    assert iteration_of(name) == iteration
-
-
-@given(st.integers(min_value=0, max_value=10**9))
-def test_names_and_iterations_agree(iteration: int) -> None:
-    assert iteration_of(directory_name(iteration)) == iteration
-
-
-def test_an_iteration_is_not_negative() -> None:
-    with pytest.raises(ValueError, match="negative"):
-        directory_name(-1)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,19 @@ def test_renamed_and_moved_back(folder: Path, shell: str) -> None:
     assert names(folder.parent) == [folder.name]
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_deepspeeds_checkpoints(tmp_path: Path, shell: str) -> None:
+    for iteration in (10, 20):
+        (tmp_path / f"global_step{iteration}").mkdir()
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
+    (tmp_path / "latest").write_text("global_step20")
+    assert run(tmp_path, shell=shell) == QuarantineResult("quarantined", "failed_global_step20")
+    assert (tracker(tmp_path), (tmp_path / "latest").read_text()) == ("10", "global_step10")
+    assert run(tmp_path, shell=shell).status == "already"
+    assert run(tmp_path, Quarantine(10, None, 10, "damaged"), limit=2, shell=shell).status == "quarantined"
+    assert names(tmp_path) == ["failed_global_step10", "failed_global_step20"]  # DeepSpeed finds none either
+
+
 def test_through_the_remote_shell(folder: Path) -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", SlurmCommands().remote_shell()],

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.megatron.checkpoints import iteration_of
 from airflow_megatron.slurm.fresh_start import FreshStartError, fresh_start_script, parse_fresh_start
 from airflow_megatron.slurm.outcomes import Outcome
 from airflow_megatron.slurm.rollback import (
@@ -19,6 +18,7 @@ from airflow_megatron.slurm.rollback import (
 )
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 from airflow_megatron.slurm.verdict import Verdict
+from airflow_megatron.spec.checkpoint_directories import iteration_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,3 +151,15 @@ def test_cut_answers() -> None:
     said = answer(fresh_start_script("/proc/self", 1))
     with pytest.raises(FreshStartError):
         parse_fresh_start(said)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_deepspeeds_checkpoints(tmp_path: Path, shell: str) -> None:
+    for iteration in (5, 10, 20):
+        (tmp_path / "checkpoints" / f"global_step{iteration}").mkdir(parents=True)
+    for tracker, text in (("latest_checkpointed_iteration.txt", "20"), ("latest", "global_step20")):
+        (tmp_path / "checkpoints" / tracker).write_text(text)
+    aside = parse_rollback(answer(rollback_script(str(tmp_path), Rollback(5, 20)), shell))
+    assert sorted(aside) == ["rolled_back_global_step10", "rolled_back_global_step20"]
+    assert (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "5"
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "global_step5"

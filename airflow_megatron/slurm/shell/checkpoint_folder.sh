@@ -6,6 +6,13 @@ am_plain() { # NUMBER; sets am_plain to it without leading zeros
   while [ "${am_plain#0}" != "$am_plain" ] && [ "$am_plain" != 0 ]; do am_plain=${am_plain#0}; done
 }
 
+am_named() { # ITERATION; sets am_name to its directory: DeepSpeed's where there is one, or was one set aside to am_prefix
+  am_name=$(printf 'iter_%07d' "$1")
+  for am_found in "$am_dir/global_step$1" "$am_dir/${am_prefix}global_step$1"; do
+    [ ! -d "$am_found" ] || am_name=global_step$1
+  done
+}
+
 am_tracker_read() { # sets am_tracker, empty without one; fails when it is a directory
   am_tracker=
   [ ! -d "$am_dir/latest_checkpointed_iteration.txt" ] || return
@@ -13,13 +20,18 @@ am_tracker_read() { # sets am_tracker, empty without one; fails when it is a dir
   return 0
 }
 
-am_tracker_write() { # ITERATION; atomic: a reader sees the old number or the new one. Without ITERATION: no tracker
+# am_tracker_write ITERATION; atomic: a reader sees the old number or the new one. Without ITERATION: no tracker
+# DeepSpeed's own tracker, latest, follows where there is one; our jobs load by Megatron's.
+am_tracker_write() {
   if [ -z "$1" ]; then
-    rm -f "$am_dir/latest_checkpointed_iteration.txt"
+    rm -f "$am_dir/latest_checkpointed_iteration.txt" "$am_dir/latest"
     return
   fi
   printf '%s' "$1" >"$am_dir/latest_checkpointed_iteration.txt.$$" &&
-    mv -f "$am_dir/latest_checkpointed_iteration.txt.$$" "$am_dir/latest_checkpointed_iteration.txt" && return
+    mv -f "$am_dir/latest_checkpointed_iteration.txt.$$" "$am_dir/latest_checkpointed_iteration.txt" && {
+    [ ! -f "$am_dir/latest" ] || printf 'global_step%s' "$1" >"$am_dir/latest"
+    return
+  }
   rm -f "$am_dir/latest_checkpointed_iteration.txt.$$"
   return 1
 }

@@ -79,14 +79,16 @@ am_one_liners() { # PATH…; first line of each file that exists
   done
 }
 
-# am_iterations [FROM PATH]…; the iter_* directories: those of iteration FROM and later with NUL after each, the names
-# of the others as N lines on descriptor 4. To list files is what costs a busy file system.
+# am_iterations [FROM PATH]…; the iter_* and global_step* directories: those of iteration FROM and later with NUL after
+# each, the names of the others as N lines on descriptor 4. To list files is what costs a busy file system.
 am_iterations() {
   while [ $# -gt 0 ]; do
-    for am_path in "$am_root$2"/iter_*/; do
+    for am_path in "$am_root$2"/iter_*/ "$am_root$2"/global_step*/; do
       [ -d "$am_path" ] || continue
       am_path=${am_path%/}
-      am_number=${am_path##*/iter_}
+      am_number=${am_path##*/}
+      am_number=${am_number#iter_}
+      am_number=${am_number#global_step}
       while [ "${am_number#0}" != "$am_number" ]; do am_number=${am_number#0}; done
       case $am_number in
         *[!0-9]*) am_number=$1 ;;

@@ -1,23 +1,23 @@
 # shellcheck shell=sh disable=SC2154,SC2034
 # The functions of quarantine.py's script, after checkpoint_folder.sh; one call of am_quarantine follows.
 
-# am_quarantine DIRECTORY BAD PREFIX MAX GOOD EXPECTED; BAD and GOOD are names (iter_%07d), GOOD empty for none;
+# am_quarantine DIRECTORY BAD PREFIX MAX GOOD EXPECTED; BAD and GOOD are iterations, GOOD empty for none;
 # EXPECTED is the tracker's number when this was decided. Prints one line: what was done, or why not.
 am_quarantine() {
-  am_dir=$1 am_bad=$2 am_prefix=$3 am_max=$4 am_good=$5 am_expected=$6
+  am_dir=$1 am_prefix=$3 am_max=$4 am_target=$5 am_expected=$6
   am_tracker_read || {
     printf 'failed the tracker is a directory\n'
     return
   }
-  am_target=
-  if [ -n "$am_good" ]; then
-    am_plain "${am_good#iter_}"
-    am_target=$am_plain
-    if [ ! -d "$am_dir/$am_good" ]; then
-      printf 'refused the checkpoint to go back to, %s, is gone\n' "$am_good"
+  if [ -n "$am_target" ]; then
+    am_named "$am_target"
+    if [ ! -d "$am_dir/$am_name" ]; then
+      printf 'refused the checkpoint to go back to, %s, is gone\n' "$am_name"
       return
     fi
   fi
+  am_named "$2"
+  am_bad=$am_name
   if [ ! -d "$am_dir/$am_bad" ] && [ -e "$am_dir/$am_prefix$am_bad" ] && [ "$am_tracker" = "$am_target" ]; then
     printf 'already\n'
     return
@@ -29,7 +29,7 @@ am_quarantine() {
   fi
   am_count=0
   set +f
-  for am_kept in "$am_dir/$am_prefix"iter_*; do
+  for am_kept in "$am_dir/$am_prefix"iter_* "$am_dir/$am_prefix"global_step*; do
     { [ -d "$am_kept" ] || [ -L "$am_kept" ]; } && am_count=$((am_count + 1))
   done
   if [ -d "$am_dir/$am_bad" ] && [ "$am_count" -ge "$am_max" ]; then

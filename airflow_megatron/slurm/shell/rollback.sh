@@ -1,12 +1,14 @@
 # shellcheck shell=sh disable=SC2154,SC2034
 # The functions of rollback.py's script, after checkpoint_folder.sh; one call of am_rollback follows.
 
-# am_newer PREFIX ITERATION PATH…; sets those aside whose name begins with iter_ and a number above ITERATION
+# am_newer PREFIX ITERATION PATH…; sets those aside whose name is iter_ or global_step and a number above ITERATION
 am_newer() {
   am_prefix=$1 am_target=$2
   shift 2
   for am_path; do
-    am_digits=${am_path##*/iter_}
+    am_digits=${am_path##*/}
+    am_digits=${am_digits#iter_}
+    am_digits=${am_digits#global_step}
     am_digits=${am_digits%%[!0-9]*}
     [ -n "$am_digits" ] && [ -e "$am_path" ] || continue
     am_plain "$am_digits"
@@ -22,12 +24,13 @@ am_newer() {
 # am_rollback RUN_DIRECTORY ITERATION EXPECTED PREFIX; EXPECTED is the tracker's number when this was decided.
 # Prints what was set aside, and last one line: rolled_back, or why not.
 am_rollback() {
-  am_dir=$1/checkpoints
+  am_dir=$1/checkpoints am_prefix=$4
   am_tracker_read || {
     printf 'failed the tracker is a directory\n'
     return
   }
-  if [ ! -d "$am_dir/$(printf 'iter_%07d' "$2")" ]; then
+  am_named "$2"
+  if [ ! -d "$am_dir/$am_name" ]; then
     printf 'refused the checkpoint of iteration %s is gone\n' "$2"
     return
   fi
@@ -42,7 +45,7 @@ am_rollback() {
   }
   set +f
   # what was made of the newer checkpoints is made again from those that replace them
-  am_newer "$4" "$2" "$am_dir"/iter_* "$1"/converted_checkpoints/iter_*.done "$1"/converted_hf/iter_* \
-    "$1"/eval_results/iter_* || return
+  am_newer "$4" "$2" "$am_dir"/iter_* "$am_dir"/global_step* \
+    "$1"/converted_checkpoints/iter_*.done "$1"/converted_hf/iter_* "$1"/eval_results/iter_* || return
   printf 'rolled_back\n'
 }
