@@ -3,6 +3,7 @@
 
 lr_finder.py sweep ARGUMENT...   trains as pretrain_gpt.py ARGUMENT... --lr-finder does (also under srun or torchrun)
                                  and writes SAVE/lr_finder/{lr_finder_data.csv, lr_finder_data.npz, lr_finder.json}
+lr_finder.py suggest DIRECTORY   writes lr_finder.json of a sweep of Megatron-DeepSpeed's, which leaves the data alone
 lr_finder.py report SWEEP...     reads sweeps, compares them, and writes OUTPUT.json and, with --plot, OUTPUT.png
 
 lr_finder.json names every minimum, the steepest descent, the blow-up and the suggested learning rates.
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer import atomic_output
-from megatron_core_trainer.lr_curve import CurveError, analyse, read_curve
+from megatron_core_trainer.lr_curve import CurveError, analyse, read_curve, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("sweep", help="train with a rising learning rate; takes pretrain_gpt.py's arguments")
+    suggest = commands.add_parser("suggest", help="write what a sweep's data says beside them")
+    suggest.add_argument("directory", type=Path, help="SAVE of the sweep")
     report = commands.add_parser("report", help="read and compare sweeps")
     add = report.add_argument
     add("sweeps", nargs="+", metavar="SWEEP", help="LABEL=DIRECTORY or DIRECTORY that a sweep was saved in")
@@ -52,7 +55,10 @@ def main(argv: Sequence[str]) -> int:
         return train([*argv[1:], "--lr-finder"], started=time.time())
     args = build_parser().parse_args(argv)
     try:
-        report(args)
+        if args.command == "suggest":
+            write_report(args.directory / "lr_finder", analyse(*read_curve(args.directory)))
+        else:
+            report(args)
     except (CurveError, OSError) as error:
         print(f"lr_finder.py: error: {error}", file=sys.stderr)
         return 2

@@ -45,7 +45,10 @@ def checkpoint_rows(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
 
 def checkpoints(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Megatron's --save directory, or one iter_* in it")
+        Path | None,
+        typer.Argument(
+            metavar="DIR", help="Megatron's --save directory, or one iter_* or global_step* in it"
+        ),
     ] = None,
     cluster: Annotated[
         str | None,
@@ -72,7 +75,7 @@ def checkpoints(
             print(f"{row['run']}  ", end="")
         print(f"{row['iteration']:>10}  {row['format']:<12}  {row['verdict']:<12}  {row['reason']}")
     if not rows:
-        print(f"{directory or cluster}: no iter_* directory")
+        print(f"{directory or cluster}: no iter_* and no global_step* directory")
 
 
 def _runs(cluster: str, sweep: str) -> list[dict[str, Any]]:

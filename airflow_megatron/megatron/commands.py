@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments import ArgumentError, to_argv
+from airflow_megatron.megatron.deepspeed_commands import (
+    alcf_words,
+    config_file,
+    config_text,
+    default_arguments,
+    launches_itself,
+)
+from airflow_megatron.megatron.deepspeed_config import CONFIG, TRAINER
 from airflow_megatron.megatron.trainers import trainer_table
-from airflow_megatron.spec.schema import TrainerSection
+from airflow_megatron.spec.checkpoint_directories import deepspeed_tag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
 
@@ -57,6 +66,12 @@ def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
             ),
             "--",
             *_checkpoint_command(job, cluster, scripts, "{iteration}"),
+        )
+    if job.kind == "convert" and job.trainer == TRAINER:
+        raise CommandError(
+            "kind",
+            f"stage {job.stage}: the converter does not read DeepSpeed's checkpoints; "
+            "use kind: command with Megatron-DeepSpeed's mds_to_hf.py",
         )
     if job.iteration is None:
         raise CommandError(
@@ -118,6 +133,8 @@ def branch_arguments(job: Job) -> tuple[str, ...]:
     """Return the arguments that start a branch from its parent's checkpoint, empty for a branch of its own."""
     if job.kind != "train" or job.parent_dir is None or job.iteration is None:
         return ()
+    if job.trainer == TRAINER:
+        return ("--load", f"{job.parent_dir}/checkpoints", "--load-tag", deepspeed_tag(job.iteration))
     return ("--load", f"{job.parent_dir}/checkpoints", "--ckpt-step", str(job.iteration))
 
 
@@ -126,8 +143,8 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
 
     A swept value is an argument when the release knows one of its name and it is no variable of the spec.
     """
-    table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
-    trainer = cluster.trainers.get(job.trainer, TrainerSection())
+    table = _table(job, cluster)
+    trainer = cluster.trainer(job.trainer)
     arguments: dict[str, Any] = {
         "save": job.checkpoint_dir,
         "load": job.checkpoint_dir,
@@ -135,6 +152,7 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         "exit_signal_handler": True,
         # jobs that start at once on the same data would write upstream's index files at the same time
         "data_cache_path": f"{job.run_dir}/data_cache" if job.trainer == "megatron_lm" else None,
+        **(default_arguments(job) if job.trainer == TRAINER else {}),
         **trainer.arguments,
     }
     if job.kind == "lr_finder":
@@ -142,10 +160,13 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         arguments |= {"save": job.run_dir, "load": None, "exit_signal_handler": None, "lr_finder": True}
     if job.kind == "benchmark":
         arguments |= {"save": None, "load": None, "tensorboard_dir": None, "exit_signal_handler": None}
-        arguments |= {"log_interval": 1, "log_throughput": True, "eval_iters": 0}
+        arguments |= {"log_interval": 1, "eval_iters": 0}
+        arguments |= {"log_throughput": True} if table.get("log_throughput") else {}
     for name, value in job.params.items():
         if name in job.explicit_arguments or (name not in job.variables and table.get(name)):
             arguments[name] = value
+    if isinstance(arguments.get(CONFIG), dict):
+        arguments[CONFIG] = config_file(job)
     return arguments
 
 
@@ -153,6 +174,26 @@ def trainer_words(command: Sequence[str]) -> tuple[str, ...]:
     """Return the Megatron arguments of a training's command; before them stand interpreter, starter and script."""
     script = next((place for place, word in enumerate(command[:3]) if word.endswith("/pretrain_gpt.py")), 1)
     return tuple(command[script + 1 :])
+
+
+def job_files(job: Job, cluster: ClusterProfile) -> dict[str, str]:
+    """Return the files that a job's script writes before its command starts, path → text: DeepSpeed's configuration.
+
+    :raises CommandError: when it cannot be made
+    """
+    if job.trainer != TRAINER or not job.runs_trainer or job.command or launches_itself(job, cluster):
+        return {}
+    arguments = megatron_arguments(job, cluster)
+    if arguments.get(CONFIG) != config_file(job):
+        return {}  # a file of the user's own
+    try:
+        return {config_file(job): config_text(job, arguments, _table(job, cluster))}
+    except ArgumentError as error:
+        raise CommandError(error.name, str(error)) from error
+
+
+def _table(job: Job, cluster: ClusterProfile) -> ArgumentTable:
+    return trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
 
 
 def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[str, ...]:
@@ -168,21 +209,31 @@ def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[
             "use trainer: megatron_core",
         )
     try:
-        words = to_argv(arguments, trainer_table(job.trainer, job.release, cluster, job.extra_arguments))
+        if launches_itself(job, cluster):
+            return alcf_words(job, arguments, _table(job, cluster), _checkout(job, cluster))
+        words = to_argv(arguments, _table(job, cluster))
     except ArgumentError as error:
         raise CommandError(error.name, str(error)) from error
+    python = cluster.python_of(job.trainer)
     if job.trainer == "megatron_core":
-        return (cluster.python, f"{scripts}/pretrain_gpt.py", *words)
-    trainer = cluster.trainers.get("megatron_lm", TrainerSection())
-    checkout = trainer.checkout_of(job.release)
+        return (python, f"{scripts}/pretrain_gpt.py", *words)
+    if job.trainer == TRAINER:
+        entry = cluster.trainer(TRAINER).entry or "pretrain_gpt_alcf.py"
+        return (python, f"{_checkout(job, cluster)}/{entry}", *words)
+    starter = [f"{scripts}/upstream_on_cpu.py"] if cluster.trainer(job.trainer).device == "cpu" else []
+    return (python, *starter, f"{_checkout(job, cluster)}/pretrain_gpt.py", *words)
+
+
+def _checkout(job: Job, cluster: ClusterProfile) -> str:
+    checkout = cluster.trainer(job.trainer).checkout_of(job.release)
     if not checkout:
+        name = "Megatron-DeepSpeed" if job.trainer == TRAINER else f"Megatron-LM {job.release}"
         raise CommandError(
             "trainer",
-            f"cluster {cluster.name} has no checkout of Megatron-LM {job.release}; "
-            "set trainers: {megatron_lm: {checkout: …}} in its profile",
+            f"cluster {cluster.name} has no checkout of {name}; "
+            f"set trainers: {{{job.trainer}: {{checkout: …}}}} in its profile",
         )
-    starter = [f"{scripts}/upstream_on_cpu.py"] if trainer.device == "cpu" else []
-    return (cluster.python, *starter, f"{checkout.rstrip('/')}/pretrain_gpt.py", *words)
+    return checkout.rstrip("/")
 
 
 def _needed(job: Job, name: str) -> str:

@@ -2,7 +2,8 @@
 
 ``megatron_lm`` takes those of its release, or of the fork that the cluster has. ``megatron_core`` takes some of
 them and more of its own; its table in ``trainer_arguments/`` is what ``airflow-megatron megatron-args
-Megatron-LM --release megatron_core`` writes.
+Megatron-LM --release megatron_core`` writes. That of ``megatron_deepspeed`` is made in the same way from
+argonne-lcf/Megatron-DeepSpeed, commit ffa3456d.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments import ArgumentTable, argument_table, read_table, with_extra
-from airflow_megatron.spec.schema import TrainerSection, declarations
+from airflow_megatron.spec.schema import declarations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
-    from airflow_megatron.spec.schema import Trainer
+    from airflow_megatron.spec.schema import Trainer, TrainerSection
 
 TABLES_DIR: Final = Path(__file__).with_name("trainer_arguments")
 
@@ -36,7 +37,7 @@ def trainer_table(
     :raises ArgumentError: for an unknown release, and for a declaration that makes no sense.
     :raises OSError, ValueError: for a fork's table that cannot be read.
     """
-    section = cluster.trainers.get(trainer, TrainerSection())
+    section = cluster.trainer(trainer)
     extra = {**declarations(section.extra_arguments), **declared}
     argument_table(release)  # unknown releases are refused whichever trainer it is
     key = (trainer, release, section.arguments_table or "", repr(extra))

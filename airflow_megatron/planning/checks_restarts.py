@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
     from airflow_megatron.planning.training_arguments import TrainingArguments
 
-_MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+_MODEL_SIZES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "ds_sequence_parallel_size",
+)
 
 
 def restart_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
@@ -59,7 +64,7 @@ def _nodes(training: TrainingArguments) -> Iterator[Finding]:
     for nodes in sizes:
         gpus = nodes * count(job.slurm.gpus_per_node, 1)
         if gpus % model:
-            parallel = f"tensor × pipeline × context parallel size ({model})"
+            parallel = f"tensor × pipeline × context (or sequence) parallel size ({model})"
             message = f"{nodes} nodes have {gpus} GPUs, which {parallel} does not divide"
             yield Finding("nodes-model", job, place, message, "leave this number of nodes out")
         elif micro and batch and batch % (micro * gpus // model):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.validation import Machine
-from airflow_megatron.spec.schema import TrainerSection
 
 if TYPE_CHECKING:
     from airflow_megatron.spec.cluster_profile import ClusterProfile
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 def machine_of(job: Job, cluster: ClusterProfile) -> Machine:
     """Return the environment and Transformer Engine of a job."""
-    trainer = cluster.trainers.get(job.trainer, TrainerSection())
+    trainer = cluster.trainer(job.trainer)
     version = trainer.transformer_engine
     environment = {**cluster.env, **trainer.env, **job.env}
     return Machine(

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments import ArgumentError, argument_table
-from airflow_megatron.megatron.commands import CommandError, branch_arguments, job_command, required_outputs
+from airflow_megatron.megatron.commands import (
+    CommandError,
+    branch_arguments,
+    job_command,
+    job_files,
+    required_outputs,
+)
+from airflow_megatron.megatron.deepspeed_commands import launches_itself
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.planning.checks import check_jobs
 from airflow_megatron.planning.checks_notifiers import notifier_problems
@@ -130,6 +137,7 @@ def job_digest(job: Job) -> str:
     """Return a digest of what a job computes: its command and inputs, not the resources that it gets."""
     what = [job.command, job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
     what += [job.script] if job.script else []
+    what += [sorted(job.files.items())] if job.files else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
 
@@ -248,10 +256,19 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -
     for job in jobs:
         try:
             command = job_command(job, cluster)
+            files = job_files(job, cluster)
         except CommandError as error:
             place = sweep.place_of(job.stage, error.name)
             raise SpecError(sweep.document.problem(place, str(error))) from error
-        planned.append(dataclasses.replace(job, command=command, outputs=required_outputs(job)))
+        planned.append(
+            dataclasses.replace(
+                job,
+                command=command,
+                outputs=required_outputs(job),
+                files=files,
+                own_launch=launches_itself(job, cluster),
+            )
+        )
     return planned
 
 
@@ -275,7 +292,12 @@ def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -
         return message, "drop it, or use another trainer"
     near = table.nearest(name)
     mend = f"did you mean {' or '.join(near)}?" if near else "own variables stand under params:"
-    return f"{spec.release} has no argument {name!r}", mend
+    return f"{_parser(spec, table)} has no argument {name!r}", mend
+
+
+def _parser(spec: SweepSpecSection, table: ArgumentTable) -> str:
+    """Return what a message calls the parser that the trainer's arguments are for."""
+    return table.release if spec.trainer == "megatron_deepspeed" else spec.release
 
 
 def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
@@ -293,7 +315,7 @@ def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
         else:
             message = (
                 f"nothing reads the swept value {key!r}: "
-                f"it is no argument of {spec.release} and in no expression"
+                f"it is no argument of {_parser(spec, table)} and in no expression"
             )
             near = table.nearest(name)
             mend = f"did you mean {' or '.join(near)}?" if near else "use it in an expression, or drop it"

@@ -114,7 +114,7 @@ def render_job_script(
     environment.filters["words"] = lambda values: _words(values, file_values)
     name = job.template or f"{'train' if job.runs_trainer else 'command'}.sbatch.j2"
     attempt = attempt_of(job, number)
-    processes = _count(job.slurm.nodes) * _count(job.slurm.gpus_per_node) if job.runs_trainer else 1
+    processes = job.world_size if job.runs_trainer and not job.own_launch else 1
     try:
         return environment.get_template(name).render(
             job=job,
@@ -129,6 +129,8 @@ def render_job_script(
             branch_arguments=tuple(branch_arguments),
             file_values=file_values,
             launcher=_launcher(job, cluster, processes),
+            launched_by=cluster.launcher_of(job.trainer),
+            alone=_launcher(job, cluster, 1),
             processes=processes,
             nodes=_count(job.slurm.nodes),
         )
@@ -220,11 +222,13 @@ def _count(value: int | str | None) -> int:
 
 
 def _uses_srun(cluster: ClusterProfile, job: Job) -> bool:
-    return job.runs_trainer and (cluster.launcher == "srun" or _count(job.slurm.nodes) > 1)
+    launcher = cluster.launcher_of(job.trainer)
+    several_nodes = launcher == "torchrun" and _count(job.slurm.nodes) > 1
+    return job.runs_trainer and not job.own_launch and (launcher == "srun" or several_nodes)
 
 
 def _one_task_per_process(cluster: ClusterProfile, job: Job) -> bool:
-    return job.runs_trainer and cluster.launcher == "srun"
+    return job.runs_trainer and (cluster.launcher_of(job.trainer) in ("srun", "mpiexec") or job.own_launch)
 
 
 def _cpus_of_task(cluster: ClusterProfile, job: Job) -> int | None:
@@ -239,6 +243,11 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
     """Return the words before the command: srun, container, torchrun; ``$`` variables are set by the template."""
     words: list[str] = []
     nodes = _count(job.slurm.nodes)
+    launcher = cluster.launcher_of(job.trainer)
+    if launcher in ("mpiexec", "deepspeed") and job.runs_trainer and job.trainer != "megatron_deepspeed":
+        raise JobScriptError(
+            f"{launcher} does not tell {job.trainer} its ranks; use the launcher torchrun or srun"
+        )
     container = cluster.partition(job.slurm.partition).container or cluster.container
     direct = processes == 1 and not (container and container.runtime == "pyxis")
     if not direct and (_uses_srun(cluster, job) or (container and container.runtime == "pyxis")):
@@ -249,14 +258,22 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
         if container and container.runtime == "pyxis":
             words += [f"--container-image={container.image}", *container.options]
             words += [f"--container-mounts={','.join(container.binds)}"] if container.binds else []
+    if processes > 1 and launcher == "mpiexec":
+        if container and container.runtime == "pyxis":
+            raise JobScriptError("mpiexec cannot start a pyxis container; use the launcher srun")
+        words += ["mpiexec", "-n", str(processes), "-ppn", str(_count(job.slurm.gpus_per_node))]
     if container and container.runtime != "pyxis":
         gpus = [] if "--rocm" in container.options else ["--nv"]
         words += [container.runtime, "exec", *gpus, *container.options]
         words += [word for bind in container.binds for word in ("--bind", bind)]
         words.append(container.image)
-    if processes > 1 and cluster.launcher == "torchrun":
+    if processes > 1 and launcher == "deepspeed":
+        # its other launchers start the processes of one node without MPI, which Megatron-DeepSpeed speaks
+        words += [cluster.python_of(job.trainer), "-m", "deepspeed.launcher.runner"]
+        words += ["--force_multi", "--no_ssh_check", "--launcher", "MPICH"]
+    if processes > 1 and launcher == "torchrun":
         words += [
-            cluster.python,
+            cluster.python_of(job.trainer),
             "-m",
             "torch.distributed.run",
             f"--nproc-per-node={_count(job.slurm.gpus_per_node)}",
@@ -266,8 +283,12 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
 
 
 def _environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
-    trainer = cluster.trainers.get(job.trainer)
-    given = (cluster.env, trainer.env if trainer else {}, cluster.partition(job.slurm.partition).env, job.env)
+    given = (
+        cluster.env,
+        cluster.trainer(job.trainer).env,
+        cluster.partition(job.slurm.partition).env,
+        job.env,
+    )
     env = {key: str(value) for values in given for key, value in values.items()}
     for name in env:
         if not _ENV_NAME.match(name):

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.expressions import ExpressionError, evaluate_tree
 from airflow_megatron.spec.project import clusters_dir, local_dir, project_root
-from airflow_megatron.spec.schema import ClusterSection, PartitionSection, validate
+from airflow_megatron.spec.schema import ClusterSection, PartitionSection, TrainerSection, validate
 from airflow_megatron.spec.yaml_document import YamlDocument, load_yaml_file
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from airflow_megatron.spec.schema import Launcher, Trainer
 
 
 class ClusterProfile(ClusterSection):
@@ -23,6 +25,18 @@ class ClusterProfile(ClusterSection):
     def partition(self, name: str | None) -> PartitionSection:
         """Return the partition called ``name``, an empty description for one that the profile does not describe."""
         return self.partitions.get(name or "", PartitionSection())
+
+    def trainer(self, name: Trainer) -> TrainerSection:
+        """Return what the profile says of a trainer."""
+        return self.trainers.get(name, TrainerSection())
+
+    def python_of(self, trainer: Trainer) -> str:
+        """Return the Python that a trainer runs in."""
+        return self.trainer(trainer).python or self.python
+
+    def launcher_of(self, trainer: Trainer) -> Launcher:
+        """Return how several processes of a trainer start."""
+        return self.trainer(trainer).launcher or self.launcher
 
 
 def cluster_names(directory: Path | None = None) -> list[str]:

@@ -81,6 +81,8 @@ class Job:
     :param measure: of a benchmark: ``skip``, the first iterations that do not count; ``reported``, what was measured
         elsewhere; ``hidden``, the params that only these two read
     :param max_jobs: jobs of the sweep in the queue at the same time, None for any number
+    :param files: what its script writes before the command starts: path → text
+    :param own_launch: its command starts the processes itself, so it is run once
     :param array: how many of the stage's jobs may run at once as tasks of one job array; None: each is submitted alone
     """
 
@@ -122,6 +124,8 @@ class Job:
     measure: Mapping[str, Any] = field(default_factory=dict)
     max_jobs: int | None = None
     array: int | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    own_launch: bool = False
 
     @property
     def runs_trainer(self) -> bool:
@@ -162,6 +166,7 @@ class Job:
         for name in _TUPLES:
             data[name] = list(data[name])
         data["params"], data["env"], data["measure"] = dict(self.params), dict(self.env), dict(self.measure)
+        data["files"] = dict(self.files)
         data["extra_arguments"] = {name: dict(value) for name, value in self.extra_arguments.items()}
         for name in _CONDITIONS:
             condition: Condition | None = data[name]

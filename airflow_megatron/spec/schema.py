@@ -281,7 +281,8 @@ class NotifySection(Strict):
     connection."""
 
 
-Trainer: TypeAlias = Literal["megatron_core", "megatron_lm"]
+Trainer: TypeAlias = Literal["megatron_core", "megatron_lm", "megatron_deepspeed"]
+Launcher: TypeAlias = Literal["torchrun", "srun", "mpiexec", "deepspeed"]
 StageKind: TypeAlias = Literal["train", "lr_finder", "benchmark", "convert", "evaluate", "command"]
 
 
@@ -425,9 +426,18 @@ class TrainerSection(Strict):
     """Where a trainer is on the cluster."""
 
     checkout: str | dict[str, str] | None = None
-    """Upstream Megatron-LM checkout (``megatron_lm``), or one for each release: ``{core_v0.19.0: /opt/…}``."""
+    """Checkout of upstream Megatron-LM (``megatron_lm``), or one for each release: ``{core_v0.19.0: /opt/…}``; of
+    Megatron-DeepSpeed (``megatron_deepspeed``)."""
     device: Literal["cuda", "cpu"] = "cuda"
     """``cpu``: the nodes have no GPUs, and upstream is started by ``Megatron-LM/upstream_on_cpu.py``."""
+    entry: Literal["pretrain_gpt_alcf.py", "pretrain_gpt.py", "train_alcf.sh"] | None = None
+    """Script of Megatron-DeepSpeed that is started, ``pretrain_gpt_alcf.py`` when left out; ``train_alcf.sh`` is told
+    by environment variables and starts the processes itself."""
+    python: str | None = None
+    """Python of its environment, where that is not the profile's."""
+    launcher: Launcher | None = None
+    """How its processes start, where that is not the profile's ``launcher``; ``mpiexec`` and ``deepspeed`` start
+    Megatron-DeepSpeed only."""
     env: dict[str, str | int | float] = {}
     arguments: Values = {}
     """Megatron arguments that this cluster needs; a spec's own win."""

@@ -49,6 +49,19 @@ def test_the_thin_trainer_takes_more_and_less_than_its_release() -> None:
     assert argument_table(RELEASE).get("context_parallel_size") is not None
 
 
+def test_megatron_deepspeeds_optimizers_and_schedules() -> None:
+    table = trainer_table("megatron_deepspeed", RELEASE, cluster(), {})
+    for optimizer in ("adamw", "muon", "sophiag", "dshampooadamw", "sgdschedulefree", "ds.fusedlamb"):
+        assert to_argv({"optimizer": optimizer}, table) == ["--optimizer", optimizer]
+    for style in ("constant", "inverse-square-root", "infinite-cosine", "infinite-inv-square-root"):
+        assert to_argv({"lr_decay_style": style}, table) == ["--lr-decay-style", style]
+    # what DeepSpeed adds itself, with the underscores of these flags
+    assert to_argv({"deepspeed": True, "deepspeed_config": "c.json"}, table)[-1] == "c.json"
+    assert to_argv({"lr_constant_plus_cooldown": True}, table) == ["--lr_constant_plus_cooldown"]
+    with pytest.raises(ArgumentError, match=r"lr_decay_style: cannot be 'WSD'"):
+        to_argv({"lr_decay_style": "WSD"}, table)
+
+
 def test_upstream_takes_what_its_release_takes() -> None:
     assert trainer_table("megatron_lm", RELEASE, cluster(), {}) is argument_table(RELEASE)
     with pytest.raises(ArgumentError, match="no such release"):

@@ -36,6 +36,7 @@ def plan_of(name: str) -> Plan:
         ("parallelism_gpt2_large", 6, 6),
         ("context_parallelism_gpt2_xl", 8, 8),
         ("parallelism_scaling", 46, 46),
+        ("large_batch_optimizers", 4, 36),
     ],
 )
 def test_every_spec_passes_with_its_number_of_points(name: str, points: int, jobs: int) -> None:
@@ -49,6 +50,7 @@ def test_all_of_them_are_tested() -> None:
     assert {path.stem for path in spec_files(SPECS)} == {
         *("quickstart", "scaling_exps", "tuning", "decays", "datasets", "mup_transfer", "optimizers"),
         *("parallelism_gpt2_large", "context_parallelism_gpt2_xl", "parallelism_scaling"),
+        "large_batch_optimizers",
     }
 
 
