@@ -54,6 +54,7 @@ CASES = [
     ("dataset_cache", FAILED, "ValueError: mmap length is greater than file size"),
     ("world_size_changed", FAILED, "CheckpointingException: Missing key in checkpoint state_dict: rerun_state_machine_state/shard_0_64."),
     ("checkpoint_file_missing", RETRYABLE, "[rank3]: FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/iter_0019000/__12_1.distcp'"),
+    ("checkpoint_file_missing", RETRYABLE, "FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/global_step80/mp_rank_00_model_states.pt'"),
     ("gpu_occupied", RETRYABLE, "[node07:3]:torch.AcceleratorError: CUDA error: out of memory"),
     ("gpu_occupied", RETRYABLE, "ncclUnhandledCudaError: Failed to CUDA calloc 256 bytes"),
     ("cuda_out_of_memory", OOM, "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),

@@ -101,6 +101,17 @@ def test_the_report_of_a_sweep_reads_it(sweep: tuple[Outcome, Path]) -> None:
     assert found.curve == tuple(zip(rates.tolist(), losses.tolist(), strict=True))
 
 
+def test_what_the_data_of_megatron_deepspeed_suggest(trainer: Trainer, tmp_path: Path) -> None:
+    rates = 10.0 ** np.linspace(-6, 0, 100)
+    (tmp_path / "lr_finder").mkdir()
+    losses = 5 + (np.log10(rates) + 2) ** 2
+    np.savez(tmp_path / "lr_finder" / "lr_finder_data.npz", learning_rates=rates, losses=losses)
+    assert trainer.run("lr_finder.py", "suggest", tmp_path).status == 0
+    suggested = float((tmp_path / "lr_finder" / "suggested_lr").read_text())
+    assert suggested == pytest.approx(1e-3, rel=0.1)  # a tenth of the minimum's
+    assert read_report(tmp_path / "lr_finder")["suggested"] == suggested
+
+
 def test_comparison_and_plot(trainer: Trainer, sweep: tuple[Outcome, Path], tmp_path: Path) -> None:
     rates, losses = read_curve(sweep[1])
     other = LossCurve(0.0, 0.0, rates.tolist(), (losses + 0.5).tolist(), losses.tolist())
