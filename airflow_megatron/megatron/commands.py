@@ -184,12 +184,12 @@ def job_files(job: Job, cluster: ClusterProfile) -> dict[str, str]:
     if job.trainer != TRAINER or not job.runs_trainer or job.command or launches_itself(job, cluster):
         return {}
     arguments = megatron_arguments(job, cluster)
-    if arguments.get(CONFIG) != config_file(job):
-        return {}  # a file of the user's own
     try:
-        return {config_file(job): config_text(job, arguments, _table(job, cluster))}
+        text = config_text(job, arguments, _table(job, cluster))
     except ArgumentError as error:
         raise CommandError(error.name, str(error)) from error
+    own = arguments[CONFIG] == config_file(job)
+    return {config_file(job): text} if own else {}
 
 
 def _table(job: Job, cluster: ClusterProfile) -> ArgumentTable:

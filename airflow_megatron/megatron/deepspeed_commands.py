@@ -54,7 +54,9 @@ def config_text(job: Job, arguments: Mapping[str, Any], table: ArgumentTable) ->
     :param arguments: as on the command line.
     :raises ArgumentError: for arguments that do not fit together, and a ``deepspeed_config`` that contradicts them.
     """
-    config = deepspeed_config(_checked(arguments, table), job.params.get(CONFIG) or {}, job.world_size)
+    given = job.params.get(CONFIG)
+    given = given if isinstance(given, dict) else {}  # else the path of a file of the user's own
+    config = deepspeed_config(_checked(arguments, table), given, job.world_size)
     return json.dumps(config, indent=1) + "\n"
 
 

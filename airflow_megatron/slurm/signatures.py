@@ -31,7 +31,8 @@ _KEYS: Final = ("name", "pattern", "outcome", "reason", "states", *_FLAGS)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _LAUNCHER_PREFIX: Final = re.compile(rb"\s*\[([A-Za-z][A-Za-z0-9._-]*):\d+\]:")
 _LOADING: Final = re.compile(
-    rb"loading (?:distributed )?checkpoint from [^\n]+ at iteration (\d+)|(successfully loaded checkpoint)"
+    rb"loading (?:distributed )?checkpoint from [^\n]+ at iteration (\d+)"
+    rb"|(successfully loaded checkpoint|timers/load-checkpoint took)"
 )
 _LONGEST_LINE: Final = 4096
 """Bytes of a line that are looked at: progress bars write very long ones."""
@@ -97,7 +98,8 @@ def find_signature(
 def _loading_iteration(log_tail: bytes) -> int | None:
     """Return the iteration of the checkpoint that the job had begun to load and did not finish loading.
 
-    Megatron says both (``megatron/training/checkpointing.py`` ``load_checkpoint``, all releases).
+    Megatron says both (``megatron/training/checkpointing.py`` ``load_checkpoint``, all releases); Megatron-DeepSpeed
+    only that it has loaded (``megatron/training.py``), and the job's script that it begins to.
     """
     iteration = None
     for match in _LOADING.finditer(log_tail):

@@ -93,6 +93,14 @@ def test_mpiexec_starts_a_process_a_gpu_with_the_written_configuration(sandbox: 
     assert job_digest(job) != job_digest(jobs_of(spec(), site(sandbox))["pretrain"])
 
 
+def test_a_configuration_file_of_the_users_own(sandbox: Sandbox) -> None:
+    job = jobs_of(spec(deepspeed_config="/data/ds.json"), site(sandbox))["pretrain"]
+    assert job.files == {}
+    assert job.command[job.command.index("--deepspeed_config") + 1] == "/data/ds.json"
+    with pytest.raises(SpecError, match="12 is no multiple of"):
+        jobs_of(spec(deepspeed_config="/data/ds.json", global_batch_size=12), site(sandbox))
+
+
 def test_deepspeeds_own_launcher(sandbox: Sandbox) -> None:
     job = jobs_of(spec(), site(sandbox, launcher="deepspeed"))["pretrain"]
     (started,) = sandbox.run(job_script(job, site(sandbox, launcher="deepspeed"), 1), job)
@@ -117,6 +125,10 @@ def test_the_checkpoint_that_an_attempt_loads(sandbox: Sandbox) -> None:
     tracker.write_text("25")
     assert sandbox.run(script, job)[0][-2:] == ["--load-tag", "global_step25"]
     assert sandbox.run(script, job)[0][6:-2] == list(job.command[1:])
+    assert (
+        f'"airflow-megatron: loading checkpoint from "{job.checkpoint_dir}" at iteration $iteration"'
+        in script
+    )
 
 
 def test_a_search_ends_with_what_it_suggests(sandbox: Sandbox) -> None:

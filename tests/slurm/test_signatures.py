@@ -54,7 +54,7 @@ CASES = [
     ("dataset_cache", FAILED, "ValueError: mmap length is greater than file size"),
     ("world_size_changed", FAILED, "CheckpointingException: Missing key in checkpoint state_dict: rerun_state_machine_state/shard_0_64."),
     ("checkpoint_file_missing", RETRYABLE, "[rank3]: FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/iter_0019000/__12_1.distcp'"),
-    ("checkpoint_file_missing", RETRYABLE, "FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/global_step80/mp_rank_00_model_states.pt'"),
+    ("checkpoint_file_missing", RETRYABLE, "FileNotFoundError: [Errno 2] No such file or directory: '/s/ck/global_step8/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt'"),
     ("gpu_occupied", RETRYABLE, "[node07:3]:torch.AcceleratorError: CUDA error: out of memory"),
     ("gpu_occupied", RETRYABLE, "ncclUnhandledCudaError: Failed to CUDA calloc 256 bytes"),
     ("cuda_out_of_memory", OOM, "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -212,6 +212,13 @@ def test_a_checkpoint_that_cannot_be_loaded_is_named() -> None:
     again = ended(loading + loaded + loading.replace("20", "30") + error)
     assert again.damaged_iteration == 30
     assert ended(loading + "RuntimeError: shape mismatch").damaged_iteration is None
+    cut_off = "[rank1]: OSError: [Errno 22] Invalid argument\n"  # of torch.load, under Megatron-DeepSpeed
+    begun = f"airflow-megatron:{loading}"
+    assert ended(begun + cut_off).damaged_iteration == 20
+    done = (
+        "[2026-11-21 21:20:22,183087][I][megatron/training:830] timers/load-checkpoint took 0.003 seconds\n"
+    )
+    assert ended(begun + done + cut_off).damaged_iteration is None
 
 
 def test_permanent_failures_are_not_restarted() -> None:
