@@ -64,7 +64,7 @@ def megabytes_per_second(read: Callable[[bytes], int], data: bytes) -> tuple[flo
 
 def main() -> None:
     size = int(sys.argv[1]) * 1_000_000 if len(sys.argv) > 1 else 20_000_000
-    cases = {path.stem: path.read_bytes() for path in sorted(LOGS.glob("*.log"))}
+    cases = {path.stem: path.read_bytes() for path in sorted(LOGS.glob("core_*.log"))}
     cases["iteration lines only"] = b"".join(ITERATION % (number, 4 * number) for number in range(1, 2000))
     print("| log | MB | parser MB/s | plain loop MB/s | iterations |\n| --- | --- | --- | --- | --- |")
     for name, part in cases.items():

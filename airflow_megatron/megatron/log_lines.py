@@ -294,6 +294,7 @@ class LogParser:
         self._pending = b""
         self._open_tracebacks: set[bytes] = set()
         self._layout: _IterationLayout | None = None
+        self._may_be_deepspeeds = True
 
     def feed(self, chunk: bytes) -> list[Record]:
         """Take the next bytes of the log.
@@ -316,7 +317,11 @@ class LogParser:
         return self._scan(block) if block else []
 
     def _scan(self, block: bytes) -> list[Record]:
-        block = in_megatrons_words(block)
+        if self._may_be_deepspeeds:
+            worded = in_megatrons_words(block)
+            # whole logs are of one wording: looking for the other one again and again costs a tenth of the time
+            self._may_be_deepspeeds = worded is not block or _ITERATION not in block
+            block = worded
         # bytes.find runs at memory speed; a regular expression over every line does not.
         found: list[tuple[int, Record]] = self._scan_iterations(block)
         for needle, read in _READERS:
