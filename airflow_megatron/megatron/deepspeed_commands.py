@@ -76,9 +76,12 @@ def alcf_words(
         raise ArgumentError(
             "restart", TRAINER, "train_alcf.sh is told its nodes once; drop nodes, or use another entry"
         )
-    if later := [name for name, value in arguments.items() if path_of(value) is not None]:
-        raise ArgumentError(later[0], TRAINER, "train_alcf.sh takes no value that an earlier job writes")
-    own = own_arguments()
+    later = {name for name, value in arguments.items() if path_of(value) is not None}
+    if others := later - {"lr"}:
+        raise ArgumentError(
+            min(others), TRAINER, "train_alcf.sh takes no value that an earlier job writes, but lr"
+        )
+    own = own_arguments() - later  # its own --lr comes before the arguments that it is given
     extra = {
         name: value
         for name, value in arguments.items()

@@ -255,6 +255,8 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
         # from Slurm 22.05 on srun does not take it over from sbatch, and a task would get one core
         cpus = _cpus_of_task(cluster, job)
         words += [f"--cpus-per-task={cpus}"] if cpus else []
+        if processes == 1 and job.runs_trainer and job.world_size > 1:
+            words += ["--nodes=1", "--ntasks=1"]
         if container and container.runtime == "pyxis":
             words += [f"--container-image={container.image}", *container.options]
             words += [f"--container-mounts={','.join(container.binds)}"] if container.binds else []

@@ -123,8 +123,8 @@ def test_the_checkpoint_that_an_attempt_loads(sandbox: Sandbox) -> None:
     tracker = Path(job.checkpoint_dir) / "latest_checkpointed_iteration.txt"
     tracker.parent.mkdir(parents=True)
     tracker.write_text("25")
-    assert sandbox.run(script, job)[0][-2:] == ["--load-tag", "global_step25"]
-    assert sandbox.run(script, job)[0][6:-2] == list(job.command[1:])
+    (started,) = sandbox.run(script, job, SLURM_RESTART_COUNT="1")
+    assert started[6:] == [*job.command[1:], "--load-tag", "global_step25"]
     assert (
         f'"airflow-megatron: loading checkpoint from "{job.checkpoint_dir}" at iteration $iteration"'
         in script
@@ -139,7 +139,7 @@ def test_a_search_ends_with_what_it_suggests(sandbox: Sandbox) -> None:
     assert suggested == ["python", "/opt/Megatron-LM/lr_finder.py", "suggest", job.run_dir]
     (sandbox.bin / "mpiexec").write_text("#!/bin/sh\nexit 9\n")
     with pytest.raises(AssertionError):  # the script's own status is the training's
-        sandbox.run(script, job)
+        sandbox.run(script, job, SLURM_RESTART_COUNT="1")
 
 
 def test_train_alcf_is_run_once_with_its_variables(sandbox: Sandbox) -> None:
@@ -177,6 +177,14 @@ def test_train_alcf_is_run_once_with_its_variables(sandbox: Sandbox) -> None:
     ]
     assert f"export LOAD={jobs['pretrain'].run_dir}/checkpoints\n" in script
     assert "deepspeed_config" not in script
+    searched = jobs_of(spec(**script_knows, **{"lr": "{{ file_value('/data/lr') }}"}), cluster)["pretrain"]
+    assert not any(word.startswith("LR=") for word in searched.command)
+    (sandbox.folder / "lr").write_text("4e-4\n")
+    read = job_script(searched, cluster, 1).replace("/data/lr", str(sandbox.folder / "lr"))
+    (started,) = sandbox.run(read, searched)
+    assert started[started.index("--lr") + 1] == "4e-4"
+    with pytest.raises(SpecError, match="takes no value that an earlier job writes"):
+        jobs_of(spec(**script_knows, **{"seed": "{{ file_value('/data/seed') }}"}), cluster)
 
 
 @pytest.mark.parametrize(
