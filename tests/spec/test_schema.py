@@ -71,7 +71,7 @@ def test_the_file_names_the_sweep() -> None:
         ),
         (
             spec_text(point="p", more="trainer: megatron"),
-            "trainer is 'megatron' (expected one of 'megatron_core' or 'megatron_lm')",
+            "trainer is 'megatron' (expected one of 'megatron_core', 'megatron_lm' or 'megatron_deepspeed')",
         ),
         (with_stage("slurm: {time: soon}"), "expected 'soon' is not a duration; write 30m, 6h or 06:00:00"),
         (
