@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import re
@@ -106,17 +107,15 @@ def render_job_script(
     """
     if job.script is not None:
         return guarded_script(job, cluster, number, exclude=exclude)
-    environment = script_environment(templates)
     words = (*job.command, *branch_arguments)
     paths = dict.fromkeys(path for word in words if (path := path_of(word)) is not None)
     file_values = {path: f"am_file_value_{index}" for index, path in enumerate(paths)}
-    environment.filters["quote"] = _quoted
-    environment.filters["words"] = lambda values: _words(values, file_values)
     name = job.template or f"{'train' if job.runs_trainer else 'command'}.sbatch.j2"
     attempt = attempt_of(job, number)
     processes = job.world_size if job.runs_trainer and not job.own_launch else 1
     try:
-        return environment.get_template(name).render(
+        template = _templates(templates).get_template(name)
+        return template.render(
             job=job,
             cluster=cluster,
             attempt=attempt,
@@ -138,6 +137,15 @@ def render_job_script(
         raise JobScriptError(f"there is no sbatch template {error.name} in {templates}") from error
     except jinja2.TemplateError as error:
         raise JobScriptError(f"{templates / name}: {error.message}") from error
+
+
+@functools.cache
+def _templates(folder: Path) -> jinja2.Environment:
+    """Return a folder's templates: compiled once, and anew when a file was changed."""
+    environment = script_environment(folder)
+    environment.filters["quote"] = _quoted
+    environment.filters["words"] = _words
+    return environment
 
 
 def _chain_prologue(job: Job, number: int) -> str:
@@ -311,8 +319,10 @@ def _quoted(value: object) -> str:
     return quote(str(value))
 
 
-def _words(values: Iterable[object], file_values: Mapping[str, str]) -> str:
+@jinja2.pass_context
+def _words(context: jinja2.runtime.Context, values: Iterable[object]) -> str:
     """Return words for a shell; those that a file holds come from the variable that it was read into."""
+    file_values: Mapping[str, str] = context["file_values"]
     return " ".join(
         quote(str(value)) if (path := path_of(value)) is None else f'"${file_values[path]}"'
         for value in values
