@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOGS = Path(__file__).parents[1] / "tests" / "fixtures" / "logs"
-CHUNK = 1 << 20
+CHUNK = 1 << 17
 ROUNDS = 3
 FIELDS = ("elapsed time per iteration (ms)", "learning rate", "global batch size", "lm loss", "grad norm")
 PLAIN = re.compile(

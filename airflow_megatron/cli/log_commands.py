@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from io import BufferedReader
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 17
 
 _EXITS = frozenset(
     {

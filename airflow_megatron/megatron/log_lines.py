@@ -16,16 +16,16 @@ and reads on from there.
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from enum import StrEnum
-from functools import lru_cache
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from airflow_megatron.megatron.deepspeed_log_lines import in_megatrons_words
+from airflow_megatron.megatron.iteration_lines import NEEDLE, IterationReader, read_fields, read_time
+from airflow_megatron.megatron.iteration_lines import IterationRecord as IterationRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from datetime import datetime
 
 RECORD_LINES_ERE: Final = "|".join(
     (
@@ -87,51 +87,6 @@ class ErrorKind(StrEnum):
     HOST_OUT_OF_MEMORY = "host_oom"
     USAGE = "usage"
     SLURM = "slurm"
-
-
-class IterationRecord(NamedTuple):
-    """One ``iteration N/M | consumed samples: …`` line.
-
-    A field that the line does not hold is None. ``losses`` holds the fields whose name ends in ``loss``; a
-    loss that is not a number is *absent* from the line (``training_log`` prints averages that compare greater
-    than zero only), hence :attr:`is_nan`. ``extra`` holds every other number, under the name the line gives
-    it.
-    """
-
-    iteration: int
-    train_iters: int
-    consumed_samples: int
-    time: datetime | None = None
-    elapsed_ms: float | None = None
-    throughput: float | None = None
-    """TFLOP/s per GPU."""
-    learning_rate: float | None = None
-    global_batch_size: int | None = None
-    losses: dict[str, float] = {}  # noqa: RUF012 - a NamedTuple default that nothing changes
-    loss_scale: float | None = None
-    grad_norm: float | None = None
-    skipped_iterations: int | None = None
-    nan_iterations: int | None = None
-    extra: dict[str, float] = {}  # noqa: RUF012
-    torn: bool = False
-    """The line ends before its last field: another process wrote into it, or the log was cut."""
-
-    @property
-    def loss(self) -> float | None:
-        """The language-model loss (nats per token), else the first loss of the line, else None."""
-        if "lm loss" in self.losses:
-            return self.losses["lm loss"]
-        return next((value for name, value in self.losses.items() if name not in _AUXILIARY_LOSSES), None)
-
-    @property
-    def is_nan(self) -> bool:
-        """True when the loss of the reported iterations was not a finite number."""
-        if self.nan_iterations:
-            return True
-        if self.loss is not None:
-            return self.loss != self.loss or self.loss in (float("inf"), float("-inf"))
-        # Iterations skipped by the loss scaler have no loss either: that is no NaN.
-        return not self.torn and not self.skipped_iterations
 
 
 class ValidationRecord(NamedTuple):
@@ -214,22 +169,12 @@ Record: TypeAlias = (
     | ErrorRecord
 )
 
-# Losses that accompany the language-model loss (megatron/core/transformer/moe/moe_logging.py, multi-token
-# prediction).
-_AUXILIARY_LOSSES: Final = frozenset(
-    ("load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss", "indexer loss")
-)
-
-_TIME = rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)"
-_ITERATION: Final = b"| consumed samples:"
-_ITERATION_HEAD = re.compile(rb"(?:\[" + _TIME + rb"\]\s*)?iteration\s+(\d+)/\s*(\d+) \|\Z")
-_FIELD = re.compile(rb" ([^:|]+): *([^ |:]+) ?\|")
 _VALIDATION_HEAD = re.compile(
     rb"validation(?:-(?P<dataset>[^|\n]+?))? loss at (?:iteration\s+(?P<iteration>\d+)|the end of training)"
     rb"(?: on (?P<set>validation|test) set| for (?P<data>val|validation|test) data)? \|"
 )
 _MARKER = re.compile(rb"\[([^\[\]\n]*)\Z")
-_MARKER_TIME = re.compile(_TIME)
+_MARKER_TIME = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)")
 _CHECKPOINT_LINES: Final = (
     (CheckpointEvent.SAVED, re.compile(
         rb"successfully saved (?:local )?checkpoint (?:from|at) iteration\s+(?P<iteration>\d+)"
@@ -293,7 +238,7 @@ class LogParser:
         """Start at the beginning of a log, or at any line of it."""
         self._pending = b""
         self._open_tracebacks: set[bytes] = set()
-        self._layout: _IterationLayout | None = None
+        self._iterations = IterationReader()
         self._may_be_deepspeeds = True
 
     def feed(self, chunk: bytes) -> list[Record]:
@@ -320,10 +265,11 @@ class LogParser:
         if self._may_be_deepspeeds:
             worded = in_megatrons_words(block)
             # whole logs are of one wording: looking for the other one again and again costs a tenth of the time
-            self._may_be_deepspeeds = worded is not block or _ITERATION not in block
+            self._may_be_deepspeeds = worded is not block or NEEDLE not in block
             block = worded
         # bytes.find runs at memory speed; a regular expression over every line does not.
-        found: list[tuple[int, Record]] = self._scan_iterations(block)
+        iterations, block = self._iterations.take(block)
+        found: list[tuple[int, Record]] = [*iterations]
         for needle, read in _READERS:
             at = block.find(needle)
             while at >= 0:
@@ -335,24 +281,6 @@ class LogParser:
         found.extend(self._scan_errors(block))
         found.sort(key=_position)
         return [record for _, record in found]
-
-    def _scan_iterations(self, block: bytes) -> list[tuple[int, Record]]:
-        found: list[tuple[int, Record]] = []
-        layout = self._layout
-        at = block.find(_ITERATION)
-        while at >= 0:
-            record = layout.read(block, at) if layout is not None else None
-            if record is None:
-                end = block.find(b"\n", at)
-                read = _read_iteration(block, at, end if end >= 0 else len(block))
-                if read is not None:
-                    record, line_layout = read
-                    layout = layout if record.torn else line_layout
-            if record is not None:
-                found.append((at, record))
-            at = block.find(_ITERATION, at + len(_ITERATION))
-        self._layout = layout
-        return found
 
     def _scan_errors(self, block: bytes) -> list[tuple[int, Record]]:
         lines: dict[int, int] = {}
@@ -454,149 +382,6 @@ def merge_iterations(records: Iterable[Record]) -> list[IterationRecord]:
     return kept
 
 
-def _read_iteration(block: bytes, at: int, end: int) -> tuple[IterationRecord, _IterationLayout] | None:
-    head = _ITERATION_HEAD.search(block, max(block.rfind(b"iteration", 0, at) - 32, 0), at + 1)
-    if head is None:
-        return None
-    fields = _fields(block, at + 1, end)
-    layout = _iteration_layout(tuple(name for name, _ in fields))
-    values = [value for _, value in fields]
-    if layout.places["consumed_samples"] == len(values):
-        return None
-    time, iteration, train_iters = head.groups()
-    return layout.record(_datetime(time), int(iteration), int(train_iters), values), layout
-
-
-class _Numbers(dict[bytes, float]):
-    """Text → number: most fields of a line (learning rate, batch size, scale, counts) repeat the line before."""
-
-    def __missing__(self, text: bytes) -> float:
-        if len(self) >= _MOST_NUMBERS:
-            self.clear()
-        number = self[text] = float(text)
-        return number
-
-
-_MOST_NUMBERS: Final = 1024
-_NUMBERS: Final = _Numbers()
-
-
-class _IterationLayout:
-    """The fields of an iteration line, in order.
-
-    All lines of an attempt have the same ones, so the line that follows is matched as a whole: one regular
-    expression of mostly fixed text instead of one match per field.
-    """
-
-    def __init__(self, names: tuple[bytes, ...]) -> None:
-        self.places = dict.fromkeys(_ITERATION_FIELDS.values(), len(names))  # one past the end: None
-        losses, extra = {}, {}
-        for place, name in enumerate(names):
-            if name in _ITERATION_FIELDS:
-                self.places[_ITERATION_FIELDS[name]] = place
-            elif name.endswith(b"loss"):
-                losses[_text(name)] = place
-            else:
-                extra[_text(name)] = place
-        self._losses, self._extra = tuple(losses.items()), tuple(extra.items())
-        places = self.places
-        self._pick = itemgetter(
-            places["consumed_samples"],
-            places["elapsed_ms"],
-            places["throughput"],
-            places["learning_rate"],
-            places["global_batch_size"],
-            places["loss_scale"],
-            places["grad_norm"],
-            places["skipped_iterations"],
-            places["nan_iterations"],
-        )
-        self.torn = places["nan_iterations"] == len(names)
-        fields = b"".join(rb" %s: *([^ |:]+) ?\|" % re.escape(name) for name in names)
-        self._rest = re.compile(rb"iteration\s+(\d+)/\s*(\d+) \|" + fields + rb"(?! [^:|\n]+: *[^ |:]+ ?\|)")
-
-    def read(self, block: bytes, at: int) -> IterationRecord | None:
-        """Read the line with the fields' begin at *at* if it has this layout."""
-        start = block.rfind(b"iteration", max(0, at - 40), at)
-        found = self._rest.match(block, start) if start >= 0 else None
-        if found is None or found.end(2) + 1 != at:
-            return None
-        iteration, train_iters, *texts = found.groups()
-        try:
-            values = list(map(_NUMBERS.__getitem__, texts))
-        except ValueError:
-            return None
-        time = None
-        if block[start - 2 : start] == b"] ":
-            opening = block.rfind(b"[", max(0, start - 32), start)
-            time = _datetime(block[opening + 1 : start - 2])
-        return self.record(time, int(iteration), int(train_iters), values)
-
-    def record(
-        self, time: datetime | None, iteration: int, train_iters: int, values: list[float]
-    ) -> IterationRecord:
-        """Make the record of a line with these values, one per field."""
-        row: list[float | None] = [*values, None]
-        consumed, elapsed, throughput, rate, batch, scale, norm, skipped, nan = self._pick(row)
-        return IterationRecord._make(
-            (
-                iteration,
-                train_iters,
-                int(consumed),
-                time,
-                elapsed,
-                throughput,
-                rate,
-                None if batch is None else int(batch),
-                {name: values[place] for name, place in self._losses},
-                scale,
-                norm,
-                None if skipped is None else int(skipped),
-                None if nan is None else int(nan),
-                {name: values[place] for name, place in self._extra} if self._extra else {},
-                self.torn,
-            )
-        )
-
-
-@lru_cache(maxsize=256)
-def _iteration_layout(names: tuple[bytes, ...]) -> _IterationLayout:
-    return _IterationLayout(names)
-
-
-def _fields(block: bytes, start: int, end: int) -> list[tuple[bytes, float]]:
-    """Read ``name: number |`` fields up to the first part that is none: there another process wrote."""
-    matched = _FIELD.findall(block, start, end)
-    try:
-        if len(matched) == block.count(b"|", start, end):
-            return [(name, float(value)) for name, value in matched]
-    except ValueError:
-        pass
-    fields: list[tuple[bytes, float]] = []
-    # What follows the last bar is no field, or one that was cut.
-    for part in block[start:end].split(b"|")[:-1]:
-        name, _, text = part.rpartition(b":")
-        try:
-            fields.append((name.strip(), float(text)))
-        except ValueError:
-            break
-    return fields
-
-
-_ITERATION_FIELDS: Final = {
-    b"consumed samples": "consumed_samples",
-    b"elapsed time per iteration (ms)": "elapsed_ms",
-    b"throughput per GPU (TFLOP/s/GPU)": "throughput",
-    b"TFLOPs": "throughput",
-    b"learning rate": "learning_rate",
-    b"global batch size": "global_batch_size",
-    b"loss scale": "loss_scale",
-    b"grad norm": "grad_norm",
-    b"number of skipped iterations": "skipped_iterations",
-    b"number of nan iterations": "nan_iterations",
-}
-
-
 def _read_validation(block: bytes, at: int, end: int) -> ValidationRecord | None:
     line_start = max(block.rfind(b"\n", 0, at) + 1, at - 256)
     head = _VALIDATION_HEAD.search(block, line_start, end)
@@ -604,11 +389,11 @@ def _read_validation(block: bytes, at: int, end: int) -> ValidationRecord | None
         return None
     losses: dict[str, float] = {}
     perplexities: dict[str, float] = {}
-    for name, value in _fields(block, head.end(), end):
+    for name, text in read_fields(block, head.end(), end):
         if name.endswith(b" value"):
-            losses[_text(name[: -len(b" value")])] = value
+            losses[_text(name[: -len(b" value")])] = float(text)
         elif name.endswith(b" PPL"):
-            perplexities[_text(name[: -len(b" PPL")])] = value
+            perplexities[_text(name[: -len(b" PPL")])] = float(text)
     if not losses:
         return None
     iteration, dataset = head["iteration"], head["dataset"]
@@ -629,7 +414,7 @@ def _read_marker(block: bytes, at: int, end: int) -> MarkerRecord | None:
         return None
     text = _text(head.group(1))
     stamp = _MARKER_TIME.search(block, at, end)
-    time = _datetime(stamp.group(1)) if stamp else None
+    time = read_time(stamp.group(1)) if stamp else None
     kind = _MARKER_KINDS.get(text)
     if kind is not None:
         return MarkerRecord(kind, text, time)
@@ -729,16 +514,3 @@ def _position(found: tuple[int, Record]) -> int:
 
 def _text(raw: bytes) -> str:
     return raw[:_LONGEST_MESSAGE].decode("utf-8", "replace").strip()
-
-
-def _integer(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _datetime(raw: bytes | None) -> datetime | None:
-    if raw is None:
-        return None
-    try:
-        return datetime.fromisoformat(raw.decode("ascii"))
-    except ValueError:
-        return None

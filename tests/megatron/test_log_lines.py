@@ -462,6 +462,52 @@ def test_lines_of_several_layouts_read_as_alone(releases: list[str]) -> None:
     assert records == [parse_log(ITERATION_LINES[release])[0] for release in releases]
 
 
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("release", ITERATION_LINES)
+def test_values_that_were_the_same_for_long_and_change(release: str, prefix: bytes) -> None:
+    line = prefix + ITERATION_LINES[release]
+    changed = [
+        line,
+        line.replace(b"loss scale: 1.0", b"loss scale: 65536.0").replace(
+            b"skipped iterations:   0", b"skipped iterations:   3"
+        ),
+        line.replace(b"global batch size:     4", b"global batch size:    16"),
+        line.replace(b"iteration        7/", b"iteration 123456789/"),
+        line.replace(b"nan iterations:   0", b"nan iterations:   1").replace(
+            b"lm loss: 5.199335E+00 | ", b""
+        ),
+        line.replace(b"92.4", b"11.25")
+        .replace(b"5.199335E+00", b"nan")
+        .replace(b"grad norm: 0.908", b"grad norm: inf"),
+    ]
+    log = [one for one in changed for _ in range(3)]
+    alone = [parse_log(one)[0] for one in log]
+    assert len({repr(record) for record in alone}) == len(changed)
+    assert [repr(record) for record in parse_log(b"".join(log))] == [repr(record) for record in alone]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_what_stands_between_iterations_and_beside_them(prefix: bytes, end: bytes) -> None:
+    """Text of iterations is not searched for other records: what is around it is, and keeps its place."""
+    line = prefix + ITERATION_LINES["0.16"].rstrip()
+    memory = b"[Rank 0] (after 1 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 |"
+    log = [
+        *[line, line, line, line + memory, line + line.removeprefix(prefix), line],
+        *[prefix + b"Traceback (most recent call last):", line, prefix + b"Diverged: the loss"],
+        *[line + b" ValueError: not the beginning of a line", b"ValueError: x", line, line],
+        *[prefix + b"  saving checkpoint at iteration      70 to /ck in torch_dist format", line[:-60], line],
+    ]
+    records = parse_log(end.join(log))
+    short = {IterationRecord: "i", MemoryRecord: "m", ErrorRecord: "e", CheckpointRecord: "c"}
+    assert "".join(short[type(record)] for record in records) == "iiiim" + "iii" + "ie" + "ie" + "iic" + "ii"
+    assert [record.torn for record in records if isinstance(record, IterationRecord)].index(True) == 11
+    assert [record.exception for record in records if isinstance(record, ErrorRecord)] == [
+        "Diverged",
+        "ValueError",
+    ]
+
+
 def test_fields_appended_to_the_layout_before() -> None:
     line = ITERATION_LINES["0.16"]
     longer = line.replace(b"nan iterations:   0 |", b"nan iterations:   0 | samples per second: 43.2 |")

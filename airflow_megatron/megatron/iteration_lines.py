@@ -1,0 +1,344 @@
+"""Reading the ``iteration N/M | consumed samples: …`` lines of a log.
+
+They are most of a long log, and all of one training look alike. So the second line of a kind is matched as a whole,
+with one regular expression of mostly fixed text, and what it matched is not searched for other records again.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeAlias
+
+NEEDLE: Final = b"| consumed samples:"
+_HEAD = re.compile(rb"(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\]\s*)?iteration\s+(\d+)/\s*(\d+) \|\Z")
+_FIELD = re.compile(rb" ([^:|]+): *([^ |:]+) ?\|")
+_KNOWN: Final = {
+    b"consumed samples": "consumed_samples",
+    b"elapsed time per iteration (ms)": "elapsed_ms",
+    b"throughput per GPU (TFLOP/s/GPU)": "throughput",
+    b"TFLOPs": "throughput",
+    b"learning rate": "learning_rate",
+    b"global batch size": "global_batch_size",
+    b"loss scale": "loss_scale",
+    b"grad norm": "grad_norm",
+    b"number of skipped iterations": "skipped_iterations",
+    b"number of nan iterations": "nan_iterations",
+}
+_BAR: Final = ord("|")
+_REPEATED: Final = frozenset(
+    (b"global batch size", b"loss scale", b"number of skipped iterations", b"number of nan iterations")
+)
+"""Fields that say in most lines what they said in the line before."""
+
+_MOST_NUMBERS: Final = 4096
+_MOST_LAYOUTS: Final = 64
+
+# Losses that accompany the language-model loss (megatron/core/transformer/moe/moe_logging.py, multi-token
+# prediction).
+_AUXILIARY_LOSSES: Final = frozenset(
+    ("load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss", "indexer loss")
+)
+
+
+class IterationRecord(NamedTuple):
+    """One ``iteration N/M | consumed samples: …`` line.
+
+    A field that the line does not hold is None. ``losses`` holds the fields whose name ends in ``loss``; a
+    loss that is not a number is *absent* from the line (``training_log`` prints averages that compare greater
+    than zero only), hence :attr:`is_nan`. ``extra`` holds every other number, under the name the line gives
+    it.
+    """
+
+    iteration: int
+    train_iters: int
+    consumed_samples: int
+    time: datetime | None = None
+    elapsed_ms: float | None = None
+    throughput: float | None = None
+    """TFLOP/s per GPU."""
+    learning_rate: float | None = None
+    global_batch_size: int | None = None
+    losses: dict[str, float] = {}  # noqa: RUF012 - a NamedTuple default that nothing changes
+    loss_scale: float | None = None
+    grad_norm: float | None = None
+    skipped_iterations: int | None = None
+    nan_iterations: int | None = None
+    extra: dict[str, float] = {}  # noqa: RUF012
+    torn: bool = False
+    """The line ends before its last field: another process wrote into it, or the log was cut."""
+
+    @property
+    def loss(self) -> float | None:
+        """The language-model loss (nats per token), else the first loss of the line, else None."""
+        if "lm loss" in self.losses:
+            return self.losses["lm loss"]
+        return next((value for name, value in self.losses.items() if name not in _AUXILIARY_LOSSES), None)
+
+    @property
+    def is_nan(self) -> bool:
+        """True when the loss of the reported iterations was not a finite number."""
+        if self.nan_iterations:
+            return True
+        if self.loss is not None:
+            return self.loss != self.loss or self.loss in (float("inf"), float("-inf"))
+        # Iterations skipped by the loss scaler have no loss either: that is no NaN.
+        return not self.torn and not self.skipped_iterations
+
+
+_Kind: TypeAlias = tuple[bool, tuple[bytes, ...]]
+"""Whether a line has a time, and the names of its fields."""
+
+
+class IterationReader:
+    """Takes the iteration lines out of the blocks of one log, in order."""
+
+    def __init__(self) -> None:
+        """Start with a line of any kind."""
+        self._before: _Kind | None = None
+        self._layout: _Layout | None = None
+        self._layouts: dict[_Kind, _Layout] = {}
+
+    def take(self, block: bytes) -> tuple[list[tuple[int, IterationRecord]], bytes]:
+        """Read a block of whole lines.
+
+        :param block: the lines.
+        :returns: the records, each with the place where it stood in the rest; and the rest: the block without the text
+            that was matched as a whole.
+        """
+        found: list[tuple[int, IterationRecord]] = []
+        rest: list[bytes] = []
+        begin = length = 0
+        at = block.find(NEEDLE)
+        while at >= 0:
+            start = at - self._layout.head if self._layout is not None else -1
+            if self._layout is not None and start >= begin:
+                place = length + start - begin
+                end = self._layout.read(block, start, found, place)
+                if end > start:
+                    rest.append(block[begin:start])
+                    # what follows begins a line if it did, and joins no word if it did not
+                    rest.append(b"\0" if block[end - 1] == _BAR else b"\n")
+                    begin, length = end, place + 1
+                    at = block.find(NEEDLE, end)
+                    continue
+            line = _Line.read(block, at)
+            if line is not None:
+                found.append((length + at - begin, line.record()))
+                self._learn(line)
+            at = block.find(NEEDLE, at + len(NEEDLE))
+        rest.append(block[begin:])
+        return found, b"".join(rest)
+
+    def _learn(self, line: _Line) -> None:
+        """Choose the layout for the lines that follow: one is made for the second line with the same fields."""
+        if line.is_torn:
+            return
+        kind = (line.has_time, line.names)
+        layout = self._layouts.get(kind)
+        if layout is not None or kind == self._before:
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
+            layout = _layout(
+                line.names, line.has_time, line.head, line.repeated(layout.repeated if layout else None)
+            )
+            self._layouts[kind] = layout
+        self._before, self._layout = kind, layout
+
+
+class _Line(NamedTuple):
+    """A line read field by field.
+
+    :param head: bytes from its beginning to the first field
+    :param fields: names and numbers as text, in the line's order
+    """
+
+    time: bytes | None
+    iteration: bytes
+    train_iters: bytes
+    head: int
+    fields: list[tuple[bytes, bytes]]
+
+    @classmethod
+    def read(cls, block: bytes, at: int) -> _Line | None:
+        """Read the line whose fields begin at *at*; None where no iteration stands before them."""
+        head = _HEAD.search(block, max(block.rfind(b"iteration", 0, at) - 32, 0), at + 1)
+        if head is None:
+            return None
+        end = block.find(b"\n", at)
+        fields = read_fields(block, at + 1, end if end >= 0 else len(block))
+        if not any(name == b"consumed samples" for name, _ in fields):
+            return None
+        time, iteration, train_iters = head.groups()
+        return cls(time, iteration, train_iters, at - head.start(), fields)
+
+    @property
+    def names(self) -> tuple[bytes, ...]:
+        return tuple(name for name, _ in self.fields)
+
+    @property
+    def has_time(self) -> bool:
+        return self.time is not None
+
+    @property
+    def is_torn(self) -> bool:
+        return b"number of nan iterations" not in self.names
+
+    def repeated(self, before: tuple[tuple[bytes, bytes], ...] | None) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the fields that may say the same in the next line: of *before* those that still do."""
+        now = tuple(field for field in self.fields if field[0] in _REPEATED)
+        return now if before is None else tuple(field for field in now if field in before)
+
+    def record(self) -> IterationRecord:
+        known: dict[str, Any] = {}
+        losses, extra = {}, {}
+        for name, text in self.fields:
+            if name in _KNOWN:
+                known[_KNOWN[name]] = _NUMBERS[text]
+            elif name.endswith(b"loss"):
+                losses[_name(name)] = float(text)
+            else:
+                extra[_name(name)] = _NUMBERS[text]
+        return IterationRecord(
+            int(self.iteration),
+            int(self.train_iters),
+            time=read_time(self.time),
+            losses=losses,
+            extra=extra,
+            torn=self.is_torn,
+            **known,
+        )
+
+
+class _Numbers(dict[bytes, float]):
+    """Text → number: many fields (times, rates, counts) say what a line shortly before said."""
+
+    def __missing__(self, text: bytes) -> float:
+        if len(self) >= _MOST_NUMBERS:
+            self.clear()
+        number = self[text] = int(text) if text.isdigit() else float(text)
+        return number
+
+
+_NUMBERS: Final = _Numbers()
+_number: Final = _NUMBERS.__getitem__
+_time: Final = datetime.fromisoformat
+_new: Final = tuple.__new__
+_NONE: Final[dict[str, float]] = {}
+
+
+class _Layout:
+    """The fields of iteration lines, in order, some of them with the text that they repeat.
+
+    :param head: bytes from a line's beginning to its first field
+    """
+
+    def __init__(
+        self, names: tuple[bytes, ...], has_time: bool, head: int, repeated: tuple[tuple[bytes, bytes], ...]
+    ) -> None:
+        self.head = head
+        self.repeated = repeated
+        self._has_time = has_time
+        same = dict(repeated)
+        varying = [name for name in names if name not in same]
+        fields = b"".join(
+            rb" %s: *%s \|" % (re.escape(name), re.escape(same[name]) if name in same else rb"([^ ]+)")
+            for name in names
+        )
+        time = rb"\[([^\]\n]+)\]\s*" if has_time else rb"()(?<!\])(?<!\]\s)"
+        # no further field; the end of the line, so that all of the next one can be matched where this one ends
+        end = rb"(?! [^:|\n]+: *[^ |:]+ ?\|)(?:[ \r]*\n ?)?"
+        self._match = re.compile(time + rb"iteration +(\d+)/ *(\d+) \|" + fields + end).match
+        # places in the groups of a match
+        place = {name: 3 + number for number, name in enumerate(varying)}
+        self._consumed = place[b"consumed samples"]
+        others = [name for name in varying if name not in _KNOWN]
+        self._losses = tuple((_name(name), place[name]) for name in others if name.endswith(b"loss"))
+        self._extra = tuple((_name(name), place[name]) for name in others if not name.endswith(b"loss"))
+        numbers = [name for name in varying if name in _KNOWN and name != b"consumed samples"]
+        self._numbers = itemgetter(2, 2, *(place[name] for name in numbers))
+        self._constants = (None, False, *(_NUMBERS[text] for _, text in repeated))
+        # the order in which read() has the values, and that of a record
+        have = ["iteration", "consumed_samples", "time", "losses", "extra", "absent", "torn"]
+        have += [_KNOWN[name] for name, _ in repeated]
+        have += ["train_iters", "train_iters", *(_KNOWN[name] for name in numbers)]
+        have_at = {field: number for number, field in enumerate(have)}
+        self._pick = itemgetter(*(have_at.get(field, have_at["absent"]) for field in IterationRecord._fields))
+
+    def read(self, block: bytes, start: int, found: list[tuple[int, IterationRecord]], place: int) -> int:
+        """Read the lines of this layout that follow one another from *start*.
+
+        :param found: takes the records, each with *place*
+        :returns: where the last one ends; *start* if there is none
+        """
+        match, numbers, constants, pick = self._match, self._numbers, self._constants, self._pick
+        consumed, losses, extra, has_time = self._consumed, self._losses, self._extra, self._has_time
+        line = match(block, start)
+        while line is not None:
+            texts = line.groups()
+            try:
+                values = (
+                    int(texts[1]),
+                    int(texts[consumed]),
+                    _time(texts[0].decode()) if has_time else None,
+                    {name: float(texts[at]) for name, at in losses},
+                    {name: _number(texts[at]) for name, at in extra} if extra else _NONE,
+                    *constants,
+                    *map(_number, numbers(texts)),
+                )
+            except ValueError:
+                break
+            found.append((place, _new(IterationRecord, pick(values))))
+            start = line.end()
+            line = match(block, start)
+        return start
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    names: tuple[bytes, ...], has_time: bool, head: int, repeated: tuple[tuple[bytes, bytes], ...]
+) -> _Layout:
+    """Return a layout: the logs of a sweep share them."""
+    return _Layout(names, has_time, head, repeated)
+
+
+def read_fields(block: bytes, start: int, end: int) -> list[tuple[bytes, bytes]]:
+    """Read ``name: number |`` fields up to the first part that is none: there another process wrote.
+
+    :returns: names and numbers as text
+    """
+    matched: list[tuple[bytes, bytes]] = _FIELD.findall(block, start, end)
+    if len(matched) == block.count(b"|", start, end) and all(_is_number(text) for _, text in matched):
+        return matched
+    fields: list[tuple[bytes, bytes]] = []
+    # What follows the last bar is no field, or one that was cut.
+    for part in block[start:end].split(b"|")[:-1]:
+        name, _, text = part.rpartition(b":")
+        if not _is_number(text):
+            break
+        fields.append((name.strip(), text.strip()))
+    return fields
+
+
+def read_time(raw: bytes | None) -> datetime | None:
+    """Read a time as Megatron writes it; None where it is none."""
+    if raw is None:
+        return None
+    try:
+        return datetime.fromisoformat(raw.decode("ascii"))
+    except ValueError:
+        return None
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace").strip()
