@@ -2,6 +2,8 @@
 LOCAL ?= $(or $(AIRFLOW_MEGATRON_LOCAL),$(CURDIR)/.local)
 BIN := $(LOCAL)/venv-airflow/bin
 export AIRFLOW_MEGATRON_LOCAL := $(LOCAL)
+# Bytecode is kept, whatever the caller says: without it each process of the tests compiles Airflow and all tests anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help quickstart test install ui check fast integration clean
 

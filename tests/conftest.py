@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 
@@ -19,6 +20,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 # Airflow writes its configuration and logs where it is imported first: not into the user's home
 _AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="airflow-megatron-tests-")
 os.environ.setdefault("AIRFLOW_HOME", _AIRFLOW_HOME.name)
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and collected tests out of later garbage collections: going over them takes 0.3 s each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ USER = getpass.getuser()
 
 def make_key(path: Path, passphrase: str = "") -> Path:
     """Write a new private key."""
-    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)]
+    words = ["ssh-keygen", "-q", "-a", "1", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)]
     subprocess.run(words, check=True)
     return path
 

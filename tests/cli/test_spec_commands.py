@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -255,23 +253,13 @@ def test_schema(call: Callable[..., Answer]) -> None:
         (["pl"], {"plan"}),
     ],
 )
-def test_completion_in_bash(typed: list[str], answers: set[str], tmp_path: Path) -> None:
-    for name in ("small", "odd"):
-        (tmp_path / f"{name}.yaml").write_text(SPEC)
-    environment = {
-        **os.environ,
-        "AIRFLOW_MEGATRON_SWEEP_SPECS": str(tmp_path),
-        "_AIRFLOW_MEGATRON_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(["airflow-megatron", *typed]),
-        "COMP_CWORD": str(len(typed)),
-    }
-    code = "import sys; sys.argv[0] = 'airflow-megatron'; from airflow_megatron.cli.app import main; main()"
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answers <= set(result.stdout.split())
+def test_completion_in_bash(
+    typed: list[str], answers: set[str], call: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_MEGATRON_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["airflow-megatron", *typed]))
+    monkeypatch.setenv("COMP_CWORD", str(len(typed)))
+    monkeypatch.setattr(
+        sys.modules["__main__"], "__package__", None
+    )  # a script, not python -m: its name counts
+    assert answers <= set(call().stdout.split())

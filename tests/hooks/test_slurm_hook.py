@@ -164,15 +164,17 @@ class TestCredentials:
             await answer(hook(node, tmp_path / "gone"))
         assert node.connections == []
 
+    @pytest.mark.filterwarnings("ignore:.*bcrypt.kdf:UserWarning")  # rounds enough to be secure take a second
     @pytest.mark.parametrize("passphrase", [None, "pass phrase"])
     async def test_a_key_in_the_connection_itself(self, node: LoginNode, passphrase: str | None) -> None:
-        text = USER_KEY.export_private_key(passphrase=passphrase, rounds=50).decode()
+        text = USER_KEY.export_private_key(passphrase=passphrase, rounds=4).decode()
         found = hook(node, private_key=text, private_key_passphrase=passphrase)
         assert (await answer(found)).stdout == "hello\n"
 
+    @pytest.mark.filterwarnings("ignore:.*bcrypt.kdf:UserWarning")
     @pytest.mark.parametrize("extra", [{"private_key": "no key"}, {"private_key_passphrase": "wrong"}])
     async def test_a_key_that_cannot_be_read(self, node: LoginNode, extra: dict[str, str]) -> None:
-        text = USER_KEY.export_private_key(passphrase="right", rounds=50).decode()
+        text = USER_KEY.export_private_key(passphrase="right", rounds=4).decode()
         with pytest.raises(LoginRefusedError, match="private_key of connection 'alps' cannot be read"):
             await answer(hook(node, **{"private_key": text, **extra}))
 

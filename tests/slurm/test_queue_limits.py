@@ -150,11 +150,11 @@ def test_no_answer_of_squeue_is_no_room(slurm, limited):
     assert slurm.calls("sbatch") == []
 
 
-def test_fifty_callers_at_once_stay_within_the_limit(slurm, limited):
+def test_many_callers_at_once_stay_within_the_limit(slurm, limited):
     """Half of them are killed on the way, and what these leave behind blocks nobody."""
     slurm.behave("sbatch", 'sleep 0.0$((($$ % 9) + 1)); accept "$@"; echo $id')
     requests = [
-        limited(f"p{number}", QueueLimit(7), visibility_window_s=2, busy_wait_s=5) for number in range(50)
+        limited(f"p{number}", QueueLimit(5), visibility_window_s=2, busy_wait_s=5) for number in range(24)
     ]
 
     def call(number: int) -> None:
@@ -164,13 +164,13 @@ def test_fifty_callers_at_once_stay_within_the_limit(slurm, limited):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=60)
 
-    with concurrent.futures.ThreadPoolExecutor(50) as pool:
-        list(pool.map(call, range(50)))
-    assert len(slurm.jobs) <= 7
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        list(pool.map(call, range(24)))
+    assert len(slurm.jobs) <= 5
     time.sleep(2)
     for request in requests:
         slurm.submit(request)
-    assert len(slurm.jobs) == 7
+    assert len(slurm.jobs) == 5
 
 
 def test_a_limit_below_one_is_refused():

@@ -372,10 +372,10 @@ def test_other_documents_are_not_recognised(data: Any) -> None:
 def test_ten_thousand_points_are_quick(cluster: ClusterProfile) -> None:
     numbers = ", ".join(str(number) for number in range(1, 101))
     groups = f"[{{backend.megatron.lr: [{numbers}]}}, {{backend.megatron.global_batch_size: [{numbers}]}}]"
-    begin = time.perf_counter()
+    begin = time.process_time()
     loaded = sweep(f"sweep: {{type: product, groups: {groups}}}")
     assert len(loaded.points) == 10_000
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 5
 
 
 def test_folder_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
