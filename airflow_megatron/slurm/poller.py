@@ -11,6 +11,7 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_megatron.slurm.collection_pauses import PAUSES
 from airflow_megatron.slurm.observation import Observation, Unreachable, Watch
 from airflow_megatron.slurm.pacing import left_out, news, patience, pause
 from airflow_megatron.slurm.polling import LOG_BYTES_PER_JOB, LOG_BYTES_PER_POLL, parse_poll, poll_script
@@ -312,6 +313,7 @@ class Poller:
         finally:
             # From here on a newcomer starts a loop of its own.
             self._task = None
+            PAUSES.end()
             transport, self._transport = self._transport, None
             if transport is not None:
                 await self._close(transport)
@@ -353,6 +355,7 @@ class Poller:
             observations = {each.key: self._nothing(each.watch.log_offset) for each in subscriptions}
             await self._deliver(subscriptions, versions, observations)
             return
+        PAUSES.shorten(len(subscriptions))
         self.stats.last_duration = time.monotonic() - self._began
         if self._unreachable is not None:
             log.info("%s answers again after %d failed polls", self._name, self._unreachable.failures)

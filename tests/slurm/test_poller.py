@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_megatron.slurm import collection_pauses
 from airflow_megatron.slurm import poller as poller_module
 from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.poller import Poller
@@ -252,17 +253,37 @@ async def test_several_clusters_at_once(slurm, opener, transport):
 
 
 @pytest.fixture
-def no_garbage_collection() -> Iterator[None]:
-    """Python's collector stops the process for 100 ms, in whichever thread it happens to begin."""
-    gc.collect()
-    gc.disable()
+def collector() -> Iterator[None]:
+    """Put aside for the collector what the tests had put aside, once the poller has given it back."""
     yield
-    gc.enable()
+    gc.freeze()
 
 
-@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.usefixtures("collector")
+async def test_garbage_collections_are_short_while_many_are_watched(slurm, opener, monkeypatch):
+    monkeypatch.setattr(poller_module, "LINGER_S", 0.0)
+    monkeypatch.setattr(collection_pauses, "MANY", 30)
+    queue(slurm, QUEUE)
+    gc.unfreeze()
+    poller = Poller.shared("cluster", opener, interval=0.02)
+
+    async def put_aside(newcomers: int) -> bool:
+        subscriptions = [poller.subscribe(Watch(key="x", job_id="7")) for _ in range(newcomers)]
+        await asyncio.gather(*(take(one) for one in subscriptions))
+        return all(one is not subscriptions[-1] for one in gc.get_objects())
+
+    assert not await put_aside(29)
+    assert await put_aside(11)
+    assert not await put_aside(9)  # not a quarter more
+    assert await put_aside(1)
+    for one in list(poller._subscriptions.values()):
+        one.close()
+    while gc.get_freeze_count():
+        await asyncio.sleep(0.01)
+
+
 async def test_a_crowd_leaves_the_event_loop_to_others(slurm, opener):
-    """5,000 watchers that each have some work to do with their observation."""
+    """5,000 watchers that each have some work to do with their observation; garbage collections are in it."""
     count = 5000
     queue(slurm, *(f"{number}|RUNNING|1|1|1|1|n1|None|j{number}" for number in range(1, count + 1)))
     poller = Poller.shared("cluster", opener, interval=0.5)
