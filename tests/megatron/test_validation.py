@@ -96,6 +96,22 @@ def test_base_job_is_taken_by_every_release(release: str) -> None:
         ),
         ({"save": "ck"}, 8, "save.interval", "--save-interval"),
         ({"min_lr": 1.0}, 8, "schedule.minimum-learning-rate", "0.0003 or less"),
+        (
+            {
+                "num_experts": 8,
+                "moe_router_load_balancing_type": ["sinkhorn"],
+                "moe_expert_capacity_factor": -1.0,
+            },
+            8,
+            "moe.capacity-balancing",
+            "aux_loss",
+        ),
+        (
+            {"heterogeneous_layers_config_encoded_json": "layers.json"},
+            8,
+            "network.heterogeneous-layers",
+            "Hugging Face",
+        ),
     ],
 )
 def test_a_refusal_proposes_the_nearest_values(

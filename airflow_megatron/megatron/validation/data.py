@@ -107,6 +107,16 @@ DATA: Topic = (
         "give them, or drop --fim-data",
     ),
     Rule(
+        "data.storage-client",
+        lambda s: (
+            s.enable_msc and not s.disable_msc_deprecated and "multistorageclient" not in s.machine.packages
+        ),
+        "--enable-msc needs the package multistorageclient",
+        "pip install multi-storage-client, or drop it",
+        "megatron/training/arguments.py parse_args",
+        since=(0, 18),
+    ),
+    Rule(
         "determinism",
         lambda s: s.deterministic_mode and _nondeterministic(s),
         "--deterministic-mode needs deterministic kernels and the environment variable NCCL_ALGO set to one of "

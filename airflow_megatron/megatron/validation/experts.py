@@ -127,7 +127,6 @@ EXPERTS: Topic = (
 )
 
 CONFIGURATION: Topic = (
-    Derive(_capacity),
     Rule(
         "moe.experts-positive",
         lambda s: s.num_experts is not None and s.num_experts <= 0,
@@ -255,6 +254,7 @@ CONFIGURATION: Topic = (
         "--moe-router-load-balancing-type aux_loss",
         CONFIG,
     ),
+    Derive(_capacity),
     Rule(
         "moe.padding-without-capacity",
         lambda s: s.moe_pad_expert_input_to_capacity and s.moe_expert_capacity_factor is None,

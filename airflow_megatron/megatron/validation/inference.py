@@ -172,6 +172,14 @@ INFERENCE: Topic = (
         "--transformer-impl transformer_engine",
     ),
     Rule(
+        "engine.activation-offloading-installed",
+        lambda s: s.fine_grained_activation_offloading and not s.machine.has_transformer_engine(),
+        "--fine-grained-activation-offloading needs Transformer Engine, which is not installed",
+        "install it, or drop the flag",
+        since=(0, 16),
+        until=(0, 17),
+    ),
+    Rule(
         "engine.activation-offloading-version",
         lambda s: (
             s.fine_grained_activation_offloading

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.validation.nearest import divisors, multiples
@@ -28,6 +29,14 @@ def _sizes(s: Settings) -> None:
         s.kv_channels = s.hidden_size // s.num_attention_heads
     if s.seq_length is None:
         s.seq_length = s.encoder_seq_length
+
+
+def _is_layers_configuration(text: str) -> bool:
+    try:
+        configuration = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(configuration, dict) and configuration.get("hidden_act") == "silu"
 
 
 def _sequence_parallel(s: Settings) -> None:
@@ -179,6 +188,16 @@ SIZES: Topic = (
 )
 
 FEATURES: Topic = (
+    Rule(
+        "network.heterogeneous-layers",
+        lambda s: (
+            s.heterogeneous_layers_config_encoded_json is not None
+            and not _is_layers_configuration(s.heterogeneous_layers_config_encoded_json)
+        ),
+        "--heterogeneous-layers-config-encoded-json is no JSON object with hidden_act silu",
+        "write the text of a Hugging Face configuration of such a model",
+        "megatron/training/arguments.py validate_model_config_args_from_heterogeneous_config",
+    ),
     Derive(_sequence_parallel),
     Derive(_biases_and_positions),
     Rule(

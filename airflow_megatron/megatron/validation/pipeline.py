@@ -138,7 +138,7 @@ def _uneven_problem(s: Settings) -> bool:
     for at_end in (s.decoder_first_pipeline_num_layers, s.decoder_last_pipeline_num_layers):
         if at_end is None:
             continue
-        if at_end <= 0 or (virtual is not None and at_end % virtual != 0):
+        if at_end <= 0 or _splits_unevenly(at_end, virtual):
             return True
         layers -= at_end
         stages -= 1
@@ -146,7 +146,12 @@ def _uneven_problem(s: Settings) -> bool:
         return True
     if not stages:
         return False
-    return layers % stages != 0 or (virtual is not None and layers // stages % virtual != 0)
+    return layers % stages != 0 or _splits_unevenly(layers // stages, virtual)
+
+
+def _splits_unevenly(layers: int, virtual_stages: int | None) -> bool:
+    """Whether a stage's layers are no multiple of its virtual stages; upstream fails at a division by none."""
+    return virtual_stages is not None and (virtual_stages == 0 or layers % virtual_stages != 0)
 
 
 def _hybrid_pattern_problem(pattern: str) -> bool:
@@ -408,10 +413,7 @@ CONFIGURATION: Topic = (
             and (s.account_for_embedding_in_pipeline_split or s.account_for_loss_in_pipeline_split)
             and (
                 _stated_layers(s) % s.pipeline_model_parallel_size != 0
-                or (
-                    s.virtual_pipeline_model_parallel_size is not None
-                    and _layers_per_stage(s) % s.virtual_pipeline_model_parallel_size != 0
-                )
+                or _splits_unevenly(_layers_per_stage(s), s.virtual_pipeline_model_parallel_size)
             )
         ),
         "{layers_to_split} layers, embedding and loss counted, cannot be split over the (virtual) stages",

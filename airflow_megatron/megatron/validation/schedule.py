@@ -87,8 +87,8 @@ LENGTH: Topic = (
 INTERVALS: Topic = (
     Rule(
         "schedule.minimum-learning-rate",
-        lambda s: s.lr is not None and s.min_lr > s.lr,
-        "--min-lr {min_lr} is greater than --lr {lr}",
+        lambda s: s.lr is not None and not s.min_lr <= s.lr,  # upstream's words: NaN is not less
+        "--min-lr {min_lr} is not at most --lr {lr}",
         "--min-lr {lr} or less",
     ),
     Rule(
