@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_megatron.planning.plan import check_sweep, job_script
+from airflow_megatron.slurm.job_script import render_job_script
 from airflow_megatron.spec.cluster_profile import ClusterProfile
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -553,3 +555,15 @@ def test_srun_gets_the_cores_that_sbatch_asked_for(launcher: str, cores: int, sa
     assert f"--cpus-per-task={cores}" in directives(script)
     assert started[:4] == ["srun", "--kill-on-bad-exit=1", f"--cpus-per-task={cores}", "apptainer"]
     assert started[4:6] == ["exec", "--nv"]
+
+
+def test_a_template_that_was_edited_is_read_again(tmp_path: Path) -> None:
+    cluster = ClusterProfile.model_validate(PROFILE)
+    (job,) = jobs_of(train_spec(), cluster).values()
+    template = tmp_path / "train.sbatch.j2"
+    for seconds, text in enumerate(("{{ number }}\n", "{{ job.name }}\n"), 1):
+        template.write_text(text)
+        os.utime(template, (seconds, seconds))
+        assert render_job_script(job, cluster, seconds, tmp_path) == (
+            "1\n" if seconds == 1 else f"{job.name}\n"
+        )
