@@ -33,8 +33,9 @@ check:
 	$(BIN)/mypy
 	cd docker && ../$(BIN:$(CURDIR)/%=%)/mypy --strict -p local_cluster
 
+# a third one works while others wait for what they have started
 fast:
-	$(BIN)/pytest -n 2 -m "not integration and not trainer"
+	$(BIN)/pytest -n 3 -m "not integration and not trainer"
 
 integration:
 	$(BIN)/pytest -n 2 --dist loadfile -m "integration or trainer"
