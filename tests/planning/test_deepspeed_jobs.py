@@ -216,7 +216,7 @@ def test_no_conversion_and_no_foreign_launcher(sandbox: Sandbox) -> None:
     convert = {**SPEC["stages"], "convert": {"kind": "convert", "parent": "pretrain"}}
     with pytest.raises(SpecError, match="does not read DeepSpeed's checkpoints"):
         jobs_of(json.dumps({**SPEC, "stages": convert}), site(sandbox))
-    with pytest.raises(SpecError, match="no Megatron-DeepSpeed checkout"):
+    with pytest.raises(SpecError, match="no checkout of Megatron-DeepSpeed"):
         jobs_of(spec(), sandbox.cluster())
     upstream = sandbox.cluster(trainers={"megatron_core": {"launcher": "mpiexec"}})
     thin = {
