@@ -402,20 +402,3 @@ def _set_random_state(state: dict[str, Any]) -> None:
     torch.cuda.set_rng_state(state["cuda_rng_state"])
     torch.set_rng_state(state["torch_rng_state"])
     tensor_parallel.get_cuda_rng_tracker().set_states(state["rng_tracker_states"])
-
-
-def load_model_weights(model: Any, checkpoint: Path) -> None:
-    """Load only the weights, into any parallel layout, without an optimizer.
-
-    :param model: a model as built by :func:`megatron_core_trainer.model.build_model`.
-    :param checkpoint: a complete ``iter_*`` directory.
-    """
-    require_complete(checkpoint)
-    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-    wanted = {
-        "model": model.sharded_state_dict(metadata={"singleton_local_shards": False, "dp_cp_group": group})
-    }
-    state = dist_checkpointing.load(
-        wanted, str(checkpoint), get_default_load_sharded_strategy(str(checkpoint))
-    )
-    model.load_state_dict(state["model"])

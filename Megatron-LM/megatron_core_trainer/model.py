@@ -11,6 +11,7 @@ from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_decoder_block_spec,
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
@@ -76,6 +77,11 @@ def build_model(args: argparse.Namespace, config: TransformerConfig | None = Non
     config = config or transformer_config(args)
     if args.transformer_impl == "transformer_engine":
         layer_spec = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=args.qk_layernorm)
+    elif config.num_moe_experts is not None:
+        # Never trained here, but converted: models of upstream's trainer, with experts in some or all layers.
+        layer_spec = get_gpt_decoder_block_spec(
+            config, use_transformer_engine=False, normalization=args.normalization
+        )
     else:
         layer_spec = get_gpt_layer_local_spec(
             qk_layernorm=args.qk_layernorm, normalization=args.normalization

@@ -89,7 +89,7 @@ def test_settings_come_from_the_checkpoint(
         assert (config["num_key_value_heads"], config["head_dim"], config["rms_norm_eps"]) == (2, 16, 1e-6)
     # The multipliers of a tied matrix differ at its two ends.
     assert config["tie_word_embeddings"] == (variant not in ("grouped_untied", "maximal_update"))
-    assert config["attention_bias"] == (variant == "qkv_bias")
+    assert config["architectures"] == ["Qwen2ForCausalLM" if variant == "qkv_bias" else "LlamaForCausalLM"]
     assert config["dtype"] == ("bfloat16" if variant == "half_precision" else "float32")
 
 
@@ -104,16 +104,18 @@ def test_biases_everywhere(trainer: Trainer, data: Data, tmp_path: Path) -> None
     assert config["attention_bias"] is config["mlp_bias"] is True
 
 
-def test_what_llama_cannot_express_is_refused(trainer: Trainer, data: Data, tmp_path: Path) -> None:
+def test_what_no_class_can_express_is_refused(trainer: Trainer, data: Data, tmp_path: Path) -> None:
     args = pretrain_args(
         data, tmp_path / "checkpoints", ["--normalization", "LayerNorm", "--exit-interval", "1"]
     )
-    args.remove("--swiglu")
     assert trainer.run("pretrain_gpt.py", *args).status == 0
-    outcome = trainer.run("convert_to_hf.py", "--load", tmp_path / "checkpoints", "--output", tmp_path / "hf")
+    outcome = trainer.run(
+        *("convert_to_hf.py", "--load", tmp_path / "checkpoints", "--output", tmp_path / "hf"),
+        *("--architecture", "gpt2"),
+    )
     assert outcome.status == 2
-    assert "LlamaForCausalLM cannot express this model: normalization is LayerNorm" in outcome.stderr
-    assert "SwiGLU" in outcome.stderr
+    assert "GPT2LMHeadModel cannot express this model: swiglu is True, not False; " in outcome.stderr
+    assert "position_embedding_type is rope, not learned_absolute" in outcome.stderr
     assert not (tmp_path / "hf").exists()
 
 

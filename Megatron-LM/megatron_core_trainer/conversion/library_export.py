@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Export a checkpoint's weights with a maintained bridge library, on a GPU.
+
+    library_export.py LIBRARY CHECKPOINT OUTPUT
+
+OUTPUT holds the ``config.json`` of the Hugging Face model, from which the library makes the Megatron model. Runs in one
+process; the checkpoint's parallel layout does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import torch
+
+
+def _with_megatron_bridge(checkpoint: Path, output: Path) -> Iterable[tuple[str, torch.Tensor]]:
+    from megatron.bridge import AutoBridge
+
+    bridge = AutoBridge.from_hf_pretrained(output)
+    models = bridge.load_megatron_model(checkpoint, wrap_with_ddp=False)
+    return bridge.export_hf_weights(models, cpu=True)  # type: ignore[no-any-return]
+
+
+def _with_mbridge(checkpoint: Path, output: Path) -> Iterable[tuple[str, torch.Tensor]]:
+    from mbridge import AutoBridge
+
+    _initialize()
+    bridge = AutoBridge.from_pretrained(str(output))
+    models = bridge.get_model(weight_path=None)
+    _load(models, checkpoint)
+    return bridge.export_weights(models)  # type: ignore[no-any-return]
+
+
+def _with_mcore_bridge(checkpoint: Path, output: Path) -> Iterable[tuple[str, torch.Tensor]]:
+    import torch
+    from mcore_bridge import ModelConfig, get_mcore_model, hf_to_mcore_config
+    from transformers import AutoConfig
+
+    _initialize()
+    config = ModelConfig(
+        params_dtype=torch.bfloat16, **hf_to_mcore_config(AutoConfig.from_pretrained(output))
+    )
+    models = get_mcore_model(config)
+    _load(models, checkpoint)
+    return config.bridge.export_weights(models)  # type: ignore[no-any-return]
+
+
+LIBRARIES: dict[str, Callable[[Path, Path], Iterable[tuple[str, torch.Tensor]]]] = {
+    "mbridge": _with_mbridge,
+    "mcore_bridge": _with_mcore_bridge,
+    "megatron_bridge": _with_megatron_bridge,
+}
+
+
+def _initialize() -> None:
+    """Make the process groups of one process."""
+    from megatron_core_trainer import distributed
+
+    distributed.initialize_process_groups(
+        distributed.ProcessPlace(0, 1, 0, "127.0.0.1", 0),
+        backend="nccl",
+        timeout_minutes=10,
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1,
+    )
+    distributed.set_random_seeds(1)
+
+
+def _load(models: list[Any], checkpoint: Path) -> None:
+    """Load the weights of a ``torch_dist`` checkpoint into the library's model."""
+    from megatron.core import dist_checkpointing
+
+    (model,) = models
+    state = dist_checkpointing.load({"model": model.sharded_state_dict()}, str(checkpoint))
+    model.load_state_dict(state["model"])
+
+
+def main(library: str, checkpoint: Path, output: Path) -> None:
+    """Export and write the weights.
+
+    :param library: one of :data:`LIBRARIES`.
+    :param checkpoint: an ``iter_*`` directory.
+    :param output: the model's directory, with its ``config.json``.
+    """
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    from huggingface_hub import save_torch_state_dict
+
+    weights = {name: weight.detach().cpu() for name, weight in LIBRARIES[library](checkpoint, output)}
+    save_torch_state_dict(weights, output)
+    print(f"{library} exported {len(weights)} weights")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,95 @@
+"""What a checkpoint says of its model, in the same words whichever release of Megatron-LM saved it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Settings that change what a model computes, and the value of a GPT without them (Megatron-LM's arguments.py and
+# megatron-core's TransformerConfig, core_v0.12.0 to core_v0.19.0). An architecture that does not name one needs it so.
+PLAIN: dict[str, Any] = {
+    "activation_func_clamp_value": None,
+    "apply_layernorm_1p": False,
+    "apply_residual_connection_post_layernorm": False,
+    "attention_output_gate": False,
+    "experimental_attention_variant": None,
+    "glu_linear_offset": 0.0,
+    "heterogeneous_layers_config_path": None,
+    "hybrid_layer_pattern": None,
+    "hybrid_override_pattern": None,
+    "is_hybrid_model": False,
+    "linear_attention_freq": None,
+    "linear_attention_type": None,
+    "moe_apply_probs_on_input": False,
+    "moe_expert_capacity_factor": None,
+    "moe_latent_size": None,
+    "moe_router_enable_expert_bias": False,
+    "moe_router_group_topk": None,
+    "moe_router_num_groups": None,
+    "moe_router_pre_softmax": False,
+    "moe_router_score_function": "softmax",
+    "moe_router_topk_scaling_factor": None,
+    "moe_shared_expert_intermediate_size": None,
+    "mtp_num_layers": None,
+    "multi_latent_attention": False,
+    "no_rope_freq": None,
+    "num_experts": None,
+    "openai_gelu": False,
+    "qk_l2_norm": False,
+    "qk_layernorm": False,
+    "quick_geglu": False,
+    "rotary_interleaved": False,
+    "rotary_percent": 1.0,
+    "rotary_seq_len_interpolation_factor": None,
+    "softmax_scale": None,
+    "softmax_type": "vanilla",
+    "squared_relu": False,
+    "use_mup": False,
+    "use_rope_scaling": False,
+    "window_size": None,
+}
+# The same setting under the name of another release.
+_OTHER_NAMES = {
+    "layernorm_zero_centered_gamma": "apply_layernorm_1p",
+    "norm_epsilon": "layernorm_epsilon",
+    "num_moe_experts": "num_experts",
+}
+_DEFAULTS: dict[str, Any] = {
+    "add_qkv_bias": False,
+    "bias_gelu_fusion": True,
+    "bf16": False,
+    "fp16": False,
+    "init_method_std": 0.02,
+    "moe_layer_freq": 1,
+    "rotary_base": 10000,
+}
+
+
+def model_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a training run, completed.
+
+    ``num_query_groups`` is the number of key and value heads with and without grouped-query attention, and
+    ``dense_layers`` has the numbers of the layers without experts. What a release does not know has its plain value.
+
+    :param saved: the arguments saved in the checkpoint, by this trainer or by upstream Megatron-LM.
+    """
+    renamed = {new: saved[old] for old, new in _OTHER_NAMES.items() if old in saved}
+    settings = {**PLAIN, **_DEFAULTS, **renamed, **saved}
+    # In core_v0.16 and later both exist, and one of them may not have been given.
+    settings |= {new: value for new, value in renamed.items() if settings[new] is None}
+    if not settings.get("group_query_attention", True):
+        settings["num_query_groups"] = settings["num_attention_heads"]
+    settings["dense_layers"] = _dense_layers(settings)
+    return settings
+
+
+def _dense_layers(settings: Mapping[str, Any]) -> list[int]:
+    """Number the layers without experts; every n-th from the first on has them, or those that a list marks with 1."""
+    layers, pattern = range(settings["num_layers"]), settings["moe_layer_freq"]
+    if not settings["num_experts"]:
+        return list(layers)
+    if isinstance(pattern, int):
+        return [layer for layer in layers if layer % pattern]
+    return [layer for layer in layers if not pattern[layer]]

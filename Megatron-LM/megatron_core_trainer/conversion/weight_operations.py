@@ -1,0 +1,81 @@
+"""What has to be done to a Megatron weight to make Hugging Face ones of it.
+
+Megatron keeps query, key and value of a query group together in one matrix, and gate and up projection of a gated
+feed-forward network in another; most Hugging Face models keep them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+
+@dataclass(frozen=True)
+class WeightShape:
+    """The sizes that decide where a fused matrix is divided.
+
+    :param query_groups: key (and value) heads.
+    :param head_width: rows of a head.
+    :param vocab_size: rows of the embedding that are kept; the rest is padding.
+    """
+
+    query_groups: int
+    head_width: int
+    vocab_size: int
+
+
+def _heads(fused: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    # Rows: per query group its query heads, then one key head, then one value head.
+    return fused.reshape(shape.query_groups, -1, shape.head_width, *fused.shape[1:])
+
+
+def _query(fused: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    return _heads(fused, shape)[:, :-2].reshape(-1, *fused.shape[1:])
+
+
+def _key(fused: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    return _heads(fused, shape)[:, -2].reshape(-1, *fused.shape[1:])
+
+
+def _value(fused: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    return _heads(fused, shape)[:, -1].reshape(-1, *fused.shape[1:])
+
+
+def _query_key_value(fused: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    import torch
+
+    return torch.cat([_query(fused, shape), _key(fused, shape), _value(fused, shape)])
+
+
+def _gate(fused: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    return fused.chunk(2, dim=0)[0]
+
+
+def _up(fused: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    return fused.chunk(2, dim=0)[1]
+
+
+def _transposed(weight: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    return weight.mT if weight.dim() > 1 else weight
+
+
+def _vocabulary(weight: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    return weight[: shape.vocab_size]
+
+
+OPERATIONS: dict[str, Callable[[torch.Tensor, WeightShape], torch.Tensor]] = {
+    "gate": _gate,
+    "key": _key,
+    "query": _query,
+    "query_key_value": _query_key_value,
+    "transposed": _transposed,
+    "up": _up,
+    "value": _value,
+    "vocabulary": _vocabulary,
+}
+"""Name in an architecture file → what it does; biases, which have one dimension, go the same way as weights."""
