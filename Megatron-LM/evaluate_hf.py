@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Evaluate a Hugging Face model with lm-evaluation-harness, offline.
 
-Tasks are those of the task directory (``*.yaml``; data paths in them are relative to it) and any that the harness
-brings along whose data is on this machine. The results file has the harness's own structure and appears complete or
-not at all. Exit status 2: a task, the model or the data is not there.
+Tasks are those of the task directories (``*.yaml``; data paths in them are relative to their directory) and any that
+the harness brings along whose data is on this machine. The results file has the harness's own structure and appears
+complete or not at all. Exit status 2: a task, the model or the data is not there.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from megatron_core_trainer.atomic_output import write_json
+from megatron_core_trainer.evaluation_models import EvaluationError, load_model
+from megatron_core_trainer.evaluation_requests import directory_of, merged_results, parse_requests
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from megatron_core_trainer.evaluation_requests import TaskRequest
+
 # What the harness returns besides the figures; samples are long and hold the data.
 _LEFT_OUT = ("samples",)
-
-
-class EvaluationError(Exception):
-    """Something to evaluate, or to evaluate on, is missing."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -35,13 +37,27 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
     add = parser.add_argument
     add("--model", type=Path, required=True, help="directory with the converted model")
-    add("--tasks", required=True, help="names of tasks, with commas between")
-    add("--tasks-dir", type=Path, help="directory of task files")
+    add(
+        "--tasks",
+        required=True,
+        help="names of tasks, with commas between; NAME@N: N examples before each question",
+    )
+    add(
+        "--tasks-dir", type=Path, action="append", default=[], help="directory of task files; may be repeated"
+    )
     add("--output", type=Path, required=True, help="results file to write")
-    add("--limit", type=int, help="items of each task at most")
-    add("--batch-size", type=int, default=16, help="(default: %(default)s)")
-    add("--num-fewshot", type=int, help="examples before each question; default: as the task says")
+    add("--limit", type=float, help="items of each task at most; below 1: share of them")
+    add("--batch-size", default="16", help="a number, or auto (default: %(default)s)")
+    add("--num-fewshot", type=int, help="examples of tasks without @; default: as the task says")
     add("--device", default="auto", help="cuda, cpu or auto (default)")
+    add("--backend", choices=["hf", "vllm"], default="hf", help="what computes (default: %(default)s)")
+    add(
+        "--backend-argument",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the harness's model class, such as tensor_parallel_size=2; may be repeated",
+    )
     return parser
 
 
@@ -71,15 +87,17 @@ def evaluate(args: argparse.Namespace) -> None:
     model, output = args.model.resolve(), args.output.resolve()
     if not (model / "config.json").is_file():
         raise EvaluationError(f"{model} is no model directory: it has no config.json")
-    if args.tasks_dir is not None and not args.tasks_dir.is_dir():
-        raise EvaluationError(f"--tasks-dir {args.tasks_dir} does not exist")
-    names = [name.strip() for name in args.tasks.split(",") if name.strip()]
-    # A cache of its own: jobs that share a home directory do not wait for, or read, each other's.
+    absent = next((directory for directory in args.tasks_dir if not directory.is_dir()), None)
+    if absent is not None:
+        raise EvaluationError(f"--tasks-dir {absent} does not exist")
+    directories = [directory.resolve() for directory in args.tasks_dir]
+    try:
+        requests = parse_requests(args.tasks, args.num_fewshot)
+    except ValueError as error:
+        raise EvaluationError(f"--tasks {args.tasks}: {error}") from error
     with tempfile.TemporaryDirectory(prefix="evaluation-") as scratch:
-        os.environ["HF_DATASETS_CACHE"] = scratch
-        results = _run(args, model, names)
-    from megatron_core_trainer.atomic_output import write_json
-
+        os.environ["HF_MODULES_CACHE"] = f"{scratch}/modules"
+        results = _run(args, model, requests, directories, Path(scratch))
     write_json(output, {name: value for name, value in results.items() if name not in _LEFT_OUT})
     for name, figures in sorted(results["results"].items()):
         for metric, value in sorted(figures.items()):
@@ -88,39 +106,69 @@ def evaluate(args: argparse.Namespace) -> None:
     print(f"wrote {output}")
 
 
-def _run(args: argparse.Namespace, model: Path, names: Sequence[str]) -> dict[str, Any]:
-    import torch
+def _run(
+    args: argparse.Namespace,
+    model: Path,
+    requests: Sequence[TaskRequest],
+    directories: Sequence[Path],
+    scratch: Path,
+) -> dict[str, Any]:
+    """Run the harness once for tasks that share few-shot setting and directory, always on the same loaded model."""
+    own = {path.stem for directory in directories for path in directory.glob("*.yaml")}
+    names = {request.name for request in requests}
+    if names <= own:
+        # A cache of its own: jobs that share a home directory do not wait for, or read, each other's. Data of the
+        # harness's tasks is in the common one.
+        os.environ["HF_DATASETS_CACHE"] = f"{scratch}/datasets"
     from lm_eval import evaluator
-    from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
     # The harness would record the git commit of the working directory, which is not its own.
     evaluator.get_git_commit_hash = lambda: None
-
-    directory = args.tasks_dir.resolve() if args.tasks_dir else None
-    local = {path.stem for path in directory.glob("*.yaml")} if directory else set()
     # Reading the harness's thousands of task files takes seconds; only do so for a task that is not ours.
     manager = TaskManager(
-        include_path=str(directory) if directory else None, include_defaults=not set(names) <= local
+        include_path=[str(directory) for directory in directories] or None, include_defaults=not names <= own
     )
-    unknown = [name for name in names if name not in manager.all_tasks]
+    unknown = sorted(names - set(manager.all_tasks))
     if unknown:
-        known = ", ".join(sorted(local)) or "none"
-        raise EvaluationError(f"there is no task {', '.join(unknown)}; tasks in {directory}: {known}")
-    device = args.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if directory:
-        os.chdir(directory)
+        where = ", ".join(map(str, directories)) or "no directory"
+        known = ", ".join(sorted(own)) or "none"
+        raise EvaluationError(f"there is no task {', '.join(unknown)}; tasks in {where}: {known}")
+    together: dict[tuple[int | None, Path | None], list[str]] = {}
+    for request in requests:
+        place = (request.num_fewshot, directory_of(request.name, directories))
+        together.setdefault(place, []).append(request.name)
     with _quiet():
+        loaded = load_model(
+            args.backend, model, args.backend_argument, batch_size=args.batch_size, device=args.device
+        )
+        runs = []
+        for (num_fewshot, directory), tasks in together.items():
+            if directory:
+                os.chdir(directory)
+            runs.append(_evaluated(evaluator, loaded, tasks, manager, num_fewshot, args.limit))
+    return merged_results(runs)
+
+
+def _evaluated(
+    evaluator: Any, model: Any, tasks: list[str], manager: Any, num_fewshot: int | None, limit: float | None
+) -> dict[str, Any]:
+    from datasets.exceptions import DatasetNotFoundError
+
+    try:
         results = evaluator.simple_evaluate(
-            model=HFLM(pretrained=str(model), device=device, batch_size=args.batch_size),
-            tasks=list(names),
-            num_fewshot=args.num_fewshot,
+            model=model,
+            tasks=tasks,
+            num_fewshot=num_fewshot,
             task_manager=manager,
-            limit=args.limit,
+            limit=int(limit) if limit is not None and limit >= 1 else limit,
             log_samples=False,
         )
+    except (ConnectionError, DatasetNotFoundError, FileNotFoundError) as error:
+        raise EvaluationError(
+            f"the data of {', '.join(tasks)} is not on this machine: {error}; evaluate it once where there is a"
+            " network, with the same HF_HOME"
+        ) from error
     if results is None:
         raise EvaluationError("the harness returned no results")
     return dict(results)

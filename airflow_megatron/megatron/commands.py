@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments import ArgumentError, to_argv
+from airflow_megatron.megatron.command_error import CommandError
+from airflow_megatron.megatron.conversion_options import conversion_options
 from airflow_megatron.megatron.deepspeed_commands import (
     alcf_words,
     config_file,
@@ -13,6 +15,7 @@ from airflow_megatron.megatron.deepspeed_commands import (
     launches_itself,
 )
 from airflow_megatron.megatron.deepspeed_config import CONFIG, TRAINER
+from airflow_megatron.megatron.evaluation_options import evaluation_options
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.spec.checkpoint_directories import deepspeed_tag
 
@@ -22,17 +25,6 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
-
-
-class CommandError(ValueError):
-    """A job whose command cannot be made.
-
-    :param name: the parameter at fault
-    """
-
-    def __init__(self, name: str, message: str) -> None:
-        self.name = name
-        super().__init__(message)
 
 
 def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
@@ -96,18 +88,13 @@ def _checkpoint_command(
                 tokenizer=_needed(job, "tokenizer"),
                 done_marker=f"{job.run_dir}/converted_checkpoints/iter_{iteration}.done",
             ),
+            *conversion_options(job.params),
         )
     return (
         cluster.python,
         f"{scripts}/evaluate_hf.py",
-        *_options(
-            model=converted,
-            tasks_dir=_needed(job, "tasks_dir"),
-            tasks=_needed(job, "tasks"),
-            output=evaluation_file(job, iteration),
-            limit=job.params.get("limit"),
-            num_fewshot=job.params.get("num_fewshot"),
-        ),
+        *_options(model=converted, output=evaluation_file(job, iteration)),
+        *evaluation_options(_needed(job, "tasks"), job.params),
     )
 
 
@@ -236,11 +223,11 @@ def _checkout(job: Job, cluster: ClusterProfile) -> str:
     return checkout.rstrip("/")
 
 
-def _needed(job: Job, name: str) -> str:
+def _needed(job: Job, name: str) -> Any:
     value = job.params.get(name)
-    if value in (None, ""):
+    if value in (None, "", []):
         raise CommandError(name, f"stage {job.stage} ({job.kind}) needs {name}; add params: {{{name}: …}}")
-    return ",".join(str(item) for item in value) if isinstance(value, list) else str(value)
+    return value
 
 
 def _options(**values: object) -> list[str]:

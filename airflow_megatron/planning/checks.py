@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from airflow_megatron.planning.checks_checkpoints import checkpoint_findings
+from airflow_megatron.planning.checks_conversion import conversion_findings
 from airflow_megatron.planning.checks_limits import budget_problems, limit_findings
 from airflow_megatron.planning.checks_megatron import megatron_findings
 from airflow_megatron.planning.checks_memory import memory_findings
@@ -52,6 +53,7 @@ def check_jobs(
         walltime_findings(trainings),
         limit_findings(jobs, cluster),
         memory_findings(jobs, estimates, cluster),
+        conversion_findings(jobs),
     )
     errors, warnings = told(findings, sweep)
     of_all = budget_problems(sweep, jobs, points, cluster)

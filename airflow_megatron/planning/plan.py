@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments import ArgumentError, argument_table
+from airflow_megatron.megatron.command_error import CommandError
 from airflow_megatron.megatron.commands import (
-    CommandError,
     branch_arguments,
     job_command,
     job_files,

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.stage_tree import StageInstance
 
 RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
-_KIND_PARAMS = {"convert": ("tokenizer",), "evaluate": ("tasks_dir", "tasks", "limit", "num_fewshot")}
+_KIND_PARAMS = {
+    "convert": ("tokenizer", "hf_architecture", "converter", "converter_arguments", "hf_config"),
+    "evaluate": (
+        *("tasks_dir", "tasks", "limit", "num_fewshot"),
+        *("eval_backend", "eval_backend_arguments", "eval_batch_size"),
+    ),
+}
 """Params that a kind's own command reads."""
 
 

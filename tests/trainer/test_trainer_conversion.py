@@ -148,20 +148,36 @@ def test_mismatch_fails_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_evaluation(trainer: Trainer, converted: tuple[Outcome, Path], data: Data) -> None:
+def test_evaluation(trainer: Trainer, converted: tuple[Outcome, Path], data: Data, tmp_path: Path) -> None:
     run = converted[1]
+    more = tmp_path / "tasks"
+    more.mkdir()
+    task = (data.directory / "evaluation" / "next_line.yaml").read_text()
+    (more / "more.yaml").write_text(task.replace("task: next_line", "task: more"))
+    lines = (data.directory / "evaluation" / "next_line.jsonl").read_text().splitlines(keepends=True)
+    (more / "next_line.jsonl").write_text("".join(lines[:5]))
     results = run / "eval_results" / "iter_12" / "results.json"
     outcome = trainer.run(
-        *("evaluate_hf.py", "--model", run / "converted_hf" / "iter_12", "--tasks", "heldout,next_line"),
-        *("--tasks-dir", data.directory / "evaluation", "--output", results),
+        *("evaluate_hf.py", "--model", run / "converted_hf" / "iter_12", "--tasks"),
+        *(
+            "heldout,next_line,next_line@1,more@0",
+            "--tasks-dir",
+            more,
+            "--tasks-dir",
+            data.directory / "evaluation",
+        ),
+        *("--output", results, "--backend-argument", "dtype=float32"),
     )
     assert outcome.status == 0, outcome.stderr
     found = json.loads(results.read_text())
-    assert set(found["results"]) == {"heldout", "next_line"}
+    assert found["n-shot"] == {"heldout": 0, "next_line@0": 0, "next_line@1": 1, "more": 0}
+    assert set(found["results"]) == set(found["n-shot"])
     # Better than guessing bytes, worse than text compression: twelve iterations of a tiny model.
     assert 2 < found["results"]["heldout"]["bits_per_byte,none"] < 8
-    assert 0 <= found["results"]["next_line"]["acc,none"] <= 1
-    assert found["n-samples"]["next_line"] == {"original": 12, "effective": 12}
+    assert 0 <= found["results"]["next_line@0"]["acc,none"] <= 1
+    assert 0 < found["results"]["next_line@1"]["acc_stderr,none"] < 1
+    assert found["n-samples"]["next_line@1"] == {"original": 12, "effective": 12}
+    assert found["n-samples"]["more"] == {"original": 5, "effective": 5}
     assert outcome.stderr == ""
     assert [path.name for path in results.parent.iterdir()] == ["results.json"]
 
@@ -183,19 +199,18 @@ def test_evaluation_refuses_what_is_missing(
     )
     assert outcome.status == 2
     assert "has no config.json" in outcome.stderr
-    model = converted[1] / "converted_hf" / "iter_12"
-    outcome = trainer.run(
-        *(
-            "evaluate_hf.py",
-            "--model",
-            model,
-            "--tasks",
-            "helout",
-            "--tasks-dir",
-            data.directory / "evaluation",
+    known = ("evaluate_hf.py", "--model", converted[1] / "converted_hf" / "iter_12", "--tasks-dir")
+    known = (*known, data.directory / "evaluation", "--output", tmp_path / "results.json", "--tasks")
+    for words, message in (
+        (["helout"], "there is no task helout"),
+        (["heldout@x"], "heldout@x: behind @ stands the number of examples, as in heldout@5"),
+        (["heldout", "--backend", "vllm"], "--backend vllm needs the package vllm in the environment of"),
+        (
+            ["heldout", "--backend-argument", "device=cpu"],
+            "device=cpu is not NAME=VALUE of the backend; it is given by",
         ),
-        *("--output", tmp_path / "results.json"),
-    )
-    assert outcome.status == 2
-    assert "there is no task helout" in outcome.stderr
+    ):
+        outcome = trainer.run(*known, *words)
+        assert outcome.status == 2
+        assert message in outcome.stderr
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""OpenSci models: Qwen3 with biases in its feed-forward networks too. Copied beside the ``config.json`` of such a model."""
+"""OpenSci models: Qwen3 with biases in its feed-forward networks too. Lies beside the `config.json` of such a model."""
 
 from __future__ import annotations
 

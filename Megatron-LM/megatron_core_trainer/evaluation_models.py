@@ -1,0 +1,60 @@
+"""The model to evaluate, loaded by one of lm-evaluation-harness's model classes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+# Given by the command line's other options.
+_TAKEN = ("pretrained", "batch_size", "device", "trust_remote_code")
+
+
+class EvaluationError(Exception):
+    """Something to evaluate, or to evaluate on, is missing."""
+
+
+def load_model(backend: str, model: Path, words: Sequence[str], *, batch_size: str, device: str) -> Any:
+    """Load a model.
+
+    :param backend: ``hf`` (Transformers) or ``vllm``.
+    :param model: its directory. Modelling code in it is run when its configuration names some.
+    :param words: ``NAME=VALUE``, arguments of the harness's class.
+    :param batch_size: a number, or ``auto``.
+    :param device: ``cuda``, ``cpu`` or ``auto``; vLLM finds its own.
+    :raises EvaluationError: if the backend is not installed, or refuses an argument.
+    """
+    if backend == "vllm" and not importlib.util.find_spec("vllm"):
+        raise EvaluationError(
+            f"--backend vllm needs the package vllm in the environment of {sys.executable}; install it there, or use"
+            " --backend hf"
+        )
+    arguments: dict[str, Any] = {"pretrained": str(model), "batch_size": batch_size}
+    arguments["trust_remote_code"] = "auto_map" in json.loads(
+        (model / "config.json").read_text(encoding="utf-8")
+    )
+    for word in words:
+        name, separator, value = word.partition("=")
+        if not separator or not name.isidentifier() or name in _TAKEN:
+            taken = "; it is given by another option" if name in _TAKEN else ""
+            raise EvaluationError(f"--backend-argument {word} is not NAME=VALUE of the backend{taken}")
+        arguments[name] = yaml.safe_load(value)
+    if backend == "vllm":
+        from lm_eval.models.vllm_causallms import VLLM as ModelClass
+    else:
+        import torch
+        from lm_eval.models.huggingface import HFLM as ModelClass
+
+        available = "cuda" if torch.cuda.is_available() else "cpu"
+        arguments["device"] = available if device == "auto" else device
+    try:
+        return ModelClass(**arguments)
+    except (TypeError, ValueError) as error:
+        raise EvaluationError(f"--backend {backend} cannot load {model}: {error}") from error

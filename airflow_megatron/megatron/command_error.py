@@ -1,0 +1,14 @@
+"""What keeps a job's command from being made."""
+
+from __future__ import annotations
+
+
+class CommandError(ValueError):
+    """A job whose command cannot be made.
+
+    :param name: the parameter at fault
+    """
+
+    def __init__(self, name: str, message: str) -> None:
+        self.name = name
+        super().__init__(message)

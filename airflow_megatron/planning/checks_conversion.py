@@ -1,0 +1,46 @@
+"""Checks before submission: whether conversions and evaluations have the GPUs that their programs need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.conversion_options import LIBRARIES
+from airflow_megatron.planning.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_megatron.spec.jobs import Job
+
+
+def conversion_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
+    """Yield conversions by a library without a GPU, and evaluations that vLLM spreads over more GPUs than there are."""
+    for job in jobs:
+        gpus = 1 if job.slurm.gpus_per_node is None else int(job.slurm.gpus_per_node)
+        converter = job.params.get("converter")
+        if job.kind == "convert" and converter in LIBRARIES and not gpus:
+            yield Finding(
+                "converter",
+                job,
+                ("converter",),
+                f"{converter} converts on a GPU, and the job asks for none",
+                "set slurm: {gpus_per_node: 1}, or leave converter out",
+            )
+        if job.kind == "evaluate" and job.params.get("eval_backend") == "vllm":
+            needed = _vllm_gpus(job.params.get("eval_backend_arguments") or {})
+            if needed > gpus:
+                yield Finding(
+                    "eval_backend",
+                    job,
+                    ("eval_backend",),
+                    f"vllm runs on {needed} GPU{'s' if needed > 1 else ''}, and the job asks for {gpus}",
+                    f"set slurm: {{gpus_per_node: {needed}}}, or other eval_backend_arguments",
+                )
+
+
+def _vllm_gpus(arguments: dict[str, object]) -> int:
+    needed = 1
+    for name in ("tensor_parallel_size", "data_parallel_size"):
+        size = arguments.get(name, 1)
+        needed *= size if isinstance(size, int) else 1
+    return needed
