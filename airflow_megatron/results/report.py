@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from airflow_megatron.results import evaluation_table
 from airflow_megatron.results.atomic_files import write_atomically
 from airflow_megatron.results.benchmark_table import benchmark_rows, benchmark_table
 from airflow_megatron.results.branch_points import (
@@ -19,6 +20,7 @@ from airflow_megatron.results.branch_points import (
     display_table,
     shared_compute,
 )
+from airflow_megatron.results.evaluation_table import EvaluationRow, evaluation_rows
 from airflow_megatron.results.lr_searches import draw_searches, read_searches, search_table
 from airflow_megatron.results.plots import draw_plots
 from airflow_megatron.results.progress import ProgressGrid, progress_grid
@@ -51,6 +53,7 @@ class Report:
     :param point_tables: of benchmarks and of searches for a learning rate, where the sweep has such stages
     :param branches: where branches left their trunks; empty for a sweep without branches
     :param shared: what they saved, None where nothing was shared
+    :param evaluations: every figure of every evaluated checkpoint
     :param grid: the state of every job
     :param tables: the table's files: CSV, JSON, Markdown
     :param plots: the pictures, PNG and SVG
@@ -61,6 +64,7 @@ class Report:
     point_tables: tuple[PointTable[Any], ...]
     branches: tuple[BranchPoint, ...]
     shared: SharedCompute | None
+    evaluations: tuple[EvaluationRow, ...]
     grid: ProgressGrid
     tables: tuple[Path, ...]
     plots: tuple[Path, ...]
@@ -95,13 +99,15 @@ def write_report(
     :param snapshot: the run directories.
     :param jobs: the ``jobs`` of the plan (see :func:`~airflow_megatron.results.sweep_jobs.read_jobs`).
     :param out_dir: the directory, made if need be: ``results.csv``, ``.json``, ``.md``,
-        the same of ``benchmark`` and ``lr_finder``, ``branches.json``, ``<plot>.png``, ``.svg``, ``report.html``.
+        the same of ``benchmark``, ``lr_finder`` and ``evaluations``, ``branches.json``, ``<plot>.png``, ``.svg``,
+        ``report.html``.
     :param title: heading of the page, usually the sweep's name.
     :returns: the files and the table.
     """
     out = Path(out_dir)
     sweep_jobs = read_jobs(jobs)
     table = result_table(snapshot, sweep_jobs)
+    evaluations = evaluation_rows(table)
     benchmarks, searches = benchmark_rows(snapshot, sweep_jobs), read_searches(snapshot, sweep_jobs)
     point_tables: list[PointTable[Any]] = []
     if benchmarks:
@@ -123,23 +129,33 @@ def write_report(
     shared = shared_compute(table, branches)
     if branches:
         texts["branches.json"] = branches_json(branches, shared)
+    if evaluations:
+        texts |= {f"evaluations.{kind}": write(evaluations) for kind, write in _EVALUATION_WRITERS.items()}
     tables = tuple(write_atomically(out / name, text) for name, text in texts.items())
     pictures = []
     for plot in plots:
         pictures.append(write_atomically(out / f"{plot.name}.png", plot.png))
         pictures.append(write_atomically(out / f"{plot.name}.svg", plot.svg))
     report = Report(
-        table,
-        tuple(point_tables),
-        tuple(branches),
-        shared,
-        grid,
-        tables,
-        tuple(pictures),
-        out / "report.html",
+        table=table,
+        point_tables=tuple(point_tables),
+        branches=tuple(branches),
+        shared=shared,
+        evaluations=tuple(evaluations),
+        grid=grid,
+        tables=tables,
+        plots=tuple(pictures),
+        page=out / "report.html",
     )
     write_atomically(report.page, to_html(report, plots, title=title))
     return report
+
+
+_EVALUATION_WRITERS: Final = {
+    "csv": evaluation_table.to_csv,
+    "json": evaluation_table.to_json,
+    "md": evaluation_table.to_markdown,
+}
 
 
 def to_html(report: Report, plots: Iterable[Plot], *, title: str) -> str:
@@ -167,5 +183,6 @@ def to_html(report: Report, plots: Iterable[Plot], *, title: str) -> str:
         branches=display_table(report.branches) if report.branches else [],
         broken=[bool(point.problems) for point in report.branches],
         shared=report.shared,
+        evaluations=evaluation_table.display_table(report.evaluations) if report.evaluations else [],
         plots=[(plot, base64.b64encode(plot.png).decode("ascii")) for plot in plots],
     )

@@ -7,16 +7,18 @@ import functools
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.training_run import TrainingRun
+from airflow_megatron.results.evaluations import measurements
 from airflow_megatron.results.progress import StageState, stage_status
 from airflow_megatron.results.sweep_jobs import SweepJob, format_value
 from airflow_megatron.results.text_tables import aligned_text, markdown_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from airflow_megatron.results.snapshot import RunSnapshot, SweepSnapshot
 
 
@@ -94,6 +96,13 @@ class Branch:
     training: TrainingRun
     row: ResultRow
 
+    def tokens_at(self, iteration: int) -> int | None:
+        """Return the tokens seen at an iteration, those of its parents included; None where the log does not tell."""
+        last = self.training.last
+        if last is None or not last.iteration or not self.job.seq_length:
+            return None
+        return round(last.consumed_samples / last.iteration * iteration) * self.job.seq_length
+
 
 @dataclass(frozen=True)
 class ResultTable:
@@ -143,31 +152,15 @@ def result_table(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> ResultTab
 
 
 def flatten_evaluation(results: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
-    """Flatten the ``results`` of lm-evaluation-harness.
-
-    The harness writes ``{"results": {task: {"acc,none": 0.25, "acc_stderr,none": 0.01, "alias": …}}}``; the
-    part behind the comma names the filter.
+    """Flatten the results of lm-evaluation-harness.
 
     :param results: content of ``results.json``.
     :returns: two mappings from ``task/metric`` (``task/metric,filter`` for a filter other than ``none``):
         values and standard errors. What is not a finite number is left out.
     """
-    values: dict[str, float] = {}
-    errors: dict[str, float] = {}
-    tasks = results.get("results")
-    for task, metrics in sorted(tasks.items()) if isinstance(tasks, Mapping) else ():
-        for key, value in sorted(metrics.items()) if isinstance(metrics, Mapping) else ():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                continue
-            metric, _, filter_name = key.partition(",")
-            if metric == "sample_len":  # the number of samples, not a result
-                continue
-            suffix = f",{filter_name}" if filter_name not in ("", "none") else ""
-            if metric.endswith("_stderr"):
-                errors[f"{task}/{metric.removesuffix('_stderr')}{suffix}"] = float(value)
-            else:
-                values[f"{task}/{metric}{suffix}"] = float(value)
-    return values, errors
+    told = list(measurements(results))
+    errors = {each.name: each.stderr for each in told if each.stderr is not None}
+    return {each.name: each.value for each in told}, errors
 
 
 def _branch(run: RunSnapshot, job: SweepJob) -> Branch:
@@ -280,7 +273,7 @@ def to_csv(table: ResultTable) -> str:
         cells.append(row.evaluated_iteration)
         for name in metrics:
             cells += [row.evaluations.get(name), row.evaluation_errors.get(name)]
-        writer.writerow([_csv_cell(cell) for cell in cells])
+        writer.writerow([csv_cell(cell) for cell in cells])
     return out.getvalue()
 
 
@@ -414,7 +407,8 @@ def _loss(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 
-def _csv_cell(cell: object) -> object:
+def csv_cell(cell: object) -> object:
+    """Return a cell as CSV takes it: empty for None, and no text that a spreadsheet would run."""
     if cell is None:
         return ""
     if isinstance(cell, bool):

@@ -137,15 +137,14 @@ class _Page(html.parser.HTMLParser):
 def test_report(report: Report) -> None:
     assert sorted(report.paths) == sorted(report.page.parent.iterdir())
     assert {path.name for path in report.tables} == {
-        "results.csv",
-        "results.json",
-        "results.md",
         "branches.json",
+        *(f"{table}.{kind}" for table in ("results", "evaluations") for kind in ("csv", "json", "md")),
     }
     assert len(report.plots) == 8
     text = report.page.read_text()
     page = _Page(text)
-    assert page.rows == 1 + len(report.table.rows) + 1 + len(report.branches)
+    evaluated = {(row.point, row.branch, row.iteration) for row in report.evaluations}
+    assert page.rows == 3 + len(report.table.rows) + len(report.branches) + len(evaluated)
     assert page.pictures == 4
     assert page.foreign == []
     assert "&lt;toy&gt; &amp; co" in text
