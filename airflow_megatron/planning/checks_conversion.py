@@ -1,11 +1,13 @@
-"""Checks before submission: whether conversions and evaluations have the GPUs that their programs need."""
+"""Checks before submission of conversions and evaluations: the GPUs that their programs need, and misspelt params."""
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.conversion_options import LIBRARIES
 from airflow_megatron.planning.findings import Finding
+from airflow_megatron.spec.native_stages import KIND_PARAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,8 +16,17 @@ if TYPE_CHECKING:
 
 
 def conversion_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
-    """Yield conversions by a library without a GPU, and evaluations that vLLM spreads over more GPUs than there are."""
+    """Yield conversions by a library without a GPU, evaluations that vLLM spreads over too many GPUs, and params
+    that nothing reads but are called almost like one that is read.
+    """
     for job in jobs:
+        known = KIND_PARAMS.get(job.kind, ())
+        for name in job.params if known else ():
+            if name not in known and (near := difflib.get_close_matches(name, known, n=1, cutoff=0.8)):
+                message = f"{job.kind} does not read {name}"
+                yield Finding(
+                    f"param:{name}", job, (name,), message, f"did you mean {near[0]}?", warning=True
+                )
         gpus = 1 if job.slurm.gpus_per_node is None else int(job.slurm.gpus_per_node)
         converter = job.params.get("converter")
         if job.kind == "convert" and converter in LIBRARIES and not gpus:

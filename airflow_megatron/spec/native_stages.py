@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.stage_tree import StageInstance
 
 RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
-_KIND_PARAMS = {
+KIND_PARAMS = {
     "convert": ("tokenizer", "hf_architecture", "converter", "converter_arguments", "hf_config"),
     "evaluate": (
         *("tasks_dir", "tasks", "limit", "num_fewshot"),
@@ -82,7 +82,7 @@ class StageRecipes:
         slurm = _merged(_with_partition((self.cluster.slurm, spec.slurm, section.slurm), self.cluster))
         fixed = None if any(templates(slurm)) else SlurmSection.model_validate(slurm)
         needs = template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm"}))
-        own = {*section.params, *instance.values, *RESOURCES, *_KIND_PARAMS.get(section.kind, ())}
+        own = {*section.params, *instance.values, *RESOURCES, *KIND_PARAMS.get(section.kind, ())}
         return StageRecipe(
             section=section,
             below={**{key: slurm.get(key) or 1 for key in RESOURCES}, **spec.params, **spec.megatron},

@@ -148,6 +148,14 @@ def test_what_is_refused(wrong: dict[str, str], message: str, cluster: ClusterPr
     assert message in str(caught.value)
 
 
+def test_a_param_that_is_almost_read(cluster: ClusterProfile) -> None:
+    text = spec_text(point="p", stages=STAGES.format(convert="", evaluate="tasks: [a], limits: 5", gpus=1))
+    plan = check_sweep(load_sweep_text(text, "s.yaml"), cluster)
+    (warning,) = [str(found) for found in plan.warnings if "limits" in str(found)]
+    assert "evaluate does not read limits" in warning
+    assert "did you mean limit?" in warning
+
+
 def test_the_architectures_that_a_spec_may_name_are_there() -> None:
     folder = project_root() / "Megatron-LM" / "megatron_core_trainer" / "conversion" / "architectures"
     assert tuple(sorted(path.stem for path in folder.glob("*.yaml"))) == ARCHITECTURES
