@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import enum
 import json
 import os
 import shutil
@@ -38,6 +39,7 @@ import torch  # noqa: E402 - after the device is prepared
 from convert_to_hf import main as convert_to_hf  # noqa: E402
 from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
 from megatron.core.dist_checkpointing.mapping import ShardedObject  # noqa: E402
+from megatron.core.transformer import enums  # noqa: E402
 from megatron_core_trainer import arguments, distributed, model  # noqa: E402
 from megatron_core_trainer.conversion.checkpoint_weights import read_weights  # noqa: E402
 from megatron_core_trainer.conversion.model_settings import model_settings  # noqa: E402
@@ -135,12 +137,17 @@ def write_whole(case: dict[str, Any], saved: argparse.Namespace, directory: Path
         for name, parameter in built.named_parameters():
             noise = 0.3 * torch.randn(parameter.shape, generator=generator)
             parameter.copy_(1 + noise if "layernorm.weight" in name else noise)
+    if case.get(
+        "later_release"
+    ):  # its arguments hold an enumeration that the installed release does not have
+        enums.LaterScope = enum.Enum("LaterScope", "full", module=enums.__name__)
+        saved.cuda_graph_scope = enums.LaterScope.full
     common = {"args": saved, "checkpoint_version": 3.0, "iteration": 3}
     state = {**common, "model": built.sharded_state_dict()}
-    if case.get("common_among_tensors"):  # core_v0.19.0
+    if case.get("later_release"):  # core_v0.19.0 keeps what is common to all ranks among the tensors
         state["common_state"] = ShardedObject("common_state", common, (1,), (0,))
     dist_checkpointing.save(state, str(directory))
-    if case.get("common_among_tensors"):
+    if case.get("later_release"):
         (directory / "common.pt").unlink()
 
 

@@ -11,15 +11,21 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader, load
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
 from megatron_core_trainer.conversion import rank_files
 from megatron_core_trainer.conversion.errors import ConversionError
+from megatron_core_trainer.conversion.saved_objects import load_saved
 from megatron_core_trainer.conversion.weight_names import local_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    import torch
+    from torch.distributed.checkpoint.planner import ReadItem
 
     Weights = dict[str, torch.Tensor]
 
@@ -51,13 +57,10 @@ def read_arguments(checkpoint: Path) -> dict[str, Any]:
     :param checkpoint: an ``iter_*`` directory.
     :raises ConversionError: if it is incomplete, or holds none.
     """
-    import torch
-
     if not is_sharded(checkpoint):
         return rank_files.read_arguments(checkpoint)
     if (checkpoint / "common.pt").is_file():
-        # Megatron pickles its arguments; a checkpoint is as trusted as the code that wrote it.
-        common = torch.load(checkpoint / "common.pt", map_location="cpu", weights_only=False)
+        common = load_saved(checkpoint / "common.pt")
     else:
         common = _read(checkpoint, {_COMMON: io.BytesIO()})[_COMMON]
         common = common[0] if isinstance(common, list) else common
@@ -76,10 +79,6 @@ def read_weights(checkpoint: Path, settings: Mapping[str, Any], shapes: Mapping[
     """
     if not is_sharded(checkpoint):
         return rank_files.read_weights(checkpoint, settings, shapes)
-    import torch
-    from torch.distributed.checkpoint import FileSystemReader
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-
     stored = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
     wanted = {
         name: torch.empty(kept.size, dtype=kept.properties.dtype)
@@ -89,12 +88,24 @@ def read_weights(checkpoint: Path, settings: Mapping[str, Any], shapes: Mapping[
     return dict(_unstacked(_read(checkpoint, wanted)))
 
 
-def _read(checkpoint: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    from torch.distributed.checkpoint import FileSystemReader, load
-    from torch.distributed.checkpoint.api import CheckpointException
+class _Planner(DefaultLoadPlanner):  # type: ignore[misc]
+    """Reads what was not written as a tensor although this release may not know all of it."""
 
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Put an object into the state dict.
+
+        :param read_item: names it.
+        :param value: as it was written.
+        """
+        self.original_state_dict[read_item.dest_index.fqn] = load_saved(value)
+
+
+def _read(checkpoint: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     try:
-        load(wanted, storage_reader=FileSystemReader(checkpoint), no_dist=True)
+        load(wanted, storage_reader=FileSystemReader(checkpoint), planner=_Planner(), no_dist=True)
     except (CheckpointException, OSError, RuntimeError) as error:
         raise ConversionError(f"the checkpoint {checkpoint} cannot be read: {error}") from error
     return wanted

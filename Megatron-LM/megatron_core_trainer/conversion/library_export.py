@@ -9,6 +9,7 @@ process; the checkpoint's parallel layout does not matter.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     import torch
 
 
-def _with_megatron_bridge(checkpoint: Path, output: Path) -> Iterable[tuple[str, torch.Tensor]]:
+def _with_megatron_bridge(
+    checkpoint: Path, output: Path, dtype: torch.dtype
+) -> Iterable[tuple[str, torch.Tensor]]:
     from megatron.bridge import AutoBridge
 
     bridge = AutoBridge.from_hf_pretrained(output)
@@ -28,31 +31,31 @@ def _with_megatron_bridge(checkpoint: Path, output: Path) -> Iterable[tuple[str,
     return bridge.export_hf_weights(models, cpu=True)  # type: ignore[no-any-return]
 
 
-def _with_mbridge(checkpoint: Path, output: Path) -> Iterable[tuple[str, torch.Tensor]]:
+def _with_mbridge(checkpoint: Path, output: Path, dtype: torch.dtype) -> Iterable[tuple[str, torch.Tensor]]:
+    import torch
     from mbridge import AutoBridge
 
     _initialize()
-    bridge = AutoBridge.from_pretrained(str(output))
-    models = bridge.get_model(weight_path=None)
+    bridge = AutoBridge.from_pretrained(str(output), dtype=dtype)
+    models = bridge.get_model(weight_path=None, bf16=dtype is torch.bfloat16, fp16=dtype is torch.float16)
     _load(models, checkpoint)
     return bridge.export_weights(models)  # type: ignore[no-any-return]
 
 
-def _with_mcore_bridge(checkpoint: Path, output: Path) -> Iterable[tuple[str, torch.Tensor]]:
-    import torch
+def _with_mcore_bridge(
+    checkpoint: Path, output: Path, dtype: torch.dtype
+) -> Iterable[tuple[str, torch.Tensor]]:
     from mcore_bridge import ModelConfig, get_mcore_model, hf_to_mcore_config
     from transformers import AutoConfig
 
     _initialize()
-    config = ModelConfig(
-        params_dtype=torch.bfloat16, **hf_to_mcore_config(AutoConfig.from_pretrained(output))
-    )
+    config = ModelConfig(params_dtype=dtype, **hf_to_mcore_config(AutoConfig.from_pretrained(output)))
     models = get_mcore_model(config)
     _load(models, checkpoint)
     return config.bridge.export_weights(models)  # type: ignore[no-any-return]
 
 
-LIBRARIES: dict[str, Callable[[Path, Path], Iterable[tuple[str, torch.Tensor]]]] = {
+LIBRARIES: dict[str, Callable[[Path, Path, torch.dtype], Iterable[tuple[str, torch.Tensor]]]] = {
     "mbridge": _with_mbridge,
     "mcore_bridge": _with_mcore_bridge,
     "megatron_bridge": _with_megatron_bridge,
@@ -90,9 +93,13 @@ def main(library: str, checkpoint: Path, output: Path) -> None:
     :param output: the model's directory, with its ``config.json``.
     """
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    import torch
     from huggingface_hub import save_torch_state_dict
 
-    weights = {name: weight.detach().cpu() for name, weight in LIBRARIES[library](checkpoint, output)}
+    config = json.loads((output / "config.json").read_text(encoding="utf-8"))
+    dtype = getattr(torch, config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    exported = LIBRARIES[library](checkpoint, output, dtype)
+    weights = {name: weight.detach().to("cpu", dtype) for name, weight in exported}
     save_torch_state_dict(weights, output)
     print(f"{library} exported {len(weights)} weights")
 

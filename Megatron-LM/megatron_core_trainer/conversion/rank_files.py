@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer.conversion.errors import ConversionError
+from megatron_core_trainer.conversion.saved_objects import load_saved
 from megatron_core_trainer.conversion.weight_names import local_name
 
 if TYPE_CHECKING:
@@ -104,12 +105,9 @@ def _ranks(checkpoint: Path, settings: Mapping[str, Any]) -> dict[Rank, Path]:
 
 
 def _load(directory: Path) -> dict[str, Any]:
-    import torch
-
     try:
-        # Optimizer state is most of the file: only what is used is read. Megatron pickles its arguments; a checkpoint
-        # is as trusted as the code that wrote it.
-        return dict(torch.load(directory / _FILE, map_location="cpu", mmap=True, weights_only=False))
+        # Optimizer state is most of the file: only what is used is read.
+        return dict(load_saved(directory / _FILE, mmap=True))
     except (OSError, RuntimeError, EOFError) as error:
         raise ConversionError(f"{directory / _FILE} cannot be read: {error}") from error
 

@@ -1,0 +1,49 @@
+"""Pickled files of checkpoints, read although the release that wrote them is not the one that is installed.
+
+Megatron pickles its arguments, and these hold enumerations and classes of its own, with other names in other releases.
+"""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import io
+    from pathlib import Path
+
+
+class UnknownObject:
+    """An object of a class of Megatron's that the installed release does not have.
+
+    :param values: what it was made from.
+    """
+
+    def __init__(self, *values: object) -> None:
+        self.values = values
+
+    def __setstate__(self, state: object) -> None:
+        self.values = (state,)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return super().find_class(module, name)
+        except (AttributeError, ImportError):
+            if module.partition(".")[0] != "megatron":
+                raise
+            return UnknownObject
+
+
+def load_saved(source: Path | io.BytesIO, *, mmap: bool = False) -> Any:
+    """Load what ``torch.save`` has written. A checkpoint is as trusted as the code that wrote it.
+
+    :param source: a file, or its content.
+    :param mmap: read tensors only when they are used.
+    """
+    import torch
+
+    reader = SimpleNamespace(**{**vars(pickle), "Unpickler": _Unpickler})
+    return torch.load(source, map_location="cpu", mmap=mmap, weights_only=False, pickle_module=reader)
