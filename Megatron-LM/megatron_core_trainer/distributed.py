@@ -98,6 +98,21 @@ def initialize_process_groups(
     )
 
 
+def initialize_alone(backend: str) -> None:
+    """Make the process groups and random states of one process that works by itself.
+
+    :param backend: ``gloo`` or ``nccl``.
+    """
+    initialize_process_groups(
+        ProcessPlace(0, 1, 0, "127.0.0.1", 0),
+        backend=backend,
+        timeout_minutes=10,
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1,
+    )
+    set_random_seeds(1)
+
+
 def set_random_seeds(seed: int) -> None:
     """Seed Python, NumPy and torch; stages of a pipeline differ, replicas agree.
 

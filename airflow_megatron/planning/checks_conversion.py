@@ -16,37 +16,40 @@ if TYPE_CHECKING:
 
 
 def conversion_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
-    """Yield conversions by a library without a GPU, evaluations that vLLM spreads over too many GPUs, and params
-    that nothing reads but are called almost like one that is read.
-    """
+    """Yield what conversions and evaluations cannot do with their GPUs, and their params that are probably misspelt."""
     for job in jobs:
+        yield from _gpu_findings(job)
         known = KIND_PARAMS.get(job.kind, ())
-        for name in job.params if known else ():
-            if name not in known and (near := difflib.get_close_matches(name, known, n=1, cutoff=0.8)):
-                message = f"{job.kind} does not read {name}"
-                yield Finding(
-                    f"param:{name}", job, (name,), message, f"did you mean {near[0]}?", warning=True
-                )
-        gpus = 1 if job.slurm.gpus_per_node is None else int(job.slurm.gpus_per_node)
-        converter = job.params.get("converter")
-        if job.kind == "convert" and converter in LIBRARIES and not gpus:
+        own = [name for name in job.variables if name in job.params and name not in known]
+        for name in own if known else ():
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            if near:
+                message, mend = f"{job.kind} does not read {name}", f"did you mean {near[0]}?"
+                yield Finding(f"param:{name}", job, (name,), message, mend, warning=True)
+
+
+def _gpu_findings(job: Job) -> Iterator[Finding]:
+    """Yield a conversion by a library without a GPU, an evaluation that vLLM spreads over more than there are."""
+    gpus = 1 if job.slurm.gpus_per_node is None else int(job.slurm.gpus_per_node)
+    converter = job.params.get("converter")
+    if job.kind == "convert" and converter in LIBRARIES and not gpus:
+        yield Finding(
+            "converter",
+            job,
+            ("converter",),
+            f"{converter} converts on a GPU, and the job asks for none",
+            "set slurm: {gpus_per_node: 1}, or leave converter out",
+        )
+    if job.kind == "evaluate" and job.params.get("eval_backend") == "vllm":
+        needed = _vllm_gpus(job.params.get("eval_backend_arguments") or {})
+        if needed > gpus:
             yield Finding(
-                "converter",
+                "eval_backend",
                 job,
-                ("converter",),
-                f"{converter} converts on a GPU, and the job asks for none",
-                "set slurm: {gpus_per_node: 1}, or leave converter out",
+                ("eval_backend",),
+                f"vllm runs on {needed} GPU{'s' if needed > 1 else ''}, and the job asks for {gpus}",
+                f"set slurm: {{gpus_per_node: {needed}}}, or other eval_backend_arguments",
             )
-        if job.kind == "evaluate" and job.params.get("eval_backend") == "vllm":
-            needed = _vllm_gpus(job.params.get("eval_backend_arguments") or {})
-            if needed > gpus:
-                yield Finding(
-                    "eval_backend",
-                    job,
-                    ("eval_backend",),
-                    f"vllm runs on {needed} GPU{'s' if needed > 1 else ''}, and the job asks for {gpus}",
-                    f"set slurm: {{gpus_per_node: {needed}}}, or other eval_backend_arguments",
-                )
 
 
 def _vllm_gpus(arguments: dict[str, object]) -> int:

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from megatron_core_trainer.conversion import rank_files
 from megatron_core_trainer.conversion.errors import ConversionError
-from megatron_core_trainer.conversion.saved_objects import load_saved
+from megatron_core_trainer.conversion.saved_objects import arguments_in, load_saved
 from megatron_core_trainer.conversion.weight_names import local_name
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ def read_arguments(checkpoint: Path) -> dict[str, Any]:
     else:
         common = _read(checkpoint, {_COMMON: io.BytesIO()})[_COMMON]
         common = common[0] if isinstance(common, list) else common
-    if "args" not in common:
-        raise ConversionError(f"the checkpoint {checkpoint} does not hold the arguments of its training run")
-    return dict(vars(common["args"]))
+    return arguments_in(common, checkpoint)
 
 
 def read_weights(checkpoint: Path, settings: Mapping[str, Any], shapes: Mapping[str, torch.Size]) -> Weights:

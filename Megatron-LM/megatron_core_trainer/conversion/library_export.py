@@ -35,7 +35,9 @@ def _with_mbridge(checkpoint: Path, output: Path, dtype: torch.dtype) -> Iterabl
     import torch
     from mbridge import AutoBridge
 
-    _initialize()
+    from megatron_core_trainer import distributed
+
+    distributed.initialize_alone("nccl")
     bridge = AutoBridge.from_pretrained(str(output), dtype=dtype)
     models = bridge.get_model(weight_path=None, bf16=dtype is torch.bfloat16, fp16=dtype is torch.float16)
     _load(models, checkpoint)
@@ -48,7 +50,9 @@ def _with_mcore_bridge(
     from mcore_bridge import ModelConfig, get_mcore_model, hf_to_mcore_config
     from transformers import AutoConfig
 
-    _initialize()
+    from megatron_core_trainer import distributed
+
+    distributed.initialize_alone("nccl")
     config = ModelConfig(params_dtype=dtype, **hf_to_mcore_config(AutoConfig.from_pretrained(output)))
     models = get_mcore_model(config)
     _load(models, checkpoint)
@@ -60,20 +64,6 @@ LIBRARIES: dict[str, Callable[[Path, Path, torch.dtype], Iterable[tuple[str, tor
     "mcore_bridge": _with_mcore_bridge,
     "megatron_bridge": _with_megatron_bridge,
 }
-
-
-def _initialize() -> None:
-    """Make the process groups of one process."""
-    from megatron_core_trainer import distributed
-
-    distributed.initialize_process_groups(
-        distributed.ProcessPlace(0, 1, 0, "127.0.0.1", 0),
-        backend="nccl",
-        timeout_minutes=10,
-        tensor_model_parallel_size=1,
-        pipeline_model_parallel_size=1,
-    )
-    distributed.set_random_seeds(1)
 
 
 def _load(models: list[Any], checkpoint: Path) -> None:

@@ -81,14 +81,7 @@ def _build(settings: Mapping[str, Any]) -> Any:
     # megatron-core 0.16.1 defines it only beside Transformer Engine, and asks whether it is None.
     moe_utils.te_general_gemm = getattr(moe_utils, "te_general_gemm", None)
     cpu_device.install_rng_tracker()
-    distributed.initialize_process_groups(
-        distributed.ProcessPlace(0, 1, 0, "127.0.0.1", 0),
-        backend="gloo",
-        timeout_minutes=10,
-        tensor_model_parallel_size=1,
-        pipeline_model_parallel_size=1,
-    )
-    distributed.set_random_seeds(1)
+    distributed.initialize_alone("gloo")
     return model.build_model(args)
 
 

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer.conversion.errors import ConversionError
-from megatron_core_trainer.conversion.saved_objects import load_saved
+from megatron_core_trainer.conversion.saved_objects import arguments_in, load_saved
 from megatron_core_trainer.conversion.weight_names import local_name
 
 if TYPE_CHECKING:
@@ -43,10 +43,7 @@ def read_arguments(checkpoint: Path) -> dict[str, Any]:
     :param checkpoint: an ``iter_*`` directory.
     :raises ConversionError: if it is incomplete, or holds none.
     """
-    content = _load(rank_directories(checkpoint)[0])
-    if "args" not in content:
-        raise ConversionError(f"the checkpoint {checkpoint} does not hold the arguments of its training run")
-    return dict(vars(content["args"]))
+    return arguments_in(_load(rank_directories(checkpoint)[0]), checkpoint)
 
 
 def read_weights(checkpoint: Path, settings: Mapping[str, Any], shapes: Mapping[str, torch.Size]) -> Weights:

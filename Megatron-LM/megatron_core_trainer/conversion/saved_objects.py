@@ -9,8 +9,11 @@ import pickle
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from megatron_core_trainer.conversion.errors import ConversionError
+
 if TYPE_CHECKING:
     import io
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -47,3 +50,15 @@ def load_saved(source: Path | io.BytesIO, *, mmap: bool = False) -> Any:
 
     reader = SimpleNamespace(**{**vars(pickle), "Unpickler": _Unpickler})
     return torch.load(source, map_location="cpu", mmap=mmap, weights_only=False, pickle_module=reader)
+
+
+def arguments_in(content: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
+    """Return the arguments of the training run, from what a checkpoint keeps once for all.
+
+    :param content: as loaded.
+    :param checkpoint: where it comes from.
+    :raises ConversionError: if there are none.
+    """
+    if "args" not in content:
+        raise ConversionError(f"the checkpoint {checkpoint} does not hold the arguments of its training run")
+    return dict(vars(content["args"]))
