@@ -150,7 +150,8 @@ class Architecture:
         if expression is None:
             return value
         try:
-            return _environment().compile_expression(expression[1], undefined_to_none=False)(**names)
+            result = _environment().compile_expression(expression[1], undefined_to_none=False)(**names)
+            return str(result) if isinstance(result, StrictUndefined) else result  # which is an error there
         except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
             raise ConversionError(f"{self.path}: {place}: {value}: {error}") from error
 
@@ -234,7 +235,8 @@ def choose_architecture(settings: Mapping[str, Any], named: str | None) -> Archi
     for candidate, found in obstacles:
         if not found:
             return candidate
-    nearest, found = min(obstacles, key=lambda pair: len(pair[1]))
+    # the last of equally near ones: those that are tried later are the more special
+    nearest, found = min(reversed(obstacles), key=lambda pair: len(pair[1]))
     others = (
         ""
         if named

@@ -79,7 +79,7 @@ def model_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
     settings = {**PLAIN, **_DEFAULTS, **renamed, **saved}
     # In core_v0.16 and later both exist, and one of them may not have been given.
     settings |= {new: value for new, value in renamed.items() if settings[new] is None}
-    if not settings.get("group_query_attention", True):
+    if not settings.get("group_query_attention", True) or settings.get("num_query_groups") is None:
         settings["num_query_groups"] = settings["num_attention_heads"]
     settings["dense_layers"] = _dense_layers(settings)
     return settings
