@@ -114,6 +114,7 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
     from megatron_core_trainer.conversion import hugging_face_model, megatron_model
     from megatron_core_trainer.conversion.checkpoint_weights import read_arguments
     from megatron_core_trainer.conversion.model_settings import model_settings
+    from megatron_core_trainer.multipliers import folded_settings
     from megatron_core_trainer.tokenizer import read_hugging_face_tokenizer
 
     iteration = args.iteration if args.iteration is not None else checkpointing.read_tracker(args.load)
@@ -130,7 +131,9 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
         )
     dtype = "bfloat16" if settings["bf16"] else "float16" if settings["fp16"] else "float32"
     settings |= {"vocab_size": tokenizer.vocab_size, "eos": tokenizer.eod, "dtype": dtype}
-    external, architecture = _converters(args, settings)
+    # What the result computes with its weights alone, the original computes with muP's multipliers too.
+    plain = folded_settings(settings)
+    external, architecture = _converters(args, plain)
     obstacles = megatron_model.unknown_settings(settings)
     if obstacles and external is None:
         raise ConversionError(
@@ -140,7 +143,7 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
         if args.hf_config:
             shutil.copytree(args.hf_config, directory, dirs_exist_ok=True)
         if architecture:
-            hugging_face_model.write_description(directory, architecture, settings)
+            hugging_face_model.write_description(directory, architecture, plain)
         hugging_face_model.write_tokenizer(directory, tokenizer_dir)
         if external:
             places = {
@@ -205,11 +208,15 @@ def _check(
     :raises MismatchError: if they differ by more than the tolerance.
     """
     from megatron_core_trainer.conversion import comparison, hugging_face_model, megatron_model
+    from megatron_core_trainer.multipliers import folded_settings, folded_weights
 
     model = megatron_model.load_whole_model(settings, checkpoint)
     print(f"loaded {checkpoint}")
     vocab_size = settings["vocab_size"]
-    weights = architecture.hugging_face_weights(model.state_dict(), settings) if architecture else None
+    weights = None
+    if architecture:
+        folded = folded_weights(model.state_dict(), settings)
+        weights = architecture.hugging_face_weights(folded, folded_settings(settings))
     tokens, origin = comparison.comparison_tokens(args.data_path, settings, vocab_size)
     logits = megatron_model.megatron_logits(model, tokens, vocab_size)
     del model

@@ -55,18 +55,29 @@ def _scale_output(module: torch.nn.Module, factor: float) -> None:
         module.register_forward_hook(scale)
 
 
-def folded(weights: Weights, saved: Mapping[str, Any]) -> tuple[Weights, Mapping[str, Any]]:
-    """Return weights and settings of a model without multipliers that computes the same.
+def folded_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a model without multipliers that computes the same; tied weights have come apart.
 
-    The factor of the attention logits goes into the queries, in front of what the rotary positions do with them.
-    Embedding and output weights that were tied come apart.
+    :param saved: the arguments saved in the checkpoint.
+    """
+    if parametrization(saved) is None:
+        return dict(saved)
+    return {**saved, "use_mup": False, "untie_embeddings_and_output_weights": True}
+
+
+def folded_weights(weights: Weights, saved: Mapping[str, Any]) -> Weights:
+    """Return the weights of a model without multipliers that computes the same.
+
+    The factor of the attention logits goes into the queries, in front of what the rotary positions do with them, or
+    into their norm where they have one. Embedding and output weights that were tied come apart.
 
     :param weights: state dict of a whole (not tensor- or pipeline-parallel) local-spec GPT model.
     :param saved: the arguments saved in the checkpoint.
     """
     scaling = parametrization(saved)
     if scaling is None:
-        return weights, saved
+        return weights
+    attention = scaling.attention * math.sqrt(saved["kv_channels"])
     result = dict(weights)
     embedding = "embedding.word_embeddings.weight"
     result["output_layer.weight"] = weights.get("output_layer.weight", weights[embedding]) * scaling.output
@@ -77,9 +88,11 @@ def folded(weights: Weights, saved: Mapping[str, Any]) -> tuple[Weights, Mapping
             result[name] = tensor * scaling.embedding
         elif ".linear_proj." in name or ".linear_fc2." in name:
             result[name] = tensor * scaling.residual
-        elif ".self_attention.linear_qkv." in name:
-            result[name] = _scale_queries(tensor, saved, scaling.attention * math.sqrt(saved["kv_channels"]))
-    return result, {**saved, "use_mup": False, "untie_embeddings_and_output_weights": True}
+        elif ".self_attention.q_layernorm." in name:
+            result[name] = tensor * attention
+        elif ".self_attention.linear_qkv." in name and not saved["qk_layernorm"]:
+            result[name] = _scale_queries(tensor, saved, attention)
+    return result
 
 
 def _scale_queries(fused: torch.Tensor, saved: Mapping[str, Any], factor: float) -> torch.Tensor:

@@ -22,6 +22,13 @@ GPT2 = {
     "position_embedding_type": "learned_absolute",
 }
 EXPERTS = {"num_experts": 4, "moe_router_topk": 2, "moe_ffn_hidden_size": 24}
+MULTIPLIERS = {
+    "use_mup": True,
+    "mup_base_hidden_size": 8,
+    "mup_base_head_dim": 4.0,
+    "mup_embedding_mult": 3.0,
+    "mup_output_mult": 0.5,
+}
 OWN_ARCHITECTURE = """
 extends: llama
 config:
@@ -85,6 +92,7 @@ def cases(place: Path) -> list[dict[str, Any]]:
                 "moe_layer_freq": [0, 1, 1, 1],
             },
         },
+        {"name": "multiplied", "settings": {"qk_layernorm": True, **MULTIPLIERS}},
         {"name": "opensci", "settings": {"qk_layernorm": True, "add_bias_linear": True}},
         {
             "name": "ranks",
@@ -152,6 +160,7 @@ CLASSES = {
     "gpt2_without_biases": "GPT2LMHeadModel",
     "mixtral": "MixtralForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "multiplied": "Qwen3ForCausalLM",
     "opensci": "OpensciForCausalLM",
     "ranks": "LlamaForCausalLM",
     "ranks_interleaved": "GPT2LMHeadModel",
