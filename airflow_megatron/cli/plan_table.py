@@ -57,6 +57,8 @@ def _print_estimates(plan: Plan) -> None:
     text = f"estimated: {size} parameters, {span} GB on the fullest GPU"
     if None not in hours:
         text += f", {sum(filter(None, hours)):,.1f} GPU-hours of training"
+    if rates := sorted(each.mfu for each in found if each.mfu is not None):
+        text += f", {_span(f'{rates[0]:.0%}', f'{rates[-1]:.0%}')} MFU at the reported step times"
     console().print(text)
 
 

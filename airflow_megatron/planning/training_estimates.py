@@ -29,11 +29,13 @@ class JobEstimate:
     :param needs: memory, operations and parameters
     :param gpu: the cluster's kind of GPU
     :param gpu_hours: of the whole training at the utilisation that the profile gives, None without one
+    :param mfu: Model FLOPs utilisation (0 to 1) at the step time that a benchmark reports, None without one
     """
 
     needs: Estimate
     gpu: Gpu
     gpu_hours: float | None
+    mfu: float | None = None
 
     @property
     def runs_out_of_memory(self) -> bool:
@@ -52,6 +54,7 @@ class JobEstimate:
             "operations_per_iteration": self.needs.operations_per_iteration,
             "memory_gb": self.memory_gb,
             "gpu_hours": self.gpu_hours,
+            "mfu": self.mfu,
         }
 
 
@@ -86,7 +89,9 @@ def job_estimates(jobs: Iterable[Job], cluster: ClusterProfile) -> dict[str, Job
         if needs is None:
             continue
         hours = needs.gpu_hours(needs.step_s(cluster.mfu, gpu)) if cluster.mfu else None
-        found[job.name] = JobEstimate(needs, gpu, hours)
+        step_ms = job.measure.get("reported", {}).get("step_ms")
+        mfu = needs.utilisation(step_ms / 1000, gpu) if step_ms else None
+        found[job.name] = JobEstimate(needs, gpu, hours, mfu)
     return found
 
 

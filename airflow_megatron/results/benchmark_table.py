@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.megatron.estimates.hardware import GPUS
 from airflow_megatron.megatron.log_lines import MemoryRecord
 from airflow_megatron.megatron.training_run import TrainingRun
 from airflow_megatron.results.point_table import Figure, PointTable
@@ -32,6 +33,8 @@ class BenchmarkRow:
     :param step_ms: median time of an iteration, in milliseconds
     :param slowest_step_ms: the longest of them
     :param throughput: median TFLOP/s of a GPU, as Megatron counts them
+    :param mfu: Model FLOPs utilisation in percent: *throughput* over the GPU's peak dense bf16 rate; None where the
+        cluster's profile does not tell the GPU
     :param tokens_per_second: median tokens per second of a GPU; of the whole job where the GPUs are not known
     :param memory_gb: the most memory that PyTorch reserved on a GPU, of all GPUs that report it, in 10^9 bytes
     :param reported_step_ms: milliseconds of an iteration, measured elsewhere
@@ -45,6 +48,7 @@ class BenchmarkRow:
     step_ms: float | None = None
     slowest_step_ms: float | None = None
     throughput: float | None = None
+    mfu: float | None = None
     tokens_per_second: float | None = None
     memory_gb: float | None = None
     reported_step_ms: float | None = None
@@ -83,6 +87,8 @@ def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
         if isinstance(record, MemoryRecord)
     ]
     step = statistics.median(steps) if steps else None
+    throughput = statistics.median(speeds) if speeds else None
+    gpu = GPUS.get(job.measure.get("gpu") or "")
     batch = next((record.global_batch_size for record in counted if record.global_batch_size), None)
     reported: Mapping[str, Any] = job.measure.get("reported") or {}
     hidden = set(job.measure.get("hidden") or ())
@@ -93,7 +99,8 @@ def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
         iterations=len(steps),
         step_ms=step,
         slowest_step_ms=max(steps, default=None),
-        throughput=statistics.median(speeds) if speeds else None,
+        throughput=throughput,
+        mfu=throughput * 1e14 / gpu.operations_per_s if throughput and gpu else None,
         tokens_per_second=batch * job.seq_length * 1000 / step / job.processes
         if step and batch and job.seq_length
         else None,
@@ -123,6 +130,7 @@ _FIGURES: Final[tuple[Figure[BenchmarkRow], ...]] = (
     Figure("ratio", "step_ratio", lambda row: row.step_ratio, ".2f"),
     Figure("slowest ms", "slowest_step_ms", lambda row: row.slowest_step_ms, ".1f"),
     Figure("TFLOP/s/GPU", "throughput", lambda row: row.throughput, ".1f"),
+    Figure("MFU %", "mfu", lambda row: row.mfu, ".1f"),
     Figure("tokens/s/GPU", "tokens_per_second", lambda row: row.tokens_per_second, ",.0f"),
     Figure("memory GB", "memory_gb", lambda row: row.memory_gb, ".1f"),
     Figure("reported GB", "reported_memory_gb", lambda row: row.reported_memory_gb, "g"),

@@ -29,7 +29,7 @@ class SweepJob:
     :param release: the Megatron release whose arguments its parameters are
     :param start_iteration: the checkpoint that it starts from or works on
     :param expect: ``oom`` when it is meant to run out of memory
-    :param measure: of a benchmark: ``skip``, ``reported`` and ``hidden`` (:class:`airflow_megatron.spec.jobs.Job`)
+    :param measure: of a benchmark: what :class:`airflow_megatron.spec.jobs.Job` says
     """
 
     name: str

@@ -79,7 +79,7 @@ class Job:
     :param extra_arguments: declarations of arguments that the release does not have, by flag
     :param expect: ``oom`` when it is meant to run out of memory
     :param measure: of a benchmark: ``skip``, the first iterations that do not count; ``reported``, what was measured
-        elsewhere; ``hidden``, the params that only these two read
+        elsewhere; ``hidden``, the params that only these two read; ``gpu``, the cluster's kind of GPU
     :param max_jobs: jobs of the sweep in the queue at the same time, None for any number
     :param files: what its script writes before the command starts: path → text
     :param own_launch: its command starts the processes itself, so it is run once

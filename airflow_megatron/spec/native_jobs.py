@@ -148,7 +148,7 @@ class JobBuilder:
             template=section.template,
             extra_arguments=self.extra_arguments,
             expect=_expected(evaluate_tree(section.expect, names)),
-            measure=_measure(section, names) if section.kind == "benchmark" else {},
+            measure=_measure(section, names, self.cluster) if section.kind == "benchmark" else {},
             max_jobs=self.spec.max_jobs,
             array=self.spec.max_active_points if section.array is True else section.array or None,
         )
@@ -335,7 +335,7 @@ def _expected(value: object) -> str | None:
     return "oom"
 
 
-def _measure(section: StageSection, names: Mapping[str, Any]) -> dict[str, Any]:
+def _measure(section: StageSection, names: Mapping[str, Any], cluster: ClusterProfile) -> dict[str, Any]:
     reported = section.measure.reported.model_dump(exclude_none=True)
     values = {key: evaluate_tree(value, names) for key, value in reported.items()}
     for key, value in values.items():
@@ -345,6 +345,7 @@ def _measure(section: StageSection, names: Mapping[str, Any]) -> dict[str, Any]:
         "skip": section.measure.skip,
         "reported": {key: value for key, value in values.items() if value is not None},
         "hidden": sorted(template_names([reported, section.expect])),
+        **({"gpu": cluster.gpu} if cluster.gpu else {}),
     }
 
 

@@ -43,7 +43,17 @@ def test_what_a_job_will_need() -> None:
     assert found["memory_gb"] == pytest.approx(80161 * 1048576 / 1e9, rel=0.07)
     step = found["operations_per_iteration"] / (0.4 * 989.4e12)
     assert found["gpu_hours"] == pytest.approx(100 * step / 3600)
+    assert found["mfu"] is None
     assert plan.warnings == ()
+
+
+def test_utilisation_at_a_step_time_that_is_known() -> None:
+    """The study's own figure: 438.3 ms an iteration on an H200."""
+    known = SPEC.replace("iterations: 100,", "iterations: 100, reported: {step_ms: 438.3},")
+    (row,) = planned(known, gpu="h200").to_json()["jobs"]
+    found = row["estimate"]
+    assert found["mfu"] == pytest.approx(found["operations_per_iteration"] / (0.4383 * 989.4e12))
+    assert 0.3 < found["mfu"] < 0.4
 
 
 def test_nothing_without_a_gpu() -> None:

@@ -33,7 +33,7 @@ def benchmark_job(tree: RunTree, point: str, expect: str | None = None, **report
         "params": {"seq_length": SEQ_LENGTH, "gpus_per_node": 2, "nodes": 1, "train_iters": 12},
         "sweep_params": {"way": point, "theirs": 1},
         "expect": expect,
-        "measure": {"skip": 4, "reported": reported, "hidden": ["theirs"]},
+        "measure": {"skip": 4, "reported": reported, "hidden": ["theirs"], "gpu": "h200"},
     }
 
 
@@ -82,6 +82,7 @@ def test_figures(rows: list[BenchmarkRow]) -> None:
     assert (row.iterations, row.step_ms, row.slowest_step_ms) == (8, 20.0, 40.0)
     assert row.step_ratio == pytest.approx(0.4)
     assert row.throughput == pytest.approx(50.0)
+    assert row.mfu == pytest.approx(100 * 50.0 / 989.4)
     assert row.tokens_per_second == pytest.approx(BATCH * SEQ_LENGTH / 0.020 / 2)
     assert row.memory_gb == pytest.approx(3000 * 1048576 / 1e9)
     assert row.memory_ratio == pytest.approx(0.5)
