@@ -33,7 +33,8 @@ name: chain
 point: "lr{{ lr }}"
 params: {tokenizer: /data/tokenizer, tasks_dir: /data/tasks, tasks: [heldout]}
 megatron: {seq_length: 128, global_batch_size: 16, micro_batch_size: 8, lr_decay_style: constant,
-  override_opt_param_scheduler: true}
+  num_layers: 2, hidden_size: 64, num_attention_heads: 4, max_position_embeddings: 128,
+  mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 100, override_opt_param_scheduler: true}
 sweep:
   lr: [1e-3, 4e-3]
 stages:
@@ -55,6 +56,7 @@ stages:
     start: {checkpoint: "{{ train_iters - 20 }}"}
     megatron:
       train_iters: "{{ round_up(iterations(budget, seq_length, global_batch_size), 10) }}"
+      save_interval: 20
   convert:
     kind: convert
     parent: [pretrain, cooldown]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import importlib.util
 import math
 import signal
@@ -80,6 +81,7 @@ class Tokenizer:
         return {"class": self.kind, "vocab_size": str(self.vocab_size), "eod": str(self.eod)}
 
 
+@functools.cache
 def build_parser() -> argparse.ArgumentParser:
     """Make the parser of the trainer's command line."""
     parser = _Parser(
@@ -453,6 +455,26 @@ def complete_args(args: argparse.Namespace) -> None:
     args.iteration = 0
 
 
+def check_machine(args: argparse.Namespace) -> None:
+    """Refuse what this machine lacks: data files, a package.
+
+    :param args: complete arguments.
+    :raises ArgumentError: naming what is missing.
+    """
+    per_split = [args.train_data_path, args.valid_data_path, args.test_data_path]
+    for path in [*(args.data_path or []), *(prefix for paths in per_split for prefix in paths or [])]:
+        if not _is_number(path) and not Path(path + ".idx").is_file():
+            raise ArgumentError(
+                f"{path}.idx does not exist: data paths are prefixes of a .bin and an .idx file"
+            )
+    if args.transformer_impl == "transformer_engine" and not importlib.util.find_spec("transformer_engine"):
+        raise ArgumentError(
+            "Transformer Engine is not installed; install it, or give --transformer-impl local"
+        )
+    if args.optimizer in LIBRARY and not importlib.util.find_spec("pytorch_optimizer"):
+        raise ArgumentError(f"--optimizer {args.optimizer} needs the package pytorch_optimizer; install it")
+
+
 def _require(args: argparse.Namespace, *names: str) -> None:
     missing = ["--" + name.replace("_", "-") for name in names if getattr(args, name) is None]
     if missing:
@@ -500,10 +522,6 @@ def _complete_model(args: argparse.Namespace) -> None:
     if args.normalization == "RMSNorm" and args.transformer_impl == "local":
         # megatron-core's local RMSNorm is torch's, which has no fused form to persist.
         args.no_persist_layer_norm = True
-    if args.transformer_impl == "transformer_engine" and not importlib.util.find_spec("transformer_engine"):
-        raise ArgumentError(
-            "Transformer Engine is not installed; install it, or give --transformer-impl local"
-        )
     args.add_position_embedding = args.position_embedding_type == "learned_absolute"
     args.use_rotary_position_embeddings = args.position_embedding_type == "rope"
 
@@ -581,8 +599,6 @@ def _check_optimizer(args: argparse.Namespace) -> None:
         parse_settings(args.optimizer_settings)
     except ValueError as error:
         raise ArgumentError(str(error)) from error
-    if not importlib.util.find_spec("pytorch_optimizer"):
-        raise ArgumentError(f"--optimizer {name} needs the package pytorch_optimizer; install it")
 
 
 def _complete_lr_finder(args: argparse.Namespace) -> None:
@@ -756,11 +772,6 @@ def _check_data(args: argparse.Namespace) -> None:
         raise ArgumentError("--train-data-path must be given")
     if given[1] and args.split is None:
         args.split = "969,30,1"
-    for path in [*(args.data_path or []), *(prefix for paths in per_split for prefix in paths or [])]:
-        if not _is_number(path) and not Path(path + ".idx").is_file():
-            raise ArgumentError(
-                f"{path}.idx does not exist: data paths are prefixes of a .bin and an .idx file"
-            )
     if args.tokenizer_type == "NullTokenizer":
         _require(args, "vocab_size")
     elif args.tokenizer_type == "HuggingFaceTokenizer":

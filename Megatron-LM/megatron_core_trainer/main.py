@@ -47,6 +47,7 @@ def main(argv: Sequence[str], *, started: float) -> int:
         args.rank, args.local_rank = place.rank, place.local_rank
         if not args.use_checkpoint_args:
             arguments.complete_args(args)
+        arguments.check_machine(args)
         tokenizer = load_tokenizer(args)
     except ArgumentError as error:
         return _refuse(error, place.rank)

@@ -18,6 +18,7 @@ from airflow_megatron.megatron.deepspeed_config import CONFIG, TRAINER
 from airflow_megatron.megatron.evaluation_options import evaluation_options
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.spec.checkpoint_directories import deepspeed_tag
+from airflow_megatron.spec.file_values import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,6 +162,19 @@ def trainer_words(command: Sequence[str]) -> tuple[str, ...]:
     """Return the Megatron arguments of a training's command; before them stand interpreter, starter and script."""
     script = next((place for place, word in enumerate(command[:3]) if word.endswith("/pretrain_gpt.py")), 1)
     return tuple(command[script + 1 :])
+
+
+def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the Megatron arguments of a training's command without what no rule looks at.
+
+    Checkpoint and log directories are each job's own. A value that an earlier job writes is not known yet; in its place
+    stands a number that any rule lets pass.
+    """
+    result = [word if path_of(word) is None else "1" for word in trainer_words(command)]
+    for flag in ("--save", "--load", "--tensorboard-dir", "--data-cache-path"):
+        if flag in result[:-1]:
+            result[result.index(flag) + 1] = "/run"
+    return tuple(result)
 
 
 def job_files(job: Job, cluster: ClusterProfile) -> dict[str, str]:

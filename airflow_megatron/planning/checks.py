@@ -13,6 +13,7 @@ from airflow_megatron.planning.checks_memory import memory_findings
 from airflow_megatron.planning.checks_names import name_findings, template_findings
 from airflow_megatron.planning.checks_restarts import restart_findings
 from airflow_megatron.planning.checks_schedules import schedule_findings
+from airflow_megatron.planning.checks_trainer import trainer_findings
 from airflow_megatron.planning.checks_walltime import walltime_findings
 from airflow_megatron.planning.findings import told
 from airflow_megatron.planning.training_arguments import training_arguments
@@ -56,5 +57,8 @@ def check_jobs(
         conversion_findings(jobs),
     )
     errors, warnings = told(findings, sweep)
+    if not errors:  # what is wrong by our own rules is told in their words, with the nearest good values
+        errors, more = told(trainer_findings(jobs), sweep)
+        warnings += more
     of_all = budget_problems(sweep, jobs, points, cluster)
     return errors + of_all[0], warnings + of_all[1]

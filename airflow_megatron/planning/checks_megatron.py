@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.arguments import ArgumentError
-from airflow_megatron.megatron.commands import trainer_words
+from airflow_megatron.megatron.commands import comparable_words
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.megatron.validation import ArgumentProblem, check
 from airflow_megatron.megatron.validation.command_line import reader
 from airflow_megatron.planning.findings import Finding
 from airflow_megatron.planning.job_machine import machine_of
-from airflow_megatron.spec.file_values import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,8 +31,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
         if not job.runs_trainer or job.trainer != TRAINER or job.script is not None or not _is_upstream(job):
             continue
         world_size = job.world_size
-        # checkpoint and log directories are each job's own, and no rule looks at them
-        words = _comparable(trainer_words(job.command))
+        words = comparable_words(job.command)
         key = (words, world_size, job.release, *sorted(job.env.items()))
         if key not in known:
             try:
@@ -55,12 +53,3 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
 
 def _is_upstream(job: Job) -> bool:
     return any(word.endswith("/pretrain_gpt.py") for word in job.command[1:3])
-
-
-def _comparable(words: tuple[str, ...]) -> tuple[str, ...]:
-    # a value that an earlier job writes is not known yet; any positive number passes
-    result = [word if path_of(word) is None else "1" for word in words]
-    for flag in ("--save", "--load", "--tensorboard-dir", "--data-cache-path"):
-        if flag in result[:-1]:
-            result[result.index(flag) + 1] = "/run"
-    return tuple(result)

@@ -21,7 +21,9 @@ SPEC = """\
 name: small
 point: "lr{{ lr }}"
 params: {tokenizer: /data/tokenizer}
-megatron: {train_iters: 100, save_interval: 20, lr_decay_style: cosine}
+megatron: {train_iters: 100, save_interval: 20, lr_decay_style: cosine, seq_length: 128, micro_batch_size: 1,
+  num_layers: 2, hidden_size: 64, num_attention_heads: 4, max_position_embeddings: 128,
+  mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 100}
 slurm: {nodes: 2, gpus_per_node: 4, time: 6h}
 sweep:
   lr: [1e-3, 2e-3, 4e-3]

@@ -19,8 +19,15 @@ point: "lr{{ lr }}"
 params: {tokenizer: /data/tokenizer}
 megatron:
   seq_length: 128
-  global_batch_size: 16
+  global_batch_size: 64
   micro_batch_size: 8
+  num_layers: 2
+  hidden_size: 64
+  num_attention_heads: 8
+  max_position_embeddings: 128
+  mock_data: true
+  tokenizer_type: NullTokenizer
+  vocab_size: 100
   lr_decay_style: WSD
   lr_warmup_iters: 10
 slurm: {nodes: 2, gpus_per_node: 4, time: 6h}

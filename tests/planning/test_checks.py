@@ -219,7 +219,10 @@ class TestSchedules:
     def test_other_styles(self, style: str, decay: int, message: str) -> None:
         text = f"""\
 point: p
-megatron: {{lr: 1e-3, lr_decay_style: {style}, lr_warmup_iters: 10, lr_decay_iters: {decay}, train_iters: 300}}
+megatron: {{lr: 1e-3, lr_decay_style: {style}, lr_warmup_iters: 10, lr_decay_iters: {decay}, train_iters: 300,
+  num_layers: 2, hidden_size: 64, num_attention_heads: 4, max_position_embeddings: 128,
+  mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 100, seq_length: 128,
+  micro_batch_size: 1, save_interval: 10}}
 stages: {{pretrain: {{kind: train}}}}
 """
         warnings = checked(text).warnings

@@ -166,7 +166,7 @@ class TestCheck:
             ),
             (
                 CHAIN.replace("save_interval: 10", "save_intervall: 10"),
-                "s.yaml:17:34: core_v0.16.1 has no argument 'save_intervall' (did you mean save_interval",
+                "s.yaml:18:34: core_v0.16.1 has no argument 'save_intervall' (did you mean save_interval",
             ),
             (
                 spec_text("lr: [1]\nseeed: [1]", point="p{{ lr }}"),

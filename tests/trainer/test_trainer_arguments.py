@@ -115,8 +115,9 @@ def test_data_paths_are_prefixes() -> None:
         "/no/x",
     ]
     args = arguments.parse_args(argv, world_size=1, has_cuda=False)
+    arguments.complete_args(args)
     with pytest.raises(ArgumentError, match=r"/no/x\.idx does not exist: data paths are prefixes"):
-        arguments.complete_args(args)
+        arguments.check_machine(args)
 
 
 def test_derived_values() -> None:

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Say which command lines pretrain_gpt.py would refuse, wherever it is going to run; PyTorch is not needed.
+
+    python check_arguments.py <COMMAND_LINES
+
+Reads JSON lines ``{"argv": […], "world_size": n}``; prints for each the error's text, or null. A command line that is
+good on GPUs or without is good. What comes from a checkpoint (``--use-checkpoint-args``), and whether files and
+packages are there, only the job itself can tell.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from megatron_core_trainer import arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def problem(argv: Sequence[str], world_size: int) -> str | None:
+    """Return why a command line is refused, None for a good one.
+
+    :param argv: the arguments, without the program's name.
+    :param world_size: number of processes.
+    """
+    found: str | None = None
+    for has_cuda in (False, True):
+        try:
+            args = arguments.parse_args(argv, world_size=world_size, has_cuda=has_cuda)
+            if not args.use_checkpoint_args:
+                arguments.complete_args(args)
+        except arguments.ArgumentError as error:
+            found = str(error)
+        else:
+            return None
+    return found
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(problem(**json.loads(line))))

@@ -1,0 +1,66 @@
+"""Whether this project's own trainer would take the command lines of its jobs: it is asked itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.megatron.commands import comparable_words
+from airflow_megatron.planning.findings import Finding
+from airflow_megatron.spec.project import project_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_megatron.spec.jobs import Job
+
+TRAINER: Final = "megatron_core"
+_MISSING: Final = " must be given"
+_FLAG: Final = re.compile(r"--([a-z][\w-]*)")
+
+
+def trainer_findings(jobs: Sequence[Job]) -> Iterator[Finding]:
+    """Yield what the trainer would end with as soon as its job begins.
+
+    A project without the trainer's folder is not asked, nor is the trainer about arguments that only a fork of it has.
+    What is missing is a warning, because a site's template may add it.
+
+    :param jobs: with their commands
+    :raises RuntimeError: when the trainer's program cannot be asked
+    """
+    alike: dict[tuple[tuple[str, ...], int], list[Job]] = {}
+    for job in jobs:
+        if job.runs_trainer and job.trainer == TRAINER and not (job.script or job.extra_arguments):
+            alike.setdefault((comparable_words(job.command), job.world_size), []).append(job)
+    for refused, problem in zip(alike.values(), _problems(list(alike)), strict=True):
+        if problem is None:
+            continue
+        names = [flag.replace("-", "_") for flag in _FLAG.findall(problem)]
+        for job in refused:
+            given = next((name for name in names if name in job.params), None)
+            yield Finding(
+                f"trainer:{','.join(names)}",
+                job,
+                (given or "megatron",),
+                f"the trainer refuses it (world size {job.world_size}): {problem}",
+                f"change {' or '.join(dict.fromkeys(names))}" if names else "see pretrain_gpt.py --help",
+                warning=problem.endswith(_MISSING),
+            )
+
+
+def _problems(command_lines: Sequence[tuple[tuple[str, ...], int]]) -> list[str | None]:
+    """Return for each command line and world size why it is refused."""
+    program = project_root() / "Megatron-LM" / "check_arguments.py"
+    if not command_lines or not program.is_file():
+        return [None] * len(command_lines)
+    asked = "".join(json.dumps({"argv": argv, "world_size": size}) + "\n" for argv, size in command_lines)
+    answer = subprocess.run(
+        [sys.executable, str(program)], input=asked, capture_output=True, text=True, check=False
+    )
+    if answer.returncode:
+        last = (answer.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise RuntimeError(f"{program} ended with exit status {answer.returncode}: {last}")
+    return [json.loads(line) for line in answer.stdout.splitlines()]

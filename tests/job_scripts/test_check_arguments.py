@@ -1,0 +1,42 @@
+"""The trainer's own word on command lines, where there is no PyTorch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).parents[2] / "Megatron-LM" / "check_arguments.py"
+MODEL = {
+    "num-layers": 2,
+    "hidden-size": 64,
+    "num-attention-heads": 4,
+    "seq-length": 64,
+    "max-position-embeddings": 64,
+}
+RUN = {
+    "micro-batch-size": 2,
+    "lr": 1e-3,
+    "train-iters": 5,
+    "tokenizer-type": "NullTokenizer",
+    "vocab-size": 9,
+}
+ELSEWHERE = ["--data-path", "/not/on/this/machine"]
+GOOD = [f"--{name}={value}" for name, value in {**MODEL, **RUN}.items()] + ELSEWHERE
+
+
+def test_an_answer_for_each_line() -> None:
+    asked = [
+        (GOOD, 2),
+        ([*GOOD, "--tensor-model-parallel-size", "2"], 3),
+        ([*GOOD, "--no-such-flag"], 1),
+        (["--use-checkpoint-args", "--load", "/elsewhere", "--micro-batch-size", "1"], 1),
+        ([*GOOD, "--transformer-impl", "transformer_engine", "--optimizer", "lamb"], 1),
+    ]
+    lines = "".join(json.dumps({"argv": argv, "world_size": size}) + "\n" for argv, size in asked)
+    done = subprocess.run([sys.executable, PROGRAM], input=lines, capture_output=True, text=True, check=True)
+    good, parallel, unknown, from_checkpoint, elsewhere = map(json.loads, done.stdout.splitlines())
+    assert good is from_checkpoint is elsewhere is None
+    assert "must be a multiple of" in parallel
+    assert "no argument '--no-such-flag'" in unknown
