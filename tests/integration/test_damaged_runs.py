@@ -147,7 +147,7 @@ def test_a_loss_spike(runs: Runs) -> None:
 
 def test_a_training_that_begins_from_scratch(runs: Runs, cluster: SlurmCluster) -> None:
     checkpoints = runs.begun("scratch")
-    job = runs.job("scratch", 5000, save_interval=1000, begin=8)
+    job = runs.job("scratch", 50_000, save_interval=10_000, begin=8)
     handle = job.submit()
     assert handle["resumes_from"] == 20
     (checkpoints / "latest_checkpointed_iteration.txt").unlink()  # as a file system that loses a file
@@ -157,4 +157,4 @@ def test_a_training_that_begins_from_scratch(runs: Runs, cluster: SlurmCluster) 
     name = runs.record("scratch", 1, "job")["job_name"]
     wait_until(lambda: not cluster.slurm("squeue", "-h", "-n", name), 60, "the job to be cancelled")
     assert {"iter_0000010", "iter_0000020"} <= runs.names("scratch")
-    assert not runs.names("scratch") & {"iter_0001000", "iter_0005000"}
+    assert not runs.names("scratch") & {"iter_0010000", "iter_0050000"}
