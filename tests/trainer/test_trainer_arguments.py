@@ -155,8 +155,9 @@ def test_small_init_of_the_base_width() -> None:
 
 
 def test_missing_transformer_engine_is_said_early() -> None:
+    args = parse(has_cuda=True)
     with pytest.raises(ArgumentError, match="give --transformer-impl local"):
-        parse(has_cuda=True)
+        arguments.check_machine(args)
 
 
 def test_flags_are_those_of_upstream() -> None:
