@@ -90,15 +90,13 @@ class SshServer:
     def sessions(self) -> list[int]:
         """Return sshd's processes for open connections; each is its own session (setsid), a child of the first."""
         assert self.process is not None
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(pid) for pid in children]
+        return children(self.process.pid)
 
     def signal_sessions(self, number: int) -> None:
         """Send a signal to all that serve a connection, the unprivileged part too."""
         for pid in self.sessions():
-            below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            for each in (pid, *map(int, below)):
-                with suppress(ProcessLookupError):
+            for each in (pid, *children(pid)):
+                with suppress(FileNotFoundError, ProcessLookupError):
                     if b"sshd" in Path(f"/proc/{each}/cmdline").read_bytes():
                         os.kill(each, number)
 
@@ -108,3 +106,10 @@ class SshServer:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that one has started; none when it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []

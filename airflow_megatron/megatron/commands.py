@@ -164,6 +164,11 @@ def trainer_words(command: Sequence[str]) -> tuple[str, ...]:
     return tuple(command[script + 1 :])
 
 
+def runs_pretrain_gpt(command: Sequence[str]) -> bool:
+    """Whether a command is Megatron's training script, not one that a spec gives a training stage in its place."""
+    return any(word.endswith("/pretrain_gpt.py") for word in command[1:3])
+
+
 def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
     """Return the Megatron arguments of a training's command without what no rule looks at.
 

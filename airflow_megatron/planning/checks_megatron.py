@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.arguments import ArgumentError
-from airflow_megatron.megatron.commands import comparable_words
+from airflow_megatron.megatron.commands import comparable_words, runs_pretrain_gpt
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.megatron.validation import ArgumentProblem, check
 from airflow_megatron.megatron.validation.command_line import reader
@@ -28,7 +28,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
     """
     known: dict[tuple[object, ...], list[ArgumentProblem]] = {}
     for job in jobs:
-        if not job.runs_trainer or job.trainer != TRAINER or job.script is not None or not _is_upstream(job):
+        if not job.runs_trainer or job.trainer != TRAINER or job.script or not runs_pretrain_gpt(job.command):
             continue
         world_size = job.world_size
         words = comparable_words(job.command)
@@ -49,7 +49,3 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
         for problem in known[key]:
             message = f"{job.release} refuses it on {world_size} GPUs: {problem.message}"
             yield Finding(f"megatron:{problem.rule}", job, ("megatron",), message, problem.mend)
-
-
-def _is_upstream(job: Job) -> bool:
-    return any(word.endswith("/pretrain_gpt.py") for word in job.command[1:3])

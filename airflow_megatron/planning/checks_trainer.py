@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.megatron.commands import comparable_words
+from airflow_megatron.megatron.commands import comparable_words, runs_pretrain_gpt
 from airflow_megatron.planning.findings import Finding
 from airflow_megatron.spec.project import project_root
 
@@ -33,7 +33,9 @@ def trainer_findings(jobs: Sequence[Job]) -> Iterator[Finding]:
     """
     alike: dict[tuple[tuple[str, ...], int], list[Job]] = {}
     for job in jobs:
-        if job.runs_trainer and job.trainer == TRAINER and not (job.script or job.extra_arguments):
+        if job.trainer != TRAINER or job.script or job.extra_arguments:
+            continue
+        if job.runs_trainer and runs_pretrain_gpt(job.command):
             alike.setdefault((comparable_words(job.command), job.world_size), []).append(job)
     for refused, problem in zip(alike.values(), _problems(list(alike)), strict=True):
         if problem is None:

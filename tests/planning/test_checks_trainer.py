@@ -68,6 +68,13 @@ def test_refusals(change: tuple[str, str], told: str) -> None:
         planned(SPEC.replace(*change))
 
 
+def test_a_command_in_the_trainers_place() -> None:
+    own = SPEC.replace("{kind: train}", "{kind: benchmark, command: [bash, -c, 'sleep 1']}").replace(
+        "16", "24"
+    )
+    assert planned(own).warnings == ()
+
+
 def test_it_is_asked_only_when_nothing_else_is_wrong() -> None:
     with pytest.raises(SpecError) as caught:
         planned(SPEC.replace("train_iters: 10", "train_iters: 10\n  lr_warmup_iters: 20"))
