@@ -25,14 +25,14 @@ def test_the_other_point_finishes(site: SweepSite, airflow: SiteAirflow, failed:
     site.expect_states(
         "failing.",
         {
-            "failing.heads=4.pretrain.a1": ["COMPLETED"],
-            "failing.heads=5.pretrain.a1": ["FAILED"],
+            "failing.data=mock.pretrain.a1": ["COMPLETED"],
+            "failing.data=gone.pretrain.a1": ["FAILED"],
         },
     )
-    assert airflow.run_state("failing.point", "heads:4") == "success"
-    assert airflow.run_state("failing.point", "heads:5") == "failed"
-    assert site.verdict(site.runs / "failing" / "heads=4", "pretrain")["outcome"] == "finished"
-    assert site.verdict(site.runs / "failing" / "heads=5", "pretrain")["outcome"] == "failed"
+    assert airflow.run_state("failing.point", "data:mock") == "success"
+    assert airflow.run_state("failing.point", "data:gone") == "failed"
+    assert site.verdict(site.runs / "failing" / "data=mock", "pretrain")["outcome"] == "finished"
+    assert site.verdict(site.runs / "failing" / "data=gone", "pretrain")["outcome"] == "failed"
 
 
 def test_the_report_names_the_failed_job(site: SweepSite, airflow: SiteAirflow, failed: str) -> None:
@@ -40,20 +40,20 @@ def test_the_report_names_the_failed_job(site: SweepSite, airflow: SiteAirflow, 
     assert states.pop("report") == "failed"
     assert set(states.values()) == {"success"}
     log = airflow.task_log("failing", failed, "report")
-    assert "failing.heads=5.pretrain: failed" in log
-    assert "failing.heads=4.pretrain: failed" not in log
+    assert "failing.data=gone.pretrain: failed" in log
+    assert "failing.data=mock.pretrain: failed" not in log
     assert (site.local / "results" / "failing" / "report.html").exists()
 
 
 def test_the_task_log_shows_the_trainers_last_lines(
     site: SweepSite, airflow: SiteAirflow, failed: str
 ) -> None:
-    written = (site.runs / "failing" / "heads=5" / "logs" / "pretrain-1.out").read_text().splitlines()
+    written = (site.runs / "failing" / "data=gone" / "logs" / "pretrain-1.out").read_text().splitlines()
     last = next(line for line in reversed(written) if line.strip())
-    assert "--hidden-size (32) must be a multiple of --num-attention-heads (5)" in last
-    log = airflow.task_log("failing.point", "heads:5", "pretrain.watch")
+    assert "/nowhere/gone.idx does not exist" in last
+    log = airflow.task_log("failing.point", "data:gone", "pretrain.watch")
     assert last in log
-    assert "failing.heads=5.pretrain: attempt 1 failed and is not restarted" in log
+    assert "failing.data=gone.pretrain: attempt 1 failed and is not restarted" in log
 
 
 def test_the_next_run_repeats_the_failed_point_alone(
@@ -64,9 +64,9 @@ def test_the_next_run_repeats_the_failed_point_alone(
     site.expect_states(
         "failing.",
         {
-            "failing.heads=4.pretrain.a1": ["COMPLETED"],
-            "failing.heads=5.pretrain.a1": ["FAILED"],
-            "failing.heads=5.pretrain.a2": ["FAILED"],
+            "failing.data=mock.pretrain.a1": ["COMPLETED"],
+            "failing.data=gone.pretrain.a1": ["FAILED"],
+            "failing.data=gone.pretrain.a2": ["FAILED"],
         },
     )
-    assert airflow.run_state("failing.point", "heads:5~2") == "failed"
+    assert airflow.run_state("failing.point", "data:gone~2") == "failed"
