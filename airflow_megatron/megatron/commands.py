@@ -160,13 +160,17 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
 
 def trainer_words(command: Sequence[str]) -> tuple[str, ...]:
     """Return the Megatron arguments of a training's command; before them stand interpreter, starter and script."""
-    script = next((place for place, word in enumerate(command[:3]) if word.endswith("/pretrain_gpt.py")), 1)
-    return tuple(command[script + 1 :])
+    place = _script_place(command)
+    return tuple(command[(1 if place is None else place) + 1 :])
 
 
 def runs_pretrain_gpt(command: Sequence[str]) -> bool:
     """Whether a command is Megatron's training script, not one that a spec gives a training stage in its place."""
-    return any(word.endswith("/pretrain_gpt.py") for word in command[1:3])
+    return _script_place(command) in {1, 2}
+
+
+def _script_place(command: Sequence[str]) -> int | None:
+    return next((place for place, word in enumerate(command[:3]) if word.endswith("/pretrain_gpt.py")), None)
 
 
 def comparable_words(command: Sequence[str]) -> tuple[str, ...]:

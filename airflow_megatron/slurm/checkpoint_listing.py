@@ -33,24 +33,28 @@ class CheckpointFiles:
     _files: dict[str, int] = field(default_factory=dict)
     _listed: list[str] = field(default_factory=list)
 
-    def directory(self, path: str) -> None:
-        """Take in the path of an ``iter_*`` directory."""
+    def take(self, word: str, rest: str) -> None:
+        """Take in a line.
+
+        :param word: what it tells: ``D``, a directory; ``N``, one whose files are not listed; ``C``, a file in the
+            last directory; ``listed``, how a part of the listing has ended. Other lines are passed over.
+        :param rest: what follows it
+        :raises ValueError: for a file without a size
+        """
+        match word:
+            case "D":
+                self._files = self._directory(rest)
+            case "N":
+                self._directory(rest)
+            case "C":
+                size, _, name = rest.partition(" ")
+                self._files[name] = int(size)
+            case "listed":
+                self._listed.append(rest)
+
+    def _directory(self, path: str) -> dict[str, int]:
         folder, _, name = path.rpartition("/")
-        self._files = self.found.setdefault(folder, {}).setdefault(name, {})
-
-    def name(self, path: str) -> None:
-        """Take in the path of an ``iter_*`` directory whose files are not listed."""
-        folder, _, name = path.rpartition("/")
-        self.found.setdefault(folder, {}).setdefault(name, {})
-
-    def file(self, line: str) -> None:
-        """Take in size and path of a file in the last directory."""
-        size, _, name = line.partition(" ")
-        self._files[name] = int(size)
-
-    def part(self, status: str) -> None:
-        """Take in how a part of the listing has ended."""
-        self._listed.append(status)
+        return self.found.setdefault(folder, {}).setdefault(name, {})
 
     def check_whole(self) -> None:
         """Refuse a listing of which a part was killed.
@@ -110,12 +114,8 @@ def parse_listing(folder: str, result: CommandResult) -> list[RunCheckpoints]:
                 case "L":
                     index, _, text = rest.partition(" ")
                     trackers[int(index)] = text
-                case "D":
-                    files.directory(rest)
-                case "C":
-                    files.file(rest)
-                case "listed":
-                    files.part(rest)
+                case _:
+                    files.take(word, rest)
         except ValueError:
             raise TransportError(f"unexpected line in a listing: {line!r}") from None
     files.check_whole()

@@ -323,14 +323,6 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
             case "L":
                 index, _, text = rest.partition(" ")
                 answer.one_liners[int(index)] = text.strip()
-            case "D":
-                checkpoints.directory(rest)
-            case "N":
-                checkpoints.name(rest)
-            case "C":
-                checkpoints.file(rest)
-            case "listed":
-                checkpoints.part(rest)
             case "E":
                 answer.existing.add(int(rest))
             case "S":
@@ -342,8 +334,8 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
                 index, code, output = (rest + " ").split(" ")[:3]
                 text = base64.b64decode(output, validate=True).decode(errors="replace")
                 answer.said[int(index)] = CommandAnswer(int(code), text)
-            case _:
-                pass  # a stray line of a background process of the login shell
+            case _:  # of the checkpoints, or a stray line of a background process of the login shell
+                checkpoints.take(word, rest)
     _read_controller(answer, controller_lines)
     if lists_checkpoints:
         checkpoints.check_whole()
