@@ -19,7 +19,8 @@ def job_prologue(attempt_dir: str, *, stop_signal: str = "TERM") -> str:
     """Return the lines that a job script has right after its ``#SBATCH`` lines.
 
     They end the job when another job owns the attempt (status :data:`DUPLICATE_EXIT_CODE`), when nothing can
-    be written there (:data:`UNWRITABLE_EXIT_CODE`), and when the same job ran before and ended well (status 0).
+    be written there (:data:`UNWRITABLE_EXIT_CODE`), and when the same job ran before and ended well (status 0);
+    when the same job still runs, started once more by Slurm, they wait for its end first.
     Otherwise they write ``exit.json`` when the script ends, however it does short of SIGKILL. They define
     ``am_run COMMAND…``, with which the script must start its long command: it forwards TERM, USR1 and USR2 as
     *stop_signal* and returns the command's own status.

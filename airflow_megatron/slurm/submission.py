@@ -19,7 +19,8 @@ An attempt's directory ``<stage_dir>/<number>`` holds the protocol's state:
     Nobody wants the attempt's job any more: nothing is submitted, and a job that was just accepted is cancelled
     (:func:`airflow_megatron.slurm.cancellation.withdraw_script`).
 ``run/job_id``
-    Written by the job itself when it starts (:mod:`airflow_megatron.slurm.job_guard`).
+    Written by the job itself when it starts (:mod:`airflow_megatron.slurm.job_guard`), which keeps beside it a
+    lock and the record of its end for each launch.
 
 The script may be killed between any two of its commands; a later call finds out what happened from these
 files and from squeue and sacct, by the exact job name, and only submits when it is certain, or a visibility

@@ -154,6 +154,38 @@ def test_job_that_slurm_has_forgotten_to_have_run_is_not_run_again(job):
     assert "job 7 has run before and ended well" in output
 
 
+@pytest.mark.parametrize("content", [None, b"", b"\0" * 64])
+def test_record_of_a_job_that_is_not_run_again_is_mended(job, content):
+    job.run("echo first")
+    record, file = job.exit, job.attempt_dir / "exit.json"
+    file.unlink() if content is None else file.write_bytes(content)
+    status, output, _ = job.run("echo second")
+    assert (status, output.count("second"), job.exit) == (0, 0, record)
+
+
+def test_job_that_slurm_starts_again_while_it_runs_waits_for_its_end(job):
+    job.record()
+    first = job.start('touch "$am_attempt_dir/ready"; until [ -e "$am_attempt_dir/go" ]; do sleep 0.1; done')
+    wait_for(job.attempt_dir / "ready")
+    second = job.start("echo second")
+    assert second.stdout is not None
+    assert "job 7 runs already" in second.stdout.readline()
+    (job.attempt_dir / "go").touch()
+    output, _ = second.communicate(timeout=30)
+    assert (first.wait(timeout=30), second.returncode, output.count("second")) == (0, 0, 0)
+
+
+def test_job_that_was_started_again_runs_when_its_first_start_is_killed(job):
+    job.record()
+    first = job.start('touch "$am_attempt_dir/ready"; am_run sleep 30')
+    wait_for(job.attempt_dir / "ready")
+    second = job.start("echo second")
+    assert second.stdout is not None
+    second.stdout.readline()
+    first.kill()  # its command lives on for a while, as after a node's failure: it does not hold the lock
+    assert second.communicate(timeout=20)[0] == "second\n"
+
+
 @pytest.mark.parametrize(
     ("body", "options"),
     [("exit 4", {}), ("kill -TERM $$", {}), ("true", {"restarts": 1})],
@@ -246,7 +278,7 @@ def test_a_value_that_an_earlier_job_wrote(tmp_path: Path, shell: str) -> None:
         assert (status, out) == (66, "")
         assert f"{file} holds no value" in err
     file.unlink()
-    assert job.run(body)[0] == 66
+    assert job.run(body, restarts=2)[0] == 66
     assert json.loads((job.attempt_dir / "exit.json").read_text())["exit_code"] == 66
 
 

@@ -13,14 +13,22 @@ if [ "${AIRFLOW_MEGATRON_ARRAY_TASK:-none}" = "${SLURM_ARRAY_JOB_ID-}_${SLURM_AR
   am_job_id=$AIRFLOW_MEGATRON_ARRAY_TASK
 fi
 
+# What one launch of the job leaves is told from that of the next by the count of requeues.
+am_launch=$am_job_id.${SLURM_RESTART_COUNT:-0}
+
 am_record_exit() { # EXIT_STATUS
-  am_record=$am_attempt_dir/exit.json
+  am_record=$am_attempt_dir/run/exit.$am_launch.json
   {
     printf '{"exit_code": %s, "signal": %s, "host": "%s", ' "$1" "${am_signal:-null}" "$(uname -n)"
     printf '"nodes": "%s", "started": %s, ' "${SLURM_JOB_NODELIST-}" "$am_started"
     printf '"ended": %s, "job_id": "%s", ' "$(date +%s)" "$am_job_id"
     printf '"restart_count": %s}\n' "${SLURM_RESTART_COUNT:-0}"
-  } >"$am_record.$am_job_id" && mv -f "$am_record.$am_job_id" "$am_record"
+  } >"$am_record.new" && mv -f "$am_record.new" "$am_record" && am_publish_record
+}
+
+am_publish_record() { # the record where others look for it
+  cp "$am_attempt_dir/run/exit.$am_launch.json" "$am_attempt_dir/exit.json.$am_job_id" &&
+    mv -f "$am_attempt_dir/exit.json.$am_job_id" "$am_attempt_dir/exit.json"
 }
 
 am_stop() { # SIGNAL
@@ -32,7 +40,7 @@ am_stop() { # SIGNAL
 # am_run COMMAND…
 # Runs it so that a signal to this script reaches it at once, and waits until it has really ended.
 am_run() {
-  "$@" &
+  "$@" 9>&- &
   am_child=$!
   am_status=
   while :; do
@@ -87,16 +95,26 @@ am_own_attempt() { # one job runs an attempt; the same job after a requeue may g
 }
 
 # A controller that died before it saved that the job was running starts it again, on other nodes, under the same id and
-# with the same count of restarts (Slurm 22.05): what has ended well is not done twice.
-am_is_launched_again() {
-  [ -s "$am_attempt_dir/exit.json" ] &&
-    grep -q "^{\"exit_code\": 0, \"signal\": null, .*\"job_id\": \"$am_job_id\", \"restart_count\": ${SLURM_RESTART_COUNT:-0}}\$" \
-      "$am_attempt_dir/exit.json"
+# with the same count of requeues (Slurm 22.05): the second launch waits for the end of the first, and what has ended
+# well is not done twice. Where the file system has no locks, or flock(1) is missing, it does not wait.
+am_alone() {
+  touch "$am_attempt_dir/run/lock.$am_launch" 2>/dev/null || return 0 # a failing exec would end the script
+  exec 9>>"$am_attempt_dir/run/lock.$am_launch"
+  if ! flock -n 9; then
+    echo "airflow-megatron: job $am_job_id runs already, Slurm has started it again, on $(uname -n); waiting for its end"
+    flock 9 || true
+  fi
+}
+
+am_has_ended_well() {
+  grep -qs '^{"exit_code": 0, "signal": null, ' "$am_attempt_dir/run/exit.$am_launch.json"
 }
 
 am_own_attempt
-if am_is_launched_again; then
+if command -v flock >/dev/null; then am_alone; fi
+if am_has_ended_well; then
   echo "airflow-megatron: job $am_job_id has run before and ended well; Slurm has started it again, on $(uname -n)"
+  am_publish_record
   exit 0
 fi
 if [ -e "$am_attempt_dir/exit.json" ]; then # requeued: keep the record of the run before

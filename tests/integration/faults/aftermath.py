@@ -95,9 +95,9 @@ def _training(job: Job) -> list[str]:
 
 def _command(job: Job, attempts: int) -> list[str]:
     """Check that no attempt did its work twice: only what a lost node could not note is done by another."""
-    times = (Path(job.run_dir) / "times").read_text().count("done\n")
-    done = 1 <= times <= attempts
-    return [] if done else [f"{job.name}: ran to its end {times} times in {attempts} attempts"]
+    times = (Path(job.run_dir) / "times").read_text().splitlines()
+    done = 1 <= len(times) <= attempts
+    return [] if done else [f"{job.name}: ran to its end {len(times)} times in {attempts} attempts: {times}"]
 
 
 def _object(file: Path) -> dict[str, Any]:

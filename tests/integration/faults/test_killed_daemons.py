@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from watched_jobs import COMMAND, observe, verdict_of, wait_for, watch_for
 
 from airflow_megatron.slurm.absence import Absence
+from airflow_megatron.slurm.records import ExitRecord
 from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.submission import submission_script
 from airflow_megatron.slurm.verdict import Outcome, judge
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from proxied_site import ProxiedSite
     from slurm_cluster import SlurmCluster
 
@@ -103,6 +105,33 @@ def test_controller_dies_right_after_it_took_the_job(
     second = cluster.submit_patiently(again)
     assert verdict_of(cluster, watch_for(again, second.job_id)).outcome is Outcome.FINISHED
     assert cluster.jobs_named(again.attempt.job_name) == {second.job_id}
+
+
+def test_controller_dies_before_it_saved_that_the_job_ran(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """It starts the job once more, under the same id; the record of the first end is damaged meanwhile."""
+    request = cluster.request(
+        tmp_path, "relaunched", f"echo ran >>'{tmp_path}/times'", sbatch_options=("--begin=now+6",)
+    )
+    outcome = cluster.submit(request)
+    state, pending = cluster.place / "state" / "job_state", tmp_path / "job_state"
+    while not state.exists() or request.attempt.job_name.encode() not in state.read_bytes():
+        time.sleep(0.1)
+    shutil.copy(state, pending)
+    watch = watch_for(request, outcome.job_id)
+    verdict_of(cluster, watch)
+    cluster.control("kill", "slurmctld")
+    shutil.copy(pending, state)
+    record = Path(request.attempt.directory) / "exit.json"
+    record.write_bytes(b"")
+    cluster.control("start", "slurmctld")
+    log = tmp_path / "logs" / "relaunched-1.out"
+    deadline = time.monotonic() + 60
+    while "has run before and ended well" not in log.read_text():
+        assert time.monotonic() < deadline, cluster.slurm("squeue", "-t", "all")
+        time.sleep(0.3)
+    assert verdict_of(cluster, watch).outcome is Outcome.FINISHED
+    assert (tmp_path / "times").read_text() == "ran\n"
+    assert ExitRecord.from_json(json.loads(record.read_text())).exit_code == 0
 
 
 def test_accounting_dies_while_the_job_ends(cluster: SlurmCluster, tmp_path: Path) -> None:
