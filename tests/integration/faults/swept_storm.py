@@ -58,7 +58,10 @@ class SweptStorm:
             if not self._come_to_an_end():
                 waiting = {task: phase for task, phase in self.sweep.phases().items() if phase != "success"}
                 return [f"nothing has happened for {STANDSTILL_S} s: {json.dumps(waiting)[:2000]}"]
-        by_hand = [f"{task}: cleared {times} times" for task, times in sorted(self.sweep.cleared.items())]
+        by_hand = [
+            f"{task}: cleared {times} times; it had said\n{self.sweep.last_words[task]}"
+            for task, times in sorted(self.sweep.cleared.items())
+        ]
         return by_hand + settled(self.site, self.jobs)
 
     def _strike(self) -> None:

@@ -44,6 +44,8 @@ class WorkedSweep:
             "PYTHONWARNINGS": "ignore",
         }
         self.cleared: Counter[str] = Counter()
+        self.last_words: dict[str, str] = {}
+        """Task → what it had said before it was cleared."""
         self.place.mkdir()
         (self.place / "jobs.json").write_text(json.dumps([job.to_json() for job in jobs]))
         self.admit(points)
@@ -99,6 +101,7 @@ class WorkedSweep:
         """Do what a person does in the web page about a red task."""
         for name, phase in self.phases().items():
             if phase == "failed":
+                self.last_words[name] = self.log(name)[-3000:]
                 (self.place / "cleared" / name).touch()
                 self.cleared[name] += 1
 
