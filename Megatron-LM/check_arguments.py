@@ -17,7 +17,28 @@ from typing import TYPE_CHECKING
 from megatron_core_trainer import arguments
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
+
+
+def complete(argv: Sequence[str], world_size: int) -> argparse.Namespace:
+    """Return the arguments of a command line that is good on GPUs or without, completed as far as it says all.
+
+    :param argv: the arguments, without the program's name.
+    :param world_size: number of processes.
+    :raises ArgumentError: for one that is refused on either.
+    """
+    try:
+        return _complete(argv, world_size, has_cuda=False)
+    except arguments.ArgumentError:
+        return _complete(argv, world_size, has_cuda=True)
+
+
+def _complete(argv: Sequence[str], world_size: int, *, has_cuda: bool) -> argparse.Namespace:
+    args = arguments.parse_args(argv, world_size=world_size, has_cuda=has_cuda)
+    if not args.use_checkpoint_args:
+        arguments.complete_args(args)
+    return args
 
 
 def problem(argv: Sequence[str], world_size: int) -> str | None:
@@ -26,17 +47,11 @@ def problem(argv: Sequence[str], world_size: int) -> str | None:
     :param argv: the arguments, without the program's name.
     :param world_size: number of processes.
     """
-    found: str | None = None
-    for has_cuda in (False, True):
-        try:
-            args = arguments.parse_args(argv, world_size=world_size, has_cuda=has_cuda)
-            if not args.use_checkpoint_args:
-                arguments.complete_args(args)
-        except arguments.ArgumentError as error:
-            found = str(error)
-        else:
-            return None
-    return found
+    try:
+        complete(argv, world_size)
+    except arguments.ArgumentError as error:
+        return str(error)
+    return None
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
     from megatron_core_trainer.conversion import hugging_face_model, megatron_model
     from megatron_core_trainer.conversion.checkpoint_weights import read_arguments
     from megatron_core_trainer.conversion.model_settings import model_settings
-    from megatron_core_trainer.multipliers import folded_settings
+    from megatron_core_trainer.parametrization import folded_settings
     from megatron_core_trainer.tokenizer import read_hugging_face_tokenizer
 
     iteration = args.iteration if args.iteration is not None else checkpointing.read_tracker(args.load)
@@ -178,16 +178,14 @@ def _converters(
 ) -> tuple[ExternalConverter | None, Architecture | None]:
     """Return who converts the weights (None: this program) and what describes the result (None: that converter)."""
     from megatron_core_trainer.conversion.architecture import choose_architecture
-    from megatron_core_trainer.conversion.external_converter import LIBRARIES, external_converter
+    from megatron_core_trainer.conversion.external_converter import external_converter, needs_architecture
 
-    if not args.converter:
-        if args.converter_argument or args.hf_config:
-            raise ConversionError("--converter-argument and --hf-config are for another --converter")
-        return None, choose_architecture(settings, args.architecture)
+    if not args.converter and (args.converter_argument or args.hf_config):
+        raise ConversionError("--converter-argument and --hf-config are for another --converter")
     if args.hf_config and not args.hf_config.is_dir():
         raise ConversionError(f"--hf-config {args.hf_config} is no directory")
-    external = external_converter(args.converter, args.converter_argument)
-    described = args.architecture or (args.converter in LIBRARIES and not args.hf_config)
+    external = external_converter(args.converter, args.converter_argument) if args.converter else None
+    described = needs_architecture(args.architecture, args.converter, args.hf_config)
     return external, choose_architecture(settings, args.architecture) if described else None
 
 
@@ -208,7 +206,8 @@ def _check(
     :raises MismatchError: if they differ by more than the tolerance.
     """
     from megatron_core_trainer.conversion import comparison, hugging_face_model, megatron_model
-    from megatron_core_trainer.multipliers import folded_settings, folded_weights
+    from megatron_core_trainer.multipliers import folded_weights
+    from megatron_core_trainer.parametrization import folded_settings
 
     model = megatron_model.load_whole_model(settings, checkpoint)
     print(f"loaded {checkpoint}")

@@ -55,16 +55,6 @@ def _scale_output(module: torch.nn.Module, factor: float) -> None:
         module.register_forward_hook(scale)
 
 
-def folded_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a model without multipliers that computes the same; tied weights have come apart.
-
-    :param saved: the arguments saved in the checkpoint.
-    """
-    if parametrization(saved) is None:
-        return dict(saved)
-    return {**saved, "use_mup": False, "untie_embeddings_and_output_weights": True}
-
-
 def folded_weights(weights: Weights, saved: Mapping[str, Any]) -> Weights:
     """Return the weights of a model without multipliers that computes the same.
 

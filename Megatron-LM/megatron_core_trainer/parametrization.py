@@ -158,3 +158,13 @@ def difference(saved: Parametrization | None, ours: Parametrization | None) -> s
         if not field.name.endswith("_std") and getattr(saved, field.name) != getattr(ours, field.name)
     ]
     return ", ".join(differing) or None
+
+
+def folded_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a model without multipliers that computes the same; tied weights have come apart.
+
+    :param saved: the arguments saved in the checkpoint.
+    """
+    if parametrization(saved) is None:
+        return dict(saved)
+    return {**saved, "use_mup": False, "untie_embeddings_and_output_weights": True}

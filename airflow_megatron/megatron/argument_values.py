@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from airflow_megatron.megatron.arguments import ArgumentTable
 
@@ -41,6 +41,14 @@ class ArgumentValues:
             return self._given[name]
         argument = self.table.get(name)
         return argument.default if argument else None
+
+    def outside(self, groups: Collection[str]) -> dict[str, Any]:
+        """Return the given values of the arguments that stand in none of these groups of the parser's help."""
+        return {
+            name: value
+            for name, value in self._given.items()
+            if (argument := self.table.get(name)) and argument.group not in groups
+        }
 
     def number(self, name: str) -> float | None:
         """Return the value of an argument as a number, None where there is none; whole numbers stay ``int``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from airflow_megatron.planning.checks_architectures import architecture_findings
 from airflow_megatron.planning.checks_checkpoints import checkpoint_findings
 from airflow_megatron.planning.checks_conversion import conversion_findings
 from airflow_megatron.planning.checks_limits import budget_problems, limit_findings
@@ -58,7 +59,8 @@ def check_jobs(
     )
     errors, warnings = told(findings, sweep)
     if not errors:  # what is wrong by our own rules is told in their words, with the nearest good values
-        errors, more = told(trainer_findings(jobs), sweep)
+        asked = itertools.chain(trainer_findings(jobs), architecture_findings(jobs, trainings, cluster))
+        errors, more = told(asked, sweep)
         warnings += more
     of_all = budget_problems(sweep, jobs, points, cluster)
     return errors + of_all[0], warnings + of_all[1]

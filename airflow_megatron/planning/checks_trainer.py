@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.commands import comparable_words, runs_pretrain_gpt
 from airflow_megatron.planning.findings import Finding
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.planning.job_programs import answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +34,8 @@ def trainer_findings(jobs: Sequence[Job]) -> Iterator[Finding]:
             continue
         if job.runs_trainer and runs_pretrain_gpt(job.command):
             alike.setdefault((comparable_words(job.command), job.world_size), []).append(job)
-    for refused, problem in zip(alike.values(), _problems(list(alike)), strict=True):
+    asked = [{"argv": argv, "world_size": size} for argv, size in alike]
+    for refused, problem in zip(alike.values(), answers("check_arguments.py", asked), strict=True):
         if problem is None:
             continue
         names = [flag.replace("-", "_") for flag in _FLAG.findall(problem)]
@@ -51,18 +49,3 @@ def trainer_findings(jobs: Sequence[Job]) -> Iterator[Finding]:
                 f"change {' or '.join(dict.fromkeys(names))}" if names else "see pretrain_gpt.py --help",
                 warning=problem.endswith(_MISSING),
             )
-
-
-def _problems(command_lines: Sequence[tuple[tuple[str, ...], int]]) -> list[str | None]:
-    """Return for each command line and world size why it is refused."""
-    program = project_root() / "Megatron-LM" / "check_arguments.py"
-    if not command_lines or not program.is_file():
-        return [None] * len(command_lines)
-    asked = "".join(json.dumps({"argv": argv, "world_size": size}) + "\n" for argv, size in command_lines)
-    answer = subprocess.run(
-        [sys.executable, str(program)], input=asked, capture_output=True, text=True, check=False
-    )
-    if answer.returncode:
-        last = (answer.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise RuntimeError(f"{program} ended with exit status {answer.returncode}: {last}")
-    return [json.loads(line) for line in answer.stdout.splitlines()]

@@ -96,7 +96,7 @@ def test_what_an_architecture_extends(tmp_path: Path) -> None:
     )
     (tmp_path / "second.yaml").write_text("extends: first.yaml\nrequires: {qk_layernorm: true}\n")
     second = load_architecture(str(tmp_path / "second.yaml"))
-    assert second.obstacles(settings()) == ["qk_layernorm is False, not True"]
+    assert second.obstacles(settings()) == {"qk_layernorm": "qk_layernorm is False, not True"}
     config = second.hugging_face_config({**settings(), "vocab_size": 100, "eos": 0, "dtype": "bfloat16"})
     assert config["note"] == 3
     assert config["rope_parameters"] == {"rope_type": "default", "rope_theta": 10000.0}

@@ -31,7 +31,7 @@ import yaml
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
-from megatron_core_trainer.conversion.errors import ConversionError
+from megatron_core_trainer.conversion.errors import ConversionError, InexpressibleError
 from megatron_core_trainer.conversion.model_settings import PLAIN
 from megatron_core_trainer.conversion.weight_operations import OPERATIONS, WeightShape
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import torch
+    from jinja2.environment import TemplateExpression
 
     Weights = dict[str, torch.Tensor]
 
@@ -76,18 +77,18 @@ class Architecture:
         """The class in transformers, or in the modelling code."""
         return str(self.config["architectures"][0])
 
-    def obstacles(self, settings: Mapping[str, Any]) -> list[str]:
-        """Return every setting of a model that the class cannot express; empty if it can.
+    def obstacles(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Return every setting of a model that the class cannot express, with what it is; empty if it can.
 
         :param settings: of the model, completed.
         """
-        found = []
+        found = {}
         for name, values in {**PLAIN, **self.requires}.items():
             wanted = self._evaluated(values, settings, f"requires.{name}")
             allowed = wanted if isinstance(wanted, list) else [wanted]
             value = settings.get(name)
             if value not in allowed:
-                found.append(f"{name} is {value}, not {' or '.join(map(str, allowed))}")
+                found[name] = f"{name} is {value}, not {' or '.join(map(str, allowed))}"
         return found
 
     def hugging_face_config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class Architecture:
         if expression is None:
             return value
         try:
-            result = _environment().compile_expression(expression[1], undefined_to_none=False)(**names)
+            result = _compiled(expression[1])(**names)
             return str(result) if isinstance(result, StrictUndefined) else result  # which is an error there
         except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
             raise ConversionError(f"{self.path}: {place}: {value}: {error}") from error
@@ -161,12 +162,18 @@ def _environment() -> SandboxedEnvironment:
     return SandboxedEnvironment(undefined=StrictUndefined)
 
 
+@functools.cache
+def _compiled(expression: str) -> TemplateExpression:
+    return _environment().compile_expression(expression, undefined_to_none=False)
+
+
 def shipped_architectures() -> list[str]:
     """Return the names of the architectures that come along, in the order in which they are tried."""
     order = ["llama", "qwen2", "qwen3", "gpt2", "mixtral", "qwen3_moe", "opensci"]
     return sorted((path.stem for path in _SHIPPED.glob("*.yaml")), key=order.index)
 
 
+@functools.cache
 def load_architecture(named: str) -> Architecture:
     """Load an architecture.
 
@@ -228,7 +235,7 @@ def choose_architecture(settings: Mapping[str, Any], named: str | None) -> Archi
 
     :param settings: of the model, completed.
     :param named: as for :func:`load_architecture`, or None.
-    :raises ConversionError: naming every setting in the way.
+    :raises InexpressibleError: naming every setting in the way.
     """
     candidates = [load_architecture(name) for name in ([named] if named else shipped_architectures())]
     obstacles = [(candidate, candidate.obstacles(settings)) for candidate in candidates]
@@ -237,10 +244,9 @@ def choose_architecture(settings: Mapping[str, Any], named: str | None) -> Archi
             return candidate
     # the last of equally near ones: those that are tried later are the more special
     nearest, found = min(reversed(obstacles), key=lambda pair: len(pair[1]))
-    others = (
-        ""
-        if named
-        else f" (nor can {', '.join(item.name for item in candidates if item is not nearest)}). Give an --architecture"
-        " file of your own, or another --converter"
-    )
-    raise ConversionError(f"{nearest.model_class} cannot express this model: {'; '.join(found)}{others}")
+    problem = f"{nearest.model_class} cannot express this model: {'; '.join(found.values())}"
+    if named:
+        raise InexpressibleError(problem, list(found))
+    others = ", ".join(candidate.name for candidate in candidates if candidate is not nearest)
+    mend = "Give an --architecture file of your own, or another --converter"
+    raise InexpressibleError(f"{problem} (nor can {others})", list(found), mend)

@@ -60,6 +60,16 @@ class ExternalConverter:
             raise ConversionError(f"{words[1]} wrote no weights (*.safetensors, *.bin) to {output}")
 
 
+def needs_architecture(architecture: str | None, converter: str | None, hf_config: object) -> bool:
+    """Whether an architecture describes the result: where it is named, and where nothing else does.
+
+    :param architecture: the one asked for.
+    :param converter: name or script of another converter.
+    :param hf_config: a directory with a ``config.json`` that the other converter starts from.
+    """
+    return architecture is not None or converter is None or (converter in LIBRARIES and not hf_config)
+
+
 def external_converter(named: str, arguments: Sequence[str]) -> ExternalConverter:
     """Return the program that a converter's name means.
 

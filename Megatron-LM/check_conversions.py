@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Say which trainings' checkpoints convert_to_hf.py would refuse, from their settings alone; PyTorch is not needed.
+
+    python check_conversions.py <TRAININGS
+
+Reads JSON lines: a command line of pretrain_gpt.py, ``{"argv": […], "world_size": n}``, or the arguments that another
+trainer would save, ``{"saved": {name: value}}``; with either may stand ``architecture``, ``converter`` and
+``hf_config``, which are convert_to_hf.py's. Prints for each ``{"settings": […], "problem": text}``, the settings in the
+way, or null where an architecture can express the model, where none is needed, and where the model cannot be told:
+pretrain_gpt.py itself refuses the command line, or arguments are missing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from check_arguments import complete
+from megatron_core_trainer.arguments import ArgumentError
+from megatron_core_trainer.conversion.architecture import choose_architecture
+from megatron_core_trainer.conversion.errors import ConversionError, InexpressibleError
+from megatron_core_trainer.conversion.external_converter import needs_architecture
+from megatron_core_trainer.conversion.model_settings import model_settings
+from megatron_core_trainer.parametrization import folded_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def obstacle(
+    saved: Mapping[str, Any] | None = None,
+    *,
+    argv: Sequence[str] = (),
+    world_size: int = 1,
+    architecture: str | None = None,
+    converter: str | None = None,
+    hf_config: str | None = None,
+) -> dict[str, Any] | None:
+    """Return what keeps the checkpoints of a training from being converted, None if nothing does.
+
+    :param saved: the arguments that its checkpoints hold; None to read them off ``argv``.
+    :param argv: arguments of pretrain_gpt.py.
+    :param world_size: number of its processes.
+    :param architecture: ``--architecture`` of the conversion.
+    :param converter: its ``--converter``.
+    :param hf_config: its ``--hf-config``.
+    """
+    if not needs_architecture(architecture, converter, hf_config):
+        return None
+    try:
+        arguments = vars(complete(argv, world_size)) if saved is None else saved
+        choose_architecture(folded_settings(model_settings(arguments)), architecture)
+    except InexpressibleError as error:
+        return {"settings": error.settings, "problem": error.problem}
+    except (ArgumentError, ConversionError):
+        return None
+    return None
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(obstacle(**json.loads(line))))

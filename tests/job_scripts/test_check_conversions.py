@@ -1,0 +1,64 @@
+"""The converter's own word on trainings, where there is no PyTorch and no checkpoint yet."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from test_check_arguments import GOOD
+
+from airflow_megatron.megatron.arguments import argument_table, known_releases, read_table
+from airflow_megatron.megatron.trainers import TABLES_DIR
+from airflow_megatron.planning.checks_architectures import GROUPS_OF_THE_RUN
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "Megatron-LM"))
+
+from check_arguments import complete
+from megatron_core_trainer.conversion.architecture import load_architecture, shipped_architectures
+from megatron_core_trainer.conversion.model_settings import PLAIN
+from megatron_core_trainer.parametrization import DEFAULTS
+
+PROGRAM = Path(__file__).parents[2] / "Megatron-LM" / "check_conversions.py"
+
+
+def test_an_answer_for_each_line() -> None:
+    odd = {"argv": [*GOOD, "--rotary-interleaved"], "world_size": 1}
+    asked = [
+        {"argv": GOOD, "world_size": 1},
+        odd,
+        {"argv": [*GOOD, "--use-mup", "--mup-output-mult", "3"], "world_size": 1},
+        {**odd, "converter": "/ours.py"},
+        {**odd, "converter": "mbridge", "hf_config": "/there"},
+        {**odd, "converter": "mbridge"},
+        {**odd, "converter": "/ours.py", "architecture": "qwen2"},
+        {"argv": ["--no-such-flag"], "world_size": 1},
+        {"saved": {**vars(complete(GOOD, 1)), "multi_latent_attention": True, "exit_signal": None}},
+    ]
+    lines = "".join(json.dumps(question) + "\n" for question in asked)
+    done = subprocess.run([sys.executable, PROGRAM], input=lines, capture_output=True, text=True, check=True)
+    good, refused, folded, script, described, library, named, wrong, saved = map(
+        json.loads, done.stdout.splitlines()
+    )
+    assert good is folded is script is described is wrong is None
+    assert refused == library
+    assert refused["settings"] == ["rotary_interleaved"]
+    assert refused["problem"].startswith(
+        "GPT2LMHeadModel cannot express this model: rotary_interleaved is True,"
+    )
+    assert "normalization" in named["settings"]
+    assert "nor can" not in named["problem"]
+    assert "multi_latent_attention is True, not False" in saved["problem"]
+
+
+def test_what_is_passed_over_decides_nothing() -> None:
+    required = [load_architecture(name).requires for name in shipped_architectures()]
+    words = set(re.findall(r"\w+", json.dumps(required))) | {"moe_layer_freq"}
+    looked_at = {*PLAIN, *DEFAULTS, *words}
+    tables = [argument_table(release) for release in known_releases()]
+    for table in [*tables, read_table(TABLES_DIR / "megatron_core.json")]:
+        of_the_run = {argument.dest for argument in table if argument.group in GROUPS_OF_THE_RUN}
+        assert {"lr", "save"} <= of_the_run
+        assert not of_the_run & looked_at
