@@ -38,7 +38,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--tokenizer", type=Path, help="directory; default: --tokenizer-model of the training run")
     add(
         "--architecture",
-        help="what it becomes: llama, qwen2, qwen3, gpt2, mixtral, qwen3_moe, opensci, or a YAML file; default: the"
+        help="what it becomes: llama, qwen2, qwen3, gpt2, mixtral, qwen2_moe, qwen2_moe_ungated, qwen3_moe,"
+        " opensci, or a YAML file; default: the"
         " first that can express it",
     )
     add(

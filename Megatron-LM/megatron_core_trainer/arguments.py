@@ -1,9 +1,9 @@
 """The trainer's command line: upstream Megatron-LM's flags, as far as this trainer honours them.
 
 Names, types and defaults are those of core_v0.16.1 (``megatron/training/arguments.py``); the differences are that
-``--exit-duration-in-mins`` takes fractions, ``--data-cache-path`` defaults to memory, and there are more optimizers,
-schedules and flags (:data:`EXTENSIONS`). A flag that upstream knows and this trainer does not is an error, never
-silently ignored. The namespace is saved in every checkpoint.
+``--exit-duration-in-mins`` takes fractions, ``--data-cache-path`` defaults to memory, ``--rope-scaling-factor`` has an
+effect, and there are more optimizers, schedules and flags (:data:`EXTENSIONS`). A flag that upstream knows and this
+trainer does not is an error, never silently ignored. The namespace is saved in every checkpoint.
 """
 
 from __future__ import annotations
@@ -118,6 +118,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     add("--rotary-base", type=int, default=10000)
     add("--rotary-percent", type=float, default=1.0)
     add("--rotary-interleaved", action="store_true")
+    add(
+        "--use-rope-scaling",
+        action="store_true",
+        help="rotary frequencies of Llama 3.1 (from 8192 positions)",
+    )
+    add("--rope-scaling-factor", type=float, default=8.0, help="of the lowest; upstream's has no effect")
     add("--normalization", choices=["LayerNorm", "RMSNorm"], default="LayerNorm")
     add("--norm-epsilon", dest="layernorm_epsilon", type=float, default=1e-5)
     add("--swiglu", action="store_true")
@@ -406,6 +412,8 @@ MODEL_SETTINGS = (
     "rotary_base",
     "rotary_percent",
     "rotary_interleaved",
+    "use_rope_scaling",
+    "rope_scaling_factor",
     "normalization",
     "layernorm_epsilon",
     "swiglu",
@@ -498,6 +506,7 @@ def _complete_model(args: argparse.Namespace) -> None:
         args, "num_layers", "hidden_size", "num_attention_heads", "seq_length", "max_position_embeddings"
     )
     _positive(args, "num_layers", "hidden_size", "num_attention_heads", "seq_length", "ffn_hidden_size")
+    _positive(args, "rope_scaling_factor")
     if args.kv_channels is None:
         _divides("--hidden-size", args.hidden_size, "--num-attention-heads", args.num_attention_heads)
         args.kv_channels = args.hidden_size // args.num_attention_heads

@@ -10,7 +10,17 @@ from airflow_megatron.spec.errors import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-ARCHITECTURES: Final = ("gpt2", "llama", "mixtral", "opensci", "qwen2", "qwen3", "qwen3_moe")
+ARCHITECTURES: Final = (
+    "gpt2",
+    "llama",
+    "mixtral",
+    "opensci",
+    "qwen2",
+    "qwen2_moe",
+    "qwen2_moe_ungated",
+    "qwen3",
+    "qwen3_moe",
+)
 """Those of ``Megatron-LM/megatron_core_trainer/conversion/architectures``."""
 LIBRARIES: Final = ("mbridge", "mcore_bridge", "megatron_bridge")
 """Libraries that convert weights on a GPU."""

@@ -55,6 +55,15 @@ def settings(**changes: Any) -> dict[str, Any]:
         (EXPERTS, "mixtral"),
         ({**EXPERTS, "moe_router_pre_softmax": True, "qk_layernorm": True}, "qwen3_moe"),
         ({"num_moe_experts": 4, "moe_layer_freq": 2, "qk_layernorm": True}, "qwen3_moe"),
+        ({**EXPERTS, "moe_shared_expert_intermediate_size": 8}, "qwen2_moe_ungated"),
+        (
+            {**EXPERTS, "moe_shared_expert_intermediate_size": 8, "moe_shared_expert_gate": True},
+            "qwen2_moe",
+        ),
+        ({"moe_shared_expert_gate": True}, "llama"),
+        ({"use_rope_scaling": True}, "llama"),
+        ({"rope_scaling_factor": 32.0}, "llama"),
+        ({"use_rope_scaling": True, "rope_scaling_factor": 32.0, "small_init": False}, "llama"),
     ],
 )
 def test_the_first_that_fits(changes: dict[str, Any], name: str) -> None:
@@ -70,8 +79,12 @@ def test_the_first_that_fits(changes: dict[str, Any], name: str) -> None:
         ),
         ({"layernorm_zero_centered_gamma": True}, "apply_layernorm_1p is True, not False (nor can "),
         (
-            {**EXPERTS, "moe_shared_expert_intermediate_size": 8},
-            "moe_shared_expert_intermediate_size is 8, not None",
+            {**EXPERTS, "moe_shared_expert_intermediate_size": 8, "qk_layernorm": True},
+            "Qwen3MoeForCausalLM cannot express this model: moe_shared_expert_intermediate_size is 8, not None",
+        ),
+        (
+            {"use_rope_scaling": True, "rope_scaling_factor": 32.0},
+            "rope_scaling_factor is 32.0, not 8.0: upstream's pretrain_gpt.py does not give its model the factor",
         ),
         (
             {**EXPERTS, "moe_layer_freq": 2},
@@ -100,7 +113,7 @@ def test_what_an_architecture_extends(tmp_path: Path) -> None:
     config = second.hugging_face_config({**settings(), "vocab_size": 100, "eos": 0, "dtype": "bfloat16"})
     assert config["note"] == 3
     assert config["rope_parameters"] == {"rope_type": "default", "rope_theta": 10000.0}
-    assert "mlp_bias" not in config
+    assert not {"mlp_bias", "rope_scaling"} & config.keys()
     assert "attention_bias" in config
 
 
@@ -115,12 +128,12 @@ def test_no_weight_is_lost() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- llama", "must hold the keys extends, requires, config, weights, files"),
+        ("- llama", "must hold the keys extends, requires, reasons, config, weights, files"),
         ("extends: llama\nweight: {}", "unknown key weight; known: extends, requires"),
         ("extends: llama\nweights: [a]", "weights must be a mapping"),
         (
             "extends: llama\nweights: {a: transpose b}",
-            "weights.a: transpose is no operation; known: gate, key",
+            "weights.a: transpose is no operation; known: doubled, gate",
         ),
         ("extends: lama", "there is no architecture lama; known: llama, qwen2"),
         ("config: {model_type: x}", "config.architectures must name the model's class"),

@@ -17,7 +17,10 @@ VARIANTS = {
         *("--group-query-attention", "--num-query-groups", "2", "--untie-embeddings-and-output-weights"),
         *("--rotary-base", "100000", "--norm-epsilon", "1e-6", "--kv-channels", "16"),
     ],
-    "qkv_bias": ["--add-qkv-bias", "--make-vocab-size-divisible-by", "1"],
+    "qkv_bias": [
+        *("--add-qkv-bias", "--make-vocab-size-divisible-by", "1"),
+        *("--use-rope-scaling", "--rope-scaling-factor", "32"),
+    ],
     "half_precision": ["--bf16"],
     "maximal_update": [
         *(
@@ -87,6 +90,8 @@ def test_settings_come_from_the_checkpoint(
     if variant == "grouped_untied":
         assert config["rope_parameters"]["rope_theta"] == config["rope_theta"] == 100000.0
         assert (config["num_key_value_heads"], config["head_dim"], config["rms_norm_eps"]) == (2, 16, 1e-6)
+    if variant == "qkv_bias":
+        assert (config["rope_scaling"]["rope_type"], config["rope_scaling"]["factor"]) == ("llama3", 32.0)
     # The multipliers of a tied matrix differ at its two ends.
     assert config["tie_word_embeddings"] == (variant not in ("grouped_untied", "maximal_update"))
     assert config["architectures"] == ["Qwen2ForCausalLM" if variant == "qkv_bias" else "LlamaForCausalLM"]

@@ -21,7 +21,9 @@ GPT2 = {
     "normalization": "LayerNorm",
     "position_embedding_type": "learned_absolute",
 }
+SCALED = {"use_rope_scaling": True, "rotary_base": 500000}
 EXPERTS = {"num_experts": 4, "moe_router_topk": 2, "moe_ffn_hidden_size": 24}
+SHARED = {"moe_shared_expert_intermediate_size": 40}
 MULTIPLIERS = {
     "use_mup": True,
     "mup_base_hidden_size": 8,
@@ -92,6 +94,26 @@ def cases(place: Path) -> list[dict[str, Any]]:
                 "moe_layer_freq": [0, 1, 1, 1],
             },
         },
+        {"name": "scaled", "settings": {**GROUPED, **SCALED}},
+        {
+            "name": "scaled_otherwise",
+            "settings": {**SCALED, "rope_scaling_factor": 32.0, "small_init": False, "qk_layernorm": True},
+        },
+        {
+            "name": "shared_expert",
+            "settings": {**GROUPED, **EXPERTS, **SHARED, "moe_layer_freq": 2},
+        },
+        {
+            "name": "gated_shared_expert",
+            "settings": {
+                **EXPERTS,
+                **SHARED,
+                "moe_shared_expert_gate": True,
+                "add_qkv_bias": True,
+                "moe_router_pre_softmax": True,
+            },
+            "layout": {"tensor": 2, "pipeline": 1, "expert": 1},
+        },
         {"name": "multiplied", "settings": {"qk_layernorm": True, **MULTIPLIERS}},
         {"name": "opensci", "settings": {"qk_layernorm": True, "add_bias_linear": True}},
         {
@@ -160,6 +182,10 @@ CLASSES = {
     "gpt2_without_biases": "GPT2LMHeadModel",
     "mixtral": "MixtralForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "scaled": "LlamaForCausalLM",
+    "scaled_otherwise": "Qwen3ForCausalLM",
+    "shared_expert": "Qwen2MoeForCausalLM",
+    "gated_shared_expert": "Qwen2MoeForCausalLM",
     "multiplied": "Qwen3ForCausalLM",
     "opensci": "OpensciForCausalLM",
     "ranks": "LlamaForCausalLM",
@@ -204,7 +230,7 @@ REFUSALS = {
     "library": (2, "--converter mbridge needs the package mbridge in the environment of"),
     "typo": (
         2,
-        "there is no architecture lama; known: llama, qwen2, qwen3, gpt2, mixtral, qwen3_moe, opensci",
+        "there is no architecture lama; known: llama, qwen2, qwen3, gpt2, mixtral, qwen2_moe,",
     ),
 }
 

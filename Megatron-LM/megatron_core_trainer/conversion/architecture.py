@@ -7,8 +7,10 @@ An architecture is a YAML file; ``architectures/`` holds those that come along. 
 ``requires``
     Megatron setting → the value, or the list of values, that the class can express. A setting of
     :data:`~megatron_core_trainer.conversion.model_settings.PLAIN` that is not named must have its plain value.
+``reasons``
+    Megatron setting → why no other value can be expressed, where that does not go without saying.
 ``config``
-    The content of ``config.json``.
+    The content of ``config.json``; an entry that comes to ``null`` is left out.
 ``weights``
     Name of a Hugging Face weight → ``OPERATION … NAME`` of the Megatron weight; the operation next to the name comes
     first. ``{layer}`` and ``{expert}`` stand for each number, a ``*`` at the end for ``weight`` and ``bias``. Entries
@@ -16,7 +18,8 @@ An architecture is a YAML file; ``architectures/`` holds those that come along. 
 ``files``
     Files beside the YAML file that are copied to the model: modelling code that ``auto_map`` in ``config`` names.
 
-A value that is one ``{{ expression }}`` (Jinja2) may use every Megatron setting, ``vocab_size``, ``eos`` and ``dtype``.
+A value that is one ``{{ expression }}`` (Jinja2) may use every Megatron setting, those that
+:func:`~megatron_core_trainer.conversion.model_settings.model_settings` adds, ``vocab_size``, ``eos`` and ``dtype``.
 """
 
 from __future__ import annotations
@@ -44,8 +47,8 @@ if TYPE_CHECKING:
     Weights = dict[str, torch.Tensor]
 
 _SHIPPED = Path(__file__).parent / "architectures"
-_SECTIONS = ("requires", "config", "weights")
-_KEYS = {"extends": str, "requires": dict, "config": dict, "weights": dict, "files": list}
+_SECTIONS = ("requires", "reasons", "config", "weights")
+_KEYS = {"extends": str, **dict.fromkeys(_SECTIONS, dict), "files": list}
 _EXPRESSION = re.compile(r"\s*\{\{(.*)\}\}\s*\Z", re.DOTALL)
 _MOST_NAMES = 5
 
@@ -56,6 +59,7 @@ class Architecture:
 
     :param path: the file that describes it.
     :param requires: Megatron setting → the values that it can express.
+    :param reasons: Megatron setting → why it cannot express others.
     :param config: content of ``config.json``, with expressions.
     :param weights: Hugging Face name → operations and Megatron name, with placeholders.
     :param files: files of modelling code, beside ``path``.
@@ -63,6 +67,7 @@ class Architecture:
 
     path: Path
     requires: Mapping[str, Any]
+    reasons: Mapping[str, str]
     config: Mapping[str, Any]
     weights: Mapping[str, str]
     files: tuple[str, ...] = ()
@@ -88,7 +93,8 @@ class Architecture:
             allowed = wanted if isinstance(wanted, list) else [wanted]
             value = settings.get(name)
             if value not in allowed:
-                found[name] = f"{name} is {value}, not {' or '.join(map(str, allowed))}"
+                reason = f": {self.reasons[name]}" if name in self.reasons else ""
+                found[name] = f"{name} is {value}, not {' or '.join(map(str, allowed))}{reason}"
         return found
 
     def hugging_face_config(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +103,10 @@ class Architecture:
         :param settings: of the model, completed, with ``vocab_size``, ``eos`` and ``dtype``.
         :raises ConversionError: if an expression fails.
         """
-        return {key: self._evaluated(value, settings, f"config.{key}") for key, value in self.config.items()}
+        content = {
+            key: self._evaluated(value, settings, f"config.{key}") for key, value in self.config.items()
+        }
+        return {key: value for key, value in content.items() if value is not None}
 
     def hugging_face_weights(
         self, weights: Mapping[str, torch.Tensor], settings: Mapping[str, Any]
@@ -169,7 +178,17 @@ def _compiled(expression: str) -> TemplateExpression:
 
 def shipped_architectures() -> list[str]:
     """Return the names of the architectures that come along, in the order in which they are tried."""
-    order = ["llama", "qwen2", "qwen3", "gpt2", "mixtral", "qwen3_moe", "opensci"]
+    order = [
+        "llama",
+        "qwen2",
+        "qwen3",
+        "gpt2",
+        "mixtral",
+        "qwen2_moe",
+        "qwen2_moe_ungated",
+        "qwen3_moe",
+        "opensci",
+    ]
     return sorted((path.stem for path in _SHIPPED.glob("*.yaml")), key=order.index)
 
 

@@ -23,6 +23,8 @@ _EXPERT_SETTINGS = (
     "moe_layer_freq",
     "moe_router_pre_softmax",
     "moe_router_topk",
+    "moe_shared_expert_gate",
+    "moe_shared_expert_intermediate_size",
     "num_experts",
 )
 _MOST_NAMES = 4

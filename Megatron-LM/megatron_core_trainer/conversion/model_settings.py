@@ -31,6 +31,7 @@ PLAIN: dict[str, Any] = {
     "moe_router_pre_softmax": False,
     "moe_router_score_function": "softmax",
     "moe_router_topk_scaling_factor": None,
+    "moe_shared_expert_gate": False,
     "moe_shared_expert_intermediate_size": None,
     "mtp_num_layers": None,
     "multi_latent_attention": False,
@@ -56,6 +57,8 @@ _OTHER_NAMES = {
     "norm_epsilon": "layernorm_epsilon",
     "num_moe_experts": "num_experts",
 }
+# This trainer always saves it, upstream never.
+_OWN_ARGUMENT = "small_init"
 _DEFAULTS: dict[str, Any] = {
     "add_qkv_bias": False,
     "bias_gelu_fusion": True,
@@ -63,6 +66,7 @@ _DEFAULTS: dict[str, Any] = {
     "fp16": False,
     "init_method_std": 0.02,
     "moe_layer_freq": 1,
+    "rope_scaling_factor": 8.0,
     "rotary_base": 10000,
 }
 
@@ -70,8 +74,9 @@ _DEFAULTS: dict[str, Any] = {
 def model_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a training run, completed.
 
-    ``num_query_groups`` is the number of key and value heads with and without grouped-query attention, and
-    ``dense_layers`` has the numbers of the layers without experts. What a release does not know has its plain value.
+    ``num_query_groups`` is the number of key and value heads with and without grouped-query attention,
+    ``dense_layers`` has the numbers of the layers without experts, and ``of_this_trainer`` says who trained. What a
+    release does not know has its plain value.
 
     :param saved: the arguments saved in the checkpoint, by this trainer or by upstream Megatron-LM.
     """
@@ -82,6 +87,7 @@ def model_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
     if not settings.get("group_query_attention", True) or settings.get("num_query_groups") is None:
         settings["num_query_groups"] = settings["num_attention_heads"]
     settings["dense_layers"] = _dense_layers(settings)
+    settings["of_this_trainer"] = _OWN_ARGUMENT in saved
     return settings
 
 

@@ -64,15 +64,25 @@ def _transposed(weight: torch.Tensor, shape: WeightShape) -> torch.Tensor:
     return weight.mT if weight.dim() > 1 else weight
 
 
+def _doubled(weight: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    return 2 * weight
+
+
+def _row_of_zeros(weight: torch.Tensor, shape: WeightShape) -> torch.Tensor:
+    return weight.new_zeros(1, *weight.shape[1:])
+
+
 def _vocabulary(weight: torch.Tensor, shape: WeightShape) -> torch.Tensor:
     return weight[: shape.vocab_size]
 
 
 OPERATIONS: dict[str, Callable[[torch.Tensor, WeightShape], torch.Tensor]] = {
+    "doubled": _doubled,
     "gate": _gate,
     "key": _key,
     "query": _query,
     "query_key_value": _query_key_value,
+    "row_of_zeros": _row_of_zeros,
     "transposed": _transposed,
     "up": _up,
     "value": _value,
