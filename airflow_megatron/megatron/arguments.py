@@ -10,7 +10,6 @@ into the command line that ``argparse`` in that release reads back as the same v
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import math
@@ -19,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from airflow_megatron.spec.errors import near_names, suggestion
 from airflow_megatron.spec.file_values import path_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ArgumentError(ValueError):
         self.release = release
         self.reason = reason
         self.nearest = tuple(nearest)
-        hint = f" (did you mean {' or '.join(self.nearest)}?)" if self.nearest else ""
+        hint = f" ({suggestion(self.nearest)})" if self.nearest else ""
         super().__init__(f"{name}: {reason}{hint}")
 
 
@@ -130,7 +130,7 @@ class ArgumentTable:
     def nearest(self, name: str) -> list[str]:
         """Find known names that look like ``name``, best first, three at most."""
         known = [*self._by_dest, *(flag for flag in self._by_flag if flag not in self._by_dest)]
-        return difflib.get_close_matches(canonical(name), known, n=3, cutoff=0.7)
+        return near_names(canonical(name), known, alike=0.7)
 
     def flag_tokens(self, name: str, value: bool) -> tuple[Argument, list[str]]:
         """Tell what to write for a parameter that is a flag.
@@ -330,7 +330,7 @@ def _value_text(name: str, value: object, argument: Argument, release: str) -> s
     if argument.choices is not None and text not in {str(choice) for choice in argument.choices}:
         choices = [str(choice) for choice in argument.choices]
         lower = {choice.lower(): choice for choice in choices}
-        near = [lower[word] for word in difflib.get_close_matches(text.lower(), lower, n=1, cutoff=0.6)]
+        near = [lower[word] for word in near_names(text.lower(), lower, limit=1)]
         raise ArgumentError(name, release, f"cannot be {text!r}; allowed are {', '.join(choices)}", near)
     return text
 

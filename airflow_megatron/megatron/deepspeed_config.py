@@ -7,10 +7,10 @@ starting point is what ``ALCF/helpers.sh`` (``generateDSconfig``) of argonne-lcf
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments import ArgumentError
+from airflow_megatron.spec.errors import near_names, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -147,8 +147,8 @@ def _zero_stage(arguments: Mapping[str, Any]) -> int:
 def _check_keys(given: Mapping[str, Any], known: Collection[str], place: str) -> None:
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            mend = f"did you mean {place}{near[0]}?" if near else "see DeepSpeed's configuration JSON"
+            near = suggestion(place + name for name in near_names(key, known, limit=1))
+            mend = near or "see DeepSpeed's configuration JSON"
             raise _problem(CONFIG, f"DeepSpeed has no setting {place}{key}; {mend}")
 
 

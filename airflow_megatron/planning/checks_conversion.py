@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.conversion_options import LIBRARIES
 from airflow_megatron.planning.findings import Finding
+from airflow_megatron.spec.errors import did_you_mean
 from airflow_megatron.spec.native_stages import KIND_PARAMS
 
 if TYPE_CHECKING:
@@ -22,9 +22,8 @@ def conversion_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
         known = KIND_PARAMS.get(job.kind, ())
         own = [name for name in job.variables if name in job.params and name not in known]
         for name in own if known else ():
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            if near:
-                message, mend = f"{job.kind} does not read {name}", f"did you mean {near[0]}?"
+            if mend := did_you_mean(name, known, limit=1, alike=0.8):
+                message = f"{job.kind} does not read {name}"
                 yield Finding(f"param:{name}", job, (name,), message, mend, warning=True)
 
 

@@ -25,7 +25,7 @@ from airflow_megatron.planning.training_estimates import JobEstimate, job_estima
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
 from airflow_megatron.slurm.signatures import site_catalogue
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
-from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean, suggestion
 from airflow_megatron.spec.expressions import template_names
 from airflow_megatron.spec.native_sweep import NativeSweep
 from airflow_megatron.spec.project import templates_dir
@@ -290,8 +290,7 @@ def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -
     if argument_table(spec.release).get(name) is not None:
         message = f"the trainer {spec.trainer} does not take {spec.release}'s argument {name!r}"
         return message, "drop it, or use another trainer"
-    near = table.nearest(name)
-    mend = f"did you mean {' or '.join(near)}?" if near else "own variables stand under params:"
+    mend = suggestion(table.nearest(name)) or "own variables stand under params:"
     return f"{_parser(spec, table)} has no argument {name!r}", mend
 
 
@@ -317,8 +316,7 @@ def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
                 f"nothing reads the swept value {key!r}: "
                 f"it is no argument of {_parser(spec, table)} and in no expression"
             )
-            near = table.nearest(name)
-            mend = f"did you mean {' or '.join(near)}?" if near else "use it in an expression, or drop it"
+            mend = suggestion(table.nearest(name)) or "use it in an expression, or drop it"
         place = next(
             (path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1] == key),
             ("sweep",),

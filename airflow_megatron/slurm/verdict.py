@@ -195,12 +195,12 @@ def judge(
         why = f" ({queue.reason})" if queue.reason else ""
         return waiting(Outcome.ACTIVE, f"job {queue.job_id} is {queue.state.value}{why}{held}", queue.state)
 
-    ending = _ending(observation)
+    exit_record = ExitRecord.from_json(dict(observation.exit) if observation.exit else None)
+    ending = _ending(observation, exit_record)
     if isinstance(ending, str):
         return waiting(Outcome.UNKNOWN, ending, accounting.state if accounting else None)
     achieved, shortfall = _achievement(observation, expectation, iteration)
     catalogue = shipped_signatures() if signatures is None else signatures
-    exit_record = ExitRecord.from_json(dict(observation.exit) if observation.exit else None)
     if achieved and ending.state is JobState.NODE_FAIL and exit_record is not None and exit_record.ended_well:
         ending = _ending_by(exit_record)  # the node was lost before it could tell Slurm
     outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue)
@@ -234,10 +234,12 @@ def judge(
     )
 
 
-def _ending(observation: Observation) -> _Ending | str:
-    """Return how the job ended, or why that is not known."""
+def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | str:
+    """Return how the job ended, or why that is not known.
+
+    :param record: its ``exit.json``, None without a whole one.
+    """
     queue, accounting = observation.queue, observation.accounting
-    record = ExitRecord.from_json(dict(observation.exit) if observation.exit else None)
     revoked = JobState.REVOKED in {accounting.state if accounting else None, queue.state if queue else None}
     if revoked and (accounting is None or accounting.state is JobState.REVOKED or not accounting.state.ended):
         # Not an end: another cluster of the federation has started the job, under the same id.

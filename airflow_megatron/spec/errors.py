@@ -57,7 +57,23 @@ class SpecError(ValueError):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
-    """Return ``did you mean "x"?`` for the known words nearest to ``word``, or an empty string."""
-    near = difflib.get_close_matches(word, [str(name) for name in known], n=limit, cutoff=0.6)
-    return f"did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+def near_names(word: str, known: Iterable[str], *, limit: int = 3, alike: float = 0.6) -> list[str]:
+    """Return the known names that look like a word, best first.
+
+    :param word: what was written
+    :param known: what may have been meant
+    :param limit: number of names at most
+    :param alike: how alike they must be, 0 to 1 (``difflib.SequenceMatcher.ratio``)
+    """
+    return difflib.get_close_matches(word, [str(name) for name in known], n=limit, cutoff=alike)
+
+
+def suggestion(names: Iterable[str]) -> str:
+    """Return ``did you mean x or y?`` for names as they shall be written, an empty string for none."""
+    text = " or ".join(names)
+    return f"did you mean {text}?" if text else ""
+
+
+def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3, alike: float = 0.6) -> str:
+    """Return ``did you mean 'x'?`` for :func:`near_names`, an empty string where there are none."""
+    return suggestion(map(repr, near_names(word, known, limit=limit, alike=alike)))

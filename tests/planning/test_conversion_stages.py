@@ -153,7 +153,7 @@ def test_a_param_that_is_almost_read(cluster: ClusterProfile) -> None:
     plan = check_sweep(load_sweep_text(text, "s.yaml"), cluster)
     (warning,) = [str(found) for found in plan.warnings if "limits" in str(found)]
     assert "evaluate does not read limits" in warning
-    assert "did you mean limit?" in warning
+    assert "did you mean 'limit'?" in warning
 
 
 def test_the_architectures_that_a_spec_may_name_are_there() -> None:
