@@ -184,6 +184,7 @@ AMBIGUOUS = [
     'echo "sbatch: error: Batch job submission failed: Unable to contact slurm controller" >&2; exit 1',
     'echo "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received" >&2; exit 1',
     "kill -9 $$",
+    "exit 1",  # what it said did not fit on a full disk
     "exit 0",
     'echo "no id here"; exit 0',
     'echo $id; echo "sbatch: error: odd" >&2; exit 1',

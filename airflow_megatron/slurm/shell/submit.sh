@@ -246,7 +246,8 @@ am_failure_kind() { # EXIT_STATUS TEXT; sets am_kind to deferred, refused or unk
     *"Unable to contact slurm controller"* | *"Unexpected message received"*) am_kind=unknown ;;
     *"Message receive failure"* | *"Message send failure"*) am_kind=unknown ;;
   esac
-  if [ "$1" -gt 128 ]; then am_kind=unknown; fi
+  # Killed, or what it said did not fit on a full disk.
+  if [ "$1" -gt 128 ] || [ -z "$2" ]; then am_kind=unknown; fi
   if [ "$am_kind" = refused ] && am_printed_id; then am_kind=unknown; fi
 }
 
