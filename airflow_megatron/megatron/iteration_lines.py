@@ -7,14 +7,20 @@ with one regular expression of mostly fixed text, and what it matched is not sea
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from datetime import datetime
 from functools import lru_cache
-from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 NEEDLE: Final = b"| consumed samples:"
 _HEAD = re.compile(rb"(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\]\s*)?iteration\s+(\d+)/\s*(\d+) \|\Z")
 _FIELD = re.compile(rb" ([^:|]+): *([^ |:]+) ?\|")
+# What launchers put before a line: "[default0]:", "[node07:0]:", "[rank3]: ", "12: " (srun --label).
+PREFIX: Final = re.compile(rb"(?:\s*(?:\[[^\]\s]*\d+\]:|\d+:))*\s?")
 _KNOWN: Final = {
     b"consumed samples": "consumed_samples",
     b"elapsed time per iteration (ms)": "elapsed_ms",
@@ -91,6 +97,9 @@ class IterationRecord(NamedTuple):
 _Kind: TypeAlias = tuple[bool, tuple[bytes, ...]]
 """Whether a line has a time, and the names of its fields."""
 
+_Texts: TypeAlias = tuple[bytes, ...]
+"""What the groups of a layout's expression matched in a line."""
+
 
 class IterationReader:
     """Takes the iteration lines out of the blocks of one log, in order."""
@@ -108,20 +117,32 @@ class IterationReader:
         :returns: the records, each with the place where it stood in the rest; and the rest: the block without the text
             that was matched as a whole.
         """
+        try:
+            return self._take(block, as_a_whole=True)
+        except ValueError:  # of a text where a number belongs: such a line is read up to there
+            return self._take(block, as_a_whole=False)
+
+    def _take(self, block: bytes, *, as_a_whole: bool) -> tuple[list[tuple[int, IterationRecord]], bytes]:
         found: list[tuple[int, IterationRecord]] = []
-        rest: list[bytes] = []
+        places: dict[_Layout, list[int]] = defaultdict(list)
+        lines: dict[_Layout, list[_Texts]] = defaultdict(list)
+        rest: list[bytes | memoryview] = []
+        view = memoryview(block)
         begin = length = 0
         at = block.find(NEEDLE)
         while at >= 0:
-            start = at - self._layout.head if self._layout is not None else -1
-            if self._layout is not None and start >= begin:
-                place = length + start - begin
-                end = self._layout.read(block, start, found, place)
-                if end > start:
-                    rest.append(block[begin:start])
+            layout = self._layout
+            if as_a_whole and layout is not None and at - layout.head >= begin:
+                start = at - layout.head
+                matched, end = layout.lines(block, start)
+                if matched:
+                    length += start - begin
+                    places[layout] += [length] * len(matched)
+                    lines[layout] += matched
+                    rest.append(view[begin:start])
                     # what follows begins a line if it did, and joins no word if it did not
                     rest.append(b"\0" if block[end - 1] == _BAR else b"\n")
-                    begin, length = end, place + 1
+                    begin, length = end, length + 1
                     at = block.find(NEEDLE, end)
                     continue
             line = _Line.read(block, at)
@@ -129,7 +150,9 @@ class IterationReader:
                 found.append((length + at - begin, line.record()))
                 self._learn(line)
             at = block.find(NEEDLE, at + len(NEEDLE))
-        rest.append(block[begin:])
+        rest.append(view[begin:])
+        for layout, texts in lines.items():
+            found.extend(zip(places[layout], layout.records(texts), strict=True))
         return found, b"".join(rest)
 
     def _learn(self, line: _Line) -> None:
@@ -141,9 +164,8 @@ class IterationReader:
         if layout is not None or kind == self._before:
             if len(self._layouts) >= _MOST_LAYOUTS:
                 self._layouts.clear()
-            layout = _layout(
-                line.names, line.has_time, line.head, line.repeated(layout.repeated if layout else None)
-            )
+            repeated = line.repeated(layout.repeated if layout else None)
+            layout = _layout(line.prefix, line.has_time, line.head, line.names, repeated)
             self._layouts[kind] = layout
         self._before, self._layout = kind, layout
 
@@ -151,10 +173,12 @@ class IterationReader:
 class _Line(NamedTuple):
     """A line read field by field.
 
-    :param head: bytes from its beginning to the first field
+    :param prefix: what a launcher put before it
+    :param head: bytes from its time, or else from its iteration, to the first field
     :param fields: names and numbers as text, in the line's order
     """
 
+    prefix: bytes
     time: bytes | None
     iteration: bytes
     train_iters: bytes
@@ -171,8 +195,9 @@ class _Line(NamedTuple):
         fields = read_fields(block, at + 1, end if end >= 0 else len(block))
         if not any(name == b"consumed samples" for name, _ in fields):
             return None
+        prefix = PREFIX.fullmatch(block, block.rfind(b"\n", 0, head.start()) + 1, head.start())
         time, iteration, train_iters = head.groups()
-        return cls(time, iteration, train_iters, at - head.start(), fields)
+        return cls(prefix.group() if prefix else b"", time, iteration, train_iters, at - head.start(), fields)
 
     @property
     def names(self) -> tuple[bytes, ...]:
@@ -224,84 +249,89 @@ class _Numbers(dict[bytes, float]):
 
 _NUMBERS: Final = _Numbers()
 _number: Final = _NUMBERS.__getitem__
-_time: Final = datetime.fromisoformat
-_new: Final = tuple.__new__
-_NONE: Final[dict[str, float]] = {}
 
 
 class _Layout:
     """The fields of iteration lines, in order, some of them with the text that they repeat.
 
-    :param head: bytes from a line's beginning to its first field
+    :param prefix: what may stand before a line that follows another
+    :param head: bytes from a line's time, or else from its iteration, to its first field
     """
 
     def __init__(
-        self, names: tuple[bytes, ...], has_time: bool, head: int, repeated: tuple[tuple[bytes, bytes], ...]
+        self,
+        prefix: bytes,
+        has_time: bool,
+        head: int,
+        names: tuple[bytes, ...],
+        repeated: tuple[tuple[bytes, bytes], ...],
     ) -> None:
         self.head = head
         self.repeated = repeated
         self._has_time = has_time
         same = dict(repeated)
         varying = [name for name in names if name not in same]
+        # ++ and *+ give nothing back: no shorter match of a part could be followed by the next one
         fields = b"".join(
-            rb" %s: *%s \|" % (re.escape(name), re.escape(same[name]) if name in same else rb"([^ ]+)")
+            rb" %s: *+%s \|" % (re.escape(name), re.escape(same[name]) if name in same else rb"([^ ]++)")
             for name in names
         )
-        time = rb"\[([^\]\n]+)\]\s*" if has_time else rb"()(?<!\])(?<!\]\s)"
+        time = rb"\[([^\]\n]++)\]\s*" if has_time else rb"()(?<!\])(?<!\]\s)"
         # no further field; the end of the line, so that all of the next one can be matched where this one ends
-        end = rb"(?! [^:|\n]+: *[^ |:]+ ?\|)(?:[ \r]*\n ?)?"
-        self._match = re.compile(time + rb"iteration +(\d+)/ *(\d+) \|" + fields + end).match
+        end = rb"(?! [^:|\n]+: *[^ |:]+ ?\|)(?:[ \r]*\n)?"
+        head_text = rb"(?:%s)?+%siteration ++(\d++)/ *+(\d++) \|" % (re.escape(prefix), time)
+        self._match = re.compile(head_text + fields + end).match
         # places in the groups of a match
-        place = {name: 3 + number for number, name in enumerate(varying)}
-        self._consumed = place[b"consumed samples"]
-        others = [name for name in varying if name not in _KNOWN]
-        self._losses = tuple((_name(name), place[name]) for name in others if name.endswith(b"loss"))
-        self._extra = tuple((_name(name), place[name]) for name in others if not name.endswith(b"loss"))
-        numbers = [name for name in varying if name in _KNOWN and name != b"consumed samples"]
-        self._numbers = itemgetter(2, 2, *(place[name] for name in numbers))
-        self._constants = (None, False, *(_NUMBERS[text] for _, text in repeated))
-        # the order in which read() has the values, and that of a record
-        have = ["iteration", "consumed_samples", "time", "losses", "extra", "absent", "torn"]
-        have += [_KNOWN[name] for name, _ in repeated]
-        have += ["train_iters", "train_iters", *(_KNOWN[name] for name in numbers)]
-        have_at = {field: number for number, field in enumerate(have)}
-        self._pick = itemgetter(*(have_at.get(field, have_at["absent"]) for field in IterationRecord._fields))
+        place = {name: number for number, name in enumerate(varying, start=3)}
+        self._consumed = place.pop(b"consumed samples")
+        self._numbers = [(_KNOWN[name], at) for name, at in place.items() if name in _KNOWN]
+        others = [(name, at) for name, at in place.items() if name not in _KNOWN]
+        self._losses = [(_name(name), at) for name, at in others if name.endswith(b"loss")]
+        self._extra = [(_name(name), at) for name, at in others if not name.endswith(b"loss")]
+        # of each field of a record, in their order
+        self._same: dict[str, Iterable[Any]] = {
+            field: repeat(IterationRecord._field_defaults.get(field)) for field in IterationRecord._fields
+        }
+        self._same |= {_KNOWN[name]: repeat(_NUMBERS[text]) for name, text in repeated}
 
-    def read(self, block: bytes, start: int, found: list[tuple[int, IterationRecord]], place: int) -> int:
-        """Read the lines of this layout that follow one another from *start*.
+    def lines(self, block: bytes, start: int) -> tuple[list[_Texts], int]:
+        """Match the lines of this layout that follow one another from *start*.
 
-        :param found: takes the records, each with *place*
-        :returns: where the last one ends; *start* if there is none
+        :returns: the texts of each, and where the last one ends
         """
-        match, numbers, constants, pick = self._match, self._numbers, self._constants, self._pick
-        consumed, losses, extra, has_time = self._consumed, self._losses, self._extra, self._has_time
+        match = self._match
+        found: list[_Texts] = []
         line = match(block, start)
         while line is not None:
-            texts = line.groups()
-            try:
-                values = (
-                    int(texts[1]),
-                    int(texts[consumed]),
-                    _time(texts[0].decode()) if has_time else None,
-                    {name: float(texts[at]) for name, at in losses},
-                    {name: _number(texts[at]) for name, at in extra} if extra else _NONE,
-                    *constants,
-                    *map(_number, numbers(texts)),
-                )
-            except ValueError:
-                break
-            found.append((place, _new(IterationRecord, pick(values))))
+            found.append(line.groups())
             start = line.end()
             line = match(block, start)
-        return start
+        return found, start
+
+    def records(self, lines: list[_Texts]) -> Iterator[IterationRecord]:
+        """Turn the texts of lines into records, field by field: that takes half the time of line by line.
+
+        :raises ValueError: a text is not the number that it stands for.
+        """
+        texts = list(zip(*lines, strict=True))
+        columns = self._same | {
+            "iteration": map(int, texts[1]),
+            "train_iters": map(_number, texts[2]),
+            "consumed_samples": map(int, texts[self._consumed]),
+        }
+        for field, at in self._numbers:
+            columns[field] = map(_number, texts[at])
+        if self._has_time:
+            columns["time"] = map(datetime.fromisoformat, map(bytes.decode, texts[0]))
+        if self._losses:
+            columns["losses"] = ({name: float(line[at]) for name, at in self._losses} for line in lines)
+        if self._extra:
+            columns["extra"] = ({name: _number(line[at]) for name, at in self._extra} for line in lines)
+        return map(IterationRecord._make, zip(*columns.values(), strict=False))
 
 
-@lru_cache(maxsize=256)
-def _layout(
-    names: tuple[bytes, ...], has_time: bool, head: int, repeated: tuple[tuple[bytes, bytes], ...]
-) -> _Layout:
-    """Return a layout: the logs of a sweep share them."""
-    return _Layout(names, has_time, head, repeated)
+_layout: Final = lru_cache(maxsize=256)(_Layout)
+"""A layout, made once: the logs of a sweep share them."""
 
 
 def read_fields(block: bytes, start: int, end: int) -> list[tuple[bytes, bytes]]:

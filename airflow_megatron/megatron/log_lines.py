@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from airflow_megatron.megatron.deepspeed_log_lines import in_megatrons_words
-from airflow_megatron.megatron.iteration_lines import NEEDLE, IterationReader, read_fields, read_time
+from airflow_megatron.megatron.iteration_lines import NEEDLE, PREFIX, IterationReader, read_fields, read_time
 from airflow_megatron.megatron.iteration_lines import IterationRecord as IterationRecord
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ _RANDOM_START = b"will not load any checkpoints and will start from random"
 _NO_TRACKER = b"could not find the metadata file "
 _MISSING_CHECKPOINT = b"'--exit-on-missing-checkpoint' set"
 _MEMORY = re.compile(rb"\[Rank (\d+)\] \(([^()\n]*)\)\Z")
+_MEMORY_SIZE = re.compile(rb"([^:]*):\s*(\d+\.?\d*|\.\d+)")
 _RANK_PARAMETERS = re.compile(
     rb"number of parameters on \([^)\n]*\) model parallel rank \(([\d, ]+)\): (\d+)"
 )
@@ -206,13 +208,11 @@ _BILLION_PARAMETERS = re.compile(
     rb"(Total n|N)umber of (active )?parameters in "
     rb"(?:(transformer block|embedding layers|most loaded shard) in )?billions:\s+(\d+\.\d+)"
 )
-# What launchers put before a line: "[default0]:", "[node07:0]:", "[rank3]: ", "12: " (srun --label).
-_PREFIX = re.compile(rb"(?:\s*(?:\[[^\]\s]*\d+\]:|\d+:))*\s?")
 _EXCEPTION = re.compile(rb"([A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (.*))?\Z")
 _ANY_EXCEPTION = re.compile(rb"((?:[a-z_]\w*\.)*[A-Z][a-z]\w*)(?:: (.*))?\Z")
 _ERROR_WORD = re.compile(rb"([\w./-]+): error: (.*)")
 _TRACEBACK = b"Traceback (most recent call last)"
-_ERROR_NEEDLES: Final = (b"Error", b"Exception", b"Interrupt", b": error: ", b"out of memory", _TRACEBACK)
+_ERROR_NEEDLES: Final = (b"rror", b"Exception", b"Interrupt", b"out of memory", _TRACEBACK)
 
 _MARKER_KINDS: Final = {
     "after megatron is initialized": MarkerKind.INITIALIZED,
@@ -223,7 +223,7 @@ _MARKER_KINDS: Final = {
 }
 _EXIT_MARKERS: Final = (
     (MarkerKind.EXITING_SIGNAL, re.compile(r"exiting program after receiving ")),
-    (MarkerKind.EXITING_DURATION, re.compile(r"exiting program after (?P<minutes>[\d.]+) minutes")),
+    (MarkerKind.EXITING_DURATION, re.compile(r"exiting program after (?P<minutes>\d+(?:\.\d+)?) minutes")),
     (MarkerKind.EXITING_INTERVAL, re.compile(r"exiting program at iteration (?P<iteration>\d+)")),
 )
 
@@ -252,7 +252,7 @@ class LogParser:
             self._pending += chunk
             return []
         end = end or len(chunk)
-        block = self._pending + chunk[:end]
+        block = self._pending + memoryview(chunk)[:end]
         self._pending = chunk[end:]
         return self._scan(block)
 
@@ -279,7 +279,7 @@ class LogParser:
                     found.append((at, record))
                 at = block.find(needle, at + len(needle))
         found.extend(self._scan_errors(block))
-        found.sort(key=_position)
+        found.sort(key=itemgetter(0))
         return [record for _, record in found]
 
     def _scan_errors(self, block: bytes) -> list[tuple[int, Record]]:
@@ -314,7 +314,7 @@ class LogParser:
 
     def _read_error(self, line: bytes) -> ErrorRecord | None:
         line = line.rstrip()
-        head = _PREFIX.match(line)
+        head = PREFIX.match(line)
         prefix = head.group().rstrip() if head else b""
         text = line[head.end() :] if head else line
         if text.startswith(_TRACEBACK):
@@ -467,11 +467,10 @@ def _read_memory(block: bytes, at: int, end: int) -> MemoryRecord | None:
         return None
     sizes: dict[str, float] = {}
     for part in block[at:end].split(b"|")[1:]:
-        name, _, text = part.partition(b":")
-        match = re.match(rb"\s*([\d.]+)", text)
-        if match is None:
+        size = _MEMORY_SIZE.match(part)
+        if size is None:
             break
-        sizes[_text(name)] = float(match.group(1))
+        sizes[_text(size[1])] = float(size[2])
     return MemoryRecord(
         int(head.group(1)),
         _text(head.group(2)),
@@ -506,10 +505,6 @@ _READERS: Final[tuple[tuple[bytes, Callable[[bytes, int, int], Record | None]], 
     (b"umber of parameters ", _read_parameters),
     (b"umber of active parameters ", _read_parameters),
 )
-
-
-def _position(found: tuple[int, Record]) -> int:
-    return found[0]
 
 
 def _text(raw: bytes) -> str:

@@ -233,6 +233,7 @@ def test_validation_lines(line: bytes, expected: tuple[object, ...]) -> None:
         (b"[before the start of training step] datetime: 2025-10-11 19:28:52.123456 ", MarkerKind.BEFORE_TRAINING, None, None),
         (b"[exiting program after receiving SIGTERM.] datetime: 2025-10-11 19:28:52 ", MarkerKind.EXITING_SIGNAL, None, None),
         (b"[exiting program after 1.503 minutes] datetime: 2025-10-11 19:28:52 ", MarkerKind.EXITING_DURATION, None, 1.503),
+        (b"[exiting program after 1.5.3 minutes] datetime: 2025-10-11 19:28:52 ", MarkerKind.OTHER, None, None),
         (b"[exiting program at iteration 400] datetime: 2025-10-11 19:28:52 ", MarkerKind.EXITING_INTERVAL, 400, None),
         (b"[after in-job setup and before x] datetime: 2025-10-11 19:28:52 ", MarkerKind.OTHER, None, None),
         (b">> '--exit-on-missing-checkpoint' set ... exiting. <<", MarkerKind.EXITING_MISSING_CHECKPOINT, None, None),
@@ -513,3 +514,28 @@ def test_fields_appended_to_the_layout_before() -> None:
     longer = line.replace(b"nan iterations:   0 |", b"nan iterations:   0 | samples per second: 43.2 |")
     records = parse_log(line + longer + line)
     assert [record.extra for record in records] == [{}, {"samples per second": 43.2}, {}]
+
+
+def test_text_where_a_number_belongs_ends_only_its_line() -> None:
+    line = ITERATION_LINES["0.16"]
+    log = [line, line, line, line.replace(b"0.908", b"N/A"), line, line.replace(b"   28 |", b"   2x |"), line]
+    records = parse_log(b"".join(log))
+    # no line without a number of samples is one of an iteration
+    assert [record.torn for record in records] == [False, False, False, True, False, False]
+    assert records == [record for one in log for record in parse_log(one)]
+
+
+def test_what_follows_iterations_is_read_as_alone() -> None:
+    line = ITERATION_LINES["0.16"]
+    for other in (b"  ValueError: quoted, as it is indented\n", b" ValueError: said by a process\n"):
+        assert parse_log(line * 3 + other)[3:] == parse_log(b"\n" + other)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(b"1.5.2", 1.5), (b".", None), (b".5", 0.5), (b"x", None)])
+def test_memory_sizes_torn(size: bytes, expected: float | None) -> None:
+    (record,) = parse_log(
+        b"[Rank 0] (after 1 iterations) memory (MB) | allocated: " + size + b" | reserved: 2.0\n"
+    )
+    assert record == MemoryRecord(
+        0, "after 1 iterations", expected, None, 2.0 if expected is not None else None, None
+    )
