@@ -118,11 +118,13 @@ class IterationReader:
             that was matched as a whole.
         """
         try:
-            return self._take(block, as_a_whole=True)
-        except ValueError:  # of a text where a number belongs: such a line is read up to there
-            return self._take(block, as_a_whole=False)
+            return self._take(block, checked=False)
+        except (
+            ValueError
+        ):  # a line has a text where a number belongs: it is looked for, and read field by field
+            return self._take(block, checked=True)
 
-    def _take(self, block: bytes, *, as_a_whole: bool) -> tuple[list[tuple[int, IterationRecord]], bytes]:
+    def _take(self, block: bytes, *, checked: bool) -> tuple[list[tuple[int, IterationRecord]], bytes]:
         found: list[tuple[int, IterationRecord]] = []
         places: dict[_Layout, list[int]] = defaultdict(list)
         lines: dict[_Layout, list[_Texts]] = defaultdict(list)
@@ -132,9 +134,9 @@ class IterationReader:
         at = block.find(NEEDLE)
         while at >= 0:
             layout = self._layout
-            if as_a_whole and layout is not None and at - layout.head >= begin:
+            if layout is not None and at - layout.head >= begin:
                 start = at - layout.head
-                matched, end = layout.lines(block, start)
+                matched, end = layout.lines(block, start, checked=checked)
                 if matched:
                     length += start - begin
                     places[layout] += [length] * len(matched)
@@ -294,19 +296,30 @@ class _Layout:
         }
         self._same |= {_KNOWN[name]: repeat(_NUMBERS[text]) for name, text in repeated}
 
-    def lines(self, block: bytes, start: int) -> tuple[list[_Texts], int]:
+    def lines(self, block: bytes, start: int, *, checked: bool) -> tuple[list[_Texts], int]:
         """Match the lines of this layout that follow one another from *start*.
 
+        :param checked: end before a line with a text that :meth:`records` would not take
         :returns: the texts of each, and where the last one ends
         """
         match = self._match
         found: list[_Texts] = []
         line = match(block, start)
         while line is not None:
-            found.append(line.groups())
+            texts = line.groups()
+            if checked and not self._are_numbers(texts):
+                break
+            found.append(texts)
             start = line.end()
             line = match(block, start)
         return found, start
+
+    def _are_numbers(self, texts: _Texts) -> bool:
+        try:
+            next(self.records([texts]))
+        except ValueError:
+            return False
+        return True
 
     def records(self, lines: list[_Texts]) -> Iterator[IterationRecord]:
         """Turn the texts of lines into records, field by field: that takes half the time of line by line.
