@@ -117,11 +117,13 @@ class IterationReader:
         :returns: the records, each with the place where it stood in the rest; and the rest: the block without the text
             that was matched as a whole.
         """
+        learnt = self._before, self._layout, self._layouts.copy()
         try:
             return self._take(block, checked=False)
         except (
             ValueError
         ):  # a line has a text where a number belongs: it is looked for, and read field by field
+            self._before, self._layout, self._layouts = learnt
             return self._take(block, checked=True)
 
     def _take(self, block: bytes, *, checked: bool) -> tuple[list[tuple[int, IterationRecord]], bytes]:
