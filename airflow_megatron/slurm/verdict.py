@@ -325,11 +325,15 @@ def _was_cancelled_by_slurm(told: AccountingRow | QueueRow, owner_job_id: str | 
     """Whether Slurm gave a job nodes and took it back because it could not be launched there.
 
     A controller that has lost its state gives an id of its last seconds to a new job, whose node then still runs the
-    other one: slurmd cancels the new one, as root (``do not launch second copy``, Slurm 22.05). The job's script has
-    not begun, or it would own the attempt.
+    other one: slurmd cancels the new one, as root (``do not launch second copy``, Slurm 22.05), or the controller takes
+    the end of the other for that of the new one, which still waits. Accounting names every person who cancels. The
+    job's script has not begun, or it would own the attempt.
     """
-    by = cancelled_by(told.state_text) if isinstance(told, AccountingRow) else None
-    return owner_job_id is None and bool(told.node_list) and by in {None, "0"}
+    if owner_job_id is not None:
+        return False
+    if isinstance(told, AccountingRow) and cancelled_by(told.state_text) != "0":
+        return told.state_text == JobState.CANCELLED.value
+    return bool(told.node_list)
 
 
 def _relaunch_was_cancelled(started: float | None, ran: float, record: ExitRecord) -> bool:
@@ -418,7 +422,7 @@ def _weigh_state(ending: _Ending, what: str, train: bool) -> tuple[Outcome, str]
             return Outcome.RETRYABLE, what
         case JobState.CANCELLED:
             if not ending.launched:
-                return Outcome.RETRYABLE, f"{what} by Slurm, which could not launch it on {ending.node_list}"
+                return Outcome.RETRYABLE, f"{what} by Slurm, which {_not_launched(ending)}"
             by = cancelled_by(ending.state_text)
             return Outcome.CANCELLED, f"{what}" + (f" (user id {by})" if by else "")
         case JobState.DEADLINE:
@@ -427,6 +431,10 @@ def _weigh_state(ending: _Ending, what: str, train: bool) -> tuple[Outcome, str]
             return (Outcome.ROLLED_OVER if train else Outcome.FAILED), f"{what}: the time limit was reached"
         case _:
             return None
+
+
+def _not_launched(ending: _Ending) -> str:
+    return f"could not launch it on {ending.node_list}" if ending.node_list else "did not launch it"
 
 
 def _told(what: str, finding: Finding) -> str:

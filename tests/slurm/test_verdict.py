@@ -268,6 +268,16 @@ def test_job_that_slurm_could_not_launch():
         assert "could not launch it on n" in verdict.reason
 
 
+def test_waiting_job_that_nobody_cancelled():
+    """Accounting names whoever cancels: it was Slurm, which took the end of another job of that id for this one's."""
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED", elapsed=0, node_list="")
+    verdict = judge(seen(accounting=row, time=NOW + 60), COMMAND)
+    assert verdict.outcome is Outcome.RETRYABLE
+    assert verdict.reason == "the job ended as CANCELLED by Slurm, which did not launch it [sacct]"
+    queue = queued(JobState.CANCELLED, node_list="")
+    assert judge(seen(queue=queue, time=NOW + 60), COMMAND).outcome is Outcome.CANCELLED
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"state_text": "CANCELLED by 1000"}, {"node_list": ""}, {"elapsed": 60}],
