@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from airflow_megatron.spec.project import project_root
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 def answers(program: str, questions: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -24,10 +26,15 @@ def answers(program: str, questions: Sequence[Mapping[str, Any]]) -> list[Any]:
     if not questions or not path.is_file():
         return [None] * len(questions)
     asked = "".join(json.dumps(question) + "\n" for question in questions)
+    return [json.loads(line) for line in _answered(path, asked).splitlines()]
+
+
+@functools.lru_cache(maxsize=128)  # starting a program is most of the time that planning a small sweep takes
+def _answered(path: Path, asked: str) -> str:
     answer = subprocess.run(
         [sys.executable, str(path)], input=asked, capture_output=True, text=True, check=False
     )
     if answer.returncode:
         last = (answer.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise RuntimeError(f"{path} ended with exit status {answer.returncode}: {last}")
-    return [json.loads(line) for line in answer.stdout.splitlines()]
+    return answer.stdout

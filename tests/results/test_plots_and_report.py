@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from airflow_megatron.results.snapshot import SweepSnapshot
     from airflow_megatron.results.sweep_jobs import SweepJob
 
+NOWHERE = {"name": "n", "point": "p", "stage": "pretrain", "kind": "train", "run_dir": "/nowhere"}
+"""A job of which there is nothing yet."""
+
 
 def png_pixels(png: bytes) -> tuple[int, int, bytes]:
     """Width, height and raw scanlines of a PNG."""
@@ -83,8 +86,7 @@ def test_every_plot_of_a_full_sweep(report: Report) -> None:
 
 
 def test_nothing_to_draw() -> None:
-    job = {"name": "n", "point": "p", "stage": "pretrain", "kind": "train", "run_dir": "/nowhere"}
-    assert draw_plots(result_table(take_snapshot(["/nowhere"]), read_jobs([job]))) == []
+    assert draw_plots(result_table(take_snapshot(["/nowhere"]), read_jobs([NOWHERE]))) == []
 
 
 def test_many_learning_rates_get_a_colour_bar(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +171,7 @@ def test_equal_results_give_equal_files_and_a_failed_write_leaves_the_old(
 
     monkeypatch.setattr("pathlib.Path.replace", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        write_report(snapshot, tree.jobs[:1], tmp_path)
+        write_report(take_snapshot(["/nowhere"]), [NOWHERE], tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

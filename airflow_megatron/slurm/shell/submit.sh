@@ -6,9 +6,14 @@
 # A cut connection must not stop us between sbatch and the record of its id.
 trap '' HUP INT QUIT PIPE TERM
 am_host=$(uname -n)
+am_newline='
+'
 
 am_answer() { # STATUS MESSAGE
-  printf 'status %s\nmessage %s\n' "$1" "$(printf '%s' "$2" | tr '\n' ' ')"
+  case $2 in
+    *"$am_newline"*) set -- "$1" "$(printf '%s' "$2" | tr '\n' ' ')" ;;
+  esac
+  printf 'status %s\nmessage %s\n' "$1" "$2"
 }
 
 am_try() { # COMMAND…; sets am_trouble to what it says when it fails
@@ -36,9 +41,10 @@ am_is_number() { # TEXT
 am_read_id() { # sets am_id from the record; a damaged record counts as none
   am_id=
   [ -s "$am_dir/jobid" ] && read -r am_id <"$am_dir/jobid"
-  case ${am_id%%;*} in
+  am_digits=${am_id%%;*}
+  case $am_digits in
     *_*_* | _* | *_) return 1 ;;
-    *) am_is_number "$(printf '%s' "${am_id%%;*}" | tr -d _)" ;; # a task of an array: 40_3
+    *) am_is_number "${am_digits%%_*}${am_digits#*_}" ;; # a task of an array: 40_3
   esac
 }
 
