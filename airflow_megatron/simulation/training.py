@@ -102,8 +102,8 @@ class Training:
         """Note a checkpoint; old ones are deleted."""
         self.checkpoints[iteration] = self.luck.random() < self.damage
         self.tracked = iteration
-        for old in sorted(self.checkpoints)[:-RETAINED]:
-            del self.checkpoints[old]
+        while len(self.checkpoints) > RETAINED:
+            del self.checkpoints[min(self.checkpoints)]
         self.finished = iteration >= self.plan.train_iters
 
     def listing(self) -> dict[str, dict[str, int]]:
