@@ -33,9 +33,9 @@ check:
 	$(BIN)/mypy
 	cd docker && ../$(BIN:$(CURDIR)/%=%)/mypy --strict -p local_cluster
 
-# a third one works while others wait for what they have started
+# a third one works while others wait for what they have started; what the tests of a file share is made once
 fast:
-	$(BIN)/pytest -n 3 -m "not integration and not trainer"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not integration and not trainer"
 
 integration:
 	$(BIN)/pytest -n 2 --dist loadfile -m "integration or trainer"
