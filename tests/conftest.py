@@ -28,7 +28,7 @@ os.environ.setdefault("AIRFLOW_HOME", _AIRFLOW_HOME.name)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while modules are imported, nor ever look at them again: 4 s of three workers."""
+    """Collect no garbage while modules are imported, nor ever look at them again: 0.4 s a worker."""
     gc.disable()
     try:
         return (yield)
