@@ -47,7 +47,7 @@ def checkpoints(
     directory: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DIR", help="Megatron's --save directory, or one iter_* or global_step* in it"
+            metavar="DIR", help="Megatron's --save directory, or one iter_*, global_step* or release in it"
         ),
     ] = None,
     cluster: Annotated[
@@ -75,7 +75,7 @@ def checkpoints(
             print(f"{row['run']}  ", end="")
         print(f"{row['iteration']:>10}  {row['format']:<12}  {row['verdict']:<12}  {row['reason']}")
     if not rows:
-        print(f"{directory or cluster}: no iter_* and no global_step* directory")
+        print(f"{directory or cluster}: no iter_*, global_step* or release directory")
 
 
 def _runs(cluster: str, sweep: str) -> list[dict[str, Any]]:

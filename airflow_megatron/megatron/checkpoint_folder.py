@@ -17,13 +17,13 @@ from airflow_megatron.megatron.checkpoints import (
     TRACKER_FILE,
     Checkpoint,
     Evidence,
-    LegacyLayout,
+    is_checkpoint,
     list_checkpoints,
 )
 from airflow_megatron.megatron.dcp_metadata import DamagedMetadataError, read_dcp_metadata, read_inert
 from airflow_megatron.megatron.deepspeed_checkpoint import FORMAT as DEEPSPEED
 from airflow_megatron.megatron.deepspeed_checkpoint import DeepSpeedLayout, is_deepspeed, model_states
-from airflow_megatron.spec.checkpoint_directories import iteration_of
+from airflow_megatron.megatron.legacy_checkpoint import MODEL_FILES, LegacyLayout, is_legacy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,23 +43,27 @@ _ARCHIVE: Final = b"PK\x03\x04"
 def read_checkpoints(folder: Path) -> list[Checkpoint]:
     """Judge every checkpoint of a folder.
 
-    :param folder: Megatron's ``--save`` directory, or one ``iter_*`` or ``global_step*`` directory of it.
+    :param folder: Megatron's ``--save`` directory, or one ``iter_*``, ``global_step*`` or ``release`` directory of it.
     :returns: the checkpoints in ascending order of iteration; those deleted meanwhile are left out.
     :raises NotADirectoryError, FileNotFoundError: when there is no such folder.
     """
     if not folder.is_dir():
         kind = NotADirectoryError if folder.exists() else FileNotFoundError
         raise kind(f"{folder} is not a folder; give Megatron's --save directory")
-    if iteration_of(folder.name) is not None:
+    names = sorted(entry.name for entry in folder.iterdir())
+    parent = folder
+    if is_checkpoint(folder.name) and not any(map(is_checkpoint, names)):
         parent, names = folder.parent, [folder.name]
-    else:
-        parent, names = folder, sorted(entry.name for entry in folder.iterdir())
     listings: dict[str, dict[str, int]] = {}
     evidence: dict[str, Evidence] = {}
     for name in names:
-        if iteration_of(name) is None or not (parent / name).is_dir():
+        if not is_checkpoint(name) or not (parent / name).is_dir():
             continue
-        files = list_files(parent / name)
+        try:
+            files = list_files(parent / name)
+        except OSError as error:
+            listings[name], evidence[name] = {}, Evidence(unreadable=f"{name}: {error.strerror}")
+            continue
         if not (parent / name).is_dir():
             continue  # --save-retain-interval deletes while we look
         listings[name] = files
@@ -68,9 +72,19 @@ def read_checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def list_files(directory: Path) -> dict[str, int]:
-    """Return the files of a checkpoint, two levels deep: path below *directory* → size in bytes."""
+    """Return the files of a checkpoint, two levels deep: path below *directory* → size in bytes.
+
+    What goes away meanwhile is left out.
+
+    :raises OSError: when a directory cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
     found: dict[str, int] = {}
-    for root, directories, names in os.walk(directory, followlinks=True):
+    for root, directories, names in os.walk(directory, followlinks=True, onerror=refuse):
         below = Path(root).relative_to(directory)
         if len(below.parts) >= 1:
             directories.clear()
@@ -90,7 +104,7 @@ def read_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
     """
     if is_deepspeed(files):
         return _deepspeed_evidence(directory, files)
-    if "metadata.json" not in files and any(name.startswith("mp_rank_") for name in files):
+    if is_legacy(files):
         return _legacy_evidence(directory, files)
     damaged: dict[str, str] = {}
     form: str | None = None
@@ -191,12 +205,12 @@ def _legacy_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
     damaged, whole = _checked_archives(directory, files)
     layout: LegacyLayout | None = None
     for name in sorted(files):
-        is_model = name.rpartition("/")[2] in ("model_optim_rng.pt", "model_rng.pt")
+        is_model = name.rpartition("/")[2] in MODEL_FILES
         if is_model and files[name] and name not in damaged:
             arguments = _state_of(directory / name).get("args")
             layout = _layout(getattr(arguments, "attributes", {}))
             break
-    return Evidence("torch", None, damaged, layout, whole=whole)
+    return Evidence("torch", damaged=damaged, legacy=layout, whole=whole)
 
 
 def _check_end(directory: Path, name: str, damaged: dict[str, str]) -> bool:
@@ -239,7 +253,16 @@ def _layout(arguments: Mapping[str, Any]) -> LegacyLayout | None:
         if not isinstance(size, int) or size < 1:
             return None
         sizes.append(size)
-    return LegacyLayout(*sizes)
+    expert_tensor = arguments.get("expert_tensor_parallel_size")
+    has_optimizer = arguments.get("use_distributed_optimizer") is True and not arguments.get("no_save_optim")
+    tensor, pipeline, expert = sizes
+    return LegacyLayout(
+        tensor,
+        pipeline,
+        expert,
+        expert_tensor=expert_tensor if isinstance(expert_tensor, int) and expert_tensor > 0 else None,
+        distributed_optimizer=has_optimizer,
+    )
 
 
 def _text(path: Path) -> str | None:

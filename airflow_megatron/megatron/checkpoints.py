@@ -14,10 +14,10 @@ The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist
   last, renamed from ``.metadata.tmp``. They look the same by name; the state's names in ``.metadata`` differ.
 * with ``--async-save`` the data files grow before any of these exists.
 * with ``--verify-integrity`` (0.19) ``integrity.json`` comes after ``metadata.json``.
-* the legacy ``torch`` format, ``mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt``, has no last file.
 * in all of them the tracker file beside the directories is written after the checkpoint.
 
-DeepSpeed's layout is judged by :mod:`airflow_megatron.megatron.deepspeed_checkpoint`.
+The legacy ``torch`` format is judged by :mod:`airflow_megatron.megatron.legacy_checkpoint`, DeepSpeed's layout by
+:mod:`airflow_megatron.megatron.deepspeed_checkpoint`.
 """
 
 from __future__ import annotations
@@ -28,22 +28,26 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from airflow_megatron.megatron.deepspeed_checkpoint import FORMAT as DEEPSPEED
 from airflow_megatron.megatron.deepspeed_checkpoint import deepspeed_verdict, is_deepspeed
+from airflow_megatron.megatron.legacy_checkpoint import FORMAT as LEGACY
+from airflow_megatron.megatron.legacy_checkpoint import is_legacy, legacy_verdict
 from airflow_megatron.spec.checkpoint_directories import iteration_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.megatron.deepspeed_checkpoint import DeepSpeedLayout
+    from airflow_megatron.megatron.legacy_checkpoint import LegacyLayout
 
 Completeness = Literal["complete", "incomplete", "unverifiable"]
+
+RELEASE: Final = "release"
+"""Directory of a checkpoint without an iteration, as converters write it; the tracker then holds this word."""
 
 TRACKER_FILE: Final = "latest_checkpointed_iteration.txt"
 """Name of the file that holds the iteration of the last checkpoint, or ``release``."""
 
 _RANK_FILE = re.compile(r"__(\d+)_(\d+)\.distcp", re.ASCII)
-_LEGACY_FILE = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?/([^/]+)", re.ASCII)
 _UNFINISHED_FILE = re.compile(r"(?:.*/)?[^/]*(?:\.tmp|\.distcp\.[^/]+|\.partial)")
-_LEGACY_MODEL_FILES: Final = ("model_optim_rng.pt", "model_rng.pt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +72,27 @@ class CheckpointVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class LegacyLayout:
-    """How many ranks wrote a legacy checkpoint, as the arguments stored in it say."""
-
-    tensor: int = 1
-    pipeline: int = 1
-    expert: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Evidence:
     """What the content of a checkpoint's files tells beyond their names and sizes.
 
     :param format: the format by content, None when it does not tell
     :param needed: file → bytes it must have at least, by ``.metadata``; None when that was not read
     :param damaged: file → what is wrong with it
-    :param layout: of a legacy checkpoint
-    :param deepspeed: of a DeepSpeed checkpoint
+    :param legacy: layout of a legacy checkpoint
+    :param deepspeed: layout of a DeepSpeed checkpoint
     :param whole: every file that marks its own end was found to have it
     :param required: files that ``metadata.json`` says there are
+    :param unreadable: what could not be read, and why: then the listing is not known
     """
 
     format: str | None = None
     needed: Mapping[str, int] | None = None
     damaged: Mapping[str, str] = field(default_factory=dict)
-    layout: LegacyLayout | None = None
+    legacy: LegacyLayout | None = None
     deepspeed: DeepSpeedLayout | None = None
     whole: bool = False
     required: tuple[str, ...] = ()
+    unreadable: str | None = None
 
 
 _NOTHING_READ: Final = Evidence()
@@ -103,7 +100,10 @@ _NOTHING_READ: Final = Evidence()
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One ``iter_*`` or ``global_step*`` directory of a checkpoints folder."""
+    """One ``iter_*``, ``global_step*`` or ``release`` directory of a checkpoints folder.
+
+    :param iteration: 0 for ``release``: where a training begins that loads it
+    """
 
     iteration: int
     name: str
@@ -118,6 +118,11 @@ def tracked_iteration(tracker: str | None) -> int | None:
     """
     text = (tracker or "").strip()
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def is_checkpoint(name: str) -> bool:
+    """Tell whether a directory's name is one that a trainer or a converter gives to a checkpoint."""
+    return name == RELEASE or iteration_of(name) is not None
 
 
 def checkpoint_verdict(
@@ -136,15 +141,18 @@ def checkpoint_verdict(
     :param evidence: what the files' content tells, where it could be read.
     :returns: the verdict with its reason.
     """
+    evidence = evidence or _NOTHING_READ
+    if evidence.unreadable is not None:
+        return CheckpointVerdict("unverifiable", "unknown", f"it cannot be read: {evidence.unreadable}")
     if not files:
         return CheckpointVerdict("incomplete", "unknown", "the directory holds no file")
-    evidence = evidence or _NOTHING_READ
     passed = iteration is not None and tracked is not None and tracked >= iteration
     if is_deepspeed(files):
         verdict, reason = deepspeed_verdict(files, passed, evidence)
         return CheckpointVerdict(verdict, DEEPSPEED, reason)
-    if "metadata.json" not in files and any(_LEGACY_FILE.fullmatch(name) for name in files):
-        return _legacy_verdict(files, passed, evidence)
+    if is_legacy(files):
+        verdict, reason = legacy_verdict(files, passed, evidence, _unfinished(files))
+        return CheckpointVerdict(verdict, LEGACY, reason)
     return _distributed_verdict(files, tracked if passed else None, evidence)
 
 
@@ -161,11 +169,11 @@ def _distributed_verdict(
     def incomplete(reason: str) -> CheckpointVerdict:
         return CheckpointVerdict("incomplete", listed, reason)
 
-    unfinished = sorted(name for name in files if _UNFINISHED_FILE.fullmatch(name))
+    unfinished = _unfinished(files)
     marks = [name for name in (".metadata", "metadata.json", "common.pt") if name in files]
     if not ranks and not marks:
-        if unfinished:
-            return incomplete(f"{_some(unfinished)} is still being written, or its writer was killed")
+        if unfinished is not None:
+            return incomplete(unfinished)
         shown = ", ".join(sorted(files)[:3])
         return CheckpointVerdict("unverifiable", "unknown", f"no known checkpoint file among: {shown}")
     empty = [name for name in (*ranks, *marks) if files[name] == 0]
@@ -187,8 +195,8 @@ def _distributed_verdict(
         return incomplete(
             "there is no .metadata, which is written after the data: an interrupted or running save"
         )
-    if unfinished:
-        return incomplete(f"{_some(unfinished)} is still being written, or its writer was killed")
+    if unfinished is not None:
+        return incomplete(unfinished)
     short = _shortfall(files, evidence.needed or {})
     if short:
         return incomplete(short)
@@ -237,70 +245,28 @@ def list_checkpoints(
     """Judge every checkpoint of a checkpoints folder.
 
     :param directories: name of each directory → its listing (see :func:`checkpoint_verdict`). Names that are
-        not an iteration's are left out.
+        not a checkpoint's are left out.
     :param tracker: text of the tracker file, where there is one.
     :param evidence: name of a directory → what was read in it.
     :returns: the checkpoints in ascending order of iteration.
     """
     tracked = tracked_iteration(tracker)
+    released = 0 if (tracker or "").strip() == RELEASE else None
     found = []
     for name, files in directories.items():
-        iteration = iteration_of(name)
-        if iteration is not None:
+        if is_checkpoint(name):
+            iteration = iteration_of(name) or 0
             read = evidence.get(name) if evidence else None
-            verdict = checkpoint_verdict(files, iteration=iteration, tracked=tracked, evidence=read)
+            at = released if name == RELEASE else tracked
+            verdict = checkpoint_verdict(files, iteration=iteration, tracked=at, evidence=read)
             found.append(Checkpoint(iteration, name, verdict))
     return sorted(found, key=lambda checkpoint: checkpoint.iteration)
 
 
-def _legacy_verdict(files: Mapping[str, int], passed: bool, evidence: Evidence) -> CheckpointVerdict:
-    by_rank: dict[tuple[int, int, int], set[str]] = {}
-    empty = []
-    for path, size in files.items():
-        match = _LEGACY_FILE.fullmatch(path)
-        if match is None:
-            continue
-        tensor, pipeline, expert, name = match.groups()
-        by_rank.setdefault((int(tensor), int(pipeline or 0), int(expert or 0)), set()).add(name)
-        if size == 0:
-            empty.append(path)
-    if empty:
-        return CheckpointVerdict("incomplete", "torch", f"{_some(sorted(empty))} is empty")
-    if evidence.damaged:
-        name, what = next(iter(evidence.damaged.items()))
-        return CheckpointVerdict("incomplete", "torch", f"{name} is damaged: {what}")
-    sizes = [max(rank[axis] for rank in by_rank) + 1 for axis in range(3)]
-    if evidence.layout is not None:
-        told = (evidence.layout.tensor, evidence.layout.pipeline, evidence.layout.expert)
-        sizes = [max(seen, said) for seen, said in zip(sizes, told, strict=True)]
-    for tensor in range(sizes[0]):
-        for pipeline in range(sizes[1]):
-            for expert in range(sizes[2]):
-                held = by_rank.get((tensor, pipeline, expert), set())
-                if held.isdisjoint(_LEGACY_MODEL_FILES):
-                    where = f"tensor {tensor}, pipeline {pipeline}, expert {expert}"
-                    return CheckpointVerdict("incomplete", "torch", f"no model file of rank ({where})")
-    optimizers = [rank for rank, held in by_rank.items() if "distrib_optim.pt" in held]
-    if optimizers and len(optimizers) < len(by_rank):
-        return CheckpointVerdict("incomplete", "torch", "distrib_optim.pt is missing for some ranks")
-    unfinished = sorted(name for name in files if _UNFINISHED_FILE.fullmatch(name))
-    if unfinished:
-        return CheckpointVerdict(
-            "incomplete", "torch", f"{_some(unfinished)} is still being written, or its writer was killed"
-        )
-    if passed:
-        return CheckpointVerdict(
-            "complete", "torch", "every rank's file is there and the tracker has passed it"
-        )
-    if evidence.whole and evidence.layout is not None:
-        return CheckpointVerdict(
-            "complete", "torch", "the files of all ranks that its arguments name are there, each to its end"
-        )
-    return CheckpointVerdict(
-        "unverifiable",
-        "torch",
-        "the legacy format has no file that is written last, and the tracker has not passed it",
-    )
+def _unfinished(files: Mapping[str, int]) -> str | None:
+    """Say which file is not whole by its name, None when there is none."""
+    found = sorted(name for name in files if _UNFINISHED_FILE.fullmatch(name))
+    return f"{_some(found)} is still being written, or its writer was killed" if found else None
 
 
 def _some(names: list[str]) -> str:

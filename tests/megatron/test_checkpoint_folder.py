@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -18,6 +20,8 @@ RECORDED = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 METADATA = {path.stem: path.read_bytes() for path in (RECORDED / "metadata").glob("*.pickle")}
 LEGACY = (RECORDED / "legacy_tp2_pp2_rank0.pt").read_bytes()
 RANKS = [f"mp_rank_{tensor:02d}_{pipeline:03d}" for tensor in range(2) for pipeline in range(2)]
+OLD_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""The beginning of what ``torch.save`` wrote before 1.6: it has no end to look for."""
 METADATA_JSON = json.dumps({"sharded_backend": "torch_dist", "sharded_backend_version": 1})
 
 
@@ -176,7 +180,7 @@ def test_legacy_cut_off(tmp_path: Path) -> None:
 def test_legacy_of_a_kind_without_an_end_needs_the_tracker(tmp_path: Path) -> None:
     file = tmp_path / "iter_0000005" / "mp_rank_00" / "model_optim_rng.pt"
     file.parent.mkdir(parents=True)
-    file.write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")  # torch.save before 1.6
+    file.write_bytes(OLD_LEGACY)
     assert verdicts(tmp_path) == [(5, "torch", "unverifiable")]
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("5\n")
     assert verdicts(tmp_path) == [(5, "torch", "complete")]
@@ -264,3 +268,36 @@ def test_checkpoints_that_are_deleted_while_they_are_read(tmp_path: Path) -> Non
         saver.join()
     assert "complete" in seen
     assert seen <= {"complete", "incomplete"}
+
+
+def write_release(folder: Path) -> None:
+    (folder / "release" / "mp_rank_00").mkdir(parents=True)
+    (folder / "release" / "mp_rank_00" / "model_optim_rng.pt").write_bytes(OLD_LEGACY)
+    (folder / "latest_checkpointed_iteration.txt").write_text("release")
+
+
+@pytest.mark.parametrize("folder", ["converted", "release"])
+def test_release(tmp_path: Path, folder: str) -> None:
+    """What a converter writes has no iteration: a training that loads it begins at 0."""
+    write_release(tmp_path / folder)
+    assert verdicts(tmp_path / folder) == [(0, "torch", "complete")]
+    assert verdicts(tmp_path / folder / "release") == [(0, "torch", "complete")]
+    write_torch_dist(tmp_path / folder / "iter_0000007")
+    assert verdicts(tmp_path / folder) == [(0, "torch", "complete"), (7, "torch_dist", "complete")]
+
+
+def test_what_cannot_be_read_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_torch_dist(tmp_path / "iter_0000007")
+    shut = write_torch_dist(tmp_path / "iter_0000008")
+    scan = os.scandir
+
+    def refusing(path: str) -> object:
+        if Path(path) == shut:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    whole, unread = read_checkpoints(tmp_path)
+    assert whole.verdict.is_complete
+    assert unread.verdict.verdict == "unverifiable"
+    assert "Permission denied" in unread.verdict.reason

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_megatron.megatron.checkpoints import (
+    Evidence,
     checkpoint_verdict,
     list_checkpoints,
     tracked_iteration,
 )
+from airflow_megatron.megatron.legacy_checkpoint import LegacyLayout
 
 LISTINGS: dict[str, dict[str, int]] = json.loads(
     (Path(__file__).parents[1] / "fixtures" / "checkpoints" / "listings.json").read_text()
@@ -66,6 +69,62 @@ LEGACY = [
         for e in range(4)
     ],
 ]
+
+
+def legacy(*ranks: str) -> dict[str, int]:
+    return {f"mp_rank_{rank}/model_optim_rng.pt": 9 for rank in ranks}
+
+
+def legacy_by_layout(layout: LegacyLayout, *ranks: str) -> str:
+    evidence = Evidence("torch", legacy=layout, whole=True)
+    return checkpoint_verdict(legacy(*ranks), evidence=evidence).verdict
+
+
+def test_legacy_experts_without_a_pipeline() -> None:
+    """The second number is the experts' rank where there is no pipeline (``get_checkpoint_name``)."""
+    names = [f"00_{expert:03d}" for expert in range(4)]
+    assert legacy_by_layout(LegacyLayout(expert=4), *names) == "complete"
+    assert legacy_by_layout(LegacyLayout(expert=4), *names[:3]) == "incomplete"
+    assert legacy_by_layout(LegacyLayout(pipeline=4), *names) == "complete"
+    assert legacy_by_layout(LegacyLayout(pipeline=4, expert=2), *names) == "incomplete"
+    assert checkpoint_verdict(legacy(*names), iteration=5, tracked=5).verdict == "complete"
+    assert checkpoint_verdict(legacy(*names[1:]), iteration=5, tracked=5).verdict == "incomplete"
+
+
+def test_legacy_experts_that_are_split_otherwise() -> None:
+    """With ``--expert-tensor-parallel-size 1`` not every pair of tensor and expert rank exists.
+
+    The names are those of Megatron-LM's own ``RankGenerator``.
+    """
+    two, four = ["00_000", "01_001"], ["00_000_000", "00_000_002", "01_000_001", "01_000_003"]
+    stages = [name.replace("_000_", f"_{stage:03d}_") for stage in range(2) for name in four]
+    for names, layout in (
+        (two, LegacyLayout(2, 1, 2, expert_tensor=1)),
+        (stages, LegacyLayout(2, 2, 4, expert_tensor=1)),
+    ):
+        assert legacy_by_layout(layout, *names) == "complete"
+        assert legacy_by_layout(replace(layout, expert_tensor=None), *names) == "incomplete"
+        assert checkpoint_verdict(legacy(*names), iteration=5, tracked=5).verdict == "complete"
+        assert (
+            checkpoint_verdict(legacy(*names[:-1], "01_001_000"), iteration=5, tracked=5).verdict
+            == "incomplete"
+        )
+
+
+def test_legacy_optimizer_that_the_arguments_promise() -> None:
+    layout = LegacyLayout(distributed_optimizer=True)
+    assert legacy_by_layout(layout, "00") == "incomplete"
+    files = {**legacy("00"), "mp_rank_00/distrib_optim.pt": 9}
+    found = checkpoint_verdict(files, evidence=Evidence("torch", legacy=layout, whole=True))
+    assert found.verdict == "complete"
+
+
+def test_legacy_names_of_2022() -> None:
+    assert checkpoint_verdict(legacy("00_dp_000"), iteration=5, tracked=5).verdict == "complete"
+    assert (
+        checkpoint_verdict(legacy("00_000_dp_000", "00_002_dp_000"), iteration=5, tracked=5).verdict
+        == "incomplete"
+    )
 
 
 @pytest.mark.parametrize("paths", LEGACY)
