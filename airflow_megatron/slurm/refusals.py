@@ -14,6 +14,7 @@ _MENDS = (
         r"nvalid qos",
         "check slurm.qos; `sacctmgr show assoc user=$USER format=account,partition,qos` lists yours",
     ),
+    (r"QOSMin", "ask for more, or name another slurm.qos (`sacctmgr show qos`)"),
     (
         r"(?:QOS|Assoc)\w+Limit|size and/or time limits",
         "ask for less (nodes, gpus_per_node, time) or name another slurm.qos (`sacctmgr show qos`)",

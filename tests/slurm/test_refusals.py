@@ -21,6 +21,8 @@ POLICY = f"{FAILED}Job violates accounting/QOS policy (job submit limit, user's 
         (f"{FAILED}Invalid qos specification", "slurm.qos"),
         (f"sbatch: error: QOSMaxNodePerUserLimit\n{POLICY}", "nodes"),
         (f"sbatch: error: AssocMaxWallDurationPerJobLimit\n{POLICY}", "time"),
+        (f"sbatch: error: QOSMaxGRESPerUser\n{POLICY}", "gpus_per_node"),
+        (f"sbatch: error: QOSMinGRES\n{POLICY}", "ask for more"),
         (f"{FAILED}Requested time limit is invalid (missing or exceeds some limit)", "slurm.time"),
         (f"{FAILED}Requested node configuration is not available", "gpus_per_node"),
         (f"{FAILED}Node count specification invalid", "nodes"),

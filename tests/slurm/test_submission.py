@@ -135,6 +135,17 @@ def test_a_warning_is_no_failure(slurm, request_for):
         "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
         "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
         POLICY,
+        # a full queue (20.11, 26.05), nodes that are powered up, a partition that is drained for maintenance
+        "sbatch: error: Slurm job queue full, sleeping and retrying",
+        "sbatch: error: Batch job submission failed: Unable to create job record, try again",
+        "sbatch: error: Batch job submission failed: MaxJobCount limit reached",
+        "sbatch: error: Batch job submission failed: Requested nodes are busy",
+        "sbatch: error: Batch job submission failed: Required partition not available (inactive or drain)",
+        "sbatch: error: Batch job submission failed: System submissions disabled",
+        # the controller's own disk is full; too many requests; a controller away where it keeps the configuration
+        "sbatch: error: Batch job submission failed: I/O error writing script/environment to file",
+        "sbatch: error: Batch job submission failed: Rate limit exceeded, please retry later",
+        "sbatch: fatal: Could not establish a configuration source",
     ],
 )
 def test_limits_defer_and_release_the_claim(slurm, request_for, text):
@@ -144,7 +155,7 @@ def test_limits_defer_and_release_the_claim(slurm, request_for, text):
         outcome = slurm.submit(request_for())
         assert outcome.status == "deferred"
         assert text.splitlines()[0] in outcome.message
-        limit = "Limit" in text or "limit" in text
+        limit = "Limit" in text or "job submit limit" in text
         assert (outcome.waits_for, outcome.queued) == (("limit", 0) if limit else ("recovery", None))
     assert len(list(attempt_dir(request).glob("claim.*"))) <= 2
     slurm.behave_normally("sbatch")
@@ -158,6 +169,11 @@ def test_limits_defer_and_release_the_claim(slurm, request_for, text):
         "sbatch: error: invalid partition specified: gpuu",
         "sbatch: unrecognized option '--bogus'",
         f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{POLICY}",
+        # limits on one job's size: nothing that ends by itself, although the second line speaks of submit limits
+        f"sbatch: error: QOSMaxGRESPerUser\n{POLICY}",
+        f"sbatch: error: QOSMinGRES\n{POLICY}",
+        f"sbatch: error: QOSMinCpuNotSatisfied\n{POLICY}",
+        f"sbatch: error: AssocMaxNodeMinutesPerJob\n{POLICY}",
         "sbatch: error: Batch script is empty!",
     ],
 )
@@ -183,6 +199,11 @@ AMBIGUOUS = [
     'echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2; exit 1',
     'echo "sbatch: error: Batch job submission failed: Unable to contact slurm controller" >&2; exit 1',
     'echo "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received" >&2; exit 1',
+    'echo "sbatch: error: Batch job submission failed: Protocol authentication error" >&2; exit 1',
+    'echo "sbatch: error: Batch job submission failed: Invalid authentication credential" >&2; exit 1',
+    'echo "sbatch: error: Batch job submission failed: Header lengths are longer than data received" >&2; exit 1',
+    'echo "sbatch: error: Batch job submission failed: Process is shutting down" >&2; exit 1',
+    'echo "sbatch: error: Batch job submission failed: Incompatible versions of client and server code" >&2; exit 1',
     "kill -9 $$",
     "exit 1",  # what it said did not fit on a full disk
     "exit 0",

@@ -238,19 +238,30 @@ am_resolve() { # an sbatch of unknown outcome: succeeds when answered, fails whe
   am_answer pending "an sbatch of $am_name begun $am_age s ago has no known outcome; its job may show within $am_window s"
 }
 
-am_failure_kind() { # EXIT_STATUS TEXT; sets am_kind to deferred, refused or unknown
+# am_failure_kind EXIT_STATUS TEXT; sets am_kind to deferred, refused or unknown
+# The texts are those of slurm_errno.c, sbatch.c and job_state_reason.c, Slurm 20.02 to 26.05.
+am_failure_kind() {
   am_kind=refused
   case $2 in
-    # Named limits on the number of jobs pass with time, other named limits do not.
+    # Named limits on the number of jobs pass with time, other named limits (QOSMaxGRESPerUser, QOSMinGRES) do not; an
+    # unnamed one is taken for the former.
     *SubmitJob*Limit* | *"temporarily unable to accept"* | *"Resource temporarily unavailable"*) am_kind=deferred ;;
-    # The request was never sent.
-    *"controller (connect failure)"* | *"in standby mode"* | *"RPC limit exceeded"*) am_kind=deferred ;;
-    *QOS*Limit* | *Assoc*Limit*) ;;
+    *QOS[A-Z]* | *Assoc[GM]* | *Assoc*Limit*) ;;
     *"job submit limit"*) am_kind=deferred ;;
+    # No room, nodes that are powered up, maintenance, a full disk of the controller's.
+    *"job queue full"* | *"MaxJobCount limit"* | *"Unable to create job record"*) am_kind=deferred ;;
+    *"creation temporarily disabled"* | *"nodes are busy"* | *"ports are in use"*) am_kind=deferred ;;
+    *"partition not available"* | *"submissions disabled"* | *"error writing script"*) am_kind=deferred ;;
+    # The request was never sent, or not looked at.
+    *"controller (connect failure)"* | *"in standby mode"* | *"configuration source"*) am_kind=deferred ;;
+    *"RPC limit exceeded"* | *"Rate limit exceeded"*) am_kind=deferred ;;
     *[Tt]"imed out"* | *"onnection reset"* | *"onnection refused"* | *"Broken pipe"*) am_kind=unknown ;;
     *"Transport endpoint"* | *"Zero Bytes"* | *"ommunication"* | *"send/recv"*) am_kind=unknown ;;
     *"Unable to contact slurm controller"* | *"Unexpected message received"*) am_kind=unknown ;;
-    *"Message receive failure"* | *"Message send failure"*) am_kind=unknown ;;
+    *"Message receive failure"* | *"Message send failure"* | *"shutting down"*) am_kind=unknown ;;
+    *"Insane message length"* | *"Header lengths"* | *"versions of client and server"*) am_kind=unknown ;;
+    # munged is down, or clocks differ: perhaps only the controller's answer was not believed.
+    *"authentication error"* | *"uthentication credential"* | *[Mm]"unge "*) am_kind=unknown ;;
   esac
   # Killed, or what it said did not fit on a full disk.
   if [ "$1" -gt 128 ] || [ -z "$2" ]; then am_kind=unknown; fi
