@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_megatron.planning.attempts import SubmissionRefusedError
-from airflow_megatron.slurm.attempt_chain import parse_withdrawn, withdraw_chain_script
+from airflow_megatron.slurm.attempt_chain import parse_withdrawn, runs_after, withdraw_chain_script
 from airflow_megatron.slurm.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -64,10 +64,13 @@ def withdraw_chain(attempts: JobAttempts, after: int) -> None:
 def follows_by_itself(attempts: JobAttempts, number: int, verdict: Verdict) -> bool:
     """Tell whether the attempt after one that has ended is queued already, and right as it is.
 
-    After a crash, or when checkpoints have to be put in order first, it is not.
+    After a crash, which keeps it from running whatever the crash was, or when checkpoints have to be put in order
+    first, it is not.
     """
     in_order = verdict.outcome in _FOLLOWED and not verdict.rollback and verdict.damaged_iteration is None
     if not in_order or not is_chained(attempts.job):
         return False
-    following = [item for item in attempts.state().attempts if item.number == number + 1]
-    return any(item.chained and item.job_id for item in following)
+    recorded = {item.number: item for item in attempts.state().attempts}
+    ended, following = recorded.get(number), recorded.get(number + 1)
+    runs = ended is None or runs_after(ended.exit)
+    return runs and following is not None and following.chained and following.job_id is not None

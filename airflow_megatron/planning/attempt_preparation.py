@@ -123,8 +123,10 @@ class _Preparation:
         self._policy = restart_policy(self._job)
 
     def prepared(self) -> AttemptChanges | StillWriting:
-        if self._was_submitted:
-            return self._changes(self._began_at, {})
+        own = next((attempt for attempt in self._state.attempts if attempt.number == self._number), None)
+        if own is not None and (own.claimed or own.job_id is not None):
+            began_at = self._chained_from(own) if own.chained else self._began_at
+            return self._changes(began_at, {})
         if not self._earlier and (self._state.tracker is None or not self._has_checkpoints):
             return self._changes(
                 self._awaited(self._parents), {}
@@ -141,10 +143,13 @@ class _Preparation:
             resumes_from = self._checkpoints_in_order(run)
         return self._changes(resumes_from, self._partition(run))
 
-    @property
-    def _was_submitted(self) -> bool:
-        own = next((attempt for attempt in self._state.attempts if attempt.number == self._number), None)
-        return own is not None and (own.claimed or own.job_id is not None)
+    def _chained_from(self, own: AttemptState) -> int:
+        """Iteration that an attempt begins with that was queued before anybody knew it, 0 where none is expected."""
+        if own.began_at is not None:
+            return self._awaited(own.began_at)
+        if own.owner_job_id is not None or not self._verdicts:
+            return 0  # it has started, and may have saved since: nobody knows where it began
+        return self._awaited(self._verdicts[-1].iteration or 0)
 
     @property
     def _was_prepared(self) -> bool:

@@ -10,23 +10,30 @@ swiss-ai's Megatron launcher and oellm-autoexp chain trainings with ``singleton`
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from airflow_megatron.slurm.framing import framed, unframed
 from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
-from airflow_megatron.slurm.quoting import quote_path
+from airflow_megatron.slurm.quoting import quote, quote_path
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.submission import slurm_functions
 from airflow_megatron.slurm.transport import CommandResult, TransportError
+from airflow_megatron.slurm.verdict import RERUN_EXIT_CODE
 
 if TYPE_CHECKING:
+    from airflow_megatron.slurm.records import ExitRecord
     from airflow_megatron.slurm.stage_records import StageState
+
+_GONE_ON_FROM = (0, RERUN_EXIT_CODE, 128 + signal.SIGTERM)
+"""Exit codes after which a chained attempt runs: done, Megatron's wish to be resumed, asked to stop."""
 
 
 def chain_prologue(previous_dir: str, tracker: str, train_iters: int) -> str:
     """Return the lines that a chained attempt's script has after the guard.
 
     They end the job with status 0 when training is done, and with the status of the attempt before when that crashed.
+    Otherwise they note in ``began_at`` the iteration that it begins with.
 
     :param previous_dir: directory of the attempt before
     :param tracker: Megatron's ``latest_checkpointed_iteration.txt``
@@ -36,8 +43,17 @@ def chain_prologue(previous_dir: str, tracker: str, train_iters: int) -> str:
         f"am_previous_dir={quote_path(previous_dir)}\n"
         f"am_tracker={quote_path(tracker)}\n"
         f"am_train_iters={train_iters}\n"
+        f"am_gone_on_from={quote(' '.join(map(str, _GONE_ON_FROM)))}\n"
         f"{shell_file('chain_guard')}\n"
     )
+
+
+def runs_after(record: ExitRecord | None) -> bool:
+    """Tell whether a chained attempt runs after one that has ended so (``shell/chain_guard.sh``).
+
+    :param record: the ``exit.json`` of the attempt before; None of one that was killed without warning
+    """
+    return record is None or record.signal is not None or record.exit_code in _GONE_ON_FROM
 
 
 def withdraw_chain_script(stage_dir: str, after: int, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:

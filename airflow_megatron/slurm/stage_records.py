@@ -33,6 +33,7 @@ class AttemptState:
     :param verdict: its own ``verdict.json``, None before its end was judged.
     :param job_name: Slurm's name of the job where it is not the attempt's own (a task of an array).
     :param chained: it waits, or waited, in the queue for the attempt before (:mod:`.attempt_chain`).
+    :param began_at: of a chained attempt that has started: the iteration in the tracker at that moment, 0 without one.
     :param array: the array whose submission has claimed the attempt, else None.
     """
 
@@ -44,6 +45,7 @@ class AttemptState:
     verdict: dict[str, Any] | None = None
     job_name: str | None = None
     chained: bool = False
+    began_at: int | None = None
     array: Attempt | None = None
 
 
@@ -140,6 +142,7 @@ def _attempt_state(number: int, values: Mapping[str, str]) -> AttemptState:
         verdict=read_object(values.get("judged")),
         job_name=job.job_name if job else None,
         chained="chained" in values,
+        began_at=int(began) if (began := values.get("began_at", "")).isdecimal() else None,
         array=_array(values.get("array", "")),
     )
 

@@ -126,6 +126,27 @@ def test_a_complete_checkpoint_is_gone_on_from(run: Run) -> None:
     assert run.names() == {"iter_0000100"}
 
 
+@pytest.mark.parametrize(
+    ("began_at", "started", "resumes_from"),
+    [(None, False, 100), (None, True, 0), ("0", True, 0), ("80", True, 80)],
+)
+def test_a_queued_attempt_begins_with_what_it_found(
+    run: Run, began_at: str | None, started: bool, resumes_from: int
+) -> None:
+    """Before it has started with what the attempt before left; else only it knows: it may have saved since."""
+    run.attempt(1)
+    run.checkpoint(100)
+    run.attempt(2, None)
+    folder = Path(run.job.stage_dir) / "2"
+    (folder / "chained").write_text("name\n")
+    if started:
+        (folder / "run").mkdir()
+        (folder / "run" / "job_id").write_text("2\n")
+    if began_at is not None:
+        (folder / "began_at").write_text(f"{began_at}\n")
+    assert run.prepared(2).resumes_from == resumes_from
+
+
 @pytest.mark.parametrize("run", ["{from_scratch: allow}"], indirect=True)
 def test_an_attempt_that_may_begin_anew(run: Run) -> None:
     run.attempt(1)

@@ -10,6 +10,7 @@ import pytest
 from airflow_megatron.planning.attempt_chain import follows_by_itself, is_chained
 from airflow_megatron.planning.attempts import JobAttempts
 from airflow_megatron.planning.plan import job_script, plan_sweep
+from airflow_megatron.slurm.records import ExitRecord
 from airflow_megatron.slurm.stage_records import AttemptState, StageState
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -34,8 +35,10 @@ class Recorded(JobAttempts):
 
     second: AttemptState | None = AttemptState(2, "8", None, True, None, chained=True)
 
+    exit: ExitRecord | None = None
+
     def state(self) -> StageState:
-        first = AttemptState(1, "7", "7", True, None)
+        first = AttemptState(1, "7", "7", True, self.exit)
         return StageState((first, self.second) if self.second else (first,), None)
 
 
@@ -72,6 +75,18 @@ def test_what_follows_by_itself(
     ):
         attempts.second = second
         assert not follows_by_itself(attempts, 1, verdict)
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "follows"), [(1, None, False), (1, "TERM", True), (143, None, True)]
+)
+def test_after_a_crash_that_may_be_retried_nothing_follows_by_itself(
+    job: Job, cluster: ClusterProfile, code: int, signal: str | None, follows: bool
+) -> None:
+    """An NCCL error, say: the queued attempt ends at once, and would use up the budget for failures."""
+    attempts = Recorded(job, cluster, never)
+    attempts.exit = ExitRecord(code, signal, "n1", "n1", 1.0, 2.0, "7", 0)
+    assert follows_by_itself(attempts, 1, Verdict(Outcome.RETRYABLE, "NCCL", exit_code=code)) is follows
 
 
 def test_only_trainings_are_chained(job: Job, cluster: ClusterProfile) -> None:

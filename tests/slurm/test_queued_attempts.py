@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from airflow_megatron.slurm.attempt_chain import (
     chain_prologue,
     current_attempt,
     parse_withdrawn,
+    runs_after,
     withdraw_chain_script,
 )
+from airflow_megatron.slurm.records import ExitRecord, read_object
 from airflow_megatron.slurm.stage_records import (
     AttemptState,
     StageState,
@@ -22,7 +25,7 @@ from airflow_megatron.slurm.stage_records import (
 )
 from airflow_megatron.slurm.transport import TransportError
 
-EXIT = '{{"exit_code": {code}, "signal": {signal}, "host": "n1", "nodes": "n1"}}\n'
+EXIT = '{{"exit_code": {code}, "signal": {signal}, "host": "n1", "nodes": "n1", "ended": 7}}\n'
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
@@ -50,8 +53,17 @@ def test_guard(
     if tracker:
         (tmp_path / "tracker").write_text(f"{tracker}\n")
     prologue = chain_prologue(str(previous), str(tmp_path / "tracker"), 100)
+    prologue = f"am_attempt_dir={shlex.quote(str(previous.parent))}\n{prologue}"
     done = subprocess.run(
         [shell, "-c", f"set -eu\n{prologue}\necho trains"], capture_output=True, text=True, check=False
+    )
+    if (
+        tracker != "100"
+    ):  # of an attempt before that has not finished, what Python knows is what the shell does
+        assert runs_after(ExitRecord.from_json(read_object(record))) is (status is None)
+    began_at = previous.parent / "began_at"
+    assert (began_at.read_text() if began_at.exists() else None) == (
+        f"{tracker or 0}\n" if status is None else None
     )
     assert (done.returncode, "trains" in done.stdout) == (0 if status is None else status, status is None)
     assert done.stderr == ""

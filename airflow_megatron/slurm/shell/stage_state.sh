@@ -19,6 +19,7 @@ am_stage() { # INDEX DIRECTORY
     am_show owner "$am_attempt/run/job_id"
     am_show exit "$am_attempt/exit.json"
     am_show chained "$am_attempt/chained"
+    am_show began_at "$am_attempt/began_at"
     am_show judged "$am_attempt/verdict.json"
     if [ -s "$am_attempt/job.json" ] && [ "${am_attempt##*/}" -gt "$am_newest" ]; then am_newest=${am_attempt##*/}; fi
     for am_claim in "$am_attempt"/claim.*; do
