@@ -11,7 +11,9 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from driven_job import DrivenJob, Store, TaskInstance, environment
 from sweep_site import wait_until
 
+from airflow_megatron.megatron.log_lines import IterationRecord, LogParser
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
+from airflow_megatron.spec.project import local_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,11 +60,26 @@ save
 """
 
 
+TRAINED = """\
+name: trained
+point: only
+megatron: {train_iters: 4, exit_interval: 2, save_interval: 100, num_layers: 1, hidden_size: 32,
+  num_attention_heads: 4, seq_length: 64, max_position_embeddings: 64, position_embedding_type: rope,
+  micro_batch_size: 4, global_batch_size: 8, mock_data: true, num_workers: 0, tokenizer_type: NullTokenizer,
+  vocab_size: 127, lr: 1e-3, lr_decay_style: constant, log_interval: 1, eval_iters: 0}
+slurm: {time: 5m}
+restart: {chain: 3}
+stages:
+  pretrain: {kind: train}
+"""
+
+
 class Runs:
     """The points of the sweep."""
 
     def __init__(self, place: Path, cluster: SlurmCluster) -> None:
-        self.cluster, self.sweep_dir = cluster, place / "runs" / "chained"
+        self.cluster, self.place = cluster, place / "runs"
+        self.sweep_dir = self.place / "chained"
         self.spec = SPEC.replace("TRAINING", str(place / "training.sh"))
         (place / "training.sh").write_text(TRAINING)
 
@@ -92,6 +109,7 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     place = tmp_path_factory.mktemp("chained")
+    (place / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(place, cluster).items():
             patch.setenv(name, value)
@@ -153,3 +171,26 @@ def test_cancelling_cancels_what_is_queued(runs: Runs) -> None:
     assert runs.attempts("cancelled") == ["1", "2.withdrawn", "3.withdrawn"]
     assert not runs.log("cancelled", 2)
     assert (runs.sweep_dir / "cancelled" / ".jobs" / "pretrain" / "verdict.json").exists()
+
+
+@pytest.mark.trainer
+def test_the_trainer_goes_on_while_nobody_looks(runs: Runs) -> None:
+    """Each attempt trains two iterations and ends in good order; the third finds nothing left to do."""
+    job = DrivenJob(TRAINED, "trained.only.pretrain")
+    handle = job.submit()
+    wait_until(
+        lambda: "trained." not in runs.cluster.slurm("squeue", "-h", "-o", "%j"), 120, "all attempts to end"
+    )
+    logs = [
+        (runs.place / "trained" / "only" / "logs" / f"pretrain-{number}.out").read_bytes()
+        for number in (1, 2, 3)
+    ]
+    records = [[*parser.feed(log), *parser.finish()] for log in logs for parser in [LogParser()]]
+    iterations = [[one.iteration for one in found if isinstance(one, IterationRecord)] for found in records]
+    assert iterations == [[1, 2], [3, 4], []]
+    assert b"iteration 4 is the last one; this attempt has nothing to do" in logs[2]
+    verdict = job.watch(handle)
+    assert (verdict["outcome"], verdict["iteration"]) == ("finished", 4)
+    names = runs.cluster.slurm("sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "-o", "JobName").split()
+    ours = sorted(name.rpartition(".")[0] for name in names if name.startswith("trained."))
+    assert ours == [f"trained.only.pretrain.a{number}" for number in (1, 2, 3)]
