@@ -26,7 +26,8 @@ from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.plan import job_digest
 from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.slurm.job_script import attempt_of
-from airflow_megatron.slurm.transport import LoginRefusedError
+from airflow_megatron.slurm.submission import SubmissionOutcome
+from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
     from airflow_megatron.planning.attempt_changes import AttemptChanges
     from airflow_megatron.slurm.stage_records import StageState
-    from airflow_megatron.slurm.submission import SubmissionOutcome
 
 ATTEMPT_RECORD = "attempt"
 STILL_WRITING_PAUSE_S = 5
@@ -87,6 +87,28 @@ def wait_for_room(
         poll_interval=poll_interval,
         carry={**(carry or {}), "since": since},
     )
+
+
+def wait_for_login_node(
+    attempts: JobAttempts,
+    number: int,
+    error: TransportError,
+    *,
+    poll_interval: float,
+    carry: Mapping[str, Any] | None = None,
+) -> QueueRoomTrigger:
+    """Return the trigger that waits until the cluster answers again, and has room for an attempt.
+
+    Maintenance takes longer than all tries of a task. The poller asks rarely, and those that wait once for all.
+
+    :param number: the attempt, as far as it is known
+    :param error: what came instead of an answer
+    :param poll_interval: seconds between two looks at the cluster
+    :param carry: the trigger's event
+    """
+    attempts.log.warning("%s; waiting until the login node answers", error)
+    away = SubmissionOutcome("deferred", None, str(error), waits_for="room")
+    return wait_for_room(attempts, number, away, poll_interval=poll_interval, carry=carry)
 
 
 def submitted(
@@ -144,6 +166,10 @@ class SlurmSubmitOperator(BaseOperator):
         """Go on when there is room in the queue, or nothing writes to the run any more."""
         return self._submit(context, since=event.get("since"))
 
+    def submit_when_reached(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin anew when the login node answers: what was under way is found there."""
+        return self._submit(context)
+
     def _submit(self, context: Context, since: float | None = None) -> dict[str, Any]:
         if self.job is None:
             raise AirflowSkipException("this point has no such stage")
@@ -185,6 +211,12 @@ class SlurmSubmitOperator(BaseOperator):
         except (SubmissionRefusedError, LoginRefusedError) as error:
             context["task_state_store"].delete(ATTEMPT_RECORD)
             raise AirflowFailException(str(error)) from None
+        except TransportError as error:
+            number = int(record.get("number") or 1)
+            self.defer(
+                trigger=wait_for_login_node(attempts, number, error, poll_interval=self.poll_interval),
+                method_name="submit_when_reached",
+            )
         if outcome.status == "deferred":
             self.log.warning("the job cannot be submitted now: %s", outcome.message)
             self.defer(

@@ -12,7 +12,12 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.megatron.checkpoints import tracked_iteration
 from airflow_megatron.notifications.notices import tell
-from airflow_megatron.operators.slurm_submit import job_attempts, submitted, wait_for_room
+from airflow_megatron.operators.slurm_submit import (
+    job_attempts,
+    submitted,
+    wait_for_login_node,
+    wait_for_room,
+)
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempt_chain import (
@@ -318,6 +323,17 @@ class SlurmWatchOperator(BaseOperator):
             raise AirflowFailException(f"{job.name}: {error}") from None
         except (SubmissionRefusedError, LoginRefusedError) as error:
             raise AirflowFailException(str(error)) from None
+        except TransportError as error:
+            self.defer(
+                trigger=wait_for_login_node(
+                    attempts,
+                    number,
+                    error,
+                    poll_interval=self.poll_interval,
+                    carry={"number": number},
+                ),
+                method_name="submit_again",
+            )
         if outcome.status == "deferred":
             self.log.warning("the job cannot be submitted now: %s", outcome.message)
             self.defer(

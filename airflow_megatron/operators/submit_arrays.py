@@ -14,7 +14,7 @@ from airflow_megatron.operators.slurm_submit import task_origin
 from airflow_megatron.planning.array_attempts import ArrayDeferredError, JobArrays, attempts_to_submit
 from airflow_megatron.planning.attempts import slurm_commands
 from airflow_megatron.planning.pinned import PinnedSweep
-from airflow_megatron.slurm.transport import LoginRefusedError
+from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.triggers.pause import PauseTrigger
 
@@ -70,8 +70,8 @@ class SubmitArraysOperator(BaseOperator):
             submitted = arrays.submit(jobs, chosen, origin=task_origin(context))
         except LoginRefusedError as error:
             raise AirflowFailException(str(error)) from None
-        except ArrayDeferredError as error:
-            self.log.warning("Slurm cannot take the jobs now: %s", error)
+        except (ArrayDeferredError, TransportError) as error:
+            self.log.warning("the jobs cannot be submitted now: %s", error)
             until = time.time() + CONTROLLER_AWAY_PAUSE_S * random.uniform(0.75, 1.25)
             self.defer(trigger=PauseTrigger(until=until), method_name="submit_again")
         self.log.info("%d of %d jobs are submitted as tasks of arrays", len(submitted), len(jobs))
@@ -82,5 +82,5 @@ class SubmitArraysOperator(BaseOperator):
         return points
 
     def submit_again(self, context: Context, event: Any = None) -> dict[str, dict[str, int]]:
-        """Go on after the pause that a controller's absence made necessary."""
+        """Go on after the pause that the absence of the controller or the login node made necessary."""
         return self.execute(context)

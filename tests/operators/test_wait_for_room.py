@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk.exceptions import TaskDeferred
 from example_specs import CHAIN
 
-from airflow_megatron.operators.slurm_submit import wait_for_room
+from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator, wait_for_room
+from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
+from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.planning.attempts import JobAttempts
+from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import plan_sweep
 from airflow_megatron.slurm.submission import SubmissionOutcome, WaitsFor
+from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.schema import LimitsSection
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.triggers.pause import PauseTrigger
+from airflow_megatron.triggers.queue_room import QueueRoomTrigger
 
 if TYPE_CHECKING:
     from airflow_megatron.slurm.transport import CommandResult
+
+
+class TaskInstance:
+    """Stands where the task instance stands, in the first try."""
+
+    dag_id, run_id, task_id = "chain.point", "r", "prepare.submit"
+    try_number, max_tries = 1, 0
+
+
+class Store(dict[str, Any]):
+    """Stands where a task's state store stands."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
 
 
 def attempts(max_jobs: int | None = None, *, of_sweep: str = "") -> JobAttempts:
@@ -58,3 +80,36 @@ def test_who_comes_back_keeps_its_place_in_the_line() -> None:
 
 def test_without_limits_there_are_none() -> None:
     assert attempts().limits == ()
+
+
+@pytest.mark.parametrize("operator", ["submit", "watch", "arrays"])
+def test_a_login_node_that_stays_away_is_waited_for(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maintenance lasts longer than all tries of a task."""
+
+    def away(hook: SlurmHook, script: str) -> CommandResult:
+        raise TransportError("login1 cannot be reached")
+
+    monkeypatch.setattr(SlurmHook, "run", away)
+    monkeypatch.setattr("airflow_megatron.planning.attempts.TROUBLE_WINDOW_S", 0)
+    job = attempts().job
+    task: Any
+    if operator == "submit":
+        task = SlurmSubmitOperator(task_id="t", job=job.to_json())
+    elif operator == "watch":
+        task = SlurmWatchOperator(task_id="t", job=job.to_json(), handle={"job": job.name, "attempt": 1})
+    else:
+        text = CHAIN.replace("  pretrain:\n", "  pretrain:\n    array: true\n")
+        pinned = PinnedSweep("s.yaml", text, "local", ("lr0.001",))
+        task = SubmitArraysOperator(task_id="t", pinned=pinned.to_json())
+    context: Any = {"ti": TaskInstance(), "task": task, "task_state_store": Store()}
+    with pytest.raises(TaskDeferred) as deferred:
+        task.submit_next(context, {"number": 3}) if operator == "watch" else task.execute(context)
+    method, trigger = deferred.value.method_name, deferred.value.trigger
+    if operator == "arrays":
+        assert isinstance(trigger, PauseTrigger)
+    else:
+        assert isinstance(trigger, QueueRoomTrigger)
+        assert not trigger.recovers  # nobody was refused: all go on at once
+        assert (".a3." in trigger.job_name) is (operator == "watch")
+    with pytest.raises(TaskDeferred):  # it is still away
+        getattr(task, method)(context, trigger.carry)

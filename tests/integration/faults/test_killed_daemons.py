@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from driven_job import DrivenJob, environment
 from watched_jobs import COMMAND, observe, verdict_of, wait_for, watch_for
 
 from airflow_megatron.slurm.absence import Absence
+from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.records import ExitRecord
 from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.submission import submission_script
@@ -25,6 +28,14 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.verdict import Verdict
 
 pytestmark = pytest.mark.integration
+
+AWAY = """\
+name: away
+point: only
+slurm: {time: 1m, mem: 50M}
+stages:
+  work: {kind: command, command: ["true"]}
+"""
 
 
 def is_running(verdict: Verdict) -> bool:
@@ -152,3 +163,26 @@ def test_accounting_dies_while_the_job_ends(cluster: SlurmCluster, tmp_path: Pat
         time.sleep(0.5)
     assert verdict_of(cluster, watch).exit_code == 4
     assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
+
+
+def test_login_node_away_for_longer_than_a_task_tries(
+    cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in maintenance: the submission waits, deferred, and the job is submitted once when the login node is back."""
+    for name, value in environment(tmp_path, cluster).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("airflow_megatron.planning.attempts.TROUBLE_WINDOW_S", 0)
+    job = DrivenJob(AWAY, "away.only.work")
+    cluster.control("kill", "sshd")
+    said = ""
+    with ThreadPoolExecutor(1) as worker:
+        run = worker.submit(job.run)
+        try:
+            while "waiting until the login node answers" not in said:
+                assert not run.done(), run.result()
+                said += capsys.readouterr().out
+                time.sleep(0.2)
+        finally:
+            cluster.control("start", "sshd")
+        assert run.result(timeout=90)["outcome"] == "finished"
+    assert len(cluster.jobs_named(attempt_of(job.job, 1).job_name)) == 1
