@@ -50,6 +50,7 @@ def read_checkpoints(folder: Path) -> list[Checkpoint]:
     if not folder.is_dir():
         kind = NotADirectoryError if folder.exists() else FileNotFoundError
         raise kind(f"{folder} is not a folder; give Megatron's --save directory")
+    folder = folder.absolute()  # "." has no name
     names = sorted(entry.name for entry in folder.iterdir())
     parent = folder
     if is_checkpoint(folder.name) and not any(map(is_checkpoint, names)):

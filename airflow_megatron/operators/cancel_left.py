@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.operators.slurm_submit import job_attempts
 from airflow_megatron.planning.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.slurm.attempt_chain import current_attempt
+from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
 from airflow_megatron.spec.jobs import Job
+from airflow_megatron.triggers.pause import PauseTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
+AWAY_PAUSE_S = 60
 _NEVER_SUBMITTED = (None, "skipped", "upstream_failed", "removed")
 
 
@@ -47,11 +52,23 @@ class CancelLeftJobsOperator(BaseOperator):
             if not data:
                 continue
             attempts = job_attempts(Job.from_json(data), self.log)
-            if is_chained(attempts.job):
-                withdraw_chain(attempts, after=current_attempt(attempts.state()))
-            if attempts.withdraw():
-                cancelled.append(attempts.job.name)
+            try:
+                if is_chained(attempts.job):
+                    withdraw_chain(attempts, after=current_attempt(attempts.state()))
+                if attempts.withdraw():
+                    cancelled.append(attempts.job.name)
+            except LoginRefusedError as error:
+                raise AirflowFailException(f"{attempts.job.name} may go on in Slurm: {error}") from None
+            except TransportError as error:
+                self.log.warning(
+                    "%s; %s may go on in Slurm until it is asked again", error, attempts.job.name
+                )
+                self.defer(trigger=PauseTrigger(until=time.time() + AWAY_PAUSE_S), method_name="try_again")
         return cancelled
+
+    def try_again(self, context: Context, event: Any = None) -> list[str]:
+        """Go on after the pause that a login node's absence made necessary; what is cancelled is not touched again."""
+        return self.execute(context)
 
 
 def left_stages(stages: Sequence[str], states: Mapping[str, str | None]) -> list[str]:

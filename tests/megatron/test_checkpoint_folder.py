@@ -89,10 +89,14 @@ def test_nothing_of_a_pickle_is_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch_dcp", "fsdp_dtensor"])
-def test_formats_that_look_the_same_by_name(tmp_path: Path, name: str) -> None:
+def test_formats_that_look_the_same_by_name(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = write_distributed(tmp_path / "iter_0000007", name)
     assert verdicts(tmp_path) == [(7, name, "complete")]
     assert verdicts(directory) == [(7, name, "complete")]
+    monkeypatch.chdir(directory)
+    assert verdicts(Path()) == [(7, name, "complete")]
     (directory / ".metadata").rename(directory / ".metadata.tmp")
     assert verdicts(tmp_path)[0][2] == "incomplete"
 

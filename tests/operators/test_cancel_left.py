@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING, Any
 
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from example_specs import CHAIN
+
+from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator, left_stages
+from airflow_megatron.planning.plan import plan_sweep
+from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from airflow_megatron.slurm.transport import CommandResult
 
 
 @pytest.mark.parametrize(
@@ -34,3 +46,35 @@ def test_a_run_that_went_well_asks_nothing_of_the_cluster() -> None:
 
     task = CancelLeftJobsOperator(task_id="t", source="resolve", stages=["a"])
     assert task.execute({"ti": Instance()}) == []  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(TransportError("login1 is away"), TaskDeferred), (LoginRefusedError("no"), AirflowFailException)],
+)
+def test_a_login_node_that_is_away_is_asked_again(
+    error: TransportError, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job would go on, and cost, for as long as nobody cancels it."""
+    job = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
+
+    class Instance:
+        dag_id, run_id = "x.point", "p"
+
+        def get_task_states(self, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
+            return {"p": {"a.submit": "success", "a.watch": "failed"}}
+
+        def xcom_pull(self, task_ids: str, key: str) -> dict[str, Any]:
+            return job.to_json()
+
+    def away(hook: SlurmHook, script: str) -> CommandResult:
+        raise error
+
+    monkeypatch.setattr(SlurmHook, "run", away)
+    monkeypatch.setattr("airflow_megatron.planning.attempts.TROUBLE_WINDOW_S", 0)
+    task = CancelLeftJobsOperator(task_id="t", source="resolve", stages=["a"])
+    context: Any = {"ti": Instance()}
+    with pytest.raises(outcome):
+        task.execute(context)
+    with pytest.raises(outcome):
+        task.try_again(context)
