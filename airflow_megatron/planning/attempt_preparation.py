@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_megatron.megatron.arguments import to_argv
 from airflow_megatron.megatron.changed_command import changed_arguments, is_harmless
 from airflow_megatron.megatron.checkpoints import (
+    RELEASE,
     CheckpointVerdict,
     checkpoint_verdict,
     tracked_iteration,
@@ -30,6 +31,7 @@ from airflow_megatron.slurm.allocation import (
 )
 from airflow_megatron.slurm.fresh_start import FreshStartError, fresh_start_script, parse_fresh_start
 from airflow_megatron.slurm.job_script import attempt_of
+from airflow_megatron.slurm.lost_tracker import LostTrackerError, parse_tracker, tracker_script
 from airflow_megatron.slurm.observation import Observation, Watch
 from airflow_megatron.slurm.polling import parse_poll, poll_script
 from airflow_megatron.slurm.quarantine import (
@@ -261,6 +263,9 @@ class _Preparation:
                 if aside:
                     self._log.info("fresh start: the checkpoints so far are in %s", aside)
                 tracked = None
+            lost = tracked is None and not self._fresh_start and (run.tracker or "").strip() != RELEASE
+            if lost:
+                tracked = self._newest_of_lost(run)
             if tracked is None:
                 if self._goes_back and not job.restart.after_rollback:
                     raise RollbackError(
@@ -268,15 +273,47 @@ class _Preparation:
                     )
                 return self._awaited(self._parents)
             self._refuse_another_experiment()
+            if lost:
+                self._attempts.answered(tracker_script(job.checkpoint_dir, tracked), parse_tracker)
+                self._log.warning(
+                    "%s: the tracker %s; attempt %d goes on from the newest complete checkpoint, of iteration %d",
+                    job.checkpoint_dir,
+                    f"holds {run.tracker!r}" if run.tracker is not None else "is gone",
+                    self._number,
+                    tracked,
+                )
             verdicts = _verdicts(run, tracked)
             if self._goes_back:
                 tracked = self._roll_back(verdicts, tracked)
             else:
                 tracked = self._quarantined(run, verdicts, tracked)
-        except (FreshStartError, QuarantineError, RollbackError) as error:
+        except (FreshStartError, LostTrackerError, QuarantineError, RollbackError) as error:
             last = f"; the last attempt: {self._verdicts[-1].reason}" if self._verdicts else ""
             raise RunNotFitError(f"{job.checkpoint_dir}: {error}{last}") from None
         return self._awaited(tracked)
+
+    def _newest_of_lost(self, run: Observation) -> int | None:
+        """Return the newest checkpoint of a run whose tracker names none, None where it may begin from scratch.
+
+        :raises LostTrackerError: when what there is cannot be gone on from, and a new start would overwrite it
+        """
+        if not self._awaited(1):
+            return None
+        last = self._verdicts[-1].iteration if self._verdicts else None
+        known = max(self._began_at, last or 0)  # a tracker named it once: the run's own, or its parent's
+        known = known if known > self._parents else 0
+        verdicts = _verdicts(run, known)
+        complete = [iteration for iteration, verdict in verdicts.items() if verdict.is_complete]
+        if known and not verdicts:
+            self._log.warning(
+                "%s: the checkpoints up to iteration %d are gone", self._job.checkpoint_dir, known
+            )
+        elif known and not complete:
+            raise LostTrackerError(
+                f"the tracker is lost, which held iteration {known}, and no checkpoint is complete; a new start would "
+                "overwrite what is left. Mend it, or trigger the sweep with a fresh start"
+            )
+        return max(complete, default=None)
 
     @property
     def _parents(self) -> int:

@@ -159,6 +159,79 @@ def test_a_branch_begins_at_its_parents_checkpoint(tmp_path: Path) -> None:
     assert run.prepared(1).resumes_from == 240
 
 
+@pytest.mark.parametrize("left", [None, "", "\0\0\0\n", "metadata"])
+def test_a_tracker_that_names_no_checkpoint_any_more(
+    run: Run, left: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without it the training would begin from scratch and overwrite its checkpoints."""
+    run.attempt(1)
+    run.checkpoint(100)
+    run.checkpoint(200)
+    run.checkpoint(300, ("__0_0.distcp",), tracked=False)
+    run.tracker.unlink()
+    if left is not None:
+        run.tracker.write_text(left)
+    assert run.prepared(2).resumes_from == 200
+    assert run.tracker.read_text() == "200"
+    assert run.names() == {"iter_0000100", "iter_0000200", "iter_0000300"}
+    assert "goes on from the newest complete checkpoint, of iteration 200" in caplog.text
+    assert run.prepared(2).resumes_from == 200  # a task that died here begins again
+
+
+def test_legacy_checkpoints_whose_tracker_is_lost(run: Run) -> None:
+    """They have no last file: those count that the tracker named when the attempt before ended."""
+    run.attempt(1, OVER)
+    for iteration in (50, 100, 150):
+        folder = run.checkpoint(iteration, (), tracked=False) / "mp_rank_00"
+        folder.mkdir()
+        (folder / "model_optim_rng.pt").write_text("x")
+    assert run.prepared(2).resumes_from == 100
+
+
+def test_a_lost_tracker_and_nothing_to_go_on_from(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    run.attempt(1, OVER)
+    assert run.prepared(2) == AttemptChanges()
+    assert "the checkpoints up to iteration 100 are gone" in caplog.text
+    run.checkpoint(100, ("__0_0.distcp",), tracked=False)
+    with pytest.raises(RunNotFitError, match="the tracker is lost, which held iteration 100"):
+        run.prepared(2)
+    assert not run.tracker.exists()
+
+
+def test_no_tracker_before_the_first_save(run: Run) -> None:
+    run.attempt(1, Verdict(Outcome.RETRYABLE, "killed while it saved", iteration=0))
+    run.checkpoint(10, ("__0_0.distcp",), tracked=False)
+    assert run.prepared(2) == AttemptChanges()
+    assert not run.tracker.exists()
+
+
+def test_a_branch_before_its_first_save(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(tmp_path, "{}", "cooldown")
+    run.attempt(1, Verdict(Outcome.RETRYABLE, "killed while it saved", iteration=0), resumes_from=240)
+    assert run.prepared(2).resumes_from == 240
+    run.checkpoint(260, ("__0_0.distcp",), tracked=False)
+    assert run.prepared(2).resumes_from == 240
+    assert not caplog.records
+    run.checkpoint(250, tracked=False)
+    assert run.prepared(2).resumes_from == 250
+
+
+def test_a_tracker_that_names_a_release_is_left_alone(run: Run) -> None:
+    run.attempt(1, Verdict(Outcome.RETRYABLE, "lost", iteration=0))
+    run.checkpoint(10, tracked=False)
+    run.tracker.write_text("release")
+    assert run.prepared(2) == AttemptChanges()
+    assert run.tracker.read_text() == "release"
+
+
+@pytest.mark.parametrize("run", ["{from_scratch: allow}"], indirect=True)
+def test_a_lost_tracker_of_an_attempt_that_may_begin_anew(run: Run) -> None:
+    run.attempt(1)
+    run.checkpoint(100, tracked=False)
+    assert run.prepared(2).resumes_from == 0
+    assert not run.tracker.exists()
+
+
 def test_a_damaged_newest_checkpoint_is_set_aside(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(100)
