@@ -131,6 +131,7 @@ def checkpoint_verdict(
     iteration: int | None = None,
     tracked: int | None = None,
     evidence: Evidence | None = None,
+    marked: bool = False,
 ) -> CheckpointVerdict:
     """Judge one checkpoint directory by its listing, and by what was read in it.
 
@@ -139,6 +140,8 @@ def checkpoint_verdict(
     :param iteration: the directory's iteration; with ``tracked`` it decides what the files cannot.
     :param tracked: the iteration the tracker file holds (:func:`tracked_iteration`).
     :param evidence: what the files' content tells, where it could be read.
+    :param marked: other checkpoints of the folder have a ``metadata.json`` (:func:`has_marks`). One that the tracker
+        does not name and that has none is then half written, or half deleted (``--save-retain-interval``).
     :returns: the verdict with its reason.
     """
     evidence = evidence or _NOTHING_READ
@@ -153,15 +156,25 @@ def checkpoint_verdict(
     if is_legacy(files):
         verdict, reason = legacy_verdict(files, passed, evidence, _unfinished(files))
         return CheckpointVerdict(verdict, LEGACY, reason)
-    return _distributed_verdict(files, tracked if passed else None, evidence)
+    return _distributed_verdict(
+        files, tracked if passed else None, evidence, marked=marked and iteration != tracked
+    )
+
+
+def has_marks(directories: Mapping[str, Mapping[str, int]]) -> bool:
+    """Tell whether checkpoints of a folder have ``metadata.json``: they are ``torch_dist``, and so are the others.
+
+    :param directories: name of each directory → its listing.
+    """
+    return any("metadata.json" in files for files in directories.values())
 
 
 def _distributed_verdict(
-    files: Mapping[str, int], passed: int | None, evidence: Evidence
+    files: Mapping[str, int], passed: int | None, evidence: Evidence, *, marked: bool
 ) -> CheckpointVerdict:
     ranks = sorted(name for name in files if _RANK_FILE.fullmatch(name))
     described = ".metadata" in files
-    if "common.pt" in files or "metadata.json" in files or not described:
+    if "common.pt" in files or "metadata.json" in files or not described or marked:
         listed = evidence.format or "torch_dist"
     else:
         listed = evidence.format or "torch_dcp"
@@ -252,13 +265,14 @@ def list_checkpoints(
     """
     tracked = tracked_iteration(tracker)
     released = 0 if (tracker or "").strip() == RELEASE else None
+    marked = has_marks(directories)
     found = []
     for name, files in directories.items():
         if is_checkpoint(name):
             iteration = iteration_of(name) or 0
             read = evidence.get(name) if evidence else None
             at = released if name == RELEASE else tracked
-            verdict = checkpoint_verdict(files, iteration=iteration, tracked=at, evidence=read)
+            verdict = checkpoint_verdict(files, iteration=iteration, tracked=at, evidence=read, marked=marked)
             found.append(Checkpoint(iteration, name, verdict))
     return sorted(found, key=lambda checkpoint: checkpoint.iteration)
 

@@ -17,6 +17,7 @@ from airflow_megatron.megatron.checkpoints import (
     RELEASE,
     CheckpointVerdict,
     checkpoint_verdict,
+    has_marks,
     tracked_iteration,
 )
 from airflow_megatron.megatron.commands import trainer_words
@@ -422,8 +423,9 @@ def _queue_watch(job: Job, attempt: AttemptState) -> Watch:
 
 def _verdicts(run: Observation, tracked: int) -> dict[int, CheckpointVerdict]:
     """Return iteration → verdict of every checkpoint in the listing."""
+    marked = has_marks(run.checkpoint_files)
     return {
-        iteration: checkpoint_verdict(files, iteration=iteration, tracked=tracked)
+        iteration: checkpoint_verdict(files, iteration=iteration, tracked=tracked, marked=marked)
         for name, files in run.checkpoint_files.items()
         if (iteration := iteration_of(name)) is not None
     }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.checkpoints import checkpoint_verdict, tracked_iteration
+from airflow_megatron.megatron.checkpoints import checkpoint_verdict, has_marks, tracked_iteration
 from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.verdict import SETTLE_S, Outcome, Verdict
@@ -157,8 +157,12 @@ class ConditionWatch:
         iteration = leaf.iteration or 0
         files = observation.checkpoint_files.get(directory_name(iteration, observation.checkpoint_files))
         tracked = tracked_iteration(observation.tracker)
+        marked = has_marks(observation.checkpoint_files)
         return (
-            bool(files) and checkpoint_verdict(files or {}, iteration=iteration, tracked=tracked).is_complete
+            bool(files)
+            and checkpoint_verdict(
+                files or {}, iteration=iteration, tracked=tracked, marked=marked
+            ).is_complete
         )
 
     def _search(self, leaf: Condition, chunk: bytes) -> bool:
@@ -214,12 +218,12 @@ def new_checkpoints(leaf: Condition, observation: Observation) -> list[int]:
             _numbers(leaf.path, observation.matches.get(leaf.path.replace("{iteration}", "*"), ()))
         )
     else:
-        tracked = tracked_iteration(observation.tracker)
+        tracked, marked = tracked_iteration(observation.tracker), has_marks(observation.checkpoint_files)
         there = sorted(
             iteration
             for name, files in observation.checkpoint_files.items()
             if (iteration := iteration_of(name)) is not None
-            and checkpoint_verdict(files, iteration=iteration, tracked=tracked).is_complete
+            and checkpoint_verdict(files, iteration=iteration, tracked=tracked, marked=marked).is_complete
         )
     return [iteration for iteration in wanted_iterations(there, leaf) if iteration not in done]
 

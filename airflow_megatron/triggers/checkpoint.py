@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_megatron.megatron.checkpoints import checkpoint_verdict, tracked_iteration
+from airflow_megatron.megatron.checkpoints import checkpoint_verdict, has_marks, tracked_iteration
 from airflow_megatron.slurm.observation import Observation, Watch
 from airflow_megatron.spec.checkpoint_directories import directory_name
 from airflow_megatron.triggers.produced_file import ProducedFileTrigger
@@ -59,7 +59,12 @@ class CheckpointTrigger(ProducedFileTrigger):
         name = directory_name(self.iteration, observation.checkpoint_files)
         files = observation.checkpoint_files.get(name)
         tracked = tracked_iteration(observation.tracker)
-        state = checkpoint_verdict(files, iteration=self.iteration, tracked=tracked) if files else None
+        marked = has_marks(observation.checkpoint_files)
+        state = (
+            checkpoint_verdict(files, iteration=self.iteration, tracked=tracked, marked=marked)
+            if files
+            else None
+        )
         if state is not None and state.is_complete:
             path = f"{self.checkpoint_dir}/{name}"
             return {"status": "complete", "path": path}, f"{path} is complete"

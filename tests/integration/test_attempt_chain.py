@@ -31,7 +31,7 @@ sweep: {params: {case: [rolls, crashes, cancelled]}}
 megatron: {train_iters: 60, num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8,
   max_position_embeddings: 8, micro_batch_size: 1, global_batch_size: 1, mock_data: true, lr: 1e-3,
   lr_decay_style: constant, save_interval: 60, tokenizer_type: NullTokenizer, vocab_size: 8, eval_iters: 0}
-slurm: {time: 1m, signal_before: 50s, mem: 50M}
+slurm: {time: 1m, signal_before: "{{ '50s' if case == 'rolls' else '1s' }}", mem: 50M}
 restart: {chain: 3, backoff: 0}
 stages:
   pretrain:

@@ -173,3 +173,25 @@ def test_list_is_exact_and_sorted() -> None:
         (12000, "complete"),
         (22000, "incomplete"),
     ]
+
+
+def test_one_that_is_half_deleted_among_marked_ones() -> None:
+    """``--save-retain-interval`` deletes in any order: without its mark it looks like torch_dcp."""
+    half = {".metadata": 9, "__0_0.distcp": 9}
+    whole = {**half, "__1_0.distcp": 9, "metadata.json": 9}
+    found = list_checkpoints(
+        {"iter_0000010": half, "iter_0000020": whole, "iter_0000030": half}, tracker="20"
+    )
+    assert [(one.verdict.format, one.verdict.verdict) for one in found] == [
+        ("torch_dist", "incomplete"),
+        ("torch_dist", "complete"),
+        ("torch_dist", "incomplete"),
+    ]
+    # formats may be changed between two attempts, and the tracker names what was saved whole
+    assert list_checkpoints({"iter_0000010": whole, "iter_0000020": half}, tracker="20")[
+        1
+    ].verdict.is_complete
+    read = {"iter_0000010": Evidence("torch_dcp", needed={"__0_0.distcp": 9})}
+    found = list_checkpoints({"iter_0000010": half, "iter_0000020": whole}, tracker="20", evidence=read)
+    assert (found[0].verdict.format, found[0].verdict.verdict) == ("torch_dcp", "complete")
+    assert all(one.verdict.is_complete for one in list_checkpoints({"iter_0000010": half}, tracker="20"))

@@ -242,6 +242,14 @@ def test_a_damaged_newest_checkpoint_is_set_aside(run: Run) -> None:
     assert run.prepared(2).resumes_from == 100  # a task that died here begins again
 
 
+def test_a_half_deleted_checkpoint_is_not_gone_back_to(run: Run) -> None:
+    run.attempt(1)
+    run.checkpoint(100)
+    run.checkpoint(150, (".metadata", "__0_0.distcp"))  # its deletion was cut short
+    run.checkpoint(200, ("__0_0.distcp",))
+    assert run.prepared(2).resumes_from == 100
+
+
 def test_what_the_log_calls_damaged_is_set_aside(run: Run) -> None:
     run.attempt(1, Verdict(Outcome.RETRYABLE, "unreadable", damaged_iteration=200))
     run.checkpoint(100)

@@ -158,6 +158,18 @@ def test_new_checkpoints_are_complete_wanted_and_not_done() -> None:
     assert new_checkpoints(FRESH, observation) == [40]
 
 
+def test_a_half_deleted_checkpoint_is_nothing_to_work_on_or_start_from() -> None:
+    """What is left of it looks like another format: only the others' ``metadata.json`` tells."""
+    half = {".metadata": 9, "__0_0.distcp": 9}
+    whole = {**half, "metadata.json": 9}
+    observation = seen(checkpoint_files={"iter_0000040": half, "iter_0000050": whole}, tracker="50")
+    assert new_checkpoints(FRESH, observation) == [50]
+    watch = ConditionWatch(Condition("checkpoint", path="/r/checkpoints", iteration=40))
+    assert watch.read([observation]) is Truth.NO
+    alone = seen(checkpoint_files={"iter_0000040": half}, tracker="50")
+    assert watch.read([alone]) is Truth.YES
+
+
 def test_work_named_by_a_pattern() -> None:
     leaf = Condition(
         "new_checkpoint", path="/r/c/iter_{iteration}.done", done="/r/e/iter_{iteration}/results.json"
