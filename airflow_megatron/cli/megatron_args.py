@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from airflow_megatron.megatron.arguments import ArgumentError, argument_table
+from airflow_megatron.megatron.arguments import ArgumentError, argument_table, release_tag
 from airflow_megatron.megatron.arguments_table import make_table, table_text
 from airflow_megatron.megatron.checkout import CheckoutError, dump_checkout
 from airflow_megatron.megatron.validation import check_lines
@@ -60,9 +60,10 @@ def write_checkout_table(
 
 @app.command()
 def check(
-    release: Annotated[str, typer.Option(help="Upstream tag, for example core_v0.16.1")],
+    release: Annotated[str, typer.Option(help="Upstream release, for example core_v0.16.1 or 0.16.1")],
 ) -> None:
     """Check command lines: JSON lines {"argv": […], "world_size": n} in, {"ok", "problems"} out."""
+    release = release_tag(release)
     try:
         argument_table(release)
         for line in check_lines(sys.stdin, release):

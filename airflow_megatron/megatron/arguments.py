@@ -170,6 +170,16 @@ def known_releases() -> tuple[str, ...]:
     return tuple(_table_file()["releases"])
 
 
+def release_tag(name: str) -> str:
+    """Return the tag of a known release called by its number (``0.16.1``, ``v0.16.1``), else the name itself."""
+    tag = f"core_v{_release_number(name)}"
+    return tag if tag in known_releases() else name
+
+
+def _release_number(name: str) -> str:
+    return name.removeprefix("core_").removeprefix("v")
+
+
 @functools.cache
 def argument_table(release: str) -> ArgumentTable:
     """Load the arguments of a release.
@@ -179,9 +189,8 @@ def argument_table(release: str) -> ArgumentTable:
     """
     content = _table_file()
     if release not in content["releases"]:
-        near = [
-            known for known in content["releases"] if known.rpartition(".")[0] == release.rpartition(".")[0]
-        ]
+        series = ".".join(_release_number(release).split(".")[:2])
+        near = [known for known in content["releases"] if known.startswith(f"core_v{series}.")]
         known = ", ".join(content["releases"])
         raise ArgumentError(release, release, f"no such release; known are {known}", near)
     rows = content["arguments"]

@@ -3,7 +3,7 @@
 argonne-lcf/Megatron-DeepSpeed prints through ``logging``, in colour on demand, with fields like ``lm loss=4.851900 |``
 (``megatron/training_log.py``, ``megatron/training.py``) where Megatron-LM has ``lm loss: 4.851900E+00 |``. What both
 say in the same words (checkpoints, memory, parameters) stays as it is. The lines of older forks of Megatron-DeepSpeed
-are Megatron-LM's.
+are Megatron-LM's; bigscience-workshop/Megatron-DeepSpeed tells seconds in them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _VALIDATION = re.compile(
 )
 _PARAMETERS = re.compile(rb"(number of parameters on [^\n=]*\))=(\d)")
 _MILLISECONDS = b"elapsed time per iteration ms"
+_SECONDS = re.compile(rb"elapsed time per iteration \(s\): *(\d+(?:\.\d+)?) \|")
 
 
 def in_megatrons_words(block: bytes) -> bytes:
@@ -34,6 +35,8 @@ def in_megatrons_words(block: bytes) -> bytes:
     if b" consumed_samples=" in block or b" value=" in block:
         # an expression over all of the text would take three times as long
         block = b"\n".join(map(_line, block.split(b"\n")))
+    if b" per iteration (s): " in block:
+        block = _SECONDS.sub(_in_milliseconds, block)
     if b"] datetime=" in block:
         block = block.replace(b"] datetime=", b"] datetime: ")
     if b" model parallel rank (" in block:
@@ -62,6 +65,10 @@ def _field(match: re.Match[bytes]) -> bytes:
     if name == _MILLISECONDS:
         name = b"elapsed time per iteration (ms)"
     return b" %s: %s" % (name, match[2].lstrip())
+
+
+def _in_milliseconds(match: re.Match[bytes]) -> bytes:
+    return b"elapsed time per iteration (ms): %.1f |" % (1000 * float(match[1]))
 
 
 def _validation(match: re.Match[bytes]) -> bytes:

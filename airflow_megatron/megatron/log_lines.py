@@ -35,7 +35,7 @@ RECORD_LINES_ERE: Final = "|".join(
         r"\] [^ ]*datetime",
         r"(saving|saved|scheduled an async|loading|loaded|deleted) .*checkpoint",
         r"successfully (saved|loaded|deleted) ",
-        r"missing-checkpoint' set",
+        r"missing-checkpoint' (is )?set",
         r"could not find the metadata file",
         r"will not load any checkpoints",
         r"\) memory \(MB\) \|",
@@ -198,7 +198,10 @@ _CHECKPOINT_LINES: Final = (
 )  # fmt: skip
 _RANDOM_START = b"will not load any checkpoints and will start from random"
 _NO_TRACKER = b"could not find the metadata file "
-_MISSING_CHECKPOINT = b"'--exit-on-missing-checkpoint' set"
+_MISSING_CHECKPOINT = (
+    b"'--exit-on-missing-checkpoint' set",
+    b"'--exit-on-missing-checkpoint' is set",  # 0.20
+)
 _MEMORY = re.compile(rb"\[Rank (\d+)\] \(([^()\n]*)\)\Z")
 _MEMORY_SIZE = re.compile(rb"([^:]*):\s*(\d+\.?\d*|\.\d+)")
 _RANK_PARAMETERS = re.compile(
@@ -500,7 +503,7 @@ _READERS: Final[tuple[tuple[bytes, Callable[[bytes, int, int], Record | None]], 
     (b"] datetime: ", _read_marker),
     (b" checkpoint ", _read_checkpoint),
     (_RANDOM_START, _read_random_start),
-    (_MISSING_CHECKPOINT, _read_missing_checkpoint),
+    *((words, _read_missing_checkpoint) for words in _MISSING_CHECKPOINT),
     (b") memory (MB) |", _read_memory),
     (b"umber of parameters ", _read_parameters),
     (b"umber of active parameters ", _read_parameters),

@@ -237,6 +237,12 @@ def test_validation_lines(line: bytes, expected: tuple[object, ...]) -> None:
         (b"[exiting program at iteration 400] datetime: 2025-10-11 19:28:52 ", MarkerKind.EXITING_INTERVAL, 400, None),
         (b"[after in-job setup and before x] datetime: 2025-10-11 19:28:52 ", MarkerKind.OTHER, None, None),
         (b">> '--exit-on-missing-checkpoint' set ... exiting. <<", MarkerKind.EXITING_MISSING_CHECKPOINT, None, None),
+        (
+            b">> '--exit-on-missing-checkpoint' is set but no checkpoint was found under load directory '/ck' <<",
+            MarkerKind.EXITING_MISSING_CHECKPOINT,
+            None,
+            None,
+        ),
     ],
 )  # fmt: skip
 def test_markers(line: bytes, kind: MarkerKind, iteration: int | None, minutes: float | None) -> None:
@@ -383,6 +389,7 @@ def test_grep_pattern_keeps_every_record(log: bytes) -> None:
 def test_grep_pattern_keeps_every_wording() -> None:
     lines = b"".join(b"noise\n" + line for line in ITERATION_LINES.values())
     lines += b"noise\n>> '--exit-on-missing-checkpoint' set ... exiting. <<\n"
+    lines += b">> '--exit-on-missing-checkpoint' is set but no checkpoint was found <<\n"
     lines += (
         b"srun: error: node1: task 0: Exited with exit code 1\n[default0]:KeyError: 'x'\nfoo.SomeError: y\n"
     )
@@ -393,7 +400,7 @@ def test_grep_pattern_keeps_every_wording() -> None:
     ).stdout
     assert b"noise" not in kept
     assert parse_log(kept) == parse_log(lines)
-    assert len(parse_log(kept)) == len(ITERATION_LINES) + 6
+    assert len(parse_log(kept)) == len(ITERATION_LINES) + 7
 
 
 def iteration(number: int, loss: float = 1.0) -> IterationRecord:

@@ -254,6 +254,12 @@ def test_bad_declarations_are_refused(declaration: dict[str, Any], reason: str) 
         with_extra(argument_table("core_v0.16.1"), declaration)
 
 
+@pytest.mark.parametrize("release", RELEASES)
+def test_arguments_in_a_yaml_file_are_refused(release: str) -> None:
+    """Upstream takes nothing from the command line then, ``--save`` and ``--load`` included."""
+    assert rules_broken(release, yaml_cfg="model.yaml") == ["data.yaml-file"]
+
+
 def test_lines_in_lines_out() -> None:
     good = {"argv": to_argv(BASE, "core_v0.16.1"), "world_size": 8}
     stream = io.StringIO(json.dumps(good) + "\n\n" + json.dumps(good | {"world_size": 7}) + "\n")

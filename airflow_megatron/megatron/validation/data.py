@@ -92,6 +92,13 @@ DATA: Topic = (
         "keep one of them",
     ),
     Rule(
+        "data.yaml-file",
+        lambda s: s.yaml_cfg is not None,
+        "--yaml-cfg {yaml_cfg} replaces every other argument of the command line, where a job is told its folders",
+        "write the file's values as arguments",
+        "megatron/training/arguments.py parse_args",
+    ),
+    Rule(
         "data.fill-in-the-middle",
         lambda s: (
             s.fim_data

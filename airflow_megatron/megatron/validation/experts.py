@@ -124,6 +124,12 @@ EXPERTS: Topic = (
         "--moe-latent-size {moe_latent_size} must be positive, with --num-experts and without legacy grouped GEMM",
         "give --num-experts, or drop --moe-latent-size",
     ),
+    Rule(
+        "moe.fake-process-group",
+        lambda s: s.fake_process_group and s.moe_token_dispatcher_type == "flex",
+        "--fake-process-group does not work with --moe-token-dispatcher-type flex",
+        "--moe-token-dispatcher-type alltoall",
+    ),
 )
 
 CONFIGURATION: Topic = (

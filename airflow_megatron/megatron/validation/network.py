@@ -271,8 +271,10 @@ FEATURES: Topic = (
         "network.mtp-positions",
         lambda s: (
             s.mtp_num_layers
-            and s.release >= (0, 17)
-            and s.position_embedding_type not in ("learned_absolute", "rope", "mrope", "none")
+            and s.position_embedding_type
+            not in (
+                ("learned_absolute", "rope", "mrope", "none") if s.release >= (0, 17) else ("rope", "none")
+            )
         ),
         "multi-token prediction does not work with --position-embedding-type {position_embedding_type}",
         "--position-embedding-type rope or none",
@@ -473,6 +475,13 @@ CONFIGURATION: Topic = (
         "network.mup-base",
         lambda s: s.use_mup and s.mup_base_hidden_size is not None and s.mup_base_hidden_size <= 0,
         "--mup-base-hidden-size {mup_base_hidden_size} must be positive",
+        "1 or more",
+        CONFIG,
+    ),
+    Rule(
+        "network.mup-head-size",
+        lambda s: s.use_mup and s.kv_channels == 0 and s.mup_attn_scale_power,
+        "muP divides the attention scores by --kv-channels, which is 0",
         "1 or more",
         CONFIG,
     ),

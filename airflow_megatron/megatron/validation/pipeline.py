@@ -261,6 +261,7 @@ HYBRID_PATTERN: Topic = (
         lambda s: s.mtp_num_layers and s.position_embedding_type not in ("rope", "none"),
         "multi-token prediction does not work with --position-embedding-type {position_embedding_type}",
         "--position-embedding-type rope or none",
+        since=(0, 17),
     ),
 )
 
