@@ -13,6 +13,7 @@ import argparse
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import json
 import sys
 import types
@@ -152,6 +153,17 @@ class _EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Nothing runs in an empty package."""
 
 
+def give_versions(packages: set[str]) -> None:
+    """Let the empty packages be of a version too, for code that asks the installed distribution for it."""
+    version_of = importlib.metadata.version
+
+    def version(distribution_name: str) -> str:
+        named = distribution_name.replace("-", "_") in packages
+        return _TORCH_VERSION if named else version_of(distribution_name)
+
+    importlib.metadata.version = version
+
+
 def describe(action: argparse.Action, group: str | None) -> dict[str, Any]:
     """Describe one argument of a parser."""
     kind = type(action).__name__.strip("_").removesuffix("Action")
@@ -197,25 +209,35 @@ def _thin_trainer(arguments: types.ModuleType) -> argparse.ArgumentParser:
 
 
 def _megatron_lm(arguments: types.ModuleType) -> argparse.ArgumentParser:
+    if not hasattr(arguments, "add_megatron_arguments"):  # core_v0.11 and older
+        return _from_parse_args(arguments)
     parser: argparse.ArgumentParser = arguments.add_megatron_arguments(
         argparse.ArgumentParser(allow_abbrev=False)
     )
     return parser
 
 
-def _megatron_deepspeed(arguments: types.ModuleType) -> argparse.ArgumentParser:
+class _Built(BaseException):
+    """Brings a parser out of the function that would parse with it."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.parser = parser
+
+
+def _from_parse_args(arguments: types.ModuleType) -> argparse.ArgumentParser:
     """Take the parser from ``parse_args``, which builds it and parses at once."""
-    built: list[argparse.ArgumentParser] = []
 
-    def parse_known_args(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:
-        built.append(parser)
-        return argparse.Namespace(no_pipeline_parallel=True), []
+    def parse_known_args(parser: argparse.ArgumentParser) -> None:
+        raise _Built(parser)
 
-    # what deepspeed itself adds: deepspeed/__init__.py _add_core_arguments
-    sys.modules["deepspeed"].add_config_arguments = _deepspeed_arguments  # type: ignore[attr-defined]
+    if "deepspeed" in sys.modules:  # what it adds itself: deepspeed/__init__.py _add_core_arguments
+        sys.modules["deepspeed"].add_config_arguments = _deepspeed_arguments  # type: ignore[attr-defined]
     argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
-    arguments.parse_args(ignore_unknown_args=True)
-    return built[0]
+    try:
+        arguments.parse_args(ignore_unknown_args=True)
+    except _Built as built:
+        return built.parser
+    raise RuntimeError("parse_args parses nothing")
 
 
 def _deepspeed_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -229,7 +251,7 @@ def _deepspeed_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
 BUILDERS: Final[dict[str, Callable[[types.ModuleType], argparse.ArgumentParser]]] = {
     "megatron_core_trainer.arguments": _thin_trainer,
     "megatron.training.arguments": _megatron_lm,
-    "megatron.arguments": _megatron_deepspeed,
+    "megatron.arguments": _from_parse_args,  # Megatron-DeepSpeed, and Megatron-LM before core_v0.7
 }
 
 
@@ -238,6 +260,7 @@ def main(argv: list[str]) -> int:
     checkout, release, *packages = argv
     sys.path.insert(0, checkout)
     sys.meta_path.insert(0, _EmptyPackages(set(packages)))
+    give_versions(set(packages))
     if not hasattr(typing, "override"):  # Python 3.11: upstream 0.18 and later import it
         typing.override = lambda method: method  # type: ignore[attr-defined]
     try:

@@ -82,6 +82,30 @@ def test_release_can_be_named(tmp_path: Path) -> None:
     assert list(make_table([dump])["releases"]) == ["fork_v1.0"]
 
 
+@pytest.mark.parametrize("place", ["megatron/training", "megatron"])
+def test_older_releases_build_their_parser_where_they_parse(tmp_path: Path, place: str) -> None:
+    """core_v0.11 and its forks have no ``add_megatron_arguments``; before core_v0.7 the module was another one."""
+    module = tmp_path / place / "arguments.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("""
+import argparse
+from importlib.metadata import version
+import transformer_engine
+
+ENGINE = version("transformer-engine")
+
+
+def parse_args(extra_args_provider=None, ignore_unknown_args=False):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--num-layers", type=int, default=len(ENGINE) and 2)
+    args, _ = parser.parse_known_args() if ignore_unknown_args else (parser.parse_args(), None)
+    args.rank = 0
+    return args
+""")
+    (argument,) = checkout_table(tmp_path)
+    assert (argument.flags, argument.type, argument.default) == (("--num-layers",), "int", 2)
+
+
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckoutError, match="no checkout of a trainer"):
         dump_checkout(tmp_path)
