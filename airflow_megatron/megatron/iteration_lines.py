@@ -21,6 +21,9 @@ _HEAD = re.compile(rb"(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\]\s*)?iter
 _FIELD = re.compile(rb" ([^:|]+): *([^ |:]+) ?\|")
 # What launchers put before a line: "[default0]:", "[node07:0]:", "[rank3]: ", "12: " (srun --label).
 PREFIX: Final = re.compile(rb"(?:\s*(?:\[[^\]\s]*\d+\]:|\d+:))*\s?")
+# What forks print besides numbers: "1.049B", "40.7TFLOPS", "1 day, 2:03:04" (swiss-ai/Megatron-LM, tokens and eta).
+_WORDS: Final = rb"(?:-?\d[\d.,]*[A-Za-z%/]{1,8}|(?:\d+ days?, )?\d+(?::\d\d){1,2}(?:\.\d+)?)"
+_WORDED = re.compile(rb" ([A-Za-z][^:|\[\]]*): *" + _WORDS + rb" ")
 _KNOWN: Final = {
     b"consumed samples": "consumed_samples",
     b"elapsed time per iteration (ms)": "elapsed_ms",
@@ -94,8 +97,8 @@ class IterationRecord(NamedTuple):
         return not self.torn and not self.skipped_iterations
 
 
-_Kind: TypeAlias = tuple[bool, tuple[bytes, ...]]
-"""Whether a line has a time, and the names of its fields."""
+_Kind: TypeAlias = tuple[bool, tuple[bytes, ...], frozenset[bytes]]
+"""Whether a line has a time, the names of its fields, and which of them are worded."""
 
 _Texts: TypeAlias = tuple[bytes, ...]
 """What the groups of a layout's expression matched in a line."""
@@ -163,13 +166,13 @@ class IterationReader:
         """Choose the layout for the lines that follow: one is made for the second line with the same fields."""
         if line.is_torn:
             return
-        kind = (line.has_time, line.names)
+        kind = (line.has_time, line.names, line.worded)
         layout = self._layouts.get(kind)
         if layout is not None or kind == self._before:
             if len(self._layouts) >= _MOST_LAYOUTS:
                 self._layouts.clear()
             repeated = line.repeated(layout.repeated if layout else None)
-            layout = _layout(line.prefix, line.has_time, line.head, line.names, repeated)
+            layout = _layout(line.prefix, line.has_time, line.head, line.names, line.worded, repeated)
             self._layouts[kind] = layout
         self._before, self._layout = kind, layout
 
@@ -179,7 +182,7 @@ class _Line(NamedTuple):
 
     :param prefix: what a launcher put before it
     :param head: bytes from its time, or else from its iteration, to the first field
-    :param fields: names and numbers as text, in the line's order
+    :param fields: names and numbers as text, in the line's order (see :func:`read_fields`)
     """
 
     prefix: bytes
@@ -208,6 +211,10 @@ class _Line(NamedTuple):
         return tuple(name for name, _ in self.fields)
 
     @property
+    def worded(self) -> frozenset[bytes]:
+        return frozenset(name for name, text in self.fields if not text)
+
+    @property
     def has_time(self) -> bool:
         return self.time is not None
 
@@ -224,6 +231,8 @@ class _Line(NamedTuple):
         known: dict[str, Any] = {}
         losses, extra = {}, {}
         for name, text in self.fields:
+            if not text:
+                continue
             if name in _KNOWN:
                 known[_KNOWN[name]] = _NUMBERS[text]
             elif name.endswith(b"loss"):
@@ -260,6 +269,7 @@ class _Layout:
 
     :param prefix: what may stand before a line that follows another
     :param head: bytes from a line's time, or else from its iteration, to its first field
+    :param worded: names of the fields whose values are no numbers, and are not read
     """
 
     def __init__(
@@ -268,17 +278,17 @@ class _Layout:
         has_time: bool,
         head: int,
         names: tuple[bytes, ...],
+        worded: frozenset[bytes],
         repeated: tuple[tuple[bytes, bytes], ...],
     ) -> None:
         self.head = head
         self.repeated = repeated
         self._has_time = has_time
-        same = dict(repeated)
+        same = {name: re.escape(text) for name, text in repeated} | dict.fromkeys(worded, _WORDS)
         varying = [name for name in names if name not in same]
         # ++ and *+ give nothing back: no shorter match of a part could be followed by the next one
         fields = b"".join(
-            rb" %s: *+%s \|" % (re.escape(name), re.escape(same[name]) if name in same else rb"([^ ]++)")
-            for name in names
+            rb" %s: *+%s \|" % (re.escape(name), same.get(name, rb"([^ ]++)")) for name in names
         )
         time = rb"\[([^\]\n]++)\]\s*" if has_time else rb"()(?<!\])(?<!\]\s)"
         # no further field; the end of the line, so that all of the next one can be matched where this one ends
@@ -352,7 +362,8 @@ _layout: Final = lru_cache(maxsize=256)(_Layout)
 def read_fields(block: bytes, start: int, end: int) -> list[tuple[bytes, bytes]]:
     """Read ``name: number |`` fields up to the first part that is none: there another process wrote.
 
-    :returns: names and numbers as text
+    :returns: names and numbers as text; the text is empty for a time or a number with a unit where releases write
+        nothing
     """
     matched: list[tuple[bytes, bytes]] = _FIELD.findall(block, start, end)
     if len(matched) == block.count(b"|", start, end) and all(_is_number(text) for _, text in matched):
@@ -360,11 +371,19 @@ def read_fields(block: bytes, start: int, end: int) -> list[tuple[bytes, bytes]]
     fields: list[tuple[bytes, bytes]] = []
     # What follows the last bar is no field, or one that was cut.
     for part in block[start:end].split(b"|")[:-1]:
-        name, _, text = part.rpartition(b":")
+        worded = _WORDED.fullmatch(part)
+        if worded is not None and not _is_upstreams(worded[1]):
+            fields.append((worded[1], b""))
+            continue
+        name, _, text = part.partition(b":")
         if not _is_number(text):
             break
         fields.append((name.strip(), text.strip()))
     return fields
+
+
+def _is_upstreams(name: bytes) -> bool:
+    return name in _KNOWN or name.endswith((b"loss", b" value", b" PPL"))
 
 
 def read_time(raw: bytes | None) -> datetime | None:

@@ -80,18 +80,6 @@ def test_a_loss_that_is_not_a_number_is_left_out() -> None:
     assert record.is_nan
 
 
-def test_seconds_of_older_forks() -> None:
-    line = (
-        b" iteration     1000/  10000 | consumed samples:       512000 | elapsed time per iteration (s): 4.53 | "
-        b"learning rate: 1.000E-04 | global batch size:   512 | lm loss: 6.000000E+00 | number of "
-        b"skipped iterations:   0 | number of nan iterations:   0 | samples per second: 112.910 | TFLOPs: 95.21 |\n"
-    )
-    records = parse_log(line * 3)
-    assert [
-        (record.elapsed_ms, record.throughput) for record in records if isinstance(record, IterationRecord)
-    ] == [(4530.0, 95.21)] * 3
-
-
 @pytest.mark.parametrize("log", [PLAIN, COLOUR])
 def test_grep_finds_every_record(log: bytes) -> None:
     pattern = re.compile(RECORD_LINES_ERE.encode())

@@ -63,6 +63,13 @@ ITERATION_LINES = {
     b" time per iteration (ms): 92.4 | learning rate: 1.000E-03 | global batch size:     4 | lm loss: 5.199335E+00 |"
     b" loss scale: 1.0 | grad norm: 0.908 | actual seqlen:  1024 | number of skipped iterations:   0 | number of nan"
     b" iterations:   0 | samples per second: 43.2 | TFLOPs: 88.10 |\n",
+    "BigScience": b" iteration        7/      20 | consumed samples:           28 | consumed tokens:        28672 | elapsed"
+    b" time per iteration (s): 0.0924 | learning rate: 1.000E-03 | global batch size:     4 | lm loss: 5.199335E+00 |"
+    b" loss scale: 1.0 | grad norm: 0.908 | number of skipped iterations:   0 | number of nan iterations:   0 | samples"
+    b" per second: 43.2 | TFLOPs: 88.10 |\n",
+    "swiss-ai": b" [2025-08-01 10:00:00] iteration        7/      20 | consumed samples:           28 | consumed tokens:"
+    b" 0.000B | elapsed time per iteration (ms): 92.4 | eta: 1 day, 2:03:04 | tokens/sec/gpu: 7012.5 | learning rate:"
+    b" 1.000000E-03 | global batch size:     4 | lm loss: 5.199335E+00 | " + COMMON,
 }
 PREFIXES = (b"", b"[default0]:", b"[default3]: ", b"[node07:0]:", b"12: ", b"[rank3]: ")
 
@@ -93,6 +100,7 @@ def test_fields_of_some_releases_only() -> None:
     assert records["0.8"].extra == {"decoupled learning rate": 2e-3}
     assert records["0.9"].extra == {"skipped samples": 8, "num zeros": 12, "params norm": 33.125}
     assert records["0.14"].extra == {"energy per GPU (J/iter/GPU)": 55.1, "power per GPU (W/GPU)": 601.5}
+    assert records["swiss-ai"].extra == {"tokens/sec/gpu": 7012.5}
     moe = records["0.18 without learning rate"]
     assert moe.losses == {"lm loss": pytest.approx(5.199335), "load_balancing_loss": 1.0}
     assert moe.extra == {"tokens per expert": 12.5}
@@ -384,6 +392,15 @@ def test_grep_pattern_keeps_every_record(log: bytes) -> None:
     ).stdout
     assert len(kept) < 0.8 * len(log)
     assert parse_log(kept) == parse_log(log)
+
+
+@pytest.mark.parametrize(
+    "loss", [b"5.2E+0[default0]:noise", b"5.2Estimated", b"5.2 iteration 3/4", b"0:01:02"]
+)
+def test_a_damaged_loss_ends_a_line(loss: bytes) -> None:
+    (record,) = parse_log(ITERATION_LINES["0.16"].replace(b"5.199335E+00", loss))
+    assert isinstance(record, IterationRecord)
+    assert (record.learning_rate, record.loss, record.torn, record.is_nan) == (1e-3, None, True, False)
 
 
 def test_grep_pattern_keeps_every_wording() -> None:
