@@ -41,7 +41,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
                     world_size,
                     job.release,
                     machine=machine_of(job, cluster),
-                    process_groups=True,
+                    first_iteration=True,
                     flags=reader(table),
                 )
             except ArgumentError:

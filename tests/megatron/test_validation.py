@@ -153,16 +153,88 @@ def test_the_machine_decides_about_transformer_engine_and_environment() -> None:
     assert check(split, 8, "core_v0.16.1", machine=Machine(environment={}, compute_capability=10)) == []
 
 
-def test_process_groups_are_asked_for_on_their_own() -> None:
-    experts = {
-        "num_experts": 4,
-        "expert_model_parallel_size": 4,
-        "add_bias_linear": False,
-        "moe_router_topk": 2,
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "expert_model_parallel_size": 4,
+    "add_bias_linear": False,
+    "moe_router_topk": 2,
+}
+TENSORS = {
+    "tensor_model_parallel_size": 2,
+    "sequence_parallel": True,
+    "transformer_impl": "transformer_engine",
+}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("changes", "world_size", "rule", "mend"),
+    [
+        (EXPERTS | {"global_batch_size": 24}, 6, "parallel.expert-groups", "world size of 4 or 8"),
+        ({"tokenizer_type": None}, 8, "tokenizer.type", "HuggingFaceTokenizer"),
+        ({"tokenizer_type": "HuggingFaceTokenizer"}, 8, "tokenizer.model", "--tokenizer-model"),
+        ({"vocab_size": None}, 8, "tokenizer.vocabulary-size", "--vocab-size"),
+        (TENSORS | {"ffn_hidden_size": 3073}, 8, "model.mlp-and-tensors", "3072 or 3074"),
+        (
+            EXPERTS | TENSORS | {"moe_ffn_hidden_size": 99},
+            8,
+            "model.experts-and-tensors",
+            "98 or 100, or --expert-tensor-parallel-size 1 or 3",
+        ),
+        ({"context_parallel_size": 2}, 8, "model.local-context", "transformer_engine"),
+        ({"normalization": "RMSNorm"}, 8, "model.local-rms-norm", "--no-persist-layer-norm"),
+        (
+            TENSORS | {"seq_length": 1023, "max_position_embeddings": 1023},
+            8,
+            "iteration.sequence-and-tensors",
+            "1022 or 1024",
+        ),
+        (
+            EXPERTS | TENSORS | {"sequence_parallel": False},
+            8,
+            "iteration.experts-without-sequence-parallel",
+            "--sequence-parallel",
+        ),
+        (EXPERTS | {"moe_router_topk": 5}, 8, "iteration.experts-chosen", "4 or less"),
+        (
+            {
+                "pipeline_model_parallel_size": 4,
+                "num_layers_per_virtual_pipeline_stage": 1,
+                "global_batch_size": 40,
+            },
+            8,
+            "iteration.interleaving",
+            "--global-batch-size 32 or 64",
+        ),
+    ],
+)
+def test_what_ends_a_job_after_its_arguments_are_taken(
+    release: str, changes: dict[str, Any], world_size: int, rule: str, mend: str
+) -> None:
+    """Upstream's parse_args and validate_args take these; its tokenizer, model or first iteration does not."""
+    params = BASE | {"tokenizer_type": "NullTokenizer", "vocab_size": 50257} | changes
+    argv = to_argv({name: value for name, value in params.items() if value is not None}, release)
+    assert check(argv, world_size, release) == []
+    (problem,) = check(argv, world_size, release, first_iteration=True)
+    assert problem.rule == rule
+    assert mend in problem.mend
+
+
+@pytest.mark.parametrize("release", known_releases())
+def test_base_job_gets_through_its_first_iteration(release: str) -> None:
+    argv = to_argv(BASE | {"tokenizer_type": "NullTokenizer", "vocab_size": 50257}, release)
+    assert check(argv, 8, release, first_iteration=True) == []
+
+
+def test_vocabulary_files_until_the_tokenizer_is_another_one() -> None:
+    params = BASE | {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "vocab.json"}
+    found = {
+        release: [
+            problem.rule for problem in check(to_argv(params, release), 8, release, first_iteration=True)
+        ]
+        for release in RELEASES
     }
-    argv = to_argv(BASE | experts | {"global_batch_size": 24}, "core_v0.16.1")
-    assert check(argv, 6, "core_v0.16.1") == []
-    assert [p.rule for p in check(argv, 6, "core_v0.16.1", process_groups=True)] == ["parallel.expert-groups"]
+    assert found == {"core_v0.16.1": ["tokenizer.vocabulary-files"], "core_v0.19.0": []}
 
 
 @pytest.mark.parametrize(

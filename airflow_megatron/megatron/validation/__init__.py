@@ -21,6 +21,7 @@ from airflow_megatron.megatron.validation import (
     cuda_graphs,
     data,
     experts,
+    first_iteration,
     inference,
     network,
     parallelism,
@@ -78,8 +79,15 @@ BEFORE_THE_MODEL: Final = RuleBook(
         batches.MICROBATCH_COUNT,
     )
 )
-#: What upstream asks when it makes its process groups.
-PROCESS_GROUPS: Final = RuleBook((parallelism.GROUPS,))
+#: What ends a job later: reading its tokenizer, making process groups and model, the first iteration.
+FIRST_ITERATION: Final = RuleBook(
+    (
+        first_iteration.TOKENIZER,
+        parallelism.GROUPS,
+        first_iteration.MODEL,
+        first_iteration.FIRST_ITERATION,
+    )
+)
 _NO_GPU_JOB: Final = Machine()
 
 
@@ -89,7 +97,7 @@ def check(
     release: str,
     *,
     machine: Machine = _NO_GPU_JOB,
-    process_groups: bool = False,
+    first_iteration: bool = False,
     flags: CommandLineReader | None = None,
 ) -> list[ArgumentProblem]:
     """Check a command line as a release of Megatron-LM would.
@@ -98,14 +106,14 @@ def check(
     :param world_size: number of GPUs (processes) of the job.
     :param release: an upstream tag, for example ``core_v0.16.1``.
     :param machine: what the job finds on its nodes; as a rule no Transformer Engine.
-    :param process_groups: ask also what upstream refuses when it makes its process groups.
+    :param first_iteration: ask also what ends a job between the check of its arguments and its first step.
     :param flags: reads the flags of a fork; the release's own by default.
     :returns: what is wrong, nothing when upstream takes the command line.
     :raises ArgumentError: when the release is not known.
     """
     problems, settings = read_settings(argv, world_size, release, machine=machine, flags=flags)
-    if process_groups and settings is not None and not problems:
-        problems = PROCESS_GROUPS.broken_by(settings)
+    if first_iteration and settings is not None and not problems:
+        problems = FIRST_ITERATION.broken_by(settings)
     return problems
 
 

@@ -43,7 +43,7 @@ def _division_mend(s: Settings) -> str:
     return f"{whole}, or --micro-batch-size {divisors(s.global_batch_size // ranks, s.micro_batch_size)}"
 
 
-def _is_constant(s: Settings) -> bool:
+def is_constant(s: Settings) -> bool:
     """Does the batch size stay the same. Later releases take ``--rampup-batch-size`` and ignore it."""
     ramps_up = s.rampup_batch_size is not None and s.release < _RAMP_UP_IGNORED_SINCE
     return not ramps_up and s.step_batch_size_schedule is None
@@ -151,7 +151,7 @@ MICROBATCH_COUNT: Topic = (
     Rule(
         "batch.division",
         lambda s: (
-            _is_constant(s)
+            is_constant(s)
             and not s.decrease_batch_size_if_needed
             and s.global_batch_size % samples_at_once(s) != 0
         ),
@@ -163,7 +163,7 @@ MICROBATCH_COUNT: Topic = (
     Rule(
         "batch.too-small",
         lambda s: (
-            _is_constant(s) and s.decrease_batch_size_if_needed and s.global_batch_size < samples_at_once(s)
+            is_constant(s) and s.decrease_batch_size_if_needed and s.global_batch_size < samples_at_once(s)
         ),
         "--global-batch-size {global_batch_size} leaves no microbatch for each of {data_parallel_size} "
         "data-parallel ranks",

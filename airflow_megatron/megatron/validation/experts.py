@@ -30,7 +30,8 @@ def _balancing(s: Settings) -> set[str]:
     return set(kinds) if isinstance(kinds, list) else {kinds}
 
 
-def _mixes_dense_layers(s: Settings) -> bool:
+def mixes_dense_layers(s: Settings) -> bool:
+    """Are some layers of a model with experts dense ones."""
     pattern = s.moe_layer_freq
     return 0 in pattern if isinstance(pattern, list) else isinstance(pattern, int) and pattern > 1
 
@@ -145,7 +146,7 @@ CONFIGURATION: Topic = (
         lambda s: (
             s.num_experts is None
             and s.moe_ffn_hidden_size is not None
-            and not (s.release >= (0, 18) and _mixes_dense_layers(s))
+            and not (s.release >= (0, 18) and mixes_dense_layers(s))
         ),
         "--moe-ffn-hidden-size {moe_ffn_hidden_size} needs --num-experts",
         "give --num-experts, or drop --moe-ffn-hidden-size",

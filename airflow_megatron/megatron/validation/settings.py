@@ -24,6 +24,7 @@ DERIVED = (
     "global_batch_size_given",
     "is_distributed_checkpoint",
     "machine",
+    "num_microbatches",
     "pipeline_layout",
     "release",
     "layers_to_split",

@@ -1,0 +1,230 @@
+"""What ends a job after its arguments were taken: the tokenizer, building the model, the first iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.megatron.validation.batches import is_constant, samples_at_once
+from airflow_megatron.megatron.validation.experts import mixes_dense_layers
+from airflow_megatron.megatron.validation.nearest import divisors, multiples
+from airflow_megatron.megatron.validation.rules import Derive, Rule
+
+if TYPE_CHECKING:
+    from airflow_megatron.megatron.validation.rules import Topic
+    from airflow_megatron.megatron.validation.settings import Settings
+
+TOKENIZERS: Final = (
+    "megatron/training/tokenizer/tokenizer.py, megatron/core/tokenizers/utils/build_tokenizer.py"
+)
+LINEAR: Final = "megatron/core/tensor_parallel/layers.py ColumnParallelLinear, RowParallelLinear"
+ATTENTION: Final = "megatron/core/transformer/dot_product_attention.py DotProductAttention"
+NORM: Final = "megatron/core/transformer/torch_norm.py WrappedTorchNorm"
+MOE: Final = "megatron/core/transformer/moe/moe_layer.py MoELayer.forward"
+SCATTER: Final = "megatron/core/tensor_parallel/mappings.py _reduce_scatter_along_first_dim"
+INTERLEAVED: Final = (
+    "megatron/core/pipeline_parallel/schedules.py forward_backward_pipelining_with_interleaving"
+)
+
+_OF_A_MODEL_FILE: Final = (
+    *("HuggingFaceTokenizer", "Llama2Tokenizer", "TikTokenizer", "SFTTokenizer"),
+    *("SentencePieceTokenizer", "GPTSentencePieceTokenizer"),
+)
+_OF_NOTHING: Final = ("NullTokenizer", "NullMultimodalTokenizer")
+
+
+def _of_the_command_line(s: Settings) -> bool:
+    """Is the tokenizer that of the command line, not a checkpoint's."""
+    return not s.use_checkpoint_args
+
+
+def _is_gpt(s: Settings) -> bool:
+    """Are all layers those that GPT models are built of without a file that says otherwise."""
+    return (
+        s.hybrid_layer_pattern is None
+        and s.hybrid_override_pattern is None
+        and not s.is_hybrid_model
+        and s.heterogeneous_layers_config_path is None
+        and s.heterogeneous_layers_config_encoded_json is None
+        and s.spec is None
+    )
+
+
+def _is_local(s: Settings) -> bool:
+    return _is_gpt(s) and s.transformer_impl == "local"
+
+
+def _has_dense_layers(s: Settings) -> bool:
+    return s.num_experts is None or mixes_dense_layers(s)
+
+
+def _sequence_of_a_gpu(s: Settings) -> int:
+    length: int = s.seq_length // s.context_parallel_size
+    return length
+
+
+def _sequence_unit(s: Settings) -> int:
+    context: int = s.context_parallel_size
+    unit: int = s.tensor_model_parallel_size * context * (2 if context > 1 else 1)
+    return unit
+
+
+def _group(s: Settings) -> int:
+    """Microbatches that run through a virtual stage one after the other."""
+    given: int | None = s.microbatch_group_size_per_vp_stage
+    return s.pipeline_model_parallel_size if given is None else given
+
+
+def _microbatches(s: Settings) -> int:
+    count: int = s.global_batch_size // samples_at_once(s)
+    return count
+
+
+def _does_not_interleave(s: Settings) -> bool:
+    stages, group, count = s.pipeline_model_parallel_size, _group(s), _microbatches(s)
+    return not stages <= group <= count or 0 < count % group < stages
+
+
+def _count_microbatches(s: Settings) -> None:
+    s.num_microbatches = _microbatches(s)
+
+
+TOKENIZER: Topic = (
+    Rule(
+        "tokenizer.type",
+        lambda s: _of_the_command_line(s) and s.tokenizer_type is None,
+        "--tokenizer-type must be given",
+        "--tokenizer-type HuggingFaceTokenizer --tokenizer-model <folder>",
+        TOKENIZERS,
+    ),
+    Rule(
+        "tokenizer.model",
+        lambda s: (
+            _of_the_command_line(s)
+            and s.tokenizer_type in _OF_A_MODEL_FILE
+            and s.tokenizer_model is None
+            and s.tokenizer_metadata is None
+        ),
+        "--tokenizer-type {tokenizer_type} needs --tokenizer-model",
+        "give --tokenizer-model",
+        TOKENIZERS,
+    ),
+    Rule(
+        "tokenizer.vocabulary-files",
+        lambda s: (
+            _of_the_command_line(s)
+            and (
+                (s.tokenizer_type == "GPT2BPETokenizer" and None in (s.vocab_file, s.merge_file))
+                or (str(s.tokenizer_type).startswith("BertWordPiece") and s.vocab_file is None)
+            )
+        ),
+        "--tokenizer-type {tokenizer_type} needs --vocab-file (and --merge-file, for GPT2BPETokenizer)",
+        "give them",
+        TOKENIZERS,
+        until=(0, 17),
+    ),
+    Rule(
+        "tokenizer.vocabulary-size",
+        lambda s: _of_the_command_line(s) and s.tokenizer_type in _OF_NOTHING and s.vocab_size is None,
+        "--tokenizer-type {tokenizer_type} needs --vocab-size",
+        "give --vocab-size",
+        TOKENIZERS,
+    ),
+)
+
+MODEL: Topic = (
+    Rule(
+        "model.mlp-and-tensors",
+        lambda s: (
+            _is_gpt(s) and _has_dense_layers(s) and s.ffn_hidden_size % s.tensor_model_parallel_size != 0
+        ),
+        "--ffn-hidden-size {ffn_hidden_size} is no multiple of --tensor-model-parallel-size "
+        "{tensor_model_parallel_size}",
+        lambda s: f"--ffn-hidden-size {multiples(s.ffn_hidden_size, s.tensor_model_parallel_size)}",
+        LINEAR,
+    ),
+    Rule(
+        "model.experts-and-tensors",
+        lambda s: (
+            _is_gpt(s)
+            and s.num_experts is not None
+            and s.moe_ffn_hidden_size % s.expert_tensor_parallel_size != 0
+        ),
+        "--moe-ffn-hidden-size {moe_ffn_hidden_size} is no multiple of --expert-tensor-parallel-size "
+        "{expert_tensor_parallel_size}",
+        lambda s: (
+            f"--moe-ffn-hidden-size {multiples(s.moe_ffn_hidden_size, s.expert_tensor_parallel_size)}, or "
+            f"--expert-tensor-parallel-size {divisors(s.moe_ffn_hidden_size, s.expert_tensor_parallel_size)}"
+        ),
+        LINEAR,
+    ),
+    Rule(
+        "model.local-context",
+        lambda s: _is_local(s) and s.context_parallel_size > 1,
+        "--transformer-impl local has no context parallelism",
+        "--transformer-impl transformer_engine, or --context-parallel-size 1",
+        ATTENTION,
+    ),
+    Rule(
+        "model.local-rms-norm",
+        lambda s: (
+            _is_local(s)
+            and s.normalization == "RMSNorm"
+            and (
+                s.apply_layernorm_1p
+                or s.sequence_parallel
+                or not s.no_persist_layer_norm
+                or s.memory_efficient_layer_norm
+            )
+        ),
+        "--transformer-impl local has an RMSNorm without sequence parallelism, zero-centred gamma, persistent and "
+        "memory-efficient kernels",
+        "--transformer-impl transformer_engine; or add --no-persist-layer-norm and drop the others",
+        NORM,
+    ),
+)
+
+FIRST_ITERATION: Topic = (
+    Rule(
+        "iteration.sequence-and-tensors",
+        lambda s: (
+            _is_gpt(s) and s.sequence_parallel and _sequence_of_a_gpu(s) % s.tensor_model_parallel_size != 0
+        ),
+        "--sequence-parallel splits --seq-length {seq_length} / --context-parallel-size {context_parallel_size} over "
+        "--tensor-model-parallel-size {tensor_model_parallel_size}, which does not divide it",
+        lambda s: f"--seq-length {multiples(s.seq_length, _sequence_unit(s))}",
+        SCATTER,
+    ),
+    Rule(
+        "iteration.experts-without-sequence-parallel",
+        lambda s: (
+            _is_gpt(s)
+            and s.num_experts is not None
+            and s.tensor_model_parallel_size > 1
+            and not s.sequence_parallel
+        ),
+        "experts with tensor parallelism train with --sequence-parallel only",
+        "add --sequence-parallel",
+        MOE,
+    ),
+    Rule(
+        "iteration.experts-chosen",
+        lambda s: s.num_experts is not None and s.moe_router_topk > s.num_experts,
+        "--moe-router-topk {moe_router_topk} chooses more experts than --num-experts {num_experts}",
+        "--moe-router-topk {num_experts} or less",
+        "megatron/core/transformer/moe/moe_utils.py topk_routing_with_score_function",
+    ),
+    Derive(_count_microbatches),
+    Rule(
+        "iteration.interleaving",
+        lambda s: (
+            s.virtual_pipeline_model_parallel_size is not None and is_constant(s) and _does_not_interleave(s)
+        ),
+        "virtual pipeline stages take groups of --microbatch-group-size-per-virtual-pipeline-stage (default: the "
+        "pipeline stages, {pipeline_model_parallel_size}) microbatches, and {num_microbatches} cannot be so divided",
+        lambda s: (
+            "--global-batch-size "
+            + multiples(s.global_batch_size, samples_at_once(s) * s.pipeline_model_parallel_size)
+        ),
+        INTERLEAVED,
+    ),
+)
