@@ -79,6 +79,32 @@ def test_experts_count_once_each_and_active_ones_per_token() -> None:
     assert experts.active - dense.active == 4 * (expert + router)
 
 
+def test_experts_of_a_latent_width() -> None:
+    params = SMALL | LLAMA | {"num_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 384}
+    wide = estimate(params, 1, "core_v0.19.0")
+    latent = estimate(params | {"moe_latent_size": 32}, 1, "core_v0.19.0")
+    narrower = 3 * (128 - 32) * 384
+    assert wide.parameters.total - latent.parameters.total == 4 * (8 * narrower - 2 * 128 * 32)
+    assert wide.operations_per_token - latent.operations_per_token == 6 * 4 * (2 * narrower - 2 * 128 * 32)
+
+
+def test_multi_token_prediction() -> None:
+    """Counted in a GPTModel of core_v0.16.1: 2 further layers, each with 3 norms and a projection of 256 to 128."""
+    plain = estimate(SMALL | LLAMA | {"pipeline_model_parallel_size": 2}, 2, RELEASE)
+    params = SMALL | LLAMA | {"pipeline_model_parallel_size": 2, "mtp_num_layers": 2}
+    predicting = estimate(params, 2, RELEASE)
+    layer = 128 * (128 + 2 * 64) + 128 * 128 + 3 * 128 * 384 + 2 * 128
+    more = 2 * (layer + 2 * 128 * 128 + 3 * 128)
+    assert predicting.parameters.total - plain.parameters.total == more
+    assert predicting.stages[0] == plain.stages[0]
+    embedding = 1024 * 128  # the last stage embeds the tokens that it predicts from
+    assert predicting.stages[1].weights - plain.stages[1].weights == 2 * (more + embedding)
+    assert predicting.stages[1].logits == 3 * plain.stages[1].logits
+    again = estimate(params | {"mtp_use_repeated_layer": True}, 2, "core_v0.19.0")
+    assert again.parameters.total - plain.parameters.total == more // 2
+    assert again.operations_per_token == predicting.operations_per_token
+
+
 def test_operations_are_about_six_per_parameter_and_token() -> None:
     params = SMALL | {"hidden_size": 2048, "num_attention_heads": 16, "num_layers": 24}
     guess = estimate(params, 1, RELEASE)
@@ -159,7 +185,7 @@ def test_what_cannot_be_estimated_is_said() -> None:
         estimate(SMALL | {"tensor_model_parallel_size": 2}, 3, RELEASE)
     with pytest.raises(EstimateError, match="give vocab_size"):
         estimate({k: v for k, v in SMALL.items() if k != "vocab_size"}, 1, RELEASE)
-    with pytest.raises(EstimateError, match="no estimate for multi-token prediction"):
-        estimate(SMALL | {"mtp_num_layers": 1, "position_embedding_type": "rope"}, 1, RELEASE)
+    with pytest.raises(EstimateError, match="no estimate for hybrid models"):
+        estimate(SMALL | {"is_hybrid_model": True}, 1, RELEASE)
     with pytest.raises(ArgumentError):
         estimate(SMALL | {"num_layer": 3}, 1, RELEASE)

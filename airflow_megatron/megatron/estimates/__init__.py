@@ -106,7 +106,6 @@ class Estimate:
 def _not_estimated(s: Settings) -> dict[str, object]:
     return {
         "hybrid models": s.hybrid_layer_pattern or s.hybrid_override_pattern or s.is_hybrid_model,
-        "multi-token prediction": s.mtp_num_layers,
         "experimental attention": s.experimental_attention_variant,
         "heterogeneous layers": s.heterogeneous_layers_config_path
         or s.heterogeneous_layers_config_encoded_json,

@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.estimates.parameters import (
     embedding_parameters,
+    expert_input,
     layer_parameters,
     mlp_matrices,
     moe_layers,
     padded_vocabulary,
+    prediction_layers,
+    prediction_parameters,
+    prediction_weights,
     projection_sizes,
 )
 
@@ -66,13 +70,15 @@ class StageMemory:
 
 def memory_per_stage(s: Settings) -> tuple[StageMemory, ...]:
     """Estimate the memory of a GPU of each pipeline stage, first stage first."""
-    layers = _layers_of_stages(s)
-    return tuple(_stage(s, layers[rank], rank) for rank in range(s.pipeline_model_parallel_size))
+    layers, predictions = _layers_of_stages(s), _predictions_of_stages(s)
+    return tuple(
+        _stage(s, layers[rank], predictions[rank], rank) for rank in range(s.pipeline_model_parallel_size)
+    )
 
 
-def _stage(s: Settings, layers: list[bool], rank: int) -> StageMemory:
+def _stage(s: Settings, layers: list[bool], predictions: list[bool], rank: int) -> StageMemory:
     last = rank == s.pipeline_model_parallel_size - 1
-    dense, expert = _stage_parameters(s, layers, rank=rank, last=last)
+    dense, expert = _stage_parameters(s, layers, predictions, rank=rank, last=last)
     weights = gradients = optimizer = 0.0
     replicas = s.data_parallel_size * s.context_parallel_size
     pipeline_gpus = s.world_size // s.pipeline_model_parallel_size
@@ -82,7 +88,7 @@ def _stage(s: Settings, layers: list[bool], rank: int) -> StageMemory:
         weights += count * weight
         gradients += count * gradient
         optimizer += count * state
-    activations = _activations(s, layers, rank)
+    activations = _activations(s, layers, predictions, rank)
     logits = _logits(s) if last else 0.0
     ring = RING_BYTES * math.log2(s.context_parallel_size)
     overhead = CONTEXT_BYTES + ring + ALLOCATOR_SLACK * (activations + logits)
@@ -103,6 +109,17 @@ def _layers_of_stages(s: Settings) -> list[list[bool]]:
     return spread
 
 
+def _predictions_of_stages(s: Settings) -> list[list[bool]]:
+    """Spread the layers of multi-token prediction: they are on the last stage, or where the layout has them."""
+    kinds, stages = prediction_layers(s), s.pipeline_model_parallel_size
+    if s.pipeline_layout is None:
+        return [[]] * (stages - 1) + [kinds]
+    return [
+        kinds if any("m" in part for part in s.pipeline_layout[rank::stages]) else []
+        for rank in range(stages)
+    ]
+
+
 def _even_counts(s: Settings, stages: int) -> list[int]:
     first, last = s.decoder_first_pipeline_num_layers, s.decoder_last_pipeline_num_layers
     if stages == 1:
@@ -120,19 +137,25 @@ def _even_counts(s: Settings, stages: int) -> list[int]:
     return counts
 
 
-def _stage_parameters(s: Settings, layers: list[bool], *, rank: int, last: bool) -> tuple[float, float]:
+def _stage_parameters(
+    s: Settings, layers: list[bool], predictions: list[bool], *, rank: int, last: bool
+) -> tuple[float, float]:
     """Parameters on one GPU of a stage: of the experts, and of everything else."""
     tensor = s.tensor_model_parallel_size
     words, positions = embedding_parameters(s)
     dense = expert = 0.0
-    for moe in layers:
-        layer = layer_parameters(s, moe=moe)
+    counts = [layer_parameters(s, moe=moe) for moe in layers]
+    if predictions:
+        counts += [prediction_parameters(s, moe=moe) for moe in prediction_weights(s)]
+    for layer in counts:
         dense += layer.split / tensor + layer.whole
         expert += (
             layer.expert * layer.experts / (s.expert_model_parallel_size * s.expert_tensor_parallel_size)
         )
     if rank == 0:
         dense += words / tensor + positions
+    elif predictions and (s.untie_embeddings_and_output_weights or not last):
+        dense += words / tensor  # they embed the tokens that they predict from
     # The last stage has an output layer: its own, or (with several stages) a copy of the embedding.
     if last and (s.untie_embeddings_and_output_weights or s.pipeline_model_parallel_size > 1):
         dense += words / tensor
@@ -205,14 +228,22 @@ def _layer_activations(s: Settings, *, moe: bool) -> float:
     if "moe" in recomputed:
         return float(held)
     routed = tokens * s.moe_router_topk * size
-    held += routed * 2 * s.hidden_size / outside  # tokens as sent to and returned by the experts
+    held += routed * 2 * expert_input(s) / outside  # tokens as sent to and returned by the experts
     held += routed * matrices * s.moe_ffn_hidden_size / s.expert_tensor_parallel_size
     shared = matrices * (s.moe_shared_expert_intermediate_size or 0)
     return float(held + tokens * size * shared / tensor)
 
 
-def _activations(s: Settings, layers: list[bool], rank: int) -> float:
+def _prediction_activations(s: Settings, *, moe: bool) -> float:
+    """Bytes of a layer of multi-token prediction: a layer's, two inputs with their norms, the projection's input."""
+    outside = s.tensor_model_parallel_size if s.sequence_parallel else 1
+    inputs: float = _tokens(s) * _number_bytes(s) * 6 * s.hidden_size / outside
+    return _layer_activations(s, moe=moe) + inputs
+
+
+def _activations(s: Settings, layers: list[bool], predictions: list[bool], rank: int) -> float:
     per_layer = [_layer_activations(s, moe=moe) for moe in layers]
+    per_layer += [_prediction_activations(s, moe=moe) for moe in predictions]
     held = sum(per_layer)
     working = 0.0
     if s.recompute_granularity == "full" and per_layer:
@@ -246,4 +277,5 @@ def _logits(s: Settings) -> float:
     """Logits in the training format and in fp32, the softmax kept for the backward pass, and their gradient."""
     size = _number_bytes(s)
     per_logit = size + 4 + 4 if not s.cross_entropy_loss_fusion else size + 4
-    return float(_tokens(s) * padded_vocabulary(s) * per_logit / s.tensor_model_parallel_size)
+    outputs = 1 + (s.mtp_num_layers or 0)
+    return float(_tokens(s) * outputs * padded_vocabulary(s) * per_logit / s.tensor_model_parallel_size)

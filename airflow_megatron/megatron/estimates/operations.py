@@ -12,6 +12,7 @@ from airflow_megatron.megatron.estimates.parameters import (
     mlp_matrices,
     moe_layers,
     padded_vocabulary,
+    prediction_layers,
     projection_sizes,
 )
 
@@ -20,22 +21,28 @@ if TYPE_CHECKING:
 
 _FORWARD_AND_BACKWARD = 3
 _PER_MULTIPLY_ADD = 2
+_LATENT_EXPERTS_COUNT_SINCE = (0, 17)
 
 
 def operations_per_token(s: Settings) -> float:
     """Operations of one token, forward and backward, averaged over a sequence."""
     attention = _attention_multiplications(s)
-    total = s.hidden_size * padded_vocabulary(s)
-    for moe in moe_layers(s):
+    predictions = prediction_layers(s)
+    total = s.hidden_size * padded_vocabulary(s) * (1 + len(predictions))
+    total += len(predictions) * (2 * s.hidden_size**2 + 3 * s.hidden_size)
+    for moe in moe_layers(s) + predictions:
         total += attention + _mlp_multiplications(s, moe=moe)
     return float(_FORWARD_AND_BACKWARD * _PER_MULTIPLY_ADD * total)
 
 
 def _mlp_multiplications(s: Settings, *, moe: bool) -> float:
-    width = s.ffn_hidden_size
-    if moe:
-        width = s.moe_ffn_hidden_size * s.moe_router_topk + (s.moe_shared_expert_intermediate_size or 0)
-    return float(mlp_matrices(s) * s.hidden_size * width)
+    matrices, hidden = mlp_matrices(s), s.hidden_size
+    if not moe:
+        return float(matrices * hidden * s.ffn_hidden_size)
+    latent = s.moe_latent_size if s.release >= _LATENT_EXPERTS_COUNT_SINCE else None
+    routed = matrices * (latent or hidden) * s.moe_ffn_hidden_size * s.moe_router_topk
+    shared = matrices * hidden * (s.moe_shared_expert_intermediate_size or 0)
+    return float(routed + shared + 2 * hidden * (latent or 0))
 
 
 def _attention_multiplications(s: Settings) -> float:

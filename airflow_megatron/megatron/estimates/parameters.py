@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -64,6 +64,22 @@ def moe_layers(s: Settings) -> list[bool]:
     return [index % s.moe_layer_freq == 0 for index in range(s.num_layers)]
 
 
+def prediction_layers(s: Settings) -> list[bool]:
+    """Tell for every layer of multi-token prediction what :func:`moe_layers` tells: each is like the model's last."""
+    return [moe_layers(s)[-1]] * (s.mtp_num_layers or 0)
+
+
+def prediction_weights(s: Settings) -> list[bool]:
+    """Tell it for those of them that have parameters of their own: one, where it is used again and again."""
+    return prediction_layers(s)[: 1 if s.mtp_use_repeated_layer else None]
+
+
+def expert_input(s: Settings) -> int:
+    """Width of what the routed experts see: the latent one, where there are projections to it and back."""
+    width: int = s.moe_latent_size or s.hidden_size
+    return width
+
+
 def projection_sizes(s: Settings) -> tuple[int, int]:
     """Width of the queries, and of the keys (= of the values), of all heads together."""
     groups = s.num_query_groups if s.group_query_attention else s.num_attention_heads
@@ -87,12 +103,25 @@ def layer_parameters(s: Settings, *, moe: bool) -> LayerParameters:
             split += (matrices - 1) * s.ffn_hidden_size
             whole += hidden
         return LayerParameters(split, whole)
-    expert = matrices * hidden * s.moe_ffn_hidden_size
+    width = expert_input(s)
+    expert = matrices * width * s.moe_ffn_hidden_size
     if s.add_bias_linear:
-        expert += (matrices - 1) * s.moe_ffn_hidden_size + hidden
+        expert += (matrices - 1) * s.moe_ffn_hidden_size + width
     split += matrices * hidden * (s.moe_shared_expert_intermediate_size or 0)
     whole += (hidden + bool(s.add_bias_linear)) * s.num_experts  # the router
+    if s.moe_latent_size:
+        whole += 2 * hidden * width + (hidden + width if s.add_bias_linear else 0)
     return LayerParameters(split, whole, expert, s.num_experts)
+
+
+def prediction_parameters(s: Settings, *, moe: bool) -> LayerParameters:
+    """Count the parameters of one layer of multi-token prediction: a transformer layer, its input and its norms.
+
+    Source: ``megatron/core/transformer/multi_token_prediction.py``, ``MultiTokenPredictionLayer``.
+    """
+    layer = layer_parameters(s, moe=moe)
+    norms = 3 * (1 if s.normalization == "RMSNorm" else 2) * s.hidden_size
+    return replace(layer, split=layer.split + 2 * s.hidden_size**2, whole=layer.whole + norms)
 
 
 def embedding_parameters(s: Settings) -> tuple[int, int]:
@@ -107,8 +136,9 @@ def parameter_counts(s: Settings) -> ParameterCounts:
     embedding = words * (2 if s.untie_embeddings_and_output_weights else 1) + positions
     final_norm = (1 if s.normalization == "RMSNorm" else 2) * s.hidden_size
     total = active = final_norm
-    for moe in moe_layers(s):
-        layer = layer_parameters(s, moe=moe)
+    layers = [(layer_parameters(s, moe=moe), moe) for moe in moe_layers(s)]
+    layers += [(prediction_parameters(s, moe=moe), moe) for moe in prediction_weights(s)]
+    for layer, moe in layers:
         total += layer.split + layer.whole + layer.expert * layer.experts
         active += layer.split + layer.whole + layer.expert * (s.moe_router_topk if moe else 0)
     return ParameterCounts(embedding, total, active + embedding)
