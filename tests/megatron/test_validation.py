@@ -181,6 +181,12 @@ TENSORS = {
             "model.experts-and-tensors",
             "98 or 100, or --expert-tensor-parallel-size 1 or 3",
         ),
+        (
+            EXPERTS | TENSORS | {"moe_shared_expert_intermediate_size": 77},
+            8,
+            "model.shared-experts-and-tensors",
+            "76 or 78",
+        ),
         ({"context_parallel_size": 2}, 8, "model.local-context", "transformer_engine"),
         ({"normalization": "RMSNorm"}, 8, "model.local-rms-norm", "--no-persist-layer-norm"),
         (

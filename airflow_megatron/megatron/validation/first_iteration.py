@@ -50,7 +50,7 @@ def _is_gpt(s: Settings) -> bool:
 
 
 def _is_local(s: Settings) -> bool:
-    return _is_gpt(s) and s.transformer_impl == "local"
+    return _is_gpt(s) and s.transformer_impl == "local" and not s.use_kitchen_attention
 
 
 def _has_dense_layers(s: Settings) -> bool:
@@ -154,6 +154,19 @@ MODEL: Topic = (
         lambda s: (
             f"--moe-ffn-hidden-size {multiples(s.moe_ffn_hidden_size, s.expert_tensor_parallel_size)}, or "
             f"--expert-tensor-parallel-size {divisors(s.moe_ffn_hidden_size, s.expert_tensor_parallel_size)}"
+        ),
+        LINEAR,
+    ),
+    Rule(
+        "model.shared-experts-and-tensors",
+        lambda s: (
+            _is_gpt(s) and (s.moe_shared_expert_intermediate_size or 0) % s.tensor_model_parallel_size != 0
+        ),
+        "--moe-shared-expert-intermediate-size {moe_shared_expert_intermediate_size} is no multiple of "
+        "--tensor-model-parallel-size {tensor_model_parallel_size}",
+        lambda s: (
+            "--moe-shared-expert-intermediate-size "
+            + multiples(s.moe_shared_expert_intermediate_size, s.tensor_model_parallel_size)
         ),
         LINEAR,
     ),
