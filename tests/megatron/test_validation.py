@@ -174,6 +174,7 @@ TENSORS = {
         ({"tokenizer_type": None}, 8, "tokenizer.type", "HuggingFaceTokenizer"),
         ({"tokenizer_type": "HuggingFaceTokenizer"}, 8, "tokenizer.model", "--tokenizer-model"),
         ({"vocab_size": None}, 8, "tokenizer.vocabulary-size", "--vocab-size"),
+        ({"num_attention_heads": 0, "kv_channels": 64}, 8, "model.positive-sizes", "1 or more"),
         (TENSORS | {"ffn_hidden_size": 3073}, 8, "model.mlp-and-tensors", "3072 or 3074"),
         (
             EXPERTS | TENSORS | {"moe_ffn_hidden_size": 99},

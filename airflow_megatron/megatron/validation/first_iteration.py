@@ -25,6 +25,7 @@ INTERLEAVED: Final = (
     "megatron/core/pipeline_parallel/schedules.py forward_backward_pipelining_with_interleaving"
 )
 
+_SIZES: Final = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "seq_length")
 _OF_A_MODEL_FILE: Final = (
     *("HuggingFaceTokenizer", "Llama2Tokenizer", "TikTokenizer", "SFTTokenizer"),
     *("SentencePieceTokenizer", "GPTSentencePieceTokenizer"),
@@ -132,6 +133,15 @@ TOKENIZER: Topic = (
 )
 
 MODEL: Topic = (
+    Rule(
+        "model.positive-sizes",
+        lambda s: any(vars(s)[name] <= 0 for name in _SIZES),
+        "--hidden-size {hidden_size}, --ffn-hidden-size {ffn_hidden_size}, --num-attention-heads "
+        "{num_attention_heads}, --kv-channels {kv_channels} and --seq-length {seq_length} must be positive",
+        "1 or more",
+        LINEAR,
+        final=True,
+    ),
     Rule(
         "model.mlp-and-tensors",
         lambda s: (

@@ -134,7 +134,7 @@ SIZES: Topic = (
     ),
     Rule(
         "network.heads-positive",
-        lambda s: s.num_attention_heads == 0,
+        lambda s: s.num_attention_heads == 0 and s.kv_channels is None,
         "--num-attention-heads 0 must be positive",
         "1 or more",
         final=True,
@@ -473,8 +473,10 @@ CONFIGURATION: Topic = (
     ),
     Rule(
         "network.mup-base",
-        lambda s: s.use_mup and s.mup_base_hidden_size is not None and s.mup_base_hidden_size <= 0,
-        "--mup-base-hidden-size {mup_base_hidden_size} must be positive",
+        lambda s: (
+            s.use_mup and (s.hidden_size if s.mup_base_hidden_size is None else s.mup_base_hidden_size) <= 0
+        ),
+        "--mup-base-hidden-size (without it, --hidden-size {hidden_size}) must be positive",
         "1 or more",
         CONFIG,
     ),
