@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_megatron.megatron import validation
 from airflow_megatron.megatron.arguments import (
     ArgumentError,
     argument_table,
@@ -229,8 +231,19 @@ def test_what_ends_a_job_after_its_arguments_are_taken(
 
 @pytest.mark.parametrize("release", known_releases())
 def test_base_job_gets_through_its_first_iteration(release: str) -> None:
-    argv = to_argv(BASE | {"tokenizer_type": "NullTokenizer", "vocab_size": 50257}, release)
-    assert check(argv, 8, release, first_iteration=True) == []
+    params = BASE | {"tokenizer_type": "NullTokenizer", "vocab_size": 50257}
+    llama = {"normalization": "RMSNorm", "no_persist_layer_norm": True, "swiglu": True}
+    experts = EXPERTS | TENSORS | {"moe_layer_freq": 2, "moe_shared_expert_intermediate_size": 64}
+    stages = {"pipeline_model_parallel_size": 4, "num_layers_per_virtual_pipeline_stage": 1}
+    for changes in ({}, llama, experts, stages):
+        argv = to_argv(params | changes, release)
+        assert check(argv, 8, release, first_iteration=True) == []
+
+
+def test_rules_look_at_settings_that_there_are() -> None:
+    known = set(vars(Settings("core_v0.19.0", {}, 1, Machine()))) | set(dir(Settings))
+    for module in Path(validation.__file__).parent.glob("*.py"):
+        assert set(re.findall(r"\bs\.([a-z]\w+)", module.read_text())) <= known, module.name
 
 
 def test_vocabulary_files_until_the_tokenizer_is_another_one() -> None:

@@ -192,15 +192,10 @@ MODEL: Topic = (
         lambda s: (
             _is_local(s)
             and s.normalization == "RMSNorm"
-            and (
-                s.apply_layernorm_1p
-                or s.sequence_parallel
-                or not s.no_persist_layer_norm
-                or s.memory_efficient_layer_norm
-            )
+            and (s.apply_layernorm_1p or s.sequence_parallel or not s.no_persist_layer_norm)
         ),
-        "--transformer-impl local has an RMSNorm without sequence parallelism, zero-centred gamma, persistent and "
-        "memory-efficient kernels",
+        "--transformer-impl local has an RMSNorm without sequence parallelism, zero-centred gamma and persistent "
+        "kernels",
         "--transformer-impl transformer_engine; or add --no-persist-layer-norm and drop the others",
         NORM,
     ),
