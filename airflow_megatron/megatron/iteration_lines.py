@@ -123,9 +123,8 @@ class IterationReader:
         learnt = self._before, self._layout, self._layouts.copy()
         try:
             return self._take(block, checked=False)
-        except (
-            ValueError
-        ):  # a line has a text where a number belongs: it is looked for, and read field by field
+        except ValueError:
+            # a line has a text where a number belongs: it is looked for, and read field by field
             self._before, self._layout, self._layouts = learnt
             return self._take(block, checked=True)
 

@@ -1,6 +1,7 @@
 # shellcheck shell=sh disable=SC2154
 # Included after job_guard.sh in the script of an attempt that waited in the queue for the one before to end, after:
-# am_attempt_dir, am_previous_dir, am_tracker, am_train_iters, am_gone_on_from (exit codes). Nobody may have looked since: what is over is not begun again.
+# am_attempt_dir, am_previous_dir, am_tracker, am_train_iters, am_gone_on_from (exit codes). Nobody may have looked since:
+# what is over is not begun again.
 
 am_previous_code() { # prints the exit code of an attempt before that crashed: neither done, nor asked to stop
   [ -s "$am_previous_dir/exit.json" ] || return 0
