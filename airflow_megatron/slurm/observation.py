@@ -116,6 +116,15 @@ class AccountingRow:
     elapsed: float = 0.0
     reason: str = ""
 
+    @property
+    def is_final(self) -> bool:
+        """Whether it tells how the job ended.
+
+        A slurmdbd that was away hears of the job's start first: then the state of now stands beside an unknown end and
+        exit code 0 (seen with Slurm 22.05).
+        """
+        return self.state.ended and self.ended is not None
+
 
 @dataclass(frozen=True)
 class ControllerRow:

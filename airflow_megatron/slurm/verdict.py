@@ -246,7 +246,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
         if record is None:
             return "another cluster of the federation has taken the job; it has left no exit.json yet"
         return _ending_by(record)
-    told = accounting if accounting is not None and accounting.state.ended else queue
+    told = accounting if accounting is not None and accounting.is_final else queue
     launched = True
     if told is not None and told.state is JobState.CANCELLED:
         ran = told.ended - told.started if told.ended and told.started else 0.0
@@ -258,7 +258,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
         launched = not (at_once and _was_cancelled_by_slurm(told, observation.owner_job_id))
         if (began or not launched) and _age(observation, told.ended) < ACCOUNTING_LAG_S:
             return "the job was cancelled as soon as it had started; its exit.json tells whether it runs all the same"
-    if accounting is not None and accounting.state.ended:
+    if accounting is not None and accounting.is_final:
         return _Ending(
             "sacct",
             accounting.state,

@@ -203,6 +203,17 @@ def test_final_accounting_beats_the_queue_which_beats_the_exit_record():
     assert "[squeue]" in verdict.reason
 
 
+def test_accounting_without_an_end_is_not_final():
+    """slurmdbd is back after the job's end: it hears of the start first, in the job's state of now, with exit code 0."""
+    started = accounted(JobState.FAILED, ended=None)
+    told = remembered(JobState.FAILED, 4)
+    seen_by_all = seen(accounting=started, queue=queued(JobState.FAILED), controller=told)
+    assert judge(seen_by_all, COMMAND).exit_code == 4
+    left = seen(accounting=started, exit=exit_record(4))
+    assert (judge(left, COMMAND).exit_code, judge(left, COMMAND).outcome) == (4, Outcome.FAILED)
+    assert judge(replace(left, time=NOW - 90), COMMAND).outcome is Outcome.UNKNOWN
+
+
 @pytest.mark.parametrize(
     ("code", "outcome"), [(0, Outcome.ROLLED_OVER), (1, Outcome.FAILED), (143, Outcome.ROLLED_OVER)]
 )
