@@ -204,7 +204,7 @@ def test_final_accounting_beats_the_queue_which_beats_the_exit_record():
 
 
 def test_accounting_without_an_end_is_not_final():
-    """slurmdbd is back after the job's end: it hears of the start first, in the job's state of now, with exit code 0."""
+    """slurmdbd is back after the job's end: it hears of the start first, with the state of now and exit code 0."""
     started = accounted(JobState.FAILED, ended=None)
     told = remembered(JobState.FAILED, 4)
     seen_by_all = seen(accounting=started, queue=queued(JobState.FAILED), controller=told)
