@@ -169,6 +169,22 @@ def has_marks(directories: Mapping[str, Mapping[str, int]]) -> bool:
     return any("metadata.json" in files for files in directories.values())
 
 
+def verdicts_by_iteration(
+    directories: Mapping[str, Mapping[str, int]], tracked: int | None
+) -> dict[int, CheckpointVerdict]:
+    """Judge every checkpoint of a training by its listing alone; ``release`` is none.
+
+    :param directories: name of each directory → its listing (see :func:`checkpoint_verdict`).
+    :param tracked: the iteration that the tracker holds, or that counts as held.
+    """
+    marked = has_marks(directories)
+    return {
+        iteration: checkpoint_verdict(files, iteration=iteration, tracked=tracked, marked=marked)
+        for name, files in directories.items()
+        if (iteration := iteration_of(name)) is not None
+    }
+
+
 def _distributed_verdict(
     files: Mapping[str, int], passed: int | None, evidence: Evidence, *, marked: bool
 ) -> CheckpointVerdict:

@@ -16,9 +16,8 @@ from airflow_megatron.megatron.changed_command import changed_arguments, is_harm
 from airflow_megatron.megatron.checkpoints import (
     RELEASE,
     CheckpointVerdict,
-    checkpoint_verdict,
-    has_marks,
     tracked_iteration,
+    verdicts_by_iteration,
 )
 from airflow_megatron.megatron.commands import trainer_words
 from airflow_megatron.megatron.trainers import trainer_table
@@ -45,7 +44,7 @@ from airflow_megatron.slurm.quarantine import (
 )
 from airflow_megatron.slurm.restarts import RestartPolicy, excluded_nodes, read_verdict, series
 from airflow_megatron.slurm.rollback import RollbackError, choose_rollback, parse_rollback, rollback_script
-from airflow_megatron.spec.checkpoint_directories import directory_name, iteration_of
+from airflow_megatron.spec.checkpoint_directories import directory_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -283,7 +282,7 @@ class _Preparation:
                     self._number,
                     tracked,
                 )
-            verdicts = _verdicts(run, tracked)
+            verdicts = verdicts_by_iteration(run.checkpoint_files, tracked)
             if self._goes_back:
                 tracked = self._roll_back(verdicts, tracked)
             else:
@@ -303,7 +302,7 @@ class _Preparation:
         last = self._verdicts[-1].iteration if self._verdicts else None
         known = max(self._began_at, last or 0)  # a tracker named it once: the run's own, or its parent's
         known = known if known > self._parents else 0
-        verdicts = _verdicts(run, known)
+        verdicts = verdicts_by_iteration(run.checkpoint_files, known)
         complete = [iteration for iteration, verdict in verdicts.items() if verdict.is_complete]
         if known and not verdicts:
             self._log.warning(
@@ -419,13 +418,3 @@ def _queue_watch(job: Job, attempt: AttemptState) -> Watch:
     if attempt.job_name is None:
         return Watch(name, job_name=name)
     return Watch(name, job_id=attempt.job_id, job_name=attempt.job_name)
-
-
-def _verdicts(run: Observation, tracked: int) -> dict[int, CheckpointVerdict]:
-    """Return iteration → verdict of every checkpoint in the listing."""
-    marked = has_marks(run.checkpoint_files)
-    return {
-        iteration: checkpoint_verdict(files, iteration=iteration, tracked=tracked, marked=marked)
-        for name, files in run.checkpoint_files.items()
-        if (iteration := iteration_of(name)) is not None
-    }

@@ -8,11 +8,16 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.checkpoints import checkpoint_verdict, has_marks, tracked_iteration
+from airflow_megatron.megatron.checkpoints import (
+    checkpoint_verdict,
+    has_marks,
+    tracked_iteration,
+    verdicts_by_iteration,
+)
 from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.verdict import SETTLE_S, Outcome, Verdict
-from airflow_megatron.spec.checkpoint_directories import directory_name, iteration_of
+from airflow_megatron.spec.checkpoint_directories import directory_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -218,13 +223,8 @@ def new_checkpoints(leaf: Condition, observation: Observation) -> list[int]:
             _numbers(leaf.path, observation.matches.get(leaf.path.replace("{iteration}", "*"), ()))
         )
     else:
-        tracked, marked = tracked_iteration(observation.tracker), has_marks(observation.checkpoint_files)
-        there = sorted(
-            iteration
-            for name, files in observation.checkpoint_files.items()
-            if (iteration := iteration_of(name)) is not None
-            and checkpoint_verdict(files, iteration=iteration, tracked=tracked, marked=marked).is_complete
-        )
+        verdicts = verdicts_by_iteration(observation.checkpoint_files, tracked_iteration(observation.tracker))
+        there = sorted(iteration for iteration, verdict in verdicts.items() if verdict.is_complete)
     return [iteration for iteration in wanted_iterations(there, leaf) if iteration not in done]
 
 

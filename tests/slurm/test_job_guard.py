@@ -163,25 +163,26 @@ def test_record_of_a_job_that_is_not_run_again_is_mended(job, content):
     assert (status, output.count("second"), job.exit) == (0, 0, record)
 
 
-def test_job_that_slurm_starts_again_while_it_runs_waits_for_its_end(job):
+def started_again(job: Job, body: str) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    """Start a job that runs *body*, and, while it does, the same job again: the second one waits."""
     job.record()
-    first = job.start('touch "$am_attempt_dir/ready"; until [ -e "$am_attempt_dir/go" ]; do sleep 0.1; done')
+    first = job.start(f'touch "$am_attempt_dir/ready"; {body}')
     wait_for(job.attempt_dir / "ready")
     second = job.start("echo second")
     assert second.stdout is not None
     assert "job 7 runs already" in second.stdout.readline()
+    return first, second
+
+
+def test_job_that_slurm_starts_again_while_it_runs_waits_for_its_end(job):
+    first, second = started_again(job, 'until [ -e "$am_attempt_dir/go" ]; do sleep 0.1; done')
     (job.attempt_dir / "go").touch()
     output, _ = second.communicate(timeout=30)
     assert (first.wait(timeout=30), second.returncode, output.count("second")) == (0, 0, 0)
 
 
 def test_job_that_was_started_again_runs_when_its_first_start_is_killed(job):
-    job.record()
-    first = job.start('touch "$am_attempt_dir/ready"; am_run sleep 30')
-    wait_for(job.attempt_dir / "ready")
-    second = job.start("echo second")
-    assert second.stdout is not None
-    second.stdout.readline()
+    first, second = started_again(job, "am_run sleep 30")
     first.kill()  # its command lives on for a while, as after a node's failure: it does not hold the lock
     assert second.communicate(timeout=20)[0] == "second\n"
 
