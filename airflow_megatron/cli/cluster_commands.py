@@ -14,9 +14,23 @@ app = typer.Typer(help="The local Slurm cluster: up, down, status.", no_args_is_
 
 
 @app.command()
-def up() -> None:
-    """Start the local Slurm cluster."""
-    raise typer.Exit(_local_cluster("up"))
+def up(
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes", show_default="at first 4")] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="GPUs that each has to give", show_default="at first 4")
+    ] = None,
+    cpus_per_node: Annotated[
+        int | None, typer.Option(help="CPUs that each claims to have", show_default="at first 4")
+    ] = None,
+    memory_mb: Annotated[
+        int | None, typer.Option(help="Memory that each claims to have, MiB", show_default="at first 32768")
+    ] = None,
+) -> None:
+    """Start the local Slurm cluster; its size is kept for the next start."""
+    sizes = {"nodes": nodes, "gpus-per-node": gpus_per_node}
+    sizes |= {"cpus-per-node": cpus_per_node, "memory-mb": memory_mb}
+    words = (word for name, value in sizes.items() if value is not None for word in (f"--{name}", str(value)))
+    raise typer.Exit(_local_cluster("up", *words))
 
 
 @app.command()

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.arguments import ArgumentTable
 
 _HARMLESS: Final = re.compile(
-    r"train_iters|train_samples|exit_.*|save_.*|eval_.*|log_.*|tensorboard_.*|wandb_.*|num_workers|data_cache_path|distributed_timeout_.*"
+    r"train_iters|train_samples|exit_.*|save_.*|eval_.*|full_validation|multiple_validation_sets|validation_set_names"
+    r"|log_.*|tensorboard_.*|wandb_.*|num_workers|data_cache_path|distributed_timeout_.*"
 )
 """How long a training is, when it stops and saves, and what it reports: nothing that its numbers depend on."""
 

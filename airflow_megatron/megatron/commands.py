@@ -147,12 +147,16 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         # it starts anew with every attempt, and writes its curve instead of checkpoints
         arguments |= {"save": job.run_dir, "load": None, "exit_signal_handler": None, "lr_finder": True}
     if job.kind == "benchmark":
-        arguments |= {"save": None, "load": None, "tensorboard_dir": None, "exit_signal_handler": None}
-        arguments |= {"log_interval": 1, "eval_iters": 0}
+        arguments |= {"save": None, "load": None, "exit_signal_handler": None}
+        # no evaluation; but from core_v0.16 on upstream divides by the interval and has no default for it
+        arguments |= {"log_interval": 1, "eval_iters": 0, "eval_interval": job.params.get("train_iters")}
         arguments |= {"log_throughput": True} if table.get("log_throughput") else {}
     for name, value in job.params.items():
         if name in job.explicit_arguments or (name not in job.variables and table.get(name)):
             arguments[name] = value
+    if job.kind == "benchmark" and not arguments.get("wandb_project"):
+        # upstream sends nothing to W&B that it does not write for TensorBoard
+        arguments["tensorboard_dir"] = job.params.get("tensorboard_dir")
     if isinstance(arguments.get(CONFIG), dict):
         arguments[CONFIG] = config_file(job)
     return arguments

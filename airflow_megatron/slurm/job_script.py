@@ -273,7 +273,7 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
             raise JobScriptError("mpiexec cannot start a pyxis container; use the launcher srun")
         words += ["mpiexec", "-n", str(processes), "-ppn", str(_count(job.slurm.gpus_per_node))]
     if container and container.runtime != "pyxis":
-        gpus = [] if "--rocm" in container.options else ["--nv"]
+        gpus = [] if {"--rocm", "--nv", "--nvccli"} & {*container.options} else ["--nv"]
         words += [container.runtime, "exec", *gpus, *container.options]
         words += [word for bind in container.binds for word in ("--bind", bind)]
         words.append(container.image)

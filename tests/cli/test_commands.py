@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import Answer, runner
 from example_specs import CHAIN
+from typer.testing import CliRunner
 
+from airflow_megatron.cli import cluster_commands
+from airflow_megatron.cli.app import app
 from airflow_megatron.planning.plan import check_sweep, job_script
 from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.spec.project import clusters_dir, project_root
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
@@ -152,3 +156,23 @@ def test_a_reader_that_stops_early_does_no_harm() -> None:
     )
     assert result.stdout.splitlines()[0] == "{"
     assert result.stderr == ""
+
+
+def test_the_local_cluster_is_made_as_large_as_the_profiles_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that each profile for GPUs names in its first line passes its sizes on."""
+    started: list[list[str]] = []
+
+    def run(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        started.append(words)
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(cluster_commands.subprocess, "run", run)
+    for profile in sorted(clusters_dir().glob("gpu-node-*.yaml")):
+        (command,) = re.findall(r"`airflow-megatron (cluster up [^`]*)`", profile.read_text())
+        count = profile.stem.removeprefix("gpu-node-")
+        assert CliRunner().invoke(app, command.split()).exit_code == 0
+        assert started[-1][2:7] == ["up", "--nodes", "1", "--gpus-per-node", count]
+    assert len(started) == 3
+    sizes = ["--cpus-per-node", "16", "--memory-mb", "1000"]
+    assert CliRunner().invoke(app, ["cluster", "up", *sizes]).exit_code == 0
+    assert started[-1][2:7] == ["up", *sizes]

@@ -31,7 +31,13 @@ def test_changed_arguments() -> None:
     assert changed_arguments([], ["bash", "-c", "x"], argument_table("core_v0.16.1")) == {}
 
 
-@pytest.mark.parametrize("name", ["train_iters", "save_interval", "log_interval", "exit_duration_in_mins"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("train_iters", "save_interval", "log_interval", "exit_duration_in_mins", "eval_iters"),
+        *("full_validation", "multiple_validation_sets", "validation_set_names"),
+    ],
+)
 def test_harmless(name: str) -> None:
     assert is_harmless(name)
 

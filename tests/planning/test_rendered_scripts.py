@@ -545,6 +545,82 @@ class TestUpstream:
             jobs_of(self.SPEC.replace("core_v0.19.0", "core_v0.18.2"), cluster)
 
 
+class TestBenchmarkOfUpstream:
+    SPEC = json.dumps(
+        {
+            "name": "s",
+            "point": "p",
+            "trainer": "megatron_lm",
+            "release": "core_v0.16.1",
+            "megatron": {
+                **{"seq_length": 64, "max_position_embeddings": 64, "num_layers": 2, "hidden_size": 32},
+                **{"num_attention_heads": 2, "micro_batch_size": 1, "mock_data": True, "lr": 1e-3},
+                **{"tokenizer_type": "NullTokenizer", "vocab_size": 100},
+            },
+            "benchmark": {"iterations": 20},
+        }
+    )
+    PROFILE = ClusterProfile.model_validate(
+        {**PROFILE, "trainers": {"megatron_lm": {"checkout": "/opt/megatron"}}}
+    )
+
+    def words(self, **megatron: Any) -> list[str]:
+        spec = json.loads(self.SPEC)
+        spec["megatron"] |= megatron
+        (job,) = jobs_of(json.dumps(spec), self.PROFILE).values()
+        return list(job.command)
+
+    def test_it_names_an_interval_of_validations(self) -> None:
+        """From core_v0.16 on upstream divides by it before it sees that there is no validation."""
+        words = self.words()
+        assert words[words.index("--eval-interval") + 1] == "20"
+        assert words[words.index("--eval-iters") + 1] == "0"
+        words = self.words(eval_interval=7, eval_iters=2)
+        assert words[words.index("--eval-interval") + 1] == "7"
+        assert words[words.index("--eval-iters") + 1] == "2"
+
+    def test_weights_and_biases_get_the_tensorboard_that_they_are_fed_from(self) -> None:
+        assert "--tensorboard-dir" not in self.words()
+        words = self.words(wandb_project="p", wandb_exp_name="e")
+        assert words[words.index("--tensorboard-dir") + 1] == "/scratch/runs/s/p/benchmark/tensorboard"
+        words = self.words(tensorboard_dir="/tb")
+        assert words[words.index("--tensorboard-dir") + 1] == "/tb"
+
+
+@pytest.mark.parametrize(
+    ("setup", "env", "address"),
+    [
+        ([], {}, ""),
+        (["export MASTER_ADDR=$(hostname)i MASTER_PORT=4711"], {}, "{host}i:4711"),
+        (["MASTER_ADDR=login"], {}, "login:20007"),
+        ([], {"MASTER_ADDR": "10.0.0.1"}, "10.0.0.1:20007"),
+    ],
+)
+def test_a_site_says_where_processes_meet(
+    setup: list[str], env: dict[str, str], address: str, sandbox: Sandbox
+) -> None:
+    cluster = sandbox.cluster(setup=setup, env=env)
+    (job,) = jobs_of(train_spec(slurm=NODES), cluster).values()
+    script = job_script(job, cluster, 1)
+    # what the account had set when it submitted is no choice of the site
+    started = sandbox.run(script, job, MASTER_ADDR="stale", MASTER_PORT="1")[-1]
+    host = subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout.strip()
+    expected = address.format(host=host) or f"{host}:20007"
+    assert f"--rdzv-endpoint={expected}" in started
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [([], ["--nv"]), (["--nv"], ["--nv"]), (["--nvccli"], ["--nvccli"]), (["--rocm"], ["--rocm"])],
+)
+def test_a_container_gets_its_gpus_once(options: list[str], words: list[str], sandbox: Sandbox) -> None:
+    cluster = sandbox.cluster(container={**APPTAINER, "options": options})
+    (job,) = jobs_of(train_spec(), cluster).values()
+    (started,) = sandbox.run(job_script(job, cluster, 1), job)
+    place = started.index("exec") + 1
+    assert started[place : started.index("--bind")] == words
+
+
 @pytest.mark.parametrize(("launcher", "cores"), [("torchrun", 48), ("srun", 12)])
 def test_srun_gets_the_cores_that_sbatch_asked_for(launcher: str, cores: int, sandbox: Sandbox) -> None:
     """Slurm 22.05 and later do not hand them on."""
