@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
-import typer.core
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from airflow_megatron.cli import cluster_commands, import_commands, megatron_args, run_commands, spec_commands
-from airflow_megatron.cli.checkpoint_commands import checkpoints
-from airflow_megatron.cli.log_commands import log
-from airflow_megatron.cli.simulation_commands import simulate
+from airflow_megatron import __version__
+from airflow_megatron.cli.command_line import add_commands
 from airflow_megatron.cli.verbosity import FLAGS, set_verbosity
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.project import local_dir
 
 
-class VerbosityAnywhere(typer.core.TyperGroup):
+class VerbosityAnywhere(TyperGroup):
     """Takes ``--quiet``, ``--verbose`` and ``--debug`` before and after the name of the command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -40,31 +39,32 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"airflow-megatron {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     quiet: Annotated[bool, typer.Option("--quiet", help="Errors only")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say what is done")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Say everything")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version")
+    ] = False,
 ) -> None:
     """Megatron-LM sweeps on Slurm clusters, driven from Apache Airflow."""
     set_verbosity(quiet=quiet, verbose=verbose, debug=debug)
 
 
-spec_commands.register(app)
-run_commands.register(app)
-app.command()(checkpoints)
-app.command()(log)
-app.command()(simulate)
-app.add_typer(cluster_commands.app, name="cluster")
-app.add_typer(import_commands.app, name="import")
-app.add_typer(megatron_args.app, name="megatron-args")
-
-
 def main() -> None:
-    """Run the command line; a wrong spec is told without a traceback."""
+    """Run the command line; a wrong spec is reported without a traceback."""
     os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
+    group = cast("TyperGroup", get_command(app))
+    add_commands(group)
     try:
-        app()
+        group()
     except SpecError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

@@ -16,12 +16,6 @@ from airflow_megatron.cli.spec_options import (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (status, quickstart, ui):
-        app.command()(command)
-
-
 def status(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption = None) -> None:
     """Show how far every job of a sweep is, from what is on its cluster."""
     from airflow_megatron.cli.status import print_status

@@ -52,12 +52,6 @@ class DiffFormat(StrEnum):
     JSON = "json"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (lint, plan, diff, render, schema):
-        app.command()(command)
-
-
 def lint(
     specs: Annotated[
         list[str], typer.Argument(metavar="SPEC…", help="Spec files", autocompletion=complete_spec)
