@@ -6,9 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.slurm.verdict import Outcome, Verdict
+from airflow_megatron.spec.schema import RestartSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+_DEFAULTS: Final = RestartSection()
 
 _RENEWED = frozenset({Outcome.RETRYABLE, Outcome.FAILED})
 """Endings that do not count against their budgets when the attempt, or a later one, left a newer checkpoint."""
@@ -28,7 +31,7 @@ _STOPPED: Final = {
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """How many further attempts each kind of ending is worth; None means any number.
+    """How many further attempts each kind of ending is worth; None means any number. Defaults are the spec's.
 
     :param rolled_over: stops in good order.
     :param retryable: lost nodes, preemption; of a training those since its newest checkpoint.
@@ -47,16 +50,16 @@ class RestartPolicy:
     :param max_excluded_nodes: the newest ones are kept.
     """
 
-    rolled_over: int | None = None
-    retryable: int | None = 10
-    out_of_memory: int | None = 0
-    failed: int | None = 1
-    cancelled: int | None = 0
-    no_progress: int = 3
-    backoff_s: float = 30.0
-    rollbacks: int = 1
-    exclude_failed_nodes: bool = True
-    exclude_for_s: float = 86400.0
+    rolled_over: int | None = _DEFAULTS.rolled_over
+    retryable: int | None = _DEFAULTS.retryable
+    out_of_memory: int | None = _DEFAULTS.out_of_memory
+    failed: int | None = _DEFAULTS.failed
+    cancelled: int | None = _DEFAULTS.cancelled
+    no_progress: int = _DEFAULTS.no_progress
+    backoff_s: float = float(_DEFAULTS.backoff)
+    rollbacks: int = _DEFAULTS.rollbacks
+    exclude_failed_nodes: bool = _DEFAULTS.exclude_failed_nodes
+    exclude_for_s: float = float(_DEFAULTS.exclude_for)
     max_excluded_nodes: int = 8
 
     def budget(self, outcome: Outcome) -> int | None:

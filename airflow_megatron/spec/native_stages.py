@@ -94,7 +94,7 @@ class StageRecipes:
             explicit_arguments=tuple(sorted({**spec.megatron, **section.megatron})),
             variables=tuple(sorted({*RESOURCES, *spec.params, *section.params})),
             visible=self._visible(instance, self.tree[:index]),
-            restart=section.restart or spec.restart,
+            restart=_restart(spec.restart, section.restart),
             health=_health(spec.health, section.health) if section.kind == "train" else None,
         )
 
@@ -110,6 +110,12 @@ class StageRecipes:
     def _is_root(self, instance: StageInstance) -> bool:
         parent = next((item for item in self.tree if item.name == instance.parent), None)
         return instance.scope == "point" and (parent is None or parent.branch is None)
+
+
+def _restart(of_sweep: RestartSection, of_stage: RestartSection | None) -> RestartSection:
+    """Return the policy of a stage: what it does not say itself is as in the sweep's."""
+    own = of_stage.model_dump(exclude_unset=True) if of_stage else {}
+    return of_sweep.model_copy(update=own)
 
 
 def _health(

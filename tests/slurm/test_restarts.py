@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_megatron.planning.attempt_preparation import policy_of
 from airflow_megatron.slurm.restarts import (
     Done,
     Follow,
@@ -16,6 +17,7 @@ from airflow_megatron.slurm.restarts import (
     stopping_verdict,
 )
 from airflow_megatron.slurm.verdict import Outcome, Verdict
+from airflow_megatron.spec.schema import RestartSection
 
 
 def ended(outcome: Outcome, iteration: int | None = None, *nodes: str, job_id: str = "7") -> Verdict:
@@ -69,6 +71,10 @@ def test_not_restarted_by_default(outcome):
     step = next_step([], ended(outcome, 10), RestartPolicy())
     assert isinstance(step, GiveUp)
     assert "is not restarted" in step.reason
+
+
+def test_one_declaration_of_defaults():
+    assert policy_of(RestartSection(), training=True) == RestartPolicy()
 
 
 def test_no_progress():

@@ -77,3 +77,21 @@ def test_wrong_resources(section: str, told: str) -> None:
     sweep = load_sweep_text(text, "s.yaml")
     with pytest.raises(SpecError, match=told):
         sweep.jobs(sweep.points[0], load_cluster("local"))
+
+
+def test_restart_of_a_stage_is_merged_key_by_key_with_the_sweeps() -> None:
+    text = NAMED.replace("slurm: {time", "restart: {retryable: 3, nodes: [1], failed: 2}\nslurm: {time", 1)
+    text = text.replace(
+        "start: {checkpoint: 50},", "start: {checkpoint: 50}, restart: {failed: null, backoff: 5s},"
+    )
+    sweep = load_sweep_text(text, "s.yaml")
+    jobs = {job.stage: job.restart for job in sweep.jobs(sweep.points[0], load_cluster("local"))}
+    assert (jobs["pretrain"].retryable, jobs["pretrain"].failed, jobs["pretrain"].nodes) == (3, 2, [1])
+    cooldown = jobs["cooldown"]
+    assert (cooldown.retryable, cooldown.failed, cooldown.backoff, cooldown.nodes) == (3, None, 5, [1])
+    # a stage may say what is the default although the sweep says otherwise
+    text = NAMED.replace("slurm: {time", "restart: {retryable: 3}\nslurm: {time", 1)
+    text = text.replace("start: {checkpoint: 50},", "start: {checkpoint: 50}, restart: {retryable: 10},")
+    sweep = load_sweep_text(text, "s.yaml")
+    jobs = {job.stage: job.restart for job in sweep.jobs(sweep.points[0], load_cluster("local"))}
+    assert (jobs["pretrain"].retryable, jobs["cooldown"].retryable) == (3, 10)
