@@ -14,6 +14,7 @@ from airflow_megatron import __version__
 from airflow_megatron.cli.command_line import add_commands
 from airflow_megatron.cli.verbosity import FLAGS, set_verbosity
 from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.permitted_variables import read_for_person
 from airflow_megatron.spec.project import local_dir
 
 
@@ -47,6 +48,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     quiet: Annotated[bool, typer.Option("--quiet", help="Errors only")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Say what is done")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Say everything")] = False,
@@ -55,6 +57,7 @@ def options(
     ] = False,
 ) -> None:
     """Megatron-LM sweeps on Slurm clusters, driven from Apache Airflow."""
+    context.with_resource(read_for_person())
     set_verbosity(quiet=quiet, verbose=verbose, debug=debug)
 
 

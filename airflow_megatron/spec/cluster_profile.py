@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
-from airflow_megatron.spec.expressions import ExpressionError, evaluate_tree
+from airflow_megatron.spec.expressions import ExpressionError, attribute_names, evaluate_tree
+from airflow_megatron.spec.permitted_variables import SETTING, permitted_variables
 from airflow_megatron.spec.project import clusters_dir, local_dir, project_root
 from airflow_megatron.spec.schema import ClusterSection, PartitionSection, TrainerSection, validate
 from airflow_megatron.spec.yaml_document import YamlDocument, load_yaml_file
@@ -47,7 +47,8 @@ def cluster_names(directory: Path | None = None) -> list[str]:
 def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
     """Load a cluster profile.
 
-    Its expressions may use ``project_root``, ``local_dir`` and ``env`` (environment variables).
+    Its expressions may use ``project_root``, ``local_dir`` and ``env`` (the environment variables that
+    :mod:`airflow_megatron.spec.permitted_variables` permits).
 
     :raises SpecError: when there is no such profile, or it is wrong
     """
@@ -65,7 +66,11 @@ def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
             )
         )
     document = load_yaml_file(path)
-    names = {"project_root": str(project_root()), "local_dir": str(local_dir()), "env": dict(os.environ)}
+    names = {
+        "project_root": str(project_root()),
+        "local_dir": str(local_dir()),
+        "env": dict(permitted_variables()),
+    }
     evaluated = YamlDocument(document.file, _evaluated(document, names), document.positions)
     section = validate(ClusterSection, evaluated)
     missing = [
@@ -84,8 +89,14 @@ def _evaluated(document: YamlDocument, names: dict[str, Any]) -> Any:
     if not isinstance(document.data, dict):
         return document.data
     data, problems = {}, []
+    permitted = permitted_variables()
     for key, value in document.data.items():
         try:
+            refused = sorted(name for name in attribute_names(value, "env") if not permitted.permits(name))
+            if refused:
+                message = f"a profile may not read the environment variable {refused[0]}"
+                problems.append(document.problem((key,), message, f"add {refused[0]} to {SETTING}"))
+                continue
             data[key] = evaluate_tree(value, names)
         except ExpressionError as error:
             problems.append(document.problem((key,), str(error)))

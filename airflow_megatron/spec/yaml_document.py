@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 import yaml
 
 from airflow_megatron.spec.errors import Problem, SpecError
+from airflow_megatron.spec.named_files import NamedFileError, read_named_file, read_spec_file
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -48,6 +49,8 @@ class YamlDocument:
     :param text: the YAML itself, for dialects that read scalars by other rules
     :param files: the file of those positions that are not in ``file``
     :param sources: path → content of the other files that the document drew on; a pinned sweep brings them along
+    :param withheld: value of an environment variable → what messages show instead of it
+    :param origin: the spec that draws on this file; empty for a spec itself
     """
 
     file: str
@@ -56,9 +59,14 @@ class YamlDocument:
     text: str = ""
     files: dict[KeyPath, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    withheld: dict[str, str] = field(default_factory=dict)
+    origin: str = ""
 
     def problem(self, path: KeyPath, message: str, mend: str = "") -> Problem:
         """Return a problem at ``path``, or at the nearest enclosing node that has a position."""
+        for value in sorted(self.withheld, key=len, reverse=True):
+            message = message.replace(value, self.withheld[value])
+            mend = mend.replace(value, self.withheld[value])
         for length in range(len(path), -1, -1):
             position = self.positions.get(path[:length])
             if position is not None:
@@ -69,11 +77,18 @@ class YamlDocument:
         """Return the text of another file, named relative to this document's folder.
 
         :raises OSError: when it cannot be read
+        :raises NamedFileError: when the document may not name it
         """
         full = str(Path(self.file).parent / path)
         if full not in self.sources:
-            self.sources[full] = Path(full).read_text(encoding="utf-8")
+            self.sources[full] = read_named_file(path, self.file, self.origin)
         return self.sources[full]
+
+    def withhold(self, name: str, value: str) -> None:
+        """Keep the value of an environment variable out of messages."""
+        if len(value) > 2:  # shorter ones would be found in every word
+            for form in (value, repr(value)[1:-1]):
+                self.withheld[form] = f"${{oc.env:{name}}}"
 
 
 def plain_scalar(text: str) -> Any:
@@ -184,10 +199,14 @@ def load_yaml_file(path: Path | str) -> YamlDocument:
     :raises SpecError: when the file cannot be read or parsed
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_spec_file(path)
     except FileNotFoundError as error:
         raise SpecError(Problem(str(path), 0, 0, "no such file")) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except NamedFileError as error:
+        raise SpecError(Problem(str(path), 0, 0, f"cannot be read: {error}", error.mend)) from error
+    except OSError as error:
+        raise SpecError(Problem(str(path), 0, 0, f"cannot be read: {error.strerror}")) from error
+    except ValueError as error:  # a NUL in the name
         raise SpecError(Problem(str(path), 0, 0, f"cannot be read: {error}")) from error
     return load_yaml_text(text, str(path))
 

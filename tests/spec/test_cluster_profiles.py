@@ -26,6 +26,7 @@ visibility_window: 2m
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SCRATCH_OF_TEST", "/scratch/me")
+    monkeypatch.setenv("AIRFLOW_MEGATRON_SPEC_VARIABLES", "SCRATCH_OF_TEST, NO_SUCH")
     (tmp_path / "alps.yaml").write_text(PROFILE)
     return tmp_path
 

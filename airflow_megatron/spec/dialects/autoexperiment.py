@@ -7,7 +7,6 @@ project of it (:mod:`airflow_megatron.spec.dialects.autoexperiment_builtin`).
 from __future__ import annotations
 
 import functools
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from airflow_megatron.spec.dialects.autoexperiment_points import Outline, points
 from airflow_megatron.spec.dialects.autoexperiment_warnings import document_warnings
 from airflow_megatron.spec.dialects.autoexperiment_yaml import load_autoexperiment_yaml
 from airflow_megatron.spec.errors import Problem, SpecError
+from airflow_megatron.spec.permitted_variables import permitted_variables
 from airflow_megatron.spec.stage_tree import StageInstance
 from airflow_megatron.spec.sweep import Point, Sweep, SweepSettings
 
@@ -50,7 +50,8 @@ def load(document: YamlDocument) -> AutoExperimentSweep:
     :param document: the file, its text included
     :raises SpecError: when it is wrong
     """
-    own, warnings = load_autoexperiment_yaml(document.text, document.file, os.environ)
+    own, warnings = load_autoexperiment_yaml(document.text, document.file, permitted_variables())
+    own.sources = document.sources
     return AutoExperimentSweep(own, warnings)
 
 
@@ -65,7 +66,7 @@ class AutoExperimentSweep(Sweep):
         self.axes: list[Axis] = document_axes(document)
         self.outline = Outline(document.data, self.axes)
         self.reading_warnings = tuple(reading_warnings)
-        self.templates = ScriptTemplates(Path(document.file).parent)
+        self.templates = ScriptTemplates(document)
         self.builtin = _is_builtin(self.axes)
         super().__init__(
             re.sub(r"[^A-Za-z0-9_-]+|^[^A-Za-z0-9]+", "_", Path(document.file).stem).lstrip("_-")[:100]
@@ -181,7 +182,8 @@ class AutoExperimentSweep(Sweep):
                 message = f"{count:,} jobs have no template, so there is no script to submit"
             elif self.templates.text(template) is None:
                 path = self.templates.path(template)
-                message = f"{count:,} jobs need the script template {path}, which does not exist"
+                why = self.templates.why_missing(template)
+                message = f"{count:,} jobs need the script template {path}, {why}"
             else:
                 continue
             places = [path for path in self.document.positions if path and path[-1] == "template"]

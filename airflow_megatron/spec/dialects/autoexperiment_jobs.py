@@ -22,12 +22,14 @@ from airflow_megatron.spec.dialects.autoexperiment_expressions import (
 )
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.jobs import Dependency, Job
+from airflow_megatron.spec.named_files import NamedFileError
 from airflow_megatron.spec.schema import RestartSection, SlurmSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.spec.dialects.autoexperiment_points import StageOutline
+    from airflow_megatron.spec.yaml_document import YamlDocument
 
 RELEASE = "core_v0.16.1"
 DEFAULT_CHECK_INTERVAL_S = 900.0
@@ -41,11 +43,13 @@ _QUOTING = re.compile(r"[\\'\"]")
 class ScriptTemplates:
     """The sbatch templates that a file names, each read once.
 
-    :param directory: of the file: where relative paths start
+    :param document: the file: relative paths start in its folder
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, document: YamlDocument) -> None:
+        self.document = document
+        self.directory = Path(document.file).parent
+        self._refusals: dict[str, str] = {}
         self._texts: dict[str, str | None] = {}
 
     def path(self, template: str) -> Path:
@@ -53,20 +57,26 @@ class ScriptTemplates:
         return self.directory / Path(template).expanduser()
 
     def text(self, template: str) -> str | None:
-        """Return a template's text, None when there is no such file.
+        """Return a template's text, None when there is no such file, or none that the document may name.
 
         :raises SpecError: when it is there and cannot be read
         """
         if template not in self._texts:
+            self._texts[template] = None
             try:
-                self._texts[template] = self.path(template).read_text(encoding="utf-8")
+                self._texts[template] = self.document.read(template)
             except (FileNotFoundError, NotADirectoryError):
-                self._texts[template] = None
-            except (OSError, UnicodeDecodeError, ValueError) as error:
-                raise SpecError(
-                    Problem(str(self.path(template)), 0, 0, f"cannot be read: {error}")
-                ) from error
+                self._refusals[template] = "which does not exist"
+            except NamedFileError as error:
+                self._refusals[template] = f"which is not read: {error}"
+            except OSError as error:
+                message = f"cannot be read: {error.strerror}"
+                raise SpecError(Problem(str(self.path(template)), 0, 0, message)) from error
         return self._texts[template]
+
+    def why_missing(self, template: str) -> str:
+        """Return why a template has no text."""
+        return self._refusals.get(template, "")
 
     def script(self, template: str, params: Mapping[str, Any]) -> str | None:
         """Return the script that a template makes of a job's values, None when there is no such file.

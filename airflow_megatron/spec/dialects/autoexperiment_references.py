@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.errors import SpecError, did_you_mean
+from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.permitted_variables import SETTING, PermittedVariables, only_for_person, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,12 +25,13 @@ _NODE = re.compile(r"(?P<up>\.*)(?P<path>[^.\[\]\s]+(?:\.[^.\[\]\s]+|\[[^.\[\]\s
 _MISSING = "???"
 
 
-def resolve_references(document: YamlDocument, environment: Mapping[str, str]) -> Any:
-    """Return the document's data with every reference replaced.
+def resolve_references(document: YamlDocument, environment: Mapping[str, str]) -> tuple[Any, list[Problem]]:
+    """Return the document's data with every reference replaced, and warnings about the environment.
 
     :raises SpecError: on a reference to nothing, a malformed or circular one, and on ``???``
     """
-    return _References(document, environment).value(document.data, (), ())
+    references = _References(document, environment)
+    return references.value(document.data, (), ()), references.warnings
 
 
 class _References:
@@ -38,6 +40,7 @@ class _References:
     def __init__(self, document: YamlDocument, environment: Mapping[str, str]) -> None:
         self.document, self.environment = document, environment
         self.count = 0
+        self.warnings: list[Problem] = []
 
     def value(self, raw: Any, path: KeyPath, chain: tuple[KeyPath, ...]) -> Any:
         self.count += 1
@@ -130,18 +133,25 @@ class _References:
         return node
 
     def _variable(self, name: str, default: str | None, path: KeyPath) -> str | None:
-        if name in self.environment:
-            return self.environment[name]
+        value = self.environment.get(name)
+        if value is not None:
+            self.document.withhold(name, value)
+            if only_for_person(name):
+                self._warn(
+                    path, f"{name} is read from your environment; Airflow reads it where {SETTING} names it"
+                )
+            return value
         if default is None:
-            raise self._error(
-                path,
-                f"the environment variable {name} is not set",
-                f"set it, or write ${{oc.env:{name},default}}",
-            )
+            raise self._error(path, *refusal(self.environment, name))
+        if isinstance(self.environment, PermittedVariables) and not self.environment.permits(name):
+            self._warn(path, f"{name} may not be read, so its default stands; {SETTING} can permit it")
         text = default.strip()
         if text in ("null", "Null", "NULL"):
             return None
         return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+    def _warn(self, path: KeyPath, message: str) -> None:
+        self.warnings.append(self.document.problem(path, message))
 
     def _error(self, path: KeyPath, message: str, mend: str) -> SpecError:
         return SpecError(self.document.problem(path, message, mend))

@@ -68,8 +68,8 @@ def load_autoexperiment_yaml(
     document.data = reader.construct(root, (), document)
     if reader.problems:
         raise SpecError(reader.problems)
-    document.data = resolve_references(document, environment or {})
-    return document, reader.warnings
+    document.data, of_references = resolve_references(document, {} if environment is None else environment)
+    return document, [*reader.warnings, *dict.fromkeys(of_references)]
 
 
 class _Reader:

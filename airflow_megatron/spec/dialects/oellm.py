@@ -7,7 +7,6 @@ here, with their stages as its stage tree.
 from __future__ import annotations
 
 import functools
-import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from airflow_megatron.spec.dialects.oellm_siblings import (
 )
 from airflow_megatron.spec.dialects.oellm_sweep import Expansion, SweepPoint, expand
 from airflow_megatron.spec.errors import Problem, SpecError
+from airflow_megatron.spec.permitted_variables import permitted_variables
 from airflow_megatron.spec.stage_tree import StageInstance
 from airflow_megatron.spec.sweep import Point, Sweep, SweepSettings
 
@@ -123,7 +123,9 @@ class OellmSweep(Sweep):
         self._root = root
         self._compose = compose
         self._composed: dict[Choices, dict[str, Any]] = {}
-        self._surroundings = Surroundings(os.environ if environment is None else environment, timestring)
+        self._surroundings = Surroundings(
+            permitted_variables() if environment is None else environment, timestring, document
+        )
         self._warnings: list[Problem] = []
         self.document = document
         self.name = name or _NOT_IN_NAMES.sub("_", Path(document.file).stem)
@@ -179,7 +181,8 @@ class OellmSweep(Sweep):
 
     def warnings(self) -> list[Problem]:
         """Return what is allowed but probably not meant."""
-        return list(dict.fromkeys([*self.expansion.warnings, *self._warnings]))
+        of_resolvers = [self.document.problem((), text) for text in self._surroundings.warnings]
+        return list(dict.fromkeys([*self.expansion.warnings, *self._warnings, *of_resolvers]))
 
     def family(self, point: Point) -> Family:
         """Return the points of the sweep block that make one point here."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_megatron.spec.dialects.oellm_eval import EvaluationError
-from airflow_megatron.spec.dialects.oellm_resolvers import RESOLVERS
+from airflow_megatron.spec.dialects.oellm_resolvers import RESOLVERS, excluded_nodes
 from airflow_megatron.spec.dialects.oellm_templates import (
     Call,
     Joined,
@@ -25,6 +25,9 @@ from airflow_megatron.spec.dialects.oellm_templates import (
     parse_element,
 )
 from airflow_megatron.spec.errors import did_you_mean
+from airflow_megatron.spec.named_files import NamedFileError
+from airflow_megatron.spec.permitted_variables import SETTING, PermittedVariables, only_for_person, refusal
+from airflow_megatron.spec.yaml_document import YamlDocument
 
 if TYPE_CHECKING:
     import collections.abc
@@ -39,7 +42,10 @@ MAX_CHAIN = 60
 MAX_TEXT = 1_000_000
 MAX_NODES = 1_000_000
 MISSING = "???"
-_CONTEXT_RESOLVERS = ("oc.decode", "oc.dict.keys", "oc.dict.values", "oc.env", "oc.select", "oc.timestring")
+_CONTEXT_RESOLVERS = (
+    *("oc.decode", "oc.dict.keys", "oc.dict.values", "oc.env", "oc.exclude_nodes", "oc.select"),
+    "oc.timestring",
+)
 _NOT_HERE = {
     "oc.argsmegatron": "the command line is made from backend.megatron by this package",
     "oc.cliargs": "the command line is made by this package",
@@ -71,12 +77,20 @@ class Surroundings:
 
     :param environment: the variables of ``oc.env``
     :param timestring: the answer of ``oc.timestring``; None refuses it
+    :param document: the file that the configuration stands in, which names other files
+    :param warnings: what was passed over
     :param chain: the references being followed, over all configurations of a sweep
     """
 
     environment: collections.abc.Mapping[str, str]
     timestring: str | None = None
+    document: YamlDocument = field(default_factory=lambda: YamlDocument("", None))
+    warnings: dict[str, None] = field(default_factory=dict)
     chain: list[tuple[int, str, Path]] = field(default_factory=list)
+
+    def warn(self, message: str) -> None:
+        """Note something that was passed over, once."""
+        self.warnings[message] = None
 
 
 class Configuration:
@@ -298,7 +312,11 @@ class Configuration:
             TypeError,
             ValueError,
         ) as error:
-            shown = ", ".join(_shortened(repr(argument)) for argument in arguments)
+            # what a variable or another value gave is not repeated
+            shown = ", ".join(
+                _shortened(repr(value)) if isinstance(written, Literal) else "…"
+                for written, value in zip(node.arguments, arguments, strict=True)
+            )
             raise ConfigurationError(f"{node.name}({shown}): {error}") from error
 
     def _context_call(self, node: Call, container: Path) -> Any:
@@ -315,6 +333,8 @@ class Configuration:
             return first if first is None else self._evaluate(parse_element(str(first)), container)
         if node.name == "oc.env":
             return self._environment(node, str(first), container)
+        if node.name == "oc.exclude_nodes":
+            return self._excluded_nodes(node, str(first), container)
         level = len(str(first)) - len(str(first).lstrip("."))
         keys = tuple(Literal(key) for key in str(first)[level:].split("."))
         path = self._target(Reference(level, keys), container, of_container=True)
@@ -333,15 +353,35 @@ class Configuration:
         return value
 
     def _environment(self, node: Call, name: str, container: Path) -> Any:
-        value = self.surroundings.environment.get(name)
+        environment = self.surroundings.environment
+        value = environment.get(name)
         if value is not None:
+            self.surroundings.document.withhold(name, value)
+            if only_for_person(name):
+                self.surroundings.warn(
+                    f"{name} is read from your environment; Airflow reads it where {SETTING} names it"
+                )
             return value
         if len(node.arguments) > 1:
+            if isinstance(environment, PermittedVariables) and not environment.permits(name):
+                self.surroundings.warn(
+                    f"{name} may not be read, so its default stands; {SETTING} can permit it"
+                )
             default = self._evaluate(node.arguments[1], container)
             return default if default is None else _as_text(default)
-        raise ConfigurationError(
-            f"the environment variable {name} is not set", "", f"set it, or write ${{oc.env:{name},default}}"
-        )
+        message, mend = refusal(environment, name)
+        raise ConfigurationError(message, "", mend)
+
+    def _excluded_nodes(self, node: Call, path: str, container: Path) -> Any:
+        separator = self._evaluate(node.arguments[1], container) if len(node.arguments) > 1 else ","
+        try:
+            content = self.surroundings.document.read(path)
+        except NamedFileError as error:
+            self.surroundings.warn(f"oc.exclude_nodes reads no file: {error}; {error.mend}")
+            return None
+        except OSError:
+            return None
+        return excluded_nodes(content, str(separator))
 
     def _parsed(self, text: str) -> Node:
         try:

@@ -2,8 +2,9 @@
 
 Results were compared with ``oellm_autoexp/hydra_staged_sweep/config/resolvers.py`` and ``oellm_autoexp/config/
 resolvers.py`` (c6d0cc0). As there, the arithmetic ones pass over what is no number (``oc.mul:2,x`` is 2.0).
-Those that need the configuration itself (``oc.env``, ``oc.select``, ``oc.dict.keys``, ``oc.dict.values``,
-``oc.timestring``) are answered by :mod:`airflow_megatron.spec.dialects.oellm_configuration`.
+Those that need the configuration or its surroundings (``oc.env``, ``oc.exclude_nodes``, ``oc.select``,
+``oc.dict.keys``, ``oc.dict.values``, ``oc.timestring``) are answered by
+:mod:`airflow_megatron.spec.dialects.oellm_configuration`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import functools
 import math
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.dialects.oellm_eval import MAX_LENGTH, evaluate_python
@@ -19,8 +19,8 @@ from airflow_megatron.spec.dialects.oellm_eval import MAX_LENGTH, evaluate_pytho
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-MAX_NODE_LIST = 1 << 20
-"""Bytes read of a file of excluded nodes."""
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9._\[\]-]{1,256}\Z")
 
 
 def _number(kind: type[int] | type[float], value: Any) -> Any:
@@ -129,16 +129,13 @@ def _slurm_time(seconds: Any) -> str:
     return f"{seconds // 86400}-{seconds // 3600 % 24}:{seconds // 60 % 60}:{seconds % 60}"
 
 
-def _excluded_nodes(path: Any, separator: str = ",") -> str | None:
-    """Return the node names in a file, one a line or apart by commas, ``#`` for comments; None without any."""
-    file = Path(str(path)).expanduser()
-    if not file.is_file() or file.stat().st_size > MAX_NODE_LIST:
-        return None
+def excluded_nodes(content: str, separator: str = ",") -> str | None:
+    """Return the node names in a file's text, one a line or apart by commas, ``#`` for comments; None without any."""
     names: dict[str, None] = {}
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in content.splitlines():
         text = line.strip()
         if not text.startswith("#"):
-            names.update(dict.fromkeys(name for name in re.split(r"[,\s]+", text) if name))
+            names.update(dict.fromkeys(name for name in re.split(r"[,\s]+", text) if _NODE_NAME.match(name)))
     return separator.join(names) or None
 
 
@@ -161,7 +158,6 @@ RESOLVERS: Mapping[str, Callable[..., Any]] = {
     "oc.divi": functools.partial(_quotient, int),
     "oc.eq": lambda left, right: left == right,
     "oc.eval": lambda source: evaluate_python(str(source)),
-    "oc.exclude_nodes": _excluded_nodes,
     "oc.geq": lambda left, right: left >= right,
     "oc.gt": lambda left, right: left > right,
     "oc.if": _choice,

@@ -67,7 +67,8 @@ def test_what_nobody_reads_does_no_harm() -> None:
     )
 
 
-def test_excluded_nodes_come_from_a_file(tmp_path: Path) -> None:
+def test_excluded_nodes_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_MEGATRON_SPEC_FOLDERS", str(tmp_path))
     file = tmp_path / "nodes"
     file.write_text("# bad\nn1, n2\n\nn1 n3\n")
     assert configuration({"x": f"${{oc.exclude_nodes:{file}}}"}).get("x") == "n1,n2,n3"
