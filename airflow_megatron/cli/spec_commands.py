@@ -104,7 +104,8 @@ def plan(
     sweep = load_spec(spec, settings)
     planned = checked_plan(sweep, cluster, select)
     if output is PlanFormat.JSON:
-        print(json.dumps(planned.to_json(), indent=2))
+        sys.stdout.flush()
+        sys.stdout.buffer.writelines(planned.json_text())
         return
     stages = stage_overviews(planned, sweep.tree)
     if output is PlanFormat.MERMAID:

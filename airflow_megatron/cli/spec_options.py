@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import time
 from pathlib import Path
@@ -18,7 +20,7 @@ from airflow_megatron.spec.project import sweep_specs_dir
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from airflow_megatron.spec.sweep import Sweep
 
@@ -87,12 +89,28 @@ def load_spec(spec: str, settings: Sequence[str] | None = None) -> Sweep:
     return load_sweep(path, settings or ())
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the garbage collector: a plan lives as long as the process, and going over its jobs takes long."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def checked_plan(sweep: Sweep, cluster: str | None = None, select: str = "", *, warn: bool = True) -> Plan:
     """Return the plan of a sweep, or of its selected points, checked.
 
     :param warn: log the warnings
     :raises SpecError: with every problem found
     """
+    with _no_collection():
+        return _checked_plan(sweep, cluster, select, warn)
+
+
+def _checked_plan(sweep: Sweep, cluster: str | None, select: str, warn: bool) -> Plan:
     begin = time.perf_counter()
     profile = load_cluster(cluster or sweep.settings.cluster)
     points = choose_points(sweep, select) if select.strip() else None

@@ -8,6 +8,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from pydantic import BaseModel
+
 from airflow_megatron.megatron.arguments import ArgumentError, argument_table
 from airflow_megatron.megatron.command_error import CommandError
 from airflow_megatron.megatron.commands import (
@@ -33,13 +36,24 @@ from airflow_megatron.spec.schema import declarations
 from airflow_megatron.spec.sweep_grammar import swept_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.jobs import Job
     from airflow_megatron.spec.schema import SweepSpecSection
     from airflow_megatron.spec.sweep import Point, Sweep
     from airflow_megatron.spec.yaml_document import KeyPath
+
+
+def _plain(value: object) -> object:
+    """Return what the encoder takes in place of a value that it does not know: sections of the schema."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_none=True, exclude_defaults=True)
+    raise TypeError(f"{value!r} is no plain value")
+
+
+_rows = msgspec.json.Encoder(enc_hook=_plain)
+_pinned = msgspec.json.Encoder(enc_hook=_plain, order="deterministic")
 
 
 @dataclass(frozen=True)
@@ -64,8 +78,10 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256, shortened, over everything resolved: equal plans have equal digests."""
-        text = json.dumps([job.to_json() for job in self.jobs], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        hashed = hashlib.sha256()
+        for job in self.jobs:
+            hashed.update(_pinned.encode(job))
+        return hashed.hexdigest()[:16]
 
     def jobs_of(self, point: str) -> list[Job]:
         """Return the jobs of a point, those of the whole sweep included."""
@@ -85,6 +101,20 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``plan --format json`` prints."""
+        return {**self._summary(), "jobs": [self._row(job) for job in self.jobs]}
+
+    def json_text(self) -> Iterator[bytes]:
+        """Yield :meth:`to_json` as indented JSON in UTF-8, job by job: all rows at once would take gigabytes."""
+        head = msgspec.json.format(_rows.encode(self._summary()), indent=2).rstrip(b"}").rstrip()
+        yield head + b',\n  "jobs": ['
+        separator = b"\n    "
+        for job in self.jobs:
+            row = msgspec.json.format(_rows.encode(self._row(job)), indent=2)
+            yield separator + row.replace(b"\n", b"\n    ")  # strings hold no line ends: JSON escapes them
+            separator = b",\n    "
+        yield b"\n  ]\n}\n" if self.jobs else b"]\n}\n"
+
+    def _summary(self) -> dict[str, Any]:
         return {
             "sweep": self.sweep,
             "digest": self.digest,
@@ -92,25 +122,16 @@ class Plan:
             "points": len(self.points),
             "gpu_hours": gpu_hours(self.jobs).hours,
             "warnings": [str(warning) for warning in self.warnings],
-            "jobs": [
-                {
-                    **plan_row(job),
-                    "array": job.array,
-                    **{
-                        name: str(condition) if condition else None
-                        for name, condition in (
-                            ("start", job.start),
-                            ("cancel", job.cancel),
-                            ("finish", job.finish),
-                        )
-                    },
-                    **(
-                        {"estimate": self.estimates[job.name].to_json()} if job.name in self.estimates else {}
-                    ),
-                }
-                for job in self.jobs
-            ],
         }
+
+    def _row(self, job: Job) -> dict[str, Any]:
+        row = plan_row(job)
+        row["array"] = job.array
+        for name, condition in (("start", job.start), ("cancel", job.cancel), ("finish", job.finish)):
+            row[name] = str(condition) if condition else None
+        if job.name in self.estimates:
+            row["estimate"] = self.estimates[job.name].to_json()
+        return row
 
 
 def plan_row(job: Job) -> dict[str, Any]:
@@ -205,7 +226,8 @@ def check_sweep(
     """
     cluster = cluster or load_cluster(sweep.settings.cluster)
     check_document(sweep, cluster)
-    site_catalogue(tuple(cluster.signatures))
+    if cluster.signatures:  # the shipped ones are right
+        site_catalogue(tuple(cluster.signatures))
     plan = plan_sweep(sweep, cluster, points)
     _check_scripts(sweep, plan.jobs, cluster)
     estimates = job_estimates(plan.jobs, cluster)
@@ -260,15 +282,14 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -
         except CommandError as error:
             place = sweep.place_of(job.stage, error.name)
             raise SpecError(sweep.document.problem(place, str(error))) from error
-        planned.append(
-            dataclasses.replace(
-                job,
-                command=command,
-                outputs=required_outputs(job),
-                files=files,
-                own_launch=launches_itself(job, cluster),
-            )
-        )
+        changes: dict[str, Any] = {
+            "command": command,
+            "outputs": required_outputs(job),
+            "files": files,
+            "own_launch": launches_itself(job, cluster),
+        }
+        same = all(getattr(job, name) == value for name, value in changes.items())
+        planned.append(job if same else dataclasses.replace(job, **changes))
     return planned
 
 

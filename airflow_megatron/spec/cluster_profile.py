@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.schema import Launcher, Trainer
 
 
+_UNDESCRIBED_PARTITION = PartitionSection()
+_UNDESCRIBED_TRAINER = TrainerSection()
+
+
 class ClusterProfile(ClusterSection):
     """A cluster profile with its name and all expressions evaluated."""
 
@@ -24,11 +28,11 @@ class ClusterProfile(ClusterSection):
 
     def partition(self, name: str | None) -> PartitionSection:
         """Return the partition called ``name``, an empty description for one that the profile does not describe."""
-        return self.partitions.get(name or "", PartitionSection())
+        return self.partitions.get(name or "", _UNDESCRIBED_PARTITION)
 
     def trainer(self, name: Trainer) -> TrainerSection:
         """Return what the profile says of a trainer."""
-        return self.trainers.get(name, TrainerSection())
+        return self.trainers.get(name, _UNDESCRIBED_TRAINER)
 
     def python_of(self, trainer: Trainer) -> str:
         """Return the Python that a trainer runs in."""

@@ -217,16 +217,31 @@ def resolve(
     :return: every resolved name of ``raw`` with its value
     :raises ExpressionError: on an undefined name, a failing expression or a cycle (the chain is shown)
     """
-    done: dict[str, Any] = {}
-    scope: dict[str, Any] = dict(given)
-    chain: list[str] = []
+    resolution = _Resolution(raw, given)
+    for name in raw if wanted is None else wanted:
+        if name in raw:
+            resolution.visit(name)
+    return resolution.done
 
-    def visit(name: str) -> None:
-        if name in done:
+
+class _Resolution:
+    """One call of :func:`resolve`; no closure, as that would be a cycle for the collector at each point of a sweep."""
+
+    __slots__ = ("chain", "done", "raw", "scope")
+
+    def __init__(self, raw: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        self.raw = raw
+        self.done: dict[str, Any] = {}
+        self.scope: dict[str, Any] = dict(given)
+        self.chain: list[str] = []
+
+    def visit(self, name: str) -> None:
+        """Resolve a name of ``raw``, after those that it needs."""
+        if name in self.done:
             return
-        value = raw[name]
+        value, chain = self.raw[name], self.chain
         if type(value) in _PLAIN or (type(value) is str and "{" not in value):
-            done[name] = scope[name] = value
+            self.done[name] = self.scope[name] = value
             return
         if name in chain:
             cycle = " → ".join([*chain[chain.index(name) :], name])
@@ -235,18 +250,13 @@ def resolve(
             raise ExpressionError(f"{chain[0]}: more than {MAX_CHAIN} values in a chain of references")
         chain.append(name)
         for needed in sorted(template_names(value)):
-            if needed in raw:
-                visit(needed)
+            if needed in self.raw:
+                self.visit(needed)
         chain.pop()
         try:
-            done[name] = scope[name] = evaluate_tree(value, scope)
+            self.done[name] = self.scope[name] = evaluate_tree(value, self.scope)
         except ExpressionError as error:
             raise ExpressionError(f"{name}: {error}") from error
-
-    for name in raw if wanted is None else wanted:
-        if name in raw:
-            visit(name)
-    return done
 
 
 _PLAIN = frozenset({int, float, bool, type(None)})

@@ -16,7 +16,7 @@ _TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs")
 _CONDITIONS = ("start", "cancel", "finish")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Dependency:
     """What a job waits for.
 
@@ -39,7 +39,7 @@ class Dependency:
         return {"job": self.job, "until": detail.get(self.until, self.until)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Job:
     """One stage at one point.
 
@@ -158,7 +158,7 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data, from which :meth:`from_json` makes an equal job."""
-        data = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        data = {name: getattr(self, name) for name in _FIELDS}
         data["depends_on"] = [dataclasses.asdict(dependency) for dependency in self.depends_on]
         data["slurm"] = self.slurm.model_dump(exclude_none=True, exclude_defaults=True)
         data["restart"] = self.restart.model_dump()
@@ -189,3 +189,6 @@ class Job:
             values[name] = Condition.from_json(values[name]) if values.get(name) else None
         values["events"] = tuple(Event.from_json(event) for event in values.get("events", ()))
         return cls(**values)
+
+
+_FIELDS = tuple(item.name for item in dataclasses.fields(Job))

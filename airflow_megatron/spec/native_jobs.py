@@ -22,7 +22,7 @@ from airflow_megatron.spec.native_conditions import (
     whole_number,
 )
 from airflow_megatron.spec.native_stages import RESOURCES
-from airflow_megatron.spec.schema import EachCheckpointSection, HealthSection, SlurmSection, declarations
+from airflow_megatron.spec.schema import EachCheckpointSection, SlurmSection, declarations
 from airflow_megatron.spec.stage_tree import instances_of
 
 if TYPE_CHECKING:
@@ -141,10 +141,8 @@ class JobBuilder:
             outputs=tuple(_under(run_dir, str(evaluate_tree(item, names))) for item in section.outputs),
             slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
             env={key: str(evaluate_tree(value, names)) for key, value in recipe.env.items()},
-            restart=recipe.restart.model_copy(
-                update={"after_rollback": evaluate_tree(recipe.restart.after_rollback, names)}
-            ),
-            health=_evaluated_health(recipe, names),
+            restart=recipe.restart_at(names),
+            health=recipe.health_at(names),
             template=section.template,
             extra_arguments=self.extra_arguments,
             expect=_expected(evaluate_tree(section.expect, names)),
@@ -347,12 +345,3 @@ def _measure(section: StageSection, names: Mapping[str, Any], cluster: ClusterPr
         "hidden": sorted(template_names([reported, section.expect])),
         **({"gpu": cluster.gpu} if cluster.gpu else {}),
     }
-
-
-def _evaluated_health(recipe: StageRecipe, names: Mapping[str, Any]) -> HealthSection | None:
-    if recipe.health is None:
-        return None
-    data = evaluate_tree(recipe.health, names)
-    for key in ("after", "startup", "quiet"):
-        data["stall"][key] = duration_seconds(data["stall"][key], f"health.stall.{key}")
-    return HealthSection.model_validate(data)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_megatron.spec.expressions import template_names, templates
+from airflow_megatron.spec.expressions import evaluate_tree, template_names, templates
+from airflow_megatron.spec.native_conditions import duration_seconds
 from airflow_megatron.spec.schema import HealthSection, RestartSection, SlurmSection, StageSection
 from airflow_megatron.spec.stage_tree import instances_of
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.schema import SweepSpecSection
     from airflow_megatron.spec.stage_tree import StageInstance
 
+_STALL_TIMES = ("after", "startup", "quiet")
 RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
 KIND_PARAMS = {
     "convert": ("tokenizer", "hf_architecture", "converter", "converter_arguments", "hf_config"),
@@ -57,6 +60,31 @@ class StageRecipe:
     visible: Mapping[str, str]
     restart: RestartSection
     health: Mapping[str, Any] | None
+
+    def restart_at(self, names: Mapping[str, Any]) -> RestartSection:
+        """Return the restart policy with its expressions evaluated."""
+        if not self._restart_varies:
+            return self.restart
+        after_rollback = evaluate_tree(self.restart.after_rollback, names)
+        return self.restart.model_copy(update={"after_rollback": after_rollback})
+
+    def health_at(self, names: Mapping[str, Any]) -> HealthSection | None:
+        """Return the health rules with their expressions evaluated."""
+        return (
+            _checked_health(evaluate_tree(self.health, names)) if self._health_varies else self._fixed_health
+        )
+
+    @functools.cached_property
+    def _restart_varies(self) -> bool:
+        return any(templates(self.restart.after_rollback))
+
+    @functools.cached_property
+    def _health_varies(self) -> bool:
+        return any(templates(self.health))
+
+    @functools.cached_property
+    def _fixed_health(self) -> HealthSection | None:
+        return _checked_health(self.health)
 
 
 class StageRecipes:
@@ -127,6 +155,16 @@ def _health(
     rules = (HealthSection() if of_sweep == "off" else of_sweep).model_dump()
     own = of_stage.model_dump(exclude_unset=True) if of_stage else {}
     return {detector: {**rules[detector], **own.get(detector, {})} for detector in rules}
+
+
+def _checked_health(rules: Mapping[str, Any] | None) -> HealthSection | None:
+    if rules is None:
+        return None
+    stall = {
+        key: duration_seconds(value, f"health.stall.{key}") if key in _STALL_TIMES else value
+        for key, value in rules["stall"].items()
+    }
+    return HealthSection.model_validate({**rules, "stall": stall})
 
 
 def _with_partition(sections: Sequence[SlurmSection], cluster: ClusterProfile) -> Iterator[SlurmSection]:

@@ -15,7 +15,6 @@ from example_specs import CHAIN
 from typer.testing import CliRunner
 
 from airflow_megatron.cli import cluster_commands
-from airflow_megatron.cli.app import app
 from airflow_megatron.planning.plan import check_sweep, job_script
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.project import clusters_dir, project_root
@@ -170,9 +169,9 @@ def test_the_local_cluster_is_made_as_large_as_the_profiles_say(monkeypatch: pyt
     for profile in sorted(clusters_dir().glob("gpu-node-*.yaml")):
         (command,) = re.findall(r"`airflow-megatron (cluster up [^`]*)`", profile.read_text())
         count = profile.stem.removeprefix("gpu-node-")
-        assert CliRunner().invoke(app, command.split()).exit_code == 0
+        assert CliRunner().invoke(cluster_commands.app, command.split()[1:]).exit_code == 0
         assert started[-1][2:7] == ["up", "--nodes", "1", "--gpus-per-node", count]
     assert len(started) == 3
     sizes = ["--cpus-per-node", "16", "--memory-mb", "1000"]
-    assert CliRunner().invoke(app, ["cluster", "up", *sizes]).exit_code == 0
+    assert CliRunner().invoke(cluster_commands.app, ["up", *sizes]).exit_code == 0
     assert started[-1][2:7] == ["up", *sizes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from typing import TYPE_CHECKING
@@ -14,8 +15,8 @@ from airflow_megatron.planning.plan import check_sweep, job_digest, plan_point, 
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job
-from airflow_megatron.spec.project import HOME_VARIABLE, project_root
-from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.spec.project import HOME_VARIABLE, project_root, sweep_specs_dir
+from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -329,3 +330,13 @@ def test_signatures_of_the_site_are_checked(tmp_path: Path, monkeypatch: pytest.
     assert "'reason' has to be text" in str(caught.value)
     (clusters / "own.yaml").write_text(f"{entry}    reason: the fabric failed\n")
     assert check_sweep(sweep, load_cluster("local")).jobs
+
+
+@pytest.mark.parametrize("spec", ["decays", "quickstart", "parallelism_gpt2_large"])
+def test_the_text_that_is_written_job_by_job_is_the_whole_plan(spec: str) -> None:
+    plan = check_sweep(load_sweep(sweep_specs_dir() / f"{spec}.yaml"))
+    text = b"".join(plan.json_text()).decode()
+    assert json.loads(text) == plan.to_json()
+    assert len(text.splitlines()) == len(json.dumps(plan.to_json(), indent=2).splitlines())
+    empty = dataclasses.replace(plan, jobs=())
+    assert json.loads(b"".join(empty.json_text())) == empty.to_json()

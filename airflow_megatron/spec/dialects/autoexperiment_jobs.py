@@ -51,10 +51,13 @@ class ScriptTemplates:
         self.directory = Path(document.file).parent
         self._refusals: dict[str, str] = {}
         self._texts: dict[str, str | None] = {}
+        self._paths: dict[str, Path] = {}
 
     def path(self, template: str) -> Path:
         """Return where a template is looked for."""
-        return self.directory / Path(template).expanduser()
+        if template not in self._paths:
+            self._paths[template] = self.directory / Path(template).expanduser()
+        return self._paths[template]
 
     def text(self, template: str) -> str | None:
         """Return a template's text, None when there is no such file, or none that the document may name.
