@@ -7,16 +7,21 @@ lines as JSON lines. The first is the group's default command: a word that is no
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from airflow_megatron.megatron.arguments import ArgumentError, argument_table, release_tag
+from airflow_megatron.megatron.arguments import ArgumentError, program_table, release_tag
 from airflow_megatron.megatron.arguments_table import make_table, table_text
 from airflow_megatron.megatron.checkout import CheckoutError, dump_checkout
-from airflow_megatron.megatron.validation import check_lines
+from airflow_megatron.megatron.trainers import trainer_table
+from airflow_megatron.megatron.validation import Machine, check_lines
+from airflow_megatron.megatron.validation.command_line import CommandLineReader, reader
+from airflow_megatron.planning.job_machine import trainer_machine
+from airflow_megatron.spec.cluster_profile import load_cluster
 
 _DEFAULT = "table"
 
@@ -48,10 +53,13 @@ def write_checkout_table(
 ) -> None:
     """Write the compact argument table of a checkout, forks included. Its own code runs, without PyTorch."""
     try:
-        text = table_text(make_table([dump_checkout(Path(checkout), release)]))
+        dump = dump_checkout(Path(checkout), release)
     except CheckoutError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(1) from None
+    for note in dump["notes"]:
+        print(f"note: {note}", file=sys.stderr)
+    text = table_text(make_table([dump]))
     if output is None:
         print(text, end="")
     else:
@@ -61,13 +69,93 @@ def write_checkout_table(
 @app.command()
 def check(
     release: Annotated[str, typer.Option(help="Upstream release, for example core_v0.16.1 or 0.16.1")],
+    first_iteration: Annotated[
+        bool,
+        typer.Option("--first-iteration", help="Check also what ends a job before its first step is done"),
+    ] = False,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Cluster profile whose nodes the jobs run on")
+    ] = None,
+    transformer_engine: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Transformer Engine there; none by default")
+    ] = None,
+    compute_capability: Annotated[
+        str | None, typer.Option(metavar="N", help="CUDA compute capability of the GPUs, 9 by default")
+    ] = None,
+    packages: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Other Python packages there, by import name")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K=V …", help="Environment variables of the jobs, one or more; may be repeated"),
+    ] = None,
+    more_env: Annotated[
+        list[str] | None, typer.Argument(hidden=True)
+    ] = None,  # what follows the first of --env
 ) -> None:
-    """Check command lines: JSON lines {"argv": […], "world_size": n} in, {"ok", "problems"} out."""
+    """Check command lines: JSON lines {"argv": […], "world_size": n} in, {"ok", "problems"} out.
+
+    A line may also have "env": {…}, the environment of its job.
+    """
     release = release_tag(release)
     try:
-        argument_table(release)
-        for line in check_lines(sys.stdin, release):
+        machine, environment, flags = _machine(
+            release,
+            cluster,
+            transformer_engine,
+            compute_capability,
+            packages or [],
+            [*(env or []), *(more_env or [])],
+        )
+        for line in check_lines(
+            sys.stdin,
+            release,
+            machine=machine,
+            environment=environment,
+            first_iteration=first_iteration,
+            flags=flags,
+        ):
             print(line)
-    except (ArgumentError, ValueError) as error:
+    except (ArgumentError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
+
+
+def _machine(
+    release: str,
+    cluster: str | None,
+    transformer_engine: str | None,
+    compute_capability: str | None,
+    packages: list[str],
+    env: list[str],
+) -> tuple[Machine, dict[str, str], CommandLineReader]:
+    """Return what jobs find on their nodes, the environment that is known of it, and what reads their flags."""
+    variables = dict(_variable(text) for text in env)
+    named = {name.strip() for text in packages for name in text.split(",") if name.strip()}
+    given = Machine.of(
+        transformer_engine=transformer_engine,
+        compute_capability=compute_capability,
+        packages=named,
+    )
+    if cluster is None:
+        table = program_table(release).with_packages(given.packages)
+        return replace(given, environment={**given.environment, **variables}), variables, reader(table)
+    profile = load_cluster(cluster)
+    base = trainer_machine("megatron_lm", profile, variables)
+    machine = replace(
+        base,
+        transformer_engine=given.transformer_engine or base.transformer_engine,
+        compute_capability=base.compute_capability
+        if compute_capability is None
+        else given.compute_capability,
+        packages=base.packages | given.packages,
+    )
+    table = trainer_table("megatron_lm", release, profile, {}).with_packages(given.packages)
+    return machine, dict(machine.environment), reader(table)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"--env {text!r} is no variable; write --env NAME=VALUE")
+    return name, value

@@ -24,6 +24,8 @@ from airflow_megatron.spec.file_values import path_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+#: The program that trains GPT models, which jobs run.
+PRETRAIN_GPT: Final = "pretrain_gpt.py"
 TABLE_FILE: Final = Path(__file__).with_name("arguments.json")
 
 _DECLARATION: Final = ("action", "type", "nargs", "choices", "default", "required", "dest")
@@ -90,12 +92,24 @@ class Argument:
 
 
 class ArgumentTable:
-    """The arguments of one release, in the order of its parser."""
+    """The arguments of one release, in the order of its parser.
 
-    def __init__(self, release: str, arguments: Sequence[Argument]) -> None:
+    :param program_defaults: values by ``dest`` that the program gives arguments that are not given
+    :param optional: package → arguments that the program adds where the package is installed
+    """
+
+    def __init__(
+        self,
+        release: str,
+        arguments: Sequence[Argument],
+        program_defaults: Mapping[str, Any] | None = None,
+        optional: Mapping[str, Sequence[Argument]] | None = None,
+    ) -> None:
         """Index the arguments by every name they have."""
         self.release = release
         self.arguments = tuple(arguments)
+        self.program_defaults = dict(program_defaults or {})
+        self.optional = dict(optional or {})
         self._by_flag: dict[str, Argument] = {}
         self._by_dest: dict[str, list[Argument]] = {}
         self._positions = {id(argument): index for index, argument in enumerate(self.arguments)}
@@ -126,6 +140,23 @@ class ArgumentTable:
     def position(self, argument: Argument) -> int:
         """Tell where in the parser's order one of the table's arguments stands."""
         return self._positions[id(argument)]
+
+    def with_packages(self, packages: frozenset[str]) -> ArgumentTable:
+        """Return the table where some packages are installed: with what the program adds then."""
+        found = packages.intersection(self.optional)
+        if not found:
+            return self
+        more = [argument for name in sorted(found) for argument in self.optional[name]]
+        left = {name: rows for name, rows in self.optional.items() if name not in found}
+        return ArgumentTable(self.release, [*self, *more], self.program_defaults, left)
+
+    def package_of(self, name: str) -> str | None:
+        """Return the package without which an argument does not exist, None for one that no package brings."""
+        wanted = canonical(name)
+        for package, arguments in self.optional.items():
+            if any(wanted in argument.names for argument in arguments):
+                return package
+        return None
 
     def nearest(self, name: str) -> list[str]:
         """Find known names that look like ``name``, best first, three at most."""
@@ -182,19 +213,53 @@ def _release_number(name: str) -> str:
 
 @functools.cache
 def argument_table(release: str) -> ArgumentTable:
-    """Load the arguments of a release.
+    """Load the arguments of a release's own parser, which its programs add to (:func:`program_table`).
 
     :param release: an upstream tag, for example ``core_v0.16.1``.
     :raises ArgumentError: when the release's arguments are not known.
     """
+    return table_of(_content_with(release), release)
+
+
+@functools.cache
+def program_table(release: str, program: str = PRETRAIN_GPT) -> ArgumentTable:
+    """Load the arguments of a program of a release, with its own defaults.
+
+    :param release: an upstream tag, for example ``core_v0.16.1``.
+    :param program: a script of the release; one that was not run adds nothing.
+    :raises ArgumentError: when the release's arguments are not known.
+    """
+    return table_of(_content_with(release), release, program)
+
+
+def _content_with(release: str) -> dict[str, Any]:
     content = _table_file()
     if release not in content["releases"]:
         series = ".".join(_release_number(release).split(".")[:2])
         near = [known for known in content["releases"] if known.startswith(f"core_v{series}.")]
         known = ", ".join(content["releases"])
         raise ArgumentError(release, release, f"no such release; known are {known}", near)
+    return content
+
+
+def table_of(content: Mapping[str, Any], release: str, program: str | None = None) -> ArgumentTable:
+    """Read a release out of what :func:`airflow_megatron.megatron.arguments_table.make_table` makes.
+
+    :param program: a script whose own arguments and defaults are wanted too
+    """
     rows = content["arguments"]
-    return ArgumentTable(release, arguments_of_rows(rows[index] for index in content["releases"][release]))
+
+    def arguments(indices: Iterable[int]) -> list[Argument]:
+        return [_argument(rows[index]) for index in indices]
+
+    own = content.get("programs", {}).get(program, {}).get(release)
+    own = own or {"defaults": {}, "adds": [], "packages": {}}
+    return ArgumentTable(
+        release,
+        arguments([*content["releases"][release], *own["adds"]]),
+        own["defaults"],
+        {package: arguments(more) for package, more in own["packages"].items()},
+    )
 
 
 @functools.cache
@@ -206,18 +271,12 @@ def read_table(path: Path) -> ArgumentTable:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        ((release, indices),) = content["releases"].items()
-        rows = [content["arguments"][index] for index in indices]
-        return ArgumentTable(release, arguments_of_rows(rows))
+        (release,) = content["releases"]
+        return table_of(content, release, PRETRAIN_GPT)
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ValueError(
             f"{path} is no argument table of one checkout; make it with: airflow-megatron megatron-args CHECKOUT"
         ) from None
-
-
-def arguments_of_rows(rows: Iterable[Sequence[Any]]) -> list[Argument]:
-    """Read the rows of a table file (``arguments.json``, or what ``megatron-args CHECKOUT`` writes)."""
-    return [_argument(row) for row in rows]
 
 
 def with_extra(table: ArgumentTable, extra: Mapping[str, Mapping[str, Any]]) -> ArgumentTable:
@@ -238,7 +297,7 @@ def with_extra(table: ArgumentTable, extra: Mapping[str, Mapping[str, Any]]) -> 
                 name, table.release, f"{table.release} has this argument; drop the declaration"
             )
         added.append(_declared(name, flag, declared, table.release))
-    return ArgumentTable(table.release, [*table, *added])
+    return ArgumentTable(table.release, [*table, *added], table.program_defaults, table.optional)
 
 
 def _declared(name: str, flag: str, declared: Mapping[str, Any], release: str) -> Argument:
@@ -284,13 +343,13 @@ def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[
     :returns: the tokens, not quoted.
     :raises ArgumentError: for the first parameter (in the order given) that the release cannot take.
     """
-    table = argument_table(release) if isinstance(release, str) else release
+    table = program_table(release) if isinstance(release, str) else release
     release = table.release
     tokens: dict[str, tuple[int, str, list[str]]] = {}
     for name, value in params.items():
         argument = table.get(name)
         if argument is None:
-            raise ArgumentError(name, release, f"{release} has no such argument", table.nearest(name))
+            raise _unknown(name, table)
         if value is None:
             continue
         if argument.dest in tokens:
@@ -304,6 +363,19 @@ def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[
             written = _value_tokens(name, value, argument, release)
         tokens[argument.dest] = (table.position(argument), name, written)
     return [token for _, _, written in sorted(tokens.values()) for token in written]
+
+
+def _unknown(name: str, table: ArgumentTable) -> ArgumentError:
+    package = table.package_of(name)
+    if package is None:
+        return ArgumentError(
+            name, table.release, f"{table.release} has no such argument", table.nearest(name)
+        )
+    reason = (
+        f"{table.release} has it only where the package {package} is installed; install it and name it in the "
+        f"cluster profile: trainers: {{megatron_lm: {{packages: [{package}]}}}}"
+    )
+    return ArgumentError(name, table.release, reason)
 
 
 def _value_tokens(name: str, value: object, argument: Argument, release: str) -> list[str]:

@@ -1,10 +1,11 @@
 """Make the committed table of Megatron's arguments from dumps of its parsers.
 
 A dump is one release's argparse parser as JSON: ``{"release": TAG, "arguments": [{"flags", "dest", "group",
-"action", "type", "nargs", "choices", "default", "required"}, …]}``, in the parser's order. The table holds
-each distinct argument once and, per release, which of them it has. To make it again::
+"action", "type", "nargs", "choices", "default", "required"}, …], "programs": {…}}``, in the parser's order (see
+:func:`airflow_megatron.megatron.checkout.dump_checkout`). The table holds each distinct argument once and, per
+release, which of them it has. To make it again, from checkouts whose folders are named as their releases::
 
-    python -m airflow_megatron.megatron.arguments_table DUMP.json …
+    python -m airflow_megatron.megatron.arguments_table CHECKOUT …
 """
 
 from __future__ import annotations
@@ -26,17 +27,29 @@ def make_table(dumps: list[dict[str, Any]]) -> dict[str, Any]:
     """Merge the dumps of several releases.
 
     :param dumps: one dump per release.
-    :returns: ``{"columns", "releases": {tag: [index, …]}, "arguments": [row, …]}``.
+    :returns: ``{"columns", "releases": {tag: [index, …]}, "programs": {script: {tag: {"defaults", "adds": [index,
+        …], "packages": {package: [index, …]}}}}, "arguments": [row, …]}``.
     """
     rows: dict[str, int] = {}
     releases: dict[str, list[int]] = {}
+    programs: dict[str, dict[str, Any]] = {}
+
+    def indices(arguments: list[dict[str, Any]]) -> list[int]:
+        texts = (json.dumps(_row(argument), separators=(",", ":")) for argument in arguments)
+        return [rows.setdefault(text, len(rows)) for text in texts]
+
     for dump in sorted(dumps, key=_release_order):
-        indices = []
-        for argument in dump["arguments"]:
-            row = json.dumps([_cell(argument, column) for column in _COLUMNS], separators=(",", ":"))
-            indices.append(rows.setdefault(row, len(rows)))
-        releases[dump["release"]] = indices
-    return {"columns": list(_COLUMNS), "releases": releases, "arguments": [json.loads(row) for row in rows]}
+        releases[dump["release"]] = indices(dump["arguments"])
+        for script, own in dump.get("programs", {}).items():
+            packages = {package: indices(more) for package, more in own["packages"].items()}
+            adds = {"defaults": own["defaults"], "adds": indices(own["adds"]), "packages": packages}
+            programs.setdefault(script, {})[dump["release"]] = adds
+    return {
+        "columns": list(_COLUMNS),
+        "releases": releases,
+        "programs": programs,
+        "arguments": [json.loads(row) for row in rows],
+    }
 
 
 def table_text(table: dict[str, Any]) -> str:
@@ -49,7 +62,14 @@ def table_text(table: dict[str, Any]) -> str:
         f'"{name}": {json.dumps(indices, separators=(",", ":"))}'
         for name, indices in table["releases"].items()
     ]
-    lines += [",\n".join(releases), "},", '"arguments": [']
+    lines += [",\n".join(releases), "},"]
+    if table["programs"]:
+        programs = []
+        for script, own in table["programs"].items():
+            rows = [f'"{name}": {json.dumps(adds, separators=(",", ":"))}' for name, adds in own.items()]
+            programs.append(f'"{script}": {{\n' + ",\n".join(rows) + "\n}")
+        lines += ['"programs": {', ",\n".join(programs), "},"]
+    lines += ['"arguments": [']
     rows = [json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in table["arguments"]]
     lines += [",\n".join(rows), "]", "}", ""]
     return "\n".join(lines)
@@ -62,6 +82,10 @@ def write_table(table: dict[str, Any], path: Path) -> None:
     :param path: the file to write.
     """
     path.write_text(table_text(table), encoding="utf-8")
+
+
+def _row(argument: dict[str, Any]) -> list[Any]:
+    return [_cell(argument, column) for column in _COLUMNS]
 
 
 def _cell(argument: dict[str, Any], column: str) -> Any:
@@ -83,13 +107,13 @@ def _release_order(dump: dict[str, Any]) -> list[int]:
 
 
 def main(paths: list[str]) -> int:
-    """Write :data:`~airflow_megatron.megatron.arguments.TABLE_FILE` from the dumps at ``paths``."""
+    """Write :data:`~airflow_megatron.megatron.arguments.TABLE_FILE` from the checkouts at ``paths``."""
+    from airflow_megatron.megatron.checkout import dump_checkout
+
     if not paths:
-        print("usage: python -m airflow_megatron.megatron.arguments_table DUMP.json …", file=sys.stderr)
+        print("usage: python -m airflow_megatron.megatron.arguments_table CHECKOUT …", file=sys.stderr)
         return 2
-    write_table(
-        make_table([json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]), TABLE_FILE
-    )
+    write_table(make_table([dump_checkout(Path(path), Path(path).name) for path in paths]), TABLE_FILE)
     return 0
 
 

@@ -8,13 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_megatron.megatron.arguments import ArgumentTable, arguments_of_rows
+from airflow_megatron.megatron.arguments import PRETRAIN_GPT, ArgumentTable, table_of
 from airflow_megatron.megatron.arguments_table import make_table
 from airflow_megatron.megatron.parser_dump import BUILDERS, module_file
 
 _DUMP_SCRIPT: Final = Path(__file__).with_name("parser_dump.py")
 _MOST_PACKAGES: Final = 60
 _TIME_LIMIT_S: Final = 120
+_MODULE: Final = "megatron.training.arguments"
+#: Programs that are run for the arguments and defaults that they add.
+PROGRAMS: Final = (PRETRAIN_GPT,)
+#: Packages that a program looks for before it adds arguments.
+_OPTIONAL: Final = ("modelopt",)
 #: What every release imports; more is found out by trying.
 _IMPORTED_BY_ALL: Final = ("torch", "numpy", "regex", "einops", "triton")
 
@@ -31,7 +36,9 @@ def dump_checkout(checkout: Path, release: str | None = None) -> dict[str, Any]:
     :param checkout: folder of Megatron-LM, Megatron-DeepSpeed, or of this project's thin trainer.
     :param release: what to call it; the folder's name by default.
     :returns: ``{"release", "arguments": [{"flags", "dest", "group", "action", "type", "nargs", "choices",
-        "default", "required"}, …]}``, what :func:`~airflow_megatron.megatron.arguments_table.make_table` reads.
+        "default", "required"}, …], "programs": {script: {"defaults": {dest: value}, "adds": [argument, …],
+        "packages": {package: [argument, …]}}}, "notes": [text, …]}``, what
+        :func:`~airflow_megatron.megatron.arguments_table.make_table` reads. ``notes`` says which program did not run.
     :raises CheckoutError: when the folder is no checkout, or its parser does not build.
     """
     checkout = checkout.resolve()
@@ -39,8 +46,35 @@ def dump_checkout(checkout: Path, release: str | None = None) -> dict[str, Any]:
     if not any((checkout / file).is_file() for file in files):
         raise CheckoutError(f"{checkout} is no checkout of a trainer: it has none of {', '.join(files)}")
     packages = list(_IMPORTED_BY_ALL)
+    found = _tried(checkout, release or checkout.name, packages)
+    programs, notes = {}, []
+    for script in PROGRAMS:
+        if not (checkout / module_file(_MODULE)).is_file() or not (checkout / script).is_file():
+            continue
+        try:
+            programs[script] = _program(checkout, script, packages, found["arguments"])
+        except CheckoutError as error:
+            notes.append(f"arguments and defaults of {script} itself are not in the table: {error}")
+    return {**found, "programs": programs, "notes": notes}
+
+
+def _program(checkout: Path, script: str, packages: list[str], known: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a program adds to the arguments of its release, without and with its optional packages."""
+    plain = _tried(checkout, script, packages, script)
+    adds = [argument for argument in plain["arguments"] if argument not in known]
+    optional = {}
+    for package in _OPTIONAL:
+        with_package = _tried(checkout, script, [*packages, package], script)["arguments"]
+        more = [argument for argument in with_package if argument not in known and argument not in adds]
+        if more:
+            optional[package] = more
+    return {"defaults": plain["defaults"], "adds": adds, "packages": optional}
+
+
+def _tried(checkout: Path, release: str, packages: list[str], program: str | None = None) -> dict[str, Any]:
+    """Dump a parser, with as many empty packages as it takes; those that were missing are added to ``packages``."""
     while True:
-        answer = _dump(checkout, release or checkout.name, packages)
+        answer = _dump(checkout, release, packages, program)
         if "missing" not in answer:
             return answer
         if len(packages) == _MOST_PACKAGES:
@@ -53,11 +87,13 @@ def dump_checkout(checkout: Path, release: str | None = None) -> dict[str, Any]:
 def checkout_table(checkout: Path, release: str | None = None) -> ArgumentTable:
     """Return the argument table of a checkout (see :func:`dump_checkout`)."""
     dump = dump_checkout(checkout, release)
-    return ArgumentTable(dump["release"], arguments_of_rows(make_table([dump])["arguments"]))
+    return table_of(make_table([dump]), dump["release"], PRETRAIN_GPT)
 
 
-def _dump(checkout: Path, release: str, packages: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-I", "-W", "ignore", str(_DUMP_SCRIPT), str(checkout), release, *packages]
+def _dump(checkout: Path, release: str, packages: list[str], program: str | None) -> dict[str, Any]:
+    chosen = ["--program", program] if program else []
+    words = [str(_DUMP_SCRIPT), str(checkout), release, *chosen, *packages]
+    command = [sys.executable, "-I", "-W", "ignore", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments import ArgumentError, to_argv
 from airflow_megatron.megatron.command_error import CommandError
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
+
+
+#: The releases before core_v0.16 validate every so many iterations when nothing is given; later ones have no default,
+#: and end a training that gives none at its start.
+_EVAL_INTERVAL: Final = 1000
 
 
 def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
@@ -151,6 +156,8 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         # no evaluation; but from core_v0.16 on upstream divides by the interval and has no default for it
         arguments |= {"log_interval": 1, "eval_iters": 0, "eval_interval": job.params.get("train_iters")}
         arguments |= {"log_throughput": True} if table.get("log_throughput") else {}
+    elif (interval := table.get("eval_interval")) and interval.default is None:
+        arguments["eval_interval"] = _EVAL_INTERVAL
     for name, value in job.params.items():
         if name in job.explicit_arguments or (name not in job.variables and table.get(name)):
             arguments[name] = value

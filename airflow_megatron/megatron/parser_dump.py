@@ -2,9 +2,12 @@
 
 The checkout is Megatron-LM's, Megatron-DeepSpeed's, or this project's folder ``Megatron-LM`` with its thin trainer.
 
-Usage: ``python parser_dump.py CHECKOUT RELEASE [PACKAGE …]``. Importing Megatron's arguments imports PyTorch and
-more; the packages named are replaced by empty ones, which is enough to build the parser and nothing else. Prints
-``{"release", "arguments": […]}``, or ``{"missing": PACKAGE}`` for a package that has to be named.
+Usage: ``python parser_dump.py CHECKOUT RELEASE [--program SCRIPT] [PACKAGE …]``. Importing Megatron's arguments imports
+PyTorch and more; the packages named are replaced by empty ones, which is enough to build the parser and nothing else.
+Prints ``{"release", "arguments": […]}``, or ``{"missing": PACKAGE}`` for a package that has to be named.
+
+With ``--program`` the script itself runs, as far as the call that reads its arguments: a program may add arguments to
+the parser, and give defaults of its own, which ``{"release", "arguments": […], "defaults": {…}}`` holds.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import json
+import runpy
 import sys
 import types
 import typing
@@ -247,6 +251,47 @@ def _deepspeed_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     return parser
 
 
+class _Asked(BaseException):
+    """Ends a program where it reads its arguments."""
+
+    def __init__(
+        self, add: Callable[[argparse.ArgumentParser], Any] | None, defaults: dict[str, Any]
+    ) -> None:
+        self.add, self.defaults = add, defaults
+
+
+def program_arguments(checkout: Path, script: str) -> tuple[argparse.ArgumentParser, dict[str, Any]]:
+    """Run a program of Megatron-LM up to the call that reads its arguments.
+
+    :returns: the parser with what the program adds to it, and the program's own defaults by ``dest``.
+    :raises RuntimeError: when the program ends without reading arguments.
+    """
+
+    def ask(
+        *_given: Any,
+        extra_args_provider: Callable[[argparse.ArgumentParser], Any] | None = None,
+        args_defaults: dict[str, Any] | None = None,
+        **_others: Any,
+    ) -> None:
+        raise _Asked(extra_args_provider, dict(args_defaults or {}))
+
+    parser = build_parser(checkout)  # before the program runs, which may replace what it needs
+    training = importlib.import_module("megatron.training")
+    arguments = importlib.import_module("megatron.training.arguments")
+    for module in (training, arguments):
+        for name in ("pretrain", "parse_and_validate_args"):  # the latter from core_v0.18 on
+            if hasattr(module, name):
+                setattr(module, name, ask)
+    sys.argv = [script]
+    try:
+        runpy.run_path(str(checkout / script), run_name="__main__")
+    except _Asked as asked:
+        if asked.add is not None:
+            asked.add(parser)
+        return parser, asked.defaults
+    raise RuntimeError(f"{script} reads no arguments")
+
+
 #: Module of a checkout → what makes a parser of it.
 BUILDERS: Final[dict[str, Callable[[types.ModuleType], argparse.ArgumentParser]]] = {
     "megatron_core_trainer.arguments": _thin_trainer,
@@ -256,26 +301,36 @@ BUILDERS: Final[dict[str, Callable[[types.ModuleType], argparse.ArgumentParser]]
 
 
 def main(argv: list[str]) -> int:
-    """Print the parser of a checkout."""
+    """Print the parser of a checkout, or of one of its programs."""
     checkout, release, *packages = argv
+    program = packages[1] if packages[:1] == ["--program"] else None
+    packages = packages[2:] if program else packages
     sys.path.insert(0, checkout)
     sys.meta_path.insert(0, _EmptyPackages(set(packages)))
     give_versions(set(packages))
     if not hasattr(typing, "override"):  # Python 3.11: upstream 0.18 and later import it
         typing.override = lambda method: method  # type: ignore[attr-defined]
+    defaults: dict[str, Any] | None = None
+    output, sys.stdout = sys.stdout, sys.stderr  # a program prints before it reads its arguments
     try:
-        parser = build_parser(Path(checkout))
+        if program:
+            parser, defaults = program_arguments(Path(checkout), program)
+        else:
+            parser = build_parser(Path(checkout))
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if not missing or missing == "megatron" or missing in packages:
             raise
-        print(json.dumps({"missing": missing}))
+        print(json.dumps({"missing": missing}), file=output)
         return 0
     groups = {id(action): group.title for group in parser._action_groups for action in group._group_actions}
     arguments = [
         describe(action, groups.get(id(action))) for action in parser._actions if action.dest != "help"
     ]
-    print(json.dumps({"release": release, "arguments": arguments}))
+    found: dict[str, Any] = {"release": release, "arguments": arguments}
+    if defaults is not None:
+        found["defaults"] = {name: _plain(value) for name, value in defaults.items()}
+    print(json.dumps(found), file=output)
     return 0
 
 

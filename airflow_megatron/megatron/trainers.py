@@ -11,7 +11,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.megatron.arguments import ArgumentTable, argument_table, read_table, with_extra
+from airflow_megatron.megatron.arguments import (
+    ArgumentTable,
+    argument_table,
+    program_table,
+    read_table,
+    with_extra,
+)
 from airflow_megatron.spec.schema import declarations
 
 if TYPE_CHECKING:
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 
 TABLES_DIR: Final = Path(__file__).with_name("trainer_arguments")
 
-_extended: dict[tuple[str, str, str, str], ArgumentTable] = {}
+_extended: dict[tuple[str, str, str, str, frozenset[str]], ArgumentTable] = {}
 
 
 def trainer_table(
@@ -40,10 +46,11 @@ def trainer_table(
     section = cluster.trainer(trainer)
     extra = {**declarations(section.extra_arguments), **declared}
     argument_table(release)  # unknown releases are refused whichever trainer it is
-    key = (trainer, release, section.arguments_table or "", repr(extra))
+    packages = frozenset(section.packages)
+    key = (trainer, release, section.arguments_table or "", repr(extra), packages)
     table = _extended.get(key)
     if table is None:
-        table = _own_table(trainer, release, section)
+        table = _own_table(trainer, release, section).with_packages(packages)
         table = _extended[key] = with_extra(table, extra) if extra else table
     return table
 
@@ -52,5 +59,5 @@ def _own_table(trainer: Trainer, release: str, section: TrainerSection) -> Argum
     if section.arguments_table:
         return read_table(Path(section.arguments_table))
     if trainer == "megatron_lm":
-        return argument_table(release)
+        return program_table(release)
     return read_table(TABLES_DIR / f"{trainer}.json")

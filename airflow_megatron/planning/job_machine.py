@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_megatron.megatron.estimates import GPUS
 from airflow_megatron.megatron.validation import Machine
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.schema import Trainer
 
 
 def machine_of(job: Job, cluster: ClusterProfile) -> Machine:
-    """Return the environment and Transformer Engine of a job."""
-    trainer = cluster.trainer(job.trainer)
-    version = trainer.transformer_engine
-    environment = {**cluster.env, **trainer.env, **job.env}
-    return Machine(
-        transformer_engine=tuple(int(part) for part in version.split(".")) if version else None,
-        environment={name: str(value) for name, value in environment.items()},
+    """Return the environment, Transformer Engine, packages and compute capability of a job."""
+    return trainer_machine(job.trainer, cluster, job.env)
+
+
+def trainer_machine(trainer: Trainer, cluster: ClusterProfile, env: Mapping[str, object]) -> Machine:
+    """Return what a trainer's jobs find on the nodes of a cluster.
+
+    :param env: variables of the job itself
+    """
+    section = cluster.trainer(trainer)
+    gpu = GPUS.get(cluster.gpu or "")
+    return Machine.of(
+        transformer_engine=section.transformer_engine,
+        compute_capability=gpu.compute_capability if gpu else None,
+        environment={**cluster.env, **section.env, **env},
+        packages=section.packages,
     )

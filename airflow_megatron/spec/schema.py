@@ -447,6 +447,9 @@ class TrainerSection(Strict):
     """Arguments that only the checkout here has; ``{}`` for one that takes text."""
     transformer_engine: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = "2.8"
     """Version of Transformer Engine in its environment, which decides what Megatron-LM accepts; ``null`` for none."""
+    packages: list[str] = []
+    """Further Python packages in its environment, by import name, where what Megatron-LM accepts depends on them:
+    ``modelopt``, ``nvidia_resiliency_ext``, ``flashinfer``, …"""
 
     def checkout_of(self, release: str) -> str | None:
         """Return the folder of a release's checkout, None where there is none."""

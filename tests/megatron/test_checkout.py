@@ -77,6 +77,54 @@ def test_parser_is_built_without_what_it_imports(tmp_path: Path) -> None:
     assert quiet.default is True
 
 
+PROGRAM = """
+import torch
+from megatron.training import pretrain
+from megatron.training.arguments import add_megatron_arguments
+print("starting")
+try:
+    import modelopt
+    optional = True
+except ImportError:
+    optional = False
+
+
+def add(parser):
+    parser.add_argument("--ours", type=int, default=3)
+    if optional:
+        parser.add_argument("--quantize", action="store_true")
+    return parser
+
+
+if __name__ == "__main__":
+    pretrain(None, extra_args_provider=add, args_defaults={"kind": "large"})
+"""
+
+
+def test_a_program_is_run_for_what_it_adds(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path, ARGUMENTS)
+    (checkout / "megatron/training/__init__.py").write_text(
+        "def pretrain(*args, **kwargs): raise SystemExit(7)"
+    )
+    (checkout / "pretrain_gpt.py").write_text(PROGRAM)
+    table = checkout_table(checkout)
+    assert (table.program_defaults, [argument.dest for argument in table][5:]) == (
+        {"kind": "large"},
+        ["ours"],
+    )
+    assert table.package_of("--quantize") == "modelopt"
+    assert table.with_packages(frozenset({"modelopt"})).get("quantize") is not None
+
+
+def test_a_program_that_does_not_run_is_noted(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path, ARGUMENTS)
+    (checkout / "megatron/training/__init__.py").write_text("")
+    (checkout / "pretrain_gpt.py").write_text("print('nothing to do')")
+    dump = dump_checkout(checkout)
+    assert dump["programs"] == {}
+    assert "pretrain_gpt.py reads no arguments" in dump["notes"][0]
+
+
 def test_release_can_be_named(tmp_path: Path) -> None:
     dump = dump_checkout(make_checkout(tmp_path, ARGUMENTS), "fork_v1.0")
     assert list(make_table([dump])["releases"]) == ["fork_v1.0"]

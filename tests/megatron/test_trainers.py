@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_megatron.megatron.arguments import ArgumentError, argument_table, read_table, to_argv
+from airflow_megatron.megatron.arguments import (
+    ArgumentError,
+    argument_table,
+    program_table,
+    read_table,
+    to_argv,
+)
 from airflow_megatron.megatron.arguments_table import make_table, table_text
 from airflow_megatron.megatron.checkout import dump_checkout
 from airflow_megatron.megatron.trainers import TABLES_DIR, trainer_table
@@ -63,7 +69,13 @@ def test_megatron_deepspeeds_optimizers_and_schedules() -> None:
 
 
 def test_upstream_takes_what_its_release_takes() -> None:
-    assert trainer_table("megatron_lm", RELEASE, cluster(), {}) is argument_table(RELEASE)
+    assert trainer_table("megatron_lm", RELEASE, cluster(), {}) is program_table(RELEASE)
+    with_package = cluster(megatron_lm=TrainerSection(packages=["modelopt"]))
+    distill = {"export_kd_cfg": "distill.yaml"}
+    table = trainer_table("megatron_lm", "core_v0.19.0", with_package, {})
+    assert to_argv(distill, table) == ["--export-kd-cfg", "distill.yaml"]
+    with pytest.raises(ArgumentError, match="only where the package modelopt is installed"):
+        to_argv(distill, trainer_table("megatron_lm", "core_v0.19.0", cluster(), {}))
     with pytest.raises(ArgumentError, match="no such release"):
         trainer_table("megatron_core", "core_v9", cluster(), {})
 

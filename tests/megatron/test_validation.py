@@ -161,6 +161,8 @@ EXPERTS: dict[str, Any] = {
     "add_bias_linear": False,
     "moe_router_topk": 2,
 }
+#: Gets through its first iteration.
+STARTS = BASE | {"tokenizer_type": "NullTokenizer", "vocab_size": 50257, "eval_interval": 100}
 TENSORS = {
     "tensor_model_parallel_size": 2,
     "sequence_parallel": True,
@@ -168,12 +170,55 @@ TENSORS = {
 }
 
 
+@pytest.mark.parametrize("release", known_releases())
+def test_the_program_has_a_default_tokenizer(release: str) -> None:
+    """pretrain_gpt.py itself names GPT2BPETokenizer, so a command line need not."""
+    params = BASE | {"vocab_file": "vocab.json", "merge_file": "merges.txt", "eval_interval": 100}
+    assert check(to_argv(params, release), 8, release, first_iteration=True) == []
+    files = check(to_argv(BASE | {"eval_interval": 100}, release), 8, release, first_iteration=True)
+    # from core_v0.17 on the tokenizer gets its files itself
+    old = release < "core_v0.17"
+    assert [problem.rule for problem in files] == ["tokenizer.vocabulary-files"] * old
+
+
+def test_flags_that_a_package_brings() -> None:
+    """From core_v0.15 to 0.18 the flags of Model Optimizer are there without it, before and after only with it."""
+    for release, needs_package in (("core_v0.14.0", True), ("core_v0.16.1", False), ("core_v0.19.0", True)):
+        argv = [*to_argv(BASE, release), "--export-kd-cfg", "distill.yaml"]
+        without = [problem.rule for problem in check(argv, 8, release)]
+        assert without == ["parse.package-flag"] * needs_package
+        installed = Machine(packages=frozenset({"modelopt"}))
+        assert check(argv, 8, release, machine=installed) == []
+    with pytest.raises(ArgumentError, match=r"packages: \[modelopt\]"):
+        to_argv({"export_kd_cfg": "distill.yaml"}, "core_v0.19.0")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ({}, Machine()),
+        ({"transformer_engine": "2.8.0.dev0+39c0e70"}, Machine(transformer_engine=(2, 8, 0))),
+        ({"transformer_engine": "2.10", "compute_capability": "10.0"}, Machine((2, 10), 10)),
+        ({"compute_capability": 8, "environment": {"A": 1}}, Machine(None, 8, {"A": "1"})),
+    ],
+)
+def test_a_machine_is_read_from_text(text: dict[str, Any], expected: Machine) -> None:
+    assert Machine.of(**text) == expected
+
+
+@pytest.mark.parametrize("text", [{"transformer_engine": "new"}, {"compute_capability": "hopper"}])
+def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="write"):
+        Machine.of(**text)
+
+
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize(
     ("changes", "world_size", "rule", "mend"),
     [
         (EXPERTS | {"global_batch_size": 24}, 6, "parallel.expert-groups", "world size of 4 or 8"),
-        ({"tokenizer_type": None}, 8, "tokenizer.type", "HuggingFaceTokenizer"),
+        ({"eval_interval": None}, 8, "iteration.evaluation-interval", "--eval-interval 1000"),
+        ({"eval_interval": 0}, 8, "iteration.evaluation-interval", "--eval-interval 1000"),
         ({"tokenizer_type": "HuggingFaceTokenizer"}, 8, "tokenizer.model", "--tokenizer-model"),
         ({"vocab_size": None}, 8, "tokenizer.vocabulary-size", "--vocab-size"),
         ({"num_attention_heads": 0, "kv_channels": 64}, 8, "model.positive-sizes", "1 or more"),
@@ -221,7 +266,7 @@ def test_what_ends_a_job_after_its_arguments_are_taken(
     release: str, changes: dict[str, Any], world_size: int, rule: str, mend: str
 ) -> None:
     """Upstream's parse_args and validate_args take these; its tokenizer, model or first iteration does not."""
-    params = BASE | {"tokenizer_type": "NullTokenizer", "vocab_size": 50257} | changes
+    params = STARTS | changes
     argv = to_argv({name: value for name, value in params.items() if value is not None}, release)
     assert check(argv, world_size, release) == []
     (problem,) = check(argv, world_size, release, first_iteration=True)
@@ -231,7 +276,7 @@ def test_what_ends_a_job_after_its_arguments_are_taken(
 
 @pytest.mark.parametrize("release", known_releases())
 def test_base_job_gets_through_its_first_iteration(release: str) -> None:
-    params = BASE | {"tokenizer_type": "NullTokenizer", "vocab_size": 50257}
+    params = STARTS
     llama = {"normalization": "RMSNorm", "no_persist_layer_norm": True, "swiglu": True}
     experts = EXPERTS | TENSORS | {"moe_layer_freq": 2, "moe_shared_expert_intermediate_size": 64}
     stages = {"pipeline_model_parallel_size": 4, "num_layers_per_virtual_pipeline_stage": 1}
@@ -247,7 +292,7 @@ def test_rules_look_at_settings_that_there_are() -> None:
 
 
 def test_vocabulary_files_until_the_tokenizer_is_another_one() -> None:
-    params = BASE | {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "vocab.json"}
+    params = BASE | {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "vocab.json", "eval_interval": 100}
     found = {
         release: [
             problem.rule for problem in check(to_argv(params, release), 8, release, first_iteration=True)
@@ -352,6 +397,21 @@ def test_arguments_in_a_yaml_file_are_refused(release: str) -> None:
     assert rules_broken(release, yaml_cfg="model.yaml") == ["data.yaml-file"]
 
 
+def test_a_line_brings_the_environment_of_its_job() -> None:
+    split = {"argv": to_argv(BASE | {"tensor_model_parallel_size": 2}, "core_v0.16.1"), "world_size": 8}
+    one = {"CUDA_DEVICE_MAX_CONNECTIONS": 1}
+    lines = [split, split | {"env": {}}, split | {"env": one}, split | {"env": {"NCCL_ALGO": "Ring"}}]
+
+    def accepted(**known: Any) -> list[bool]:
+        return [
+            json.loads(answer)["ok"]
+            for answer in check_lines(map(json.dumps, lines), "core_v0.16.1", **known)
+        ]
+
+    assert accepted() == [True, False, True, False]
+    assert accepted(environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"}) == [True] * 4
+
+
 def test_lines_in_lines_out() -> None:
     good = {"argv": to_argv(BASE, "core_v0.16.1"), "world_size": 8}
     stream = io.StringIO(json.dumps(good) + "\n\n" + json.dumps(good | {"world_size": 7}) + "\n")
@@ -363,7 +423,15 @@ def test_lines_in_lines_out() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["{", "[]", '{"argv": "--bf16", "world_size": 1}', '{"argv": [], "world_size": true}', '{"argv": []}'],
+    [
+        *(
+            "{",
+            "[]",
+            '{"argv": [], "world_size": 1, "env": [1]}',
+            '{"argv": [], "world_size": 1, "env": {"A": []}}',
+        ),
+        *('{"argv": "--bf16", "world_size": 1}', '{"argv": [], "world_size": true}', '{"argv": []}'),
+    ],
 )
 def test_bad_lines_name_their_number(line: str) -> None:
     with pytest.raises(ValueError, match="line 2: write"):

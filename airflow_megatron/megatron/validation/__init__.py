@@ -12,9 +12,10 @@ core_v0.16.1 and core_v0.19.0 above all; for the releases before 0.16 only the c
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.megatron.arguments import argument_table
+from airflow_megatron.megatron.arguments import program_table
 from airflow_megatron.megatron.validation import (
     batches,
     checkpointing,
@@ -37,7 +38,7 @@ from airflow_megatron.megatron.validation.rules import RuleBook
 from airflow_megatron.megatron.validation.settings import Machine, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["ArgumentProblem", "Machine", "Settings", "check", "check_lines", "read_settings"]
 
@@ -130,29 +131,45 @@ def read_settings(
     :returns: what is wrong, and the settings; None when the command line cannot be read. When something is
         wrong, not all of them are derived.
     """
-    values, problems = (flags or reader(argument_table(release))).read(argv)
+    values, problems = (flags or reader(program_table(release).with_packages(machine.packages))).read(argv)
     if problems:
         return problems, None
     settings = Settings(release, values, world_size, machine)
     return BEFORE_THE_MODEL.broken_by(settings), settings
 
 
-def check_lines(stream: Iterable[str], release: str) -> Iterator[str]:
+def check_lines(
+    stream: Iterable[str],
+    release: str,
+    *,
+    machine: Machine = _NO_GPU_JOB,
+    environment: Mapping[str, str] | None = None,
+    first_iteration: bool = False,
+    flags: CommandLineReader | None = None,
+) -> Iterator[str]:
     """Check command lines written as JSON lines.
 
-    :param stream: lines ``{"argv": […], "world_size": n}``; empty lines are passed over.
+    :param stream: lines ``{"argv": […], "world_size": n, "env": {…}}``, the last one optional; empty lines are passed
+        over. A line's ``env`` is laid over ``environment``, and takes the place of what is assumed where there is none.
     :param release: an upstream tag.
+    :param machine: what the jobs find on their nodes.
+    :param environment: variables that all jobs have; those of ``machine`` where there are none.
+    :param first_iteration: ask also what ends a job between the check of its arguments and its first step.
+    :param flags: reads the flags of a fork; the release's own by default.
     :returns: for each line ``{"ok": bool, "problems": [{"rule", "message", "mend", "source"}, …]}``.
     :raises ValueError: for a line that is no such object; names the line's number.
     """
     for number, line in enumerate(stream, start=1):
         if line.strip():
-            argv, world_size = _command(line, number)
-            problems = check(argv, world_size, release)
+            argv, world_size, env = _command(line, number)
+            job = machine if env is None else replace(machine, environment={**(environment or {}), **env})
+            problems = check(
+                argv, world_size, release, machine=job, first_iteration=first_iteration, flags=flags
+            )
             yield json.dumps({"ok": not problems, "problems": [problem.to_json() for problem in problems]})
 
 
-def _command(line: str, number: int) -> tuple[list[str], int]:
+def _command(line: str, number: int) -> tuple[list[str], int, dict[str, str] | None]:
     wanted = f'line {number}: write {{"argv": ["--flag", …], "world_size": n}}'
     try:
         content: Any = json.loads(line)
@@ -164,4 +181,9 @@ def _command(line: str, number: int) -> tuple[list[str], int]:
     size = content.get("world_size")
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"{wanted} (world_size must be 1 or more)")
-    return argv, size
+    env = content.get("env")
+    if env is None:
+        return argv, size, None
+    if not isinstance(env, dict) or any(isinstance(value, (dict, list)) for value in env.values()):
+        raise ValueError(f'{wanted} (env must be {{"NAME": "value"}})')
+    return argv, size, {name: str(value) for name, value in env.items() if value is not None}

@@ -143,6 +143,14 @@ class CommandLineReader:
             return ArgumentProblem(
                 "parse.stray-value", f"{text!r} belongs to no argument", "leave it out", SOURCE
             )
+        package = self.table.package_of(name)
+        if package is not None:
+            message = f"{release} has the argument {name} only where the package {package} is installed"
+            mend = (
+                f"install it and name it: trainers: {{megatron_lm: {{packages: [{package}]}}}} in the cluster profile "
+                f"(--packages {package} of megatron-args check)"
+            )
+            return ArgumentProblem("parse.package-flag", message, mend, SOURCE)
         near = [self.table.get(candidate) for candidate in self.table.nearest(name)]
         flags = [argument.flags[0] for argument in near if argument is not None]
         starting = [flag for flag in self._options if flag.startswith(name)][:3]

@@ -118,8 +118,9 @@ TOKENIZER: Topic = (
                 or (str(s.tokenizer_type).startswith("BertWordPiece") and s.vocab_file is None)
             )
         ),
-        "--tokenizer-type {tokenizer_type} needs --vocab-file (and --merge-file, for GPT2BPETokenizer)",
-        "give them",
+        "--tokenizer-type {tokenizer_type} (pretrain_gpt.py: GPT2BPETokenizer where none is given) needs --vocab-file "
+        "(and --merge-file, for GPT2BPETokenizer)",
+        "give them, or another --tokenizer-type",
         TOKENIZERS,
         until=(0, 17),
     ),
@@ -202,6 +203,15 @@ MODEL: Topic = (
 )
 
 FIRST_ITERATION: Topic = (
+    Rule(
+        "iteration.evaluation-interval",
+        # from 0.16 on it has no default, and the number of validation samples is computed with it
+        lambda s: not s.eval_interval and not s.skip_train and not s.full_validation,
+        "--eval-interval must be given and positive, not {eval_interval}: the number of validation samples is "
+        "computed with it, even with --eval-iters 0",
+        "--eval-interval 1000; with --eval-iters 0 for no validation",
+        "megatron/training/training.py get_train_valid_test_num_samples",
+    ),
     Rule(
         "iteration.sequence-and-tensors",
         lambda s: (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.arguments import argument_table, known_releases
+from airflow_megatron.megatron.arguments import argument_table, known_releases, program_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 #: Attributes that upstream derives from the arguments before or while it checks them.
 DERIVED = (
@@ -43,12 +44,45 @@ class Machine:
         Blackwell)
     :param environment: environment variables of the job
     :param packages: optional Python packages that are installed, by import name
+    :raises ValueError: by :meth:`of`, for a version or capability that is no number
     """
 
     transformer_engine: tuple[int, ...] | None = None
     compute_capability: int = 9
     environment: Mapping[str, str] = field(default_factory=lambda: {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
     packages: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        transformer_engine: str | None = None,
+        compute_capability: str | float | None = None,
+        environment: Mapping[str, object] | None = None,
+        packages: Iterable[str] = (),
+    ) -> Machine:
+        """Return the machine that text describes.
+
+        :param transformer_engine: ``2.8`` or ``2.8.0.dev0+abc``; None for none
+        :param compute_capability: ``9`` or ``9.0``; None for 9
+        :param environment: variables of the job, None for what job scripts set
+        """
+        numbers = re.findall(r"\d+", (transformer_engine or "").partition("+")[0].partition("dev")[0])
+        if transformer_engine and not re.fullmatch(r"\d+(\.\w+)*(\+.*)?", transformer_engine):
+            raise ValueError(f"{transformer_engine!r} is no version of Transformer Engine; write 2.8")
+        try:
+            capability = int(float(compute_capability)) if compute_capability is not None else 9
+        except ValueError:
+            raise ValueError(
+                f"{compute_capability!r} is no compute capability; write 9 (or 9.0) for Hopper"
+            ) from None
+        given = {} if environment is None else {"environment": {k: str(v) for k, v in environment.items()}}
+        return cls(
+            transformer_engine=tuple(int(number) for number in numbers) or None,
+            compute_capability=capability,
+            packages=frozenset(packages),
+            **given,
+        )
 
     def has_transformer_engine(self, *version: int) -> bool:
         """Tell whether Transformer Engine of at least ``version`` is installed."""
@@ -74,6 +108,9 @@ class Settings:
         content = self.__dict__
         content.update(_defaults(release))
         content.update(values)
+        for name, value in program_table(release).program_defaults.items():
+            if content[name] is None:  # as validate_args does with the defaults of its program
+                content[name] = value
         content["release"] = release_number(release)
         content["world_size"] = world_size
         content["machine"] = machine
@@ -93,7 +130,7 @@ def _defaults(release: str) -> dict[str, Any]:
         values.update(dict.fromkeys(argument.dest for argument in argument_table(known)))
     values.update(dict.fromkeys(DERIVED))
     taken: set[str] = set()
-    for argument in argument_table(release):
+    for argument in program_table(release):
         if argument.dest not in taken:  # of several arguments with one dest the first one's default holds
             taken.add(argument.dest)
             values[argument.dest] = argument.default
