@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import re
 
-_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
-_ITERATION = re.compile(
-    rb"(?:\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:,(?P<fraction>\d+))?\][^\n|]*?)?\biteration=(?P<of>[^\n|]*)\|"
-    rb"(?P<fields>[^\n]*?\bconsumed_samples=[^\n]*)"
-)
-_FIELD = re.compile(rb" ([^=|]+)=( *[^ =|]+ ?\|)")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]{0,64}m")
+_TIME = re.compile(rb"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:,(?P<fraction>\d{1,9}))?\]")
+_ITERATION = re.compile(rb"\biteration=")
+_SAMPLES = re.compile(rb"\bconsumed_samples=")
+_VALUE = re.compile(rb"[^ =|]+ ?")
 _VALIDATION = re.compile(
-    rb"(?P<head>validation loss at iteration +\d+(?: on))(?: \d+-sample draw from)?(?P<set> (?:validation|test) set) \|"
-    rb"|(?P<value>[\w ]+ (?:value|PPL))=(?P<number>-?(?:\d+\.\d+|nan|inf))"
+    rb"(?P<head>validation loss at iteration {1,16}\d{1,18} on)(?: \d{1,18}-sample draw from)?"
+    rb"(?P<set> (?:validation|test) set) \|"
 )
-_PARAMETERS = re.compile(rb"(number of parameters on [^\n=]*\))=(\d)")
+_LOSS = re.compile(rb" (?:value|PPL)(?P<is>=)(?P<number>-?(?:\d{1,18}\.\d{1,18}|nan|inf))")
+_NO_NAME = re.compile(rb".*[^\w ]", re.DOTALL)
+_PARAMETERS = re.compile(rb"(number of parameters on [^\n=]{0,200}\))=(\d)")
 _MILLISECONDS = b"elapsed time per iteration ms"
-_SECONDS = re.compile(rb"elapsed time per iteration \(s\): *(\d+(?:\.\d+)?) \|")
+_SECONDS = re.compile(rb"elapsed time per iteration \(s\): {0,16}(\d{1,9}(?:\.\d{1,18})?) \|")
+# Every expression takes time in proportion to the line: what repeats is bounded or cannot match in two ways.
 
 
 def in_megatrons_words(block: bytes) -> bytes:
@@ -46,32 +48,57 @@ def in_megatrons_words(block: bytes) -> bytes:
 
 def _line(line: bytes) -> bytes:
     if b" consumed_samples=" in line:
-        line = _ITERATION.sub(_iteration, line)
+        line = _iteration(line)
     if b"validation loss at " in line:
-        line = _VALIDATION.sub(_validation, line)
+        line = _losses(_VALIDATION.sub(rb"\g<head>\g<set> |", line))
     return line
 
 
-def _iteration(match: re.Match[bytes]) -> bytes:
-    time = b""
-    if match["time"]:
-        fraction = b"." + match["fraction"] if match["fraction"] else b""
-        time = b"[" + match["time"] + fraction + b"] "
-    return b"%siteration %s|%s" % (time, match["of"], _FIELD.sub(_field, match["fields"]))
+def _iteration(line: bytes) -> bytes:
+    for word in _ITERATION.finditer(line):
+        bar = line.find(b"|", word.end())
+        if bar < 0:
+            break
+        if _SAMPLES.search(line, bar) is None:
+            continue
+        begin = line.rfind(b"|", 0, word.start()) + 1
+        time, told = b"", _TIME.search(line, begin, word.start())
+        if told is not None:
+            fraction = b"." + told["fraction"] if told["fraction"] else b""
+            time, begin = b"[" + told["time"] + fraction + b"] ", told.start()
+        else:
+            begin = word.start()
+        fields = b"|".join(map(_field, line[bar + 1 :].split(b"|")))
+        return b"%s%siteration %s|%s" % (line[:begin], time, line[word.end() : bar], fields)
+    return line
 
 
-def _field(match: re.Match[bytes]) -> bytes:
-    name = match[1].replace(b"_", b" ")
+def _field(part: bytes) -> bytes:
+    """Rewrite `` lm_loss=4.85 ``; another part stays as it is."""
+    before, blank, named = part.partition(b" ")
+    name, _, value = named.partition(b"=")
+    value = value.lstrip(b" ")
+    if not blank or not name or _VALUE.fullmatch(value) is None:
+        return part
+    name = name.replace(b"_", b" ")
     if name == _MILLISECONDS:
         name = b"elapsed time per iteration (ms)"
-    return b" %s: %s" % (name, match[2].lstrip())
+    return b"%s %s: %s" % (before, name, value)
+
+
+def _losses(line: bytes) -> bytes:
+    """Rewrite ``lm loss value=4.85lm loss PPL=128.9``."""
+    parts: list[bytes] = []
+    at = 0
+    for loss in _LOSS.finditer(line):
+        between = line[at : loss.start()]
+        unnamed = _NO_NAME.match(between)
+        cut = unnamed.end() if unnamed else 0
+        name = between[cut:] + line[loss.start() : loss.start("is")]
+        parts.append(b"%s %s: %s |" % (between[:cut], name.strip(), loss["number"]))
+        at = loss.end()
+    return b"".join((*parts, line[at:]))
 
 
 def _in_milliseconds(match: re.Match[bytes]) -> bytes:
     return b"elapsed time per iteration (ms): %.1f |" % (1000 * float(match[1]))
-
-
-def _validation(match: re.Match[bytes]) -> bytes:
-    if match["head"] is not None:
-        return b"%s%s |" % (match["head"], match["set"])
-    return b" %s: %s |" % (match["value"].strip(), match["number"])

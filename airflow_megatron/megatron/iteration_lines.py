@@ -17,13 +17,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 NEEDLE: Final = b"| consumed samples:"
-_HEAD = re.compile(rb"(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\]\s*)?iteration\s+(\d+)/\s*(\d+) \|\Z")
-_FIELD = re.compile(rb" ([^:|]+): *([^ |:]+) ?\|")
+_HEAD = re.compile(
+    rb"(?:\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)\]\s{0,16})?"
+    rb"iteration\s{1,24}(\d{1,18})/\s{0,24}(\d{1,18}) \|\Z"
+)
+_LONGEST_HEAD: Final = 160
+_OTHER_LINE: Final = re.compile(rb"\biteration\s{1,24}\d{1,18}/|consumed.samples")
+"""Within a field: another process's line begins there."""
 # What launchers put before a line: "[default0]:", "[node07:0]:", "[rank3]: ", "12: " (srun --label).
-PREFIX: Final = re.compile(rb"(?:\s*(?:\[[^\]\s]*\d+\]:|\d+:))*\s?")
+PREFIX: Final = re.compile(rb"(?:\s{0,64}(?:\[[^\]\s]{1,128}(?<=\d)\]:|\d{1,9}:))*\s?")
 # What forks print besides numbers: "1.049B", "40.7TFLOPS", "1 day, 2:03:04" (swiss-ai/Megatron-LM, tokens and eta).
-_WORDS: Final = rb"(?:-?\d[\d.,]*[A-Za-z%/]{1,8}|(?:\d+ days?, )?\d+(?::\d\d){1,2}(?:\.\d+)?)"
-_WORDED = re.compile(rb" ([A-Za-z][^:|\[\]]*): *" + _WORDS + rb" ")
+_WORD: Final = (
+    rb"(?:-?\d[\d.,]{0,32}[A-Za-z%]{1,8}(?:/[A-Za-z]{1,8}){0,3}"
+    rb"|(?:\d{1,6} days?, )?\d{1,6}(?::\d\d){1,2}(?:\.\d{1,9})?)"
+)
+# several of them: "123.4GB/68.6GB/191.98GB/64.25%" (AMD-AGI/Primus)
+_WORDS: Final = _WORD + rb"(?:/" + _WORD + rb"){0,7}"
+_WORDED = re.compile(rb" ([A-Za-z][^:|\[\]]{0,200}): {0,32}" + _WORDS + rb" ")
+# AMD's Primus prints a value of this iteration and the mean of those before it: "729.5/730.1".
+_PAIR = re.compile(rb"(-?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,4})?)/-?\d[\d.eE+-]{0,40}")
+_NAMED = re.compile(rb" ?([A-Za-z][^:|\[\]]{0,200}):")
 _KNOWN: Final = {
     b"consumed samples": "consumed_samples",
     b"elapsed time per iteration (ms)": "elapsed_ms",
@@ -42,6 +55,9 @@ _REPEATED: Final = frozenset(
 )
 """Fields that say in most lines what they said in the line before."""
 
+_MOST_FIELDS: Final = 200
+_MOST_HITS: Final = 8
+"""Iteration lines that run into one another."""
 _MOST_NUMBERS: Final = 4096
 _MOST_LAYOUTS: Final = 64
 
@@ -77,7 +93,10 @@ class IterationRecord(NamedTuple):
     nan_iterations: int | None = None
     extra: dict[str, float] = {}  # noqa: RUF012
     torn: bool = False
-    """The line ends before its last field: another process wrote into it, or the log was cut."""
+    """The line ends before its last field, or not all of its fields can be read: another process wrote into it, or the
+    log was cut."""
+    unread: tuple[str, ...] = ()
+    """Names of the fields that no number could be read from."""
 
     @property
     def loss(self) -> float | None:
@@ -109,6 +128,8 @@ class IterationReader:
 
     def __init__(self) -> None:
         """Start with a line of any kind."""
+        self.unread_lines = 0
+        """Lines that are an iteration's by their words, and gave no record, or one without some of their fields."""
         self._before: _Kind | None = None
         self._layout: _Layout | None = None
         self._layouts: dict[_Kind, _Layout] = {}
@@ -120,12 +141,12 @@ class IterationReader:
         :returns: the records, each with the place where it stood in the rest; and the rest: the block without the text
             that was matched as a whole.
         """
-        learnt = self._before, self._layout, self._layouts.copy()
+        learnt = self._before, self._layout, self._layouts.copy(), self.unread_lines
         try:
             return self._take(block, checked=False)
         except ValueError:
             # a line has a text where a number belongs: it is looked for, and read field by field
-            self._before, self._layout, self._layouts = learnt
+            self._before, self._layout, self._layouts, self.unread_lines = learnt
             return self._take(block, checked=True)
 
     def _take(self, block: bytes, *, checked: bool) -> tuple[list[tuple[int, IterationRecord]], bytes]:
@@ -135,8 +156,15 @@ class IterationReader:
         rest: list[bytes | memoryview] = []
         view = memoryview(block)
         begin = length = 0
-        at = block.find(NEEDLE)
+        at, line_end, hits = block.find(NEEDLE), -1, 0
         while at >= 0:
+            hits = hits + 1 if at < line_end else 1
+            if hits == 1:
+                line_end = block.find(b"\n", at)
+                line_end = line_end if line_end >= 0 else len(block)
+            elif hits > _MOST_HITS:
+                at = block.find(NEEDLE, line_end)
+                continue
             layout = self._layout
             if layout is not None and at - layout.head >= begin:
                 start = at - layout.head
@@ -151,7 +179,8 @@ class IterationReader:
                     begin, length = end, length + 1
                     at = block.find(NEEDLE, end)
                     continue
-            line = _Line.read(block, at)
+            line = _Line.read(block, at, line_end)
+            self.unread_lines += line is None or bool(line.unread)
             if line is not None:
                 found.append((length + at - begin, line.record()))
                 self._learn(line)
@@ -190,20 +219,34 @@ class _Line(NamedTuple):
     train_iters: bytes
     head: int
     fields: list[tuple[bytes, bytes]]
+    unread: tuple[bytes, ...]
 
     @classmethod
-    def read(cls, block: bytes, at: int) -> _Line | None:
-        """Read the line whose fields begin at *at*; None where no iteration stands before them."""
-        head = _HEAD.search(block, max(block.rfind(b"iteration", 0, at) - 32, 0), at + 1)
+    def read(cls, block: bytes, at: int, end: int) -> _Line | None:
+        """Read the line whose fields begin at *at*; None where no iteration stands before them.
+
+        :param end: where the line ends
+        """
+        begin = block.rfind(b"\n", 0, at) + 1
+        word = block.rfind(b"iteration", max(begin, at - _LONGEST_HEAD), at)
+        head = _HEAD.search(block, max(word - 48, begin), at + 1) if word >= 0 else None
         if head is None:
             return None
-        end = block.find(b"\n", at)
-        fields = read_fields(block, at + 1, end if end >= 0 else len(block))
-        if not any(name == b"consumed samples" for name, _ in fields):
+        unread: list[bytes] = []
+        fields = read_fields(block, at + 1, end, unread)
+        if not any(name == b"consumed samples" and text.isdigit() for name, text in fields):
             return None
-        prefix = PREFIX.fullmatch(block, block.rfind(b"\n", 0, head.start()) + 1, head.start())
+        prefix = PREFIX.fullmatch(block, begin, head.start())
         time, iteration, train_iters = head.groups()
-        return cls(prefix.group() if prefix else b"", time, iteration, train_iters, at - head.start(), fields)
+        return cls(
+            prefix.group() if prefix else b"",
+            time,
+            iteration,
+            train_iters,
+            at - head.start(),
+            fields,
+            tuple(unread),
+        )
 
     @property
     def names(self) -> tuple[bytes, ...]:
@@ -219,7 +262,7 @@ class _Line(NamedTuple):
 
     @property
     def is_torn(self) -> bool:
-        return b"number of nan iterations" not in self.names
+        return bool(self.unread) or b"number of nan iterations" not in self.names
 
     def repeated(self, before: tuple[tuple[bytes, bytes], ...] | None) -> tuple[tuple[bytes, bytes], ...]:
         """Return the fields that may say the same in the next line: of *before* those that still do."""
@@ -245,6 +288,7 @@ class _Line(NamedTuple):
             losses=losses,
             extra=extra,
             torn=self.is_torn,
+            unread=tuple(map(_name, self.unread)),
             **known,
         )
 
@@ -287,12 +331,12 @@ class _Layout:
         varying = [name for name in names if name not in same]
         # ++ and *+ give nothing back: no shorter match of a part could be followed by the next one
         fields = b"".join(
-            rb" %s: *+%s \|" % (re.escape(name), same.get(name, rb"([^ ]++)")) for name in names
+            rb" %s: *+%s \|" % (re.escape(name), same.get(name, rb"([^ \n]{1,64}+)")) for name in names
         )
-        time = rb"\[([^\]\n]++)\]\s*" if has_time else rb"()(?<!\])(?<!\]\s)"
+        time = rb"\[([^\]\n]{1,64}+)\]\s{0,16}" if has_time else rb"()(?<!\])(?<!\]\s)"
         # no further field; the end of the line, so that all of the next one can be matched where this one ends
-        end = rb"(?! [^:|\n]+: *[^ |:]+ ?\|)(?:[ \r]*\n)?"
-        head_text = rb"(?:%s)?+%siteration ++(\d++)/ *+(\d++) \|" % (re.escape(prefix), time)
+        end = rb"(?! [^:|\n]++: *+[^ |:\n]++ ?\|)(?:[ \r]*\n)?"
+        head_text = rb"(?:%s)?+%siteration ++(\d{1,18}+)/ *+(\d{1,18}+) \|" % (re.escape(prefix), time)
         self._match = re.compile(head_text + fields + end).match
         # places in the groups of a match
         place = {name: number for number, name in enumerate(varying, start=3)}
@@ -358,26 +402,35 @@ _layout: Final = lru_cache(maxsize=256)(_Layout)
 """A layout, made once: the logs of a sweep share them."""
 
 
-def read_fields(block: bytes, start: int, end: int) -> list[tuple[bytes, bytes]]:
-    """Read ``name: number |`` fields up to the first part that is none: there another process wrote.
+def read_fields(
+    block: bytes, start: int, end: int, unread: list[bytes] | None = None
+) -> list[tuple[bytes, bytes]]:
+    """Read ``name: number |`` fields, up to where another process's line begins.
 
+    :param unread: takes the names of the fields that no number can be read from.
     :returns: names and numbers as text; the text is empty for a time or a number with a unit where releases write
         nothing
     """
-    matched: list[tuple[bytes, bytes]] = _FIELD.findall(block, start, end)
-    if len(matched) == block.count(b"|", start, end) and all(_is_number(text) for _, text in matched):
-        return matched
     fields: list[tuple[bytes, bytes]] = []
     # What follows the last bar is no field, or one that was cut.
-    for part in block[start:end].split(b"|")[:-1]:
+    for part in block[start:end].split(b"|", _MOST_FIELDS)[:-1]:
+        name, _, text = part.partition(b":")
+        text = text.strip()
+        if _is_number(text):
+            fields.append((name.strip(), text))
+            continue
         worded = _WORDED.fullmatch(part)
         if worded is not None and not _is_upstreams(worded[1]):
             fields.append((worded[1], b""))
             continue
-        name, _, text = part.partition(b":")
-        if not _is_number(text):
+        named = _NAMED.match(part)
+        if named is None or _OTHER_LINE.search(part):
             break
-        fields.append((name.strip(), text.strip()))
+        pair = _PAIR.fullmatch(text)
+        if pair is not None:
+            fields.append((named[1].strip(), pair[1]))
+        elif unread is not None:
+            unread.append(named[1].strip())
     return fields
 
 

@@ -20,9 +20,13 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from airflow_megatron.megatron.checkpoint_lines import CheckpointEvent as CheckpointEvent
+from airflow_megatron.megatron.checkpoint_lines import CheckpointRecord as CheckpointRecord
+from airflow_megatron.megatron.checkpoint_lines import read_checkpoint
 from airflow_megatron.megatron.deepspeed_log_lines import in_megatrons_words
 from airflow_megatron.megatron.iteration_lines import NEEDLE, PREFIX, IterationReader, read_fields, read_time
 from airflow_megatron.megatron.iteration_lines import IterationRecord as IterationRecord
+from airflow_megatron.megatron.line_lengths import cut_line, cut_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,8 +53,11 @@ RECORD_LINES_ERE: Final = "|".join(
 )
 """POSIX extended regular expression (``grep -aE``) of every line that can hold a record."""
 
-_LONGEST_LINE: Final = 1 << 20  # a progress bar can write megabytes without a newline; a record never does
 _LONGEST_MESSAGE: Final = 2000
+_MOST_HITS: Final = 8
+"""Records of one kind in one line: lines of several processes run together, but not without end."""
+_LONGEST_TRACEBACK: Final = 2000
+"""Lines, without a word of an error, after which a traceback is over."""
 
 
 class MarkerKind(StrEnum):
@@ -66,18 +73,6 @@ class MarkerKind(StrEnum):
     EXITING_INTERVAL = "exiting_interval"
     EXITING_MISSING_CHECKPOINT = "exiting_missing_checkpoint"
     OTHER = "other"
-
-
-class CheckpointEvent(StrEnum):
-    """What a checkpoint line reports."""
-
-    SAVING = "saving"
-    SCHEDULED = "scheduled"
-    SAVED = "saved"
-    LOADING = "loading"
-    LOADED = "loaded"
-    DELETED = "deleted"
-    RANDOM_START = "random_start"
 
 
 class ErrorKind(StrEnum):
@@ -117,15 +112,6 @@ class MarkerRecord(NamedTuple):
     time: datetime | None = None
     iteration: int | None = None
     minutes: float | None = None
-
-
-class CheckpointRecord(NamedTuple):
-    """One line about a checkpoint being written, read or deleted."""
-
-    event: CheckpointEvent
-    iteration: int | None
-    """None for a random start, and for a ``release`` checkpoint."""
-    path: str | None
 
 
 class MemoryRecord(NamedTuple):
@@ -170,51 +156,39 @@ Record: TypeAlias = (
     | ErrorRecord
 )
 
+# A log may hold anything. So every expression here takes time in proportion to the text that it looks at: what repeats
+# is bounded, or cannot match in two ways; and it looks at a window around the words that were found.
 _VALIDATION_HEAD = re.compile(
-    rb"validation(?:-(?P<dataset>[^|\n]+?))? loss at (?:iteration\s+(?P<iteration>\d+)|the end of training)"
+    rb"validation(?:-(?P<dataset>[^|\n]{1,256}?))? loss at "
+    rb"(?:iteration\s{1,16}(?P<iteration>\d{1,18})|the end of training)"
     rb"(?: on (?P<set>validation|test) set| for (?P<data>val|validation|test) data)? \|"
 )
+_LONGEST_VALIDATION_HEAD: Final = 96
+"""Bytes of it from `` loss at `` on."""
 _MARKER = re.compile(rb"\[([^\[\]\n]*)\Z")
-_MARKER_TIME = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)")
-_CHECKPOINT_LINES: Final = (
-    (CheckpointEvent.SAVED, re.compile(
-        rb"successfully saved (?:local )?checkpoint (?:from|at) iteration\s+(?P<iteration>\d+)"
-        rb"(?: to (?P<path>[^\n]*?))?(?: \[ t [^\]\n]*\])?\s*$")),
-    (CheckpointEvent.SCHEDULED, re.compile(
-        rb"scheduled an async checkpoint save at iteration\s+(?P<iteration>\d+) to (?P<path>[^\n]*?)\s*$")),
-    (CheckpointEvent.SAVING, re.compile(
-        rb"saving (?:local )?checkpoint at iteration\s+(?P<iteration>\d+) to (?P<path>[^\n]*?)"
-        rb"(?: in \S+ format)?\s*$")),
-    (CheckpointEvent.LOADED, re.compile(
-        rb"successfully loaded checkpoint from (?P<path>[^\n]*?)(?: \[ t [^\]\n]*\])?"
-        rb" at iteration (?P<iteration>\d+)")),
-    (CheckpointEvent.LOADING, re.compile(
-        rb"loading (?:distributed )?checkpoint from (?P<path>[^\n]*?) at iteration (?P<iteration>\d+)")),
-    (CheckpointEvent.LOADING, re.compile(
-        rb"loading release (?:distributed )?checkpoint from (?P<path>[^\n]*?)(?P<iteration>)\s*$")),
-    (CheckpointEvent.DELETED, re.compile(
-        rb"successfully deleted checkpoint from iteration\s+(?P<iteration>\d+)"
-        rb"(?: at (?P<path>[^\n]*?))?\s*$")),
-)  # fmt: skip
+_MARKER_TIME = re.compile(rb"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)")
 _RANDOM_START = b"will not load any checkpoints and will start from random"
 _NO_TRACKER = b"could not find the metadata file "
 _MISSING_CHECKPOINT = (
     b"'--exit-on-missing-checkpoint' set",
     b"'--exit-on-missing-checkpoint' is set",  # 0.20
 )
-_MEMORY = re.compile(rb"\[Rank (\d+)\] \(([^()\n]*)\)\Z")
-_MEMORY_SIZE = re.compile(rb"([^:]*):\s*(\d+\.?\d*|\.\d+)")
+_MEMORY = re.compile(rb"\[Rank (\d{1,9})\] \(([^()\n]*)\)\Z")
+_MEMORY_SIZE = re.compile(rb"([^:]*):\s{0,16}(\d{1,18}\.?\d{0,18}|\.\d{1,18})")
+_MOST_SIZES: Final = 32
 _RANK_PARAMETERS = re.compile(
-    rb"number of parameters on \([^)\n]*\) model parallel rank \(([\d, ]+)\): (\d+)"
+    rb"number of parameters on \([^)\n]{0,64}\) model parallel rank "
+    rb"\( ?(\d{1,9}(?: ?, ?\d{1,9}){0,7}) ?\): (\d{1,18})"
 )
 _BILLION_PARAMETERS = re.compile(
     rb"(Total n|N)umber of (active )?parameters in "
-    rb"(?:(transformer block|embedding layers|most loaded shard) in )?billions:\s+(\d+\.\d+)"
+    rb"(?:(transformer block|embedding layers|most loaded shard) in )?billions:\s{1,16}(\d{1,9}\.\d{1,18})"
 )
 _EXCEPTION = re.compile(rb"([A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (.*))?\Z")
 _ANY_EXCEPTION = re.compile(rb"((?:[a-z_]\w*\.)*[A-Z][a-z]\w*)(?:: (.*))?\Z")
 _ERROR_WORD = re.compile(rb"([\w./-]+): error: (.*)")
 _TRACEBACK = b"Traceback (most recent call last)"
+_BLANK: Final = (b" ", b"\t", b"\r")
 _ERROR_NEEDLES: Final = (b"rror", b"Exception", b"Interrupt", b"out of memory", _TRACEBACK)
 
 _MARKER_KINDS: Final = {
@@ -226,8 +200,11 @@ _MARKER_KINDS: Final = {
 }
 _EXIT_MARKERS: Final = (
     (MarkerKind.EXITING_SIGNAL, re.compile(r"exiting program after receiving ")),
-    (MarkerKind.EXITING_DURATION, re.compile(r"exiting program after (?P<minutes>\d+(?:\.\d+)?) minutes")),
-    (MarkerKind.EXITING_INTERVAL, re.compile(r"exiting program at iteration (?P<iteration>\d+)")),
+    (
+        MarkerKind.EXITING_DURATION,
+        re.compile(r"exiting program after (?P<minutes>\d{1,9}(?:\.\d{1,18})?) minutes"),
+    ),
+    (MarkerKind.EXITING_INTERVAL, re.compile(r"exiting program at iteration (?P<iteration>\d{1,18})")),
 )
 
 
@@ -241,8 +218,14 @@ class LogParser:
         """Start at the beginning of a log, or at any line of it."""
         self._pending = b""
         self._open_tracebacks: set[bytes] = set()
+        self._traceback_lines = 0
         self._iterations = IterationReader()
         self._may_be_deepspeeds = True
+
+    @property
+    def unread_lines(self) -> int:
+        """Number of iteration lines so far that could not be read, or not all of their fields."""
+        return self._iterations.unread_lines
 
     def feed(self, chunk: bytes) -> list[Record]:
         """Take the next bytes of the log.
@@ -251,13 +234,12 @@ class LogParser:
         :returns: the records of the lines that are complete now.
         """
         end = chunk.rfind(b"\n") + 1
-        if not end and len(self._pending) + len(chunk) <= _LONGEST_LINE:
-            self._pending += chunk
+        if not end:
+            self._pending = cut_line(self._pending + chunk)
             return []
-        end = end or len(chunk)
         block = self._pending + memoryview(chunk)[:end]
-        self._pending = chunk[end:]
-        return self._scan(block)
+        self._pending = cut_line(chunk[end:])
+        return self._scan(cut_lines(block))
 
     def finish(self) -> list[Record]:
         """Take the end of the log: the records of a last line without a newline."""
@@ -274,10 +256,16 @@ class LogParser:
         iterations, block = self._iterations.take(block)
         found: list[tuple[int, Record]] = [*iterations]
         for needle, read in _READERS:
-            at = block.find(needle)
+            at, end, hits = block.find(needle), -1, 0
             while at >= 0:
-                end = block.find(b"\n", at)
-                record = read(block, at, end if end >= 0 else len(block))
+                hits = hits + 1 if at < end else 1
+                if hits == 1:
+                    end = block.find(b"\n", at)
+                    end = end if end >= 0 else len(block)
+                elif hits > _MOST_HITS:
+                    at = block.find(needle, end)
+                    continue
+                record = read(block, at, end)
                 if record is not None:
                     found.append((at, record))
                 at = block.find(needle, at + len(needle))
@@ -309,6 +297,8 @@ class LogParser:
             while self._open_tracebacks and end < len(block):
                 start, end = end + 1, block.find(b"\n", end + 1)
                 end = end if end >= 0 else len(block)
+                if end == start or block.startswith(_BLANK, start):  # an exception's line is not indented
+                    continue
                 record = self._read_error(block[start:end])
                 if record is not None:
                     found.append((start, record))
@@ -317,17 +307,22 @@ class LogParser:
 
     def _read_error(self, line: bytes) -> ErrorRecord | None:
         line = line.rstrip()
+        self._traceback_lines += 1
+        if self._traceback_lines > _LONGEST_TRACEBACK:
+            self._open_tracebacks.clear()
         head = PREFIX.match(line)
         prefix = head.group().rstrip() if head else b""
         text = line[head.end() :] if head else line
         if text.startswith(_TRACEBACK):
             self._open_tracebacks.add(prefix)
+            self._traceback_lines = 0
             return None
         match = _EXCEPTION.match(text)
         if match is None and prefix in self._open_tracebacks:
             match = _ANY_EXCEPTION.match(text)
         if match is not None:
             self._open_tracebacks.discard(prefix)
+            self._traceback_lines = 0
             oom = b"CUDA out of memory" in text or b"OutOfMemoryError" in match.group(1)
             kind = ErrorKind.CUDA_OUT_OF_MEMORY if oom else ErrorKind.EXCEPTION
             return ErrorRecord(kind, _text(match.group(1)), _text(match.group(2) or b""))
@@ -387,7 +382,7 @@ def merge_iterations(records: Iterable[Record]) -> list[IterationRecord]:
 
 def _read_validation(block: bytes, at: int, end: int) -> ValidationRecord | None:
     line_start = max(block.rfind(b"\n", 0, at) + 1, at - 256)
-    head = _VALIDATION_HEAD.search(block, line_start, end)
+    head = _VALIDATION_HEAD.search(block, line_start, min(end, at + _LONGEST_VALIDATION_HEAD))
     if head is None or head.end() <= at:
         return None
     losses: dict[str, float] = {}
@@ -416,7 +411,7 @@ def _read_marker(block: bytes, at: int, end: int) -> MarkerRecord | None:
     if head is None:
         return None
     text = _text(head.group(1))
-    stamp = _MARKER_TIME.search(block, at, end)
+    stamp = _MARKER_TIME.search(block, at, min(end, at + 64))
     time = read_time(stamp.group(1)) if stamp else None
     kind = _MARKER_KINDS.get(text)
     if kind is not None:
@@ -435,28 +430,12 @@ def _read_marker(block: bytes, at: int, end: int) -> MarkerRecord | None:
     return MarkerRecord(MarkerKind.OTHER, text, time)
 
 
-def _read_checkpoint(block: bytes, at: int, end: int) -> CheckpointRecord | None:
-    # The needle is the word itself; what the line says of it stands up to 60 bytes before.
-    start = max(block.rfind(b"\n", 0, at) + 1, at - 60)
-    line = block[start:end]
-    for event, pattern in _CHECKPOINT_LINES:
-        match = pattern.search(line)
-        if match is not None and match.start() <= at - start < match.end():
-            path = match["path"]
-            return CheckpointRecord(
-                event,
-                int(match["iteration"]) if match["iteration"] else None,
-                _text(path) if path else None,
-            )
-    return None
-
-
 def _read_random_start(block: bytes, at: int, end: int) -> CheckpointRecord:
     del end
     named = block.rfind(_NO_TRACKER, max(0, at - 4096), at)
     path = None
     if named >= 0:
-        path = _text(block[named + len(_NO_TRACKER) : block.find(b"\n", named)])
+        path = _text(block[named + len(_NO_TRACKER) : block.find(b"\n", named, at)])
     return CheckpointRecord(CheckpointEvent.RANDOM_START, None, path)
 
 
@@ -469,7 +448,7 @@ def _read_memory(block: bytes, at: int, end: int) -> MemoryRecord | None:
     if head is None:
         return None
     sizes: dict[str, float] = {}
-    for part in block[at:end].split(b"|")[1:]:
+    for part in block[at:end].split(b"|", _MOST_SIZES)[1:_MOST_SIZES]:
         size = _MEMORY_SIZE.match(part)
         if size is None:
             break
@@ -485,12 +464,15 @@ def _read_memory(block: bytes, at: int, end: int) -> MemoryRecord | None:
 
 
 def _read_parameters(block: bytes, at: int, end: int) -> ParameterCount | None:
-    start = max(0, at - 8)
-    match = _RANK_PARAMETERS.search(block, start, end)
+    # the needle lacks the first letter: it is a capital one in some releases
+    match = _RANK_PARAMETERS.match(block, max(0, at - 1), end)
     if match is not None:
         ranks = tuple(int(rank) for rank in match.group(1).split(b","))
         return ParameterCount("rank", int(match.group(2)), ranks)
-    match = _BILLION_PARAMETERS.search(block, start, end)
+    begin = at - len(b"Total n")
+    match = _BILLION_PARAMETERS.match(block, begin if begin >= 0 else 0, end) or _BILLION_PARAMETERS.match(
+        block, max(0, at - 1), end
+    )
     if match is None:
         return None
     total, active, part, billions = match.groups()
@@ -501,7 +483,7 @@ def _read_parameters(block: bytes, at: int, end: int) -> ParameterCount | None:
 _READERS: Final[tuple[tuple[bytes, Callable[[bytes, int, int], Record | None]], ...]] = (
     (b" loss at ", _read_validation),
     (b"] datetime: ", _read_marker),
-    (b" checkpoint ", _read_checkpoint),
+    (b" checkpoint ", read_checkpoint),
     (_RANDOM_START, _read_random_start),
     *((words, _read_missing_checkpoint) for words in _MISSING_CHECKPOINT),
     (b") memory (MB) |", _read_memory),

@@ -27,10 +27,13 @@ def harmless(raw: bytes) -> str:
     """
     text = raw.decode("utf-8", "replace").rstrip()
     text = _ESCAPE_SEQUENCE.sub("", text.rpartition("\r")[2]).replace("\t", "    ")
-    if not text.isprintable():
-        text = "".join(map(_shown, text))
     left_out = len(text) - LONGEST_LINE
-    return text if left_out <= 0 else f"{text[:LONGEST_LINE]} … ({left_out} more characters)"
+    return shown(text) if left_out <= 0 else f"{shown(text[:LONGEST_LINE])} … ({left_out} more characters)"
+
+
+def shown(text: str) -> str:
+    """Return a text with its control and format characters as escapes: a file's name, a word of Slurm's."""
+    return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def _shown(character: str) -> str:

@@ -6,13 +6,16 @@ The shipped catalogue is ``signatures.yaml`` beside this module; its comments sa
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import re2
 
 from airflow_megatron.slurm.outcomes import Outcome
 from airflow_megatron.slurm.states import JobState
+from airflow_megatron.slurm.torchrun_report import attributed, root_cause
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.project import clusters_dir
 from airflow_megatron.spec.yaml_document import load_yaml_file
@@ -26,16 +29,41 @@ SHIPPED_FILE: Final = Path(__file__).with_name("signatures.yaml")
 
 _OUTCOMES: Final = (Outcome.ROLLED_OVER, Outcome.RETRYABLE, Outcome.OUT_OF_MEMORY, Outcome.FAILED)
 _DEFAULT_STATES: Final = frozenset({JobState.FAILED, JobState.COMPLETED})
-_FLAGS: Final = ("permanent", "generic", "blames_node", "rollback", "while_loading")
-_KEYS: Final = ("name", "pattern", "outcome", "reason", "states", *_FLAGS)
+_FLAGS: Final = ("permanent", "generic", "echo", "blames_node", "rollback", "while_loading")
+_KEYS: Final = ("name", "pattern", "unless", "outcome", "reason", "states", *_FLAGS)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
-_LAUNCHER_PREFIX: Final = re.compile(rb"\s*\[([A-Za-z][A-Za-z0-9._-]*):\d+\]:")
-_LOADING: Final = re.compile(
-    rb"loading (?:distributed )?checkpoint from [^\n]+ at iteration (\d+)"
-    rb"|(successfully loaded checkpoint|timers/load-checkpoint took)"
-)
+_LAUNCHER_PREFIX: Final = re.compile(rb"\s{0,64}\[([A-Za-z][A-Za-z0-9._-]{0,80}):\d{1,9}\]:")
+_LOADING: Final = re.compile(rb"loading (?:distributed )?checkpoint from ")
+_LOADED: Final = (b"successfully loaded checkpoint", b"timers/load-checkpoint took")
+_AT_ITERATION: Final = b" at iteration "
+_ITERATION: Final = re.compile(rb"\d{1,18}")
 _LONGEST_LINE: Final = 4096
 """Bytes of a line that are looked at: progress bars write very long ones."""
+_EXCEPTION: Final = "exception"
+_CHILD_FAILED: Final = "child_failed"
+"""Signatures that torchrun's own word of a failure is reported by."""
+
+
+Pattern: TypeAlias = Any
+"""A compiled pattern of re2, whose time grows with the text alone, whatever the pattern is."""
+
+
+_PATTERN_HINT: Final = "quote it with '…'; look-around and back-references are not known (RE2's syntax)"
+
+
+def line_pattern(text: str) -> Pattern:
+    """Compile a pattern that is looked for in each line of a log, or in all of its lines at once.
+
+    :raises ValueError: it is no regular expression of RE2's.
+    """
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1  # a log is bytes
+    options.never_nl = True
+    options.log_errors = False
+    try:
+        return re2.compile(b"(?m)(?:" + text.encode() + b")", options)
+    except re2.error as error:
+        raise ValueError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -43,15 +71,22 @@ class Signature:
     """What a log line means; the fields are those of ``signatures.yaml``."""
 
     name: str
-    pattern: re.Pattern[bytes]
+    pattern: Pattern
     outcome: Outcome
     reason: str
     states: frozenset[JobState] = _DEFAULT_STATES
     permanent: bool = False
     generic: bool = False
+    echo: bool = False
     blames_node: bool = False
     rollback: bool = False
     while_loading: bool = False
+    unless: Pattern | None = None
+
+    def match(self, line: bytes) -> Any:
+        """Return where the signature fits a line, None where it does not."""
+        found = self.pattern.search(line)
+        return None if found is None or (self.unless is not None and self.unless.search(line)) else found
 
 
 @dataclass(frozen=True)
@@ -79,40 +114,77 @@ def find_signature(
     :param state: Slurm's state of the job; signatures for other states are passed over.
     :param generic: look only for generic ones, only for the others, or (None) for all.
     """
-    lines: list[bytes] | None = None
-    loading = _loading_iteration(log_tail)
+    wanted = [
+        signature
+        for signature in signatures
+        if state in signature.states and (generic is None or signature.generic is generic)
+    ]
+    if not wanted:
+        return None
+    lines = [line[:_LONGEST_LINE].rstrip() for line in log_tail.split(b"\n") if line]
+    loading = _loading_iteration(line for line in lines if b"checkpoint" in line)
+    cause = root_cause(lines)
+    if cause is None:
+        return _first(wanted, lines, loading)
+    written = attributed(lines, cause)
+    known = cause.signal or written.exception or cause.said
+    specific = [signature for signature in wanted if not signature.generic]
+    found = _first(specific, written.own, loading) or _first(
+        [signature for signature in specific if not (known and signature.echo)], written.common, loading
+    )
+    if found is not None:
+        return found
+    if not known and (found := _first(specific, lines, loading)) is not None:
+        return found
+    name = _EXCEPTION if written.exception else _CHILD_FAILED
+    for signature in wanted:
+        if signature.generic and signature.name == name:
+            said = (written.exception or cause.said).decode(errors="replace").strip()
+            reason = f"{cause.text}, the first to fail"
+            return Finding(replace(signature, reason=reason), said or cause.text)
+    return _first([signature for signature in wanted if signature.generic], lines, loading)
+
+
+def _first(signatures: Iterable[Signature], lines: Sequence[bytes], loading: int | None) -> Finding | None:
+    """Return the first signature that fits a line; of the lines that it fits, the last."""
+    whole = b"\n".join(lines)  # to search all of it once takes a fraction of the time of line by line
     for signature in signatures:
-        if state not in signature.states or (generic is not None and signature.generic is not generic):
+        if (signature.while_loading and loading is None) or signature.pattern.search(whole) is None:
             continue
-        if signature.while_loading and loading is None:
-            continue
-        if lines is None:
-            lines = [line[:_LONGEST_LINE].rstrip() for line in reversed(log_tail.splitlines())]
-        for line in lines:
-            match = signature.pattern.search(line)
+        for line in reversed(lines):
+            match = signature.match(line)
             if match is not None:
                 return _finding(signature, line, match, loading)
     return None
 
 
-def _loading_iteration(log_tail: bytes) -> int | None:
+def _loading_iteration(lines: Iterable[bytes]) -> int | None:
     """Return the iteration of the checkpoint that the job had begun to load and did not finish loading.
 
     Megatron says both (``megatron/training/checkpointing.py`` ``load_checkpoint``, all releases); Megatron-DeepSpeed
     only that it has loaded (``megatron/training.py``), and the job's script that it begins to.
     """
     iteration = None
-    for match in _LOADING.finditer(log_tail):
-        iteration = None if match.group(2) else int(match.group(1))
+    for line in lines:
+        if (begun := _LOADING.search(line)) is not None:
+            stands = line.rfind(_AT_ITERATION, begun.end())
+            number = _ITERATION.match(line, stands + len(_AT_ITERATION)) if stands >= 0 else None
+            iteration = int(number.group()) if number else iteration
+        if any(words in line for words in _LOADED):
+            iteration = None
     return iteration
 
 
-def _finding(signature: Signature, line: bytes, match: re.Match[bytes], loading: int | None) -> Finding:
-    groups = match.groupdict()
+def _finding(signature: Signature, line: bytes, match: Any, loading: int | None) -> Finding:
+    groups = {
+        name.decode(): text for name, text in match.groupdict().items()
+    }  # re2 names groups as the pattern is
     node = groups.get("node")
     if node is None and signature.blames_node and (prefix := _LAUNCHER_PREFIX.match(line)):
         node = prefix.group(1)
     named = groups.get("iteration") or groups.get("iteration2")
+    if named and _ITERATION.fullmatch(named) is None:
+        named = None
     iteration = int(named) if named else loading if signature.while_loading else None
     return Finding(
         signature,
@@ -209,12 +281,14 @@ def _signature(entry: Any, at: tuple[str | int, ...], document: YamlDocument) ->
         outcome = Outcome.UNKNOWN
     if outcome not in _OUTCOMES:
         raise wrong("outcome", f"outcome is {entry['outcome']!r}", f"one of {', '.join(_OUTCOMES)}")
-    try:
-        pattern = re.compile(entry["pattern"].encode())
-    except re.error as error:
-        raise wrong(
-            "pattern", f"the pattern is no regular expression: {error}", "quote it with '…'"
-        ) from None
+    patterns: dict[str, Pattern] = {}
+    for key in ("pattern", "unless"):
+        try:
+            if key in entry:
+                patterns[key] = line_pattern(entry[key])
+        except (TypeError, AttributeError, ValueError) as error:
+            raise wrong(key, f"the pattern is no regular expression: {error}", _PATTERN_HINT) from None
+    pattern = patterns["pattern"]
     if pattern.search(b""):
         raise wrong("pattern", "the pattern fits an empty line, so every log", "make it say something")
     states = entry.get("states", [state.value for state in _DEFAULT_STATES])
@@ -232,4 +306,6 @@ def _signature(entry: Any, at: tuple[str | int, ...], document: YamlDocument) ->
         blames_node=entry.get("blames_node", False),
         rollback=entry.get("rollback", False),
         while_loading=entry.get("while_loading", False),
+        echo=entry.get("echo", False),
+        unless=patterns.get("unless"),
     )

@@ -38,7 +38,8 @@ RELAUNCH_S = 5.0
 """How long a controller may take to cancel a job that it has started although the node already had it."""
 
 _SIGTERM = 15
-_NODE_FAILURE_LINE = re.compile(rb"[Nn]ode failure on ([A-Za-z0-9._-]+)")
+_NODE_FAILURE_LINE = re.compile(rb"[Nn]ode failure on ([A-Za-z0-9._-]{1,80})(?![A-Za-z0-9._-])")
+_MOST_FAILED_NODES = 64
 _SINGLE_NODE = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -498,7 +499,7 @@ def _failed_nodes(
         return (controller.failed_node,)
     named = tuple(dict.fromkeys(name.decode() for name in _NODE_FAILURE_LINE.findall(log_tail)))
     if named:
-        return named
+        return named[:_MOST_FAILED_NODES]
     if finding is not None and finding.node is not None:
         return (finding.node,)
     if ending.state in {JobState.NODE_FAIL, JobState.BOOT_FAIL} and _SINGLE_NODE.fullmatch(ending.node_list):

@@ -21,6 +21,8 @@ LOG_TAIL_BYTES = 64 * 1024
 MOST_BEHIND_BYTES = 1024 * 1024
 """A poll brings 64 KiB of a log; further behind than this (a triggerer that starts again) the reading skips ahead."""
 MOST_LOOKS_IN_VAIN = 4
+MOST_RECORDS_SHOWN = 20
+"""Errors and markers of one look that are written into the task's log, the last ones."""
 PROGRESS_PAUSE_S = 300.0
 UNKNOWN_ALARM_S = 900.0
 
@@ -136,13 +138,14 @@ class JobReport:
     def last_lines(self, count: int = 50) -> list[str]:
         """Return the last lines of what this report has told."""
         told = bytes(self.tail)[-(self._told - self._begin) :] if self._told > self._begin else b""
-        return [harmless(line) for line in told.splitlines()[-count:]]
+        return [harmless(line) for line in told.removesuffix(b"\n").split(b"\n")[-count:]] if told else []
 
     def _show(self, excerpt: Excerpt, records: Sequence[Record] = ()) -> None:
         """Write lines, and what is worth knowing of records whose line is not among them."""
         if excerpt.left_out:
             self._log.info("| … %d lines left out; the whole log: %s", excerpt.left_out, self._log_file)
-        errors = [record for record in records if isinstance(record, ErrorRecord)]
+        errors = [record for record in records if isinstance(record, ErrorRecord)][-MOST_RECORDS_SHOWN:]
+        markers = [record for record in records if isinstance(record, MarkerRecord)][-MOST_RECORDS_SHOWN:]
         for line in excerpt.lines:
             told = any(_error_text(error) in line for error in errors)
             (self._log.error if told else self._log.info)("| %s", line)
@@ -156,9 +159,9 @@ class JobReport:
             self.error = f"{error.exception or error.kind}: {error.message}"
             if not any(_error_text(error) in line for line in excerpt.lines):
                 self._log.error("job log: %s", harmless(self.error.encode()))
-        for record in records:
-            if isinstance(record, MarkerRecord) and not any(record.text in line for line in excerpt.lines):
-                self._log.info("job log: %s", record.kind)
+        for marker in markers:
+            if not any(marker.text in line for line in excerpt.lines):
+                self._log.info("job log: %s", marker.kind)
         self._tell_progress([record for record in records if isinstance(record, IterationRecord)])
 
     def _tell_progress(self, records: Sequence[IterationRecord]) -> None:

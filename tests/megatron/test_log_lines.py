@@ -563,3 +563,74 @@ def test_memory_sizes_torn(size: bytes, expected: float | None) -> None:
     assert record == MemoryRecord(
         0, "after 1 iterations", expected, None, 2.0 if expected is not None else None, None
     )
+
+
+PRIMUS = (
+    b"[20251023 05:40:16][rank-7/8][INFO ] [-----trainer.py:1966] :  iteration       %d/      50 | "
+    b"consumed samples:         2560 | elapsed time per iteration (ms): 6026.7/6080.2 | "
+    b"hip mem usage/free/total/usage_ratio: 123.4GB/68.6GB/191.98GB/64.25%% | "
+    b"throughput per GPU (TFLOP/s/GPU): 729.5/731.5 | tokens per GPU (tokens/s/GPU): 11000.1/10900.2 | "
+    b"learning rate: 1.000000E-05 | global batch size:   128 | lm loss: 1.077362E+01 | loss scale: 1.0 | "
+    b"grad norm: 4.1 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+)
+"""As AMD's Primus writes: the value of this iteration, and the mean of those before."""
+
+
+def test_pairs_of_values_and_means() -> None:
+    parser = LogParser()
+    records = parser.feed(b"".join(PRIMUS % number for number in range(1, 60)))
+    assert [record.iteration for record in records] == list(range(1, 60))
+    for record in records:
+        assert (record.loss, record.learning_rate, record.throughput, record.elapsed_ms) == (
+            10.77362,
+            1e-5,
+            729.5,
+            6026.7,
+        )
+        assert not record.torn
+    assert parser.unread_lines == 0
+
+
+@pytest.mark.parametrize(
+    "odd", [b"lots", b"1.2.3", b"-", b"", b"n/a", b"729.5/", b"1e", b"(729.5)", b"7 2", b"1_0x", b"\xff\xfe"]
+)
+def test_an_odd_field_costs_that_field_alone(odd: bytes) -> None:
+    parser = LogParser()
+    line = PRIMUS % 3
+    records = parser.feed(PRIMUS % 1 + PRIMUS % 2 + line.replace(b"729.5/731.5", odd) + PRIMUS % 4)
+    assert [record.loss for record in records] == [10.77362] * 4
+    assert records[2].unread == ("throughput per GPU (TFLOP/s/GPU)",)
+    assert parser.unread_lines == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b" loading checkpoint from /a at iteration " + b"9" * 5000,
+        b"iteration " + b"9" * 4000 + b"/ 10 | consumed samples: 1 |",
+        b"iteration 1/ 10 | consumed samples: " + b"9" * 4000 + b" | lm loss: 1 |",
+        b"iteration 1/ 10 | consumed samples: 1e400 | lm loss: nan |",
+        b"number of parameters on (tensor, pipeline) model parallel rank (1,,2): 5",
+        b"number of parameters on (tensor, pipeline) model parallel rank ( , ): 5",
+        b"[exiting program at iteration " + b"9" * 150 + b"] datetime: 2026-99-99 99:99:99",
+        b"saving checkpoint at iteration " + b"1" * 30 + b" to /x",
+        b"Number of parameters in billions: " + b"9" * 400 + b".1",
+        b"[Rank " + b"1" * 100 + b"] (x) memory (MB) | allocated: 1",
+    ],
+)
+def test_numbers_that_are_none_break_nothing(line: bytes) -> None:
+    good = b"saving checkpoint at iteration 5 to /x in torch_dist format\n"
+    records = parse_log(line + b"\n" + good)
+    assert records[-1] == CheckpointRecord(CheckpointEvent.SAVING, 5, "/x")
+
+
+def test_a_long_line_is_cut_and_hides_nothing_after_it() -> None:
+    record = b"saving checkpoint at iteration 5 to /x\n"
+    bar = b"\r".join(b"%d%% |####|" % number for number in range(3000))
+    for text in (b"x" * 100_000 + b"\n" + record, bar + b"\r" + record, bar + b"\n" + record):
+        for size in (7000, 1 << 20):
+            parser = LogParser()
+            records = [
+                found for at in range(0, len(text), size) for found in parser.feed(text[at : at + size])
+            ]
+            assert [item.iteration for item in records] == [5]

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,9 +20,6 @@ from airflow_megatron.slurm.signatures import catalogue, find_signature, read_si
 from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.verdict import Expectation, Verdict, judge
 from airflow_megatron.spec.errors import SpecError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW = 10_000.0
 TRAIN = Expectation("train", train_iters=100, complete=lambda files: True)
@@ -302,3 +299,86 @@ def test_long_tails_are_searched_quickly() -> None:
     start = time.process_time()
     assert find_signature(shipped_signatures(), tail, JobState.FAILED) is None
     assert time.process_time() - start < 2
+
+
+LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
+
+
+@pytest.mark.parametrize(
+    ("log", "signature", "line"),
+    [
+        ("kill", "child_failed", "Signal 9 (SIGKILL) received by PID"),
+        ("segv", "child_failed", "Signal 11 (SIGSEGV) received by PID"),
+        ("exit", "child_failed", "rank 1 on localhost ended with exit code 3"),
+        ("raise", "nan_in_training", "[rank1]: RuntimeError: boom: found NaN"),
+        ("record", "nan_in_training", "RuntimeError: boom: found NaN"),
+        ("oom", "cuda_out_of_memory", "[rank1]: torch.OutOfMemoryError: CUDA out of memory."),
+    ],
+)
+def test_the_rank_that_torchrun_names_is_the_cause(log: str, signature: str, line: str) -> None:
+    """Logs of real runs of two ranks, of which rank 1 fails; rank 0 loses its connection."""
+    verdict = ended((LOGS / f"torchrun-{log}.log").read_text())
+    assert verdict.signature == signature
+    assert verdict.line.startswith(line)
+
+
+TABLE = """Failures:
+[1]:
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 22)
+  error_file: <N/A>
+  traceback : RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB.
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_07:33:01
+  host      : n2.example.org
+  rank      : 5 (local_rank: 1)
+  exitcode  : {exit} (pid: 24101)  {signal}
+  error_file: <N/A>
+  traceback : {traceback}
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "exit_", "signal", "signature"),
+    [
+        ("[rank0]: torch.distributed.DistBackendError: NCCL error: remote process exited", -9, "(SIGKILL)", "child_failed"),
+        ("NCCL WARN Connect failed: error", -11, "(SIGSEGV)", "child_failed"),
+        ("[rank0]: RuntimeError: Connection closed by peer\n[rank5]: KeyError: 'lr'", 1, "", "exception"),
+        ("[default0]:ValueError: no\n[default1]:KeyError: 'lr'", 1, "", "exception"),
+        ("[n1:1]:ValueError: no\n[n2:1]:KeyError: 'lr'", 1, "", "exception"),
+        ("3: [rank0]: No space left on device\n1: [rank5]: KeyError: 'lr'", 1, "", "exception"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0", -9, "(SIGKILL)", "host_out_of_memory"),
+        # nothing of rank 5's own: what others say is the best there is
+        ("[rank0]: NCCL error: unhandled system error", 1, "", "cuda_out_of_memory"),
+    ],
+)  # fmt: skip
+def test_echoes_do_not_win(lines: str, exit_: int, signal: str, signature: str) -> None:
+    traceback = "Signal received" if signal else "To enable traceback see: https://pytorch.org"
+    verdict = ended(f"{lines}\n" + TABLE.format(exit=exit_, signal=signal, traceback=traceback))
+    assert verdict.signature == signature
+    if signature == "exception":
+        assert verdict.line.endswith("KeyError: 'lr'")
+        assert "rank 5 on n2.example.org ended with exit code 1" in verdict.reason
+
+
+def test_the_first_of_several_nodes_tables_counts() -> None:
+    table = TABLE.format(exit=-9, signal="(SIGKILL)", traceback="Signal 9")
+    later = (
+        table.replace("07:33:01", "07:33:40")
+        .replace("rank      : 5", "rank      : 9")
+        .replace("SIGKILL", "SIGABRT")
+    )
+    for text in (table + later, later + table):
+        assert "rank 5 on n2.example.org was ended by SIGKILL" in ended(text).reason
+
+
+@pytest.mark.parametrize("pattern", ["(?!x)a", r"(a)\1", "a(", "(?<=b)a"])
+def test_what_re2_does_not_know_is_refused(tmp_path: Path, pattern: str) -> None:
+    file = tmp_path / "own.yaml"
+    entry = {"name": "own", "pattern": pattern, "outcome": "failed", "reason": "because"}
+    file.write_text(json.dumps({"signatures": [entry]}))
+    with pytest.raises(SpecError, match="no regular expression"):
+        read_signatures(file)
