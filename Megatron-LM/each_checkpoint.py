@@ -2,7 +2,7 @@
 """Run a command once for every checkpoint that needs it, oldest first.
 
     each_checkpoint.py --source RUN/checkpoints --done RUN/converted_checkpoints/iter_{iteration}.done \
-        [--from-iteration N] [--spacing N] [--last N] -- COMMAND … {iteration} …
+        [--from-iteration N] [--spacing N] [--last N] [--required] -- COMMAND … {iteration} …
 
 ``--source`` is a Megatron checkpoint directory, or a path with ``{iteration}`` in it, of which every match is one piece
 of work. A piece of work is done when the path of ``--done`` exists; the command has to make it. Several of these may
@@ -145,6 +145,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--from-iteration", type=int, default=0)
     parser.add_argument("--spacing", type=int, default=1)
     parser.add_argument("--last", type=int)
+    parser.add_argument("--required", action="store_true", help="fail when there is no checkpoint at all")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -153,6 +154,9 @@ def main(argv: list[str] | None = None) -> int:
     if "{iteration}" not in options.done:
         parser.error("--done needs {iteration}")
     signal.signal(signal.SIGTERM, _stop)
+    if options.required and not available(options.source):
+        print(f"each_checkpoint: there is no complete checkpoint in {options.source}", file=sys.stderr)
+        return 1
     work = Work(options, command)
     while todo := work.open():
         if not any(work.do(iteration) for iteration in todo):

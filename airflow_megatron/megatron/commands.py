@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments import ArgumentError, to_argv
@@ -17,7 +18,7 @@ from airflow_megatron.megatron.deepspeed_commands import (
 from airflow_megatron.megatron.deepspeed_config import CONFIG, TRAINER
 from airflow_megatron.megatron.evaluation_options import evaluation_options
 from airflow_megatron.megatron.trainers import trainer_table
-from airflow_megatron.spec.checkpoint_directories import deepspeed_tag
+from airflow_megatron.spec.checkpoint_directories import deepspeed_tag, directory_name
 from airflow_megatron.spec.file_values import path_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.conditions import Condition
     from airflow_megatron.spec.jobs import Job
 
 
@@ -46,11 +48,7 @@ def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
     scripts = cluster.megatron_lm_dir.rstrip("/")
     if job.runs_trainer:
         return _training_command(job, cluster, scripts)
-    fresh = (
-        next((leaf for leaf in job.start.leaves() if leaf.kind == "new_checkpoint"), None)
-        if job.start
-        else None
-    )
+    fresh = _each_checkpoint(job)
     if fresh is not None:
         return (
             cluster.python,
@@ -62,6 +60,7 @@ def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
                 spacing=fresh.spacing,
                 last=fresh.last,
             ),
+            *(("--required",) if job.source else ()),
             "--",
             *_checkpoint_command(job, cluster, scripts, "{iteration}"),
         )
@@ -78,6 +77,13 @@ def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
     return _checkpoint_command(job, cluster, scripts, job.iteration)
 
 
+def _each_checkpoint(job: Job) -> Condition | None:
+    """Return the condition that says which checkpoints a job works on one after the other, None for a single one."""
+    conditions = (condition for condition in (job.start, job.finish) if condition is not None)
+    leaves = itertools.chain.from_iterable(condition.leaves() for condition in conditions)
+    return next((leaf for leaf in leaves if leaf.kind == "new_checkpoint"), None)
+
+
 def _checkpoint_command(
     job: Job, cluster: ClusterProfile, scripts: str, iteration: int | str
 ) -> tuple[str, ...]:
@@ -88,7 +94,7 @@ def _checkpoint_command(
             cluster.python,
             f"{scripts}/convert_to_hf.py",
             *_options(
-                load=job.checkpoint_dir,
+                load=job.source.path if job.source else job.checkpoint_dir,
                 iteration=iteration,
                 output=converted,
                 tokenizer=_needed(job, "tokenizer"),
@@ -96,10 +102,14 @@ def _checkpoint_command(
             ),
             *conversion_options(job.params),
         )
+    model = converted
+    if job.source is not None:
+        one = isinstance(iteration, int)
+        model = job.source.path if one else f"{job.source.path}/iter_{iteration}"
     return (
         cluster.python,
         f"{scripts}/evaluate_hf.py",
-        *_options(model=converted, output=evaluation_file(job, iteration)),
+        *_options(model=model, output=evaluation_file(job, iteration)),
         *evaluation_options(_needed(job, "tasks"), job.params),
     )
 
@@ -123,12 +133,33 @@ def required_outputs(job: Job) -> tuple[str, ...]:
 
 
 def branch_arguments(job: Job) -> tuple[str, ...]:
-    """Return the arguments that start a branch from its parent's checkpoint, empty for a branch of its own."""
-    if job.kind != "train" or job.parent_dir is None or job.iteration is None:
+    """Return the arguments that start a branch from a checkpoint that is not its own; empty for one from scratch.
+
+    That is its parent's, or one outside the sweep. Attempts after the branch's first checkpoint do not get them, so
+    ``--finetune``, which begins at iteration 0 whatever it loads, is not for the command itself.
+    """
+    iteration = job.source.iteration if job.source else job.iteration
+    if job.kind != "train" or job.origin_dir is None or (iteration is None and not job.source):
         return ()
-    if job.trainer == TRAINER:
-        return ("--load", f"{job.parent_dir}/checkpoints", "--load-tag", deepspeed_tag(job.iteration))
-    return ("--load", f"{job.parent_dir}/checkpoints", "--ckpt-step", str(job.iteration))
+    words = ["--load", job.origin_dir]
+    if iteration is not None:
+        words += ["--load-tag", deepspeed_tag(iteration)] if job.trainer == TRAINER else []
+        words += ["--ckpt-step", str(iteration)] if job.trainer != TRAINER else []
+    return (*words, "--finetune") if job.source and job.source.mode == "finetune" else tuple(words)
+
+
+def needed_to_start(job: Job) -> str | None:
+    """Return a path that must exist before a training starts from a checkpoint outside the sweep, else None.
+
+    Megatron begins with random weights where it finds no checkpoint, or ends with exit code 0
+    (``--exit-on-missing-checkpoint``).
+    """
+    if job.kind != "train" or job.source is None:
+        return None
+    if job.source.iteration is None:
+        return f"{job.source.path}/latest_checkpointed_iteration.txt"
+    tag = deepspeed_tag(job.source.iteration)
+    return f"{job.source.path}/{tag if job.trainer == TRAINER else directory_name(job.source.iteration)}"
 
 
 def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:

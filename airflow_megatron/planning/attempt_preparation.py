@@ -19,7 +19,7 @@ from airflow_megatron.megatron.checkpoints import (
     tracked_iteration,
     verdicts_by_iteration,
 )
-from airflow_megatron.megatron.commands import trainer_words
+from airflow_megatron.megatron.commands import branch_arguments, trainer_words
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.planning.attempt_changes import AttemptChanges
 from airflow_megatron.planning.plan import job_digest
@@ -317,8 +317,8 @@ class _Preparation:
 
     @property
     def _parents(self) -> int:
-        """Iteration of the parent's checkpoint that a branch begins with, 0 for a training of its own."""
-        branch = self._job.parent_dir is not None and self._has_checkpoints
+        """Iteration of another's checkpoint that a branch goes on from, 0 for a training that begins at 0."""
+        branch = self._job.origin_dir is not None and self._has_checkpoints
         return self._job.iteration or 0 if branch else 0
 
     def _awaited(self, iteration: int) -> int:
@@ -342,7 +342,9 @@ class _Preparation:
         changes = changed_arguments(old, job.command, self._table)
         # whatever the interpreter and the script are called now
         same = trainer_words(old) == trainer_words(job.command)
-        if same or (changes and all(is_harmless(name) for name in changes)):
+        loads = list(branch_arguments(job))
+        began, begins = " ".join(record.get("loads", loads)), " ".join(loads)
+        if began == begins and (same or (changes and all(is_harmless(name) for name in changes))):
             what = ", ".join(changes) or "environment"
             self._log.warning("goes on from its checkpoints with another %s", what)
             return
@@ -351,6 +353,8 @@ class _Preparation:
             for name, (before, now) in changes.items()
             if not is_harmless(name)
         )
+        if began != begins:
+            what = f"it began with {began!r}, and is now to begin with {begins or 'nothing'!r}{what and '; '}{what}"
         message = (
             f"{job.checkpoint_dir} holds checkpoints of another command under the same point name "
             f"({what or 'its words differ'})"

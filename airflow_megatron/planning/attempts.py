@@ -9,6 +9,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_megatron.megatron.commands import branch_arguments
 from airflow_megatron.planning.attempt_changes import AS_PLANNED, AttemptChanges
 from airflow_megatron.planning.plan import job_digest, job_script
 from airflow_megatron.slurm.attempt_chain import current_attempt
@@ -323,7 +324,9 @@ def attempt_record(job: Job, number: int, origin: Mapping[str, Any] | None = Non
         log_file=job.log_file(number),
         params=dict(job.params),
     )
-    return {**record.to_json(), "origin": dict(origin or {})}
+    # what a training began with, before it had checkpoints of its own
+    loads = {"loads": list(words)} if (words := branch_arguments(job)) else {}
+    return {**record.to_json(), **loads, "origin": dict(origin or {})}
 
 
 def slurm_commands(cluster: ClusterProfile) -> SlurmCommands:

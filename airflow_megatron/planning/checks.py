@@ -14,6 +14,7 @@ from airflow_megatron.planning.checks_memory import memory_findings
 from airflow_megatron.planning.checks_names import name_findings, template_findings
 from airflow_megatron.planning.checks_restarts import restart_findings
 from airflow_megatron.planning.checks_schedules import schedule_findings
+from airflow_megatron.planning.checks_sources import source_findings
 from airflow_megatron.planning.checks_trainer import trainer_findings
 from airflow_megatron.planning.checks_walltime import walltime_findings
 from airflow_megatron.planning.findings import told
@@ -52,6 +53,7 @@ def check_jobs(
         schedule_findings(trainings),
         megatron_findings(jobs, cluster),
         restart_findings(trainings),
+        source_findings(trainings),
         walltime_findings(trainings),
         limit_findings(jobs, cluster),
         memory_findings(jobs, estimates, cluster),

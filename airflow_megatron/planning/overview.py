@@ -130,16 +130,19 @@ def waits_for(job: Job) -> str:
     if each:
         apart = f", {each.spacing} apart" if each.spacing > 1 else ""
         begin = f" from iteration {each.iteration}" if each.iteration else ""
-        return f"{job.depends_on[0].stage}: each checkpoint{begin}{apart}"
+        of = f"from {job.source}" if job.source else job.depends_on[0].stage
+        return f"{of}: each checkpoint{begin}{apart}"
     if job.start is not None:
         every = " (before every attempt)" if job.start_every_attempt else ""
         return _told_condition(job, job.start) + every
-    return ", ".join(f"{item.stage} {item.to_plan()['until']}" for item in job.depends_on) or "nothing"
+    after = [f"{item.stage} {item.to_plan()['until']}" for item in job.depends_on]
+    return ", ".join(after + ([f"from {job.source}"] if job.source else [])) or "nothing"
 
 
 def _each_checkpoint(job: Job) -> Condition | None:
     """Return the condition of a job that works on each checkpoint as it comes."""
-    leaves = job.start.leaves() if job.start and job.depends_on else ()
+    given = (job.start if job.depends_on else None, job.finish if job.source else None)
+    leaves = (leaf for condition in given if condition for leaf in condition.leaves())
     return next((leaf for leaf in leaves if leaf.kind == "new_checkpoint"), None)
 
 

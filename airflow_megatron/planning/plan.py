@@ -17,6 +17,7 @@ from airflow_megatron.megatron.commands import (
     branch_arguments,
     job_command,
     job_files,
+    needed_to_start,
     required_outputs,
 )
 from airflow_megatron.megatron.deepspeed_commands import launches_itself
@@ -149,6 +150,7 @@ def plan_row(job: Job) -> dict[str, Any]:
         "command": list(job.command),
         "release": job.release,
         **({"iteration": job.iteration} if job.iteration is not None else {}),
+        **({"source": dataclasses.asdict(job.source)} if job.source else {}),
         **({"expect": job.expect} if job.expect else {}),
         **({"measure": dict(job.measure)} if job.measure else {}),
     }
@@ -157,6 +159,7 @@ def plan_row(job: Job) -> dict[str, Any]:
 def job_digest(job: Job) -> str:
     """Return a digest of what a job computes: its command and inputs, not the resources that it gets."""
     what = [job.command, job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
+    what += [dataclasses.astuple(job.source)] if job.source else []
     what += [job.script] if job.script else []
     what += [sorted(job.files.items())] if job.files else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
@@ -249,6 +252,7 @@ def job_script(
         number,
         templates_dir(),
         branch_arguments=branch_arguments(job),
+        needed_to_start=needed_to_start(job),
         exclude=exclude,
         chained=chained,
     )

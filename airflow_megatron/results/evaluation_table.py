@@ -15,8 +15,10 @@ from airflow_megatron.results.tables import csv_cell, format_count
 from airflow_megatron.results.text_tables import markdown_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from airflow_megatron.results.snapshot import SweepSnapshot
+    from airflow_megatron.results.sweep_jobs import SweepJob
     from airflow_megatron.results.tables import ResultTable
 
 _FIELDS: Final = tuple(item.name for item in dataclasses.fields(Measurement))
@@ -42,12 +44,19 @@ class EvaluationRow:
     measurement: Measurement
 
 
-def evaluation_rows(table: ResultTable) -> list[EvaluationRow]:
+def evaluation_rows(
+    table: ResultTable, snapshot: SweepSnapshot, jobs: Iterable[SweepJob]
+) -> list[EvaluationRow]:
     """Return every figure of a sweep, in the plan's order, a branch's checkpoints oldest first.
 
-    :param table: the results.
+    What was evaluated without having been trained by the sweep comes last.
+
+    :param table: the results of its trainings.
+    :param snapshot: the run directories.
+    :param jobs: the jobs of the plan.
     """
-    return [
+    trained = {branch.job.run_dir for branch in table.branches}
+    rows = [
         EvaluationRow(
             branch.row.point,
             branch.row.branch,
@@ -60,6 +69,14 @@ def evaluation_rows(table: ResultTable) -> list[EvaluationRow]:
         for iteration, results in sorted(branch.run.evaluations.items())
         for measurement in measurements(results)
     ]
+    others = {job.run_dir: job for job in jobs if job.kind == "evaluate" and job.run_dir not in trained}
+    rows += [
+        EvaluationRow(job.point, job.branch, job.sweep_params, iteration, None, measurement)
+        for job in others.values()
+        for iteration, results in sorted(snapshot.run(job.run_dir).evaluations.items())
+        for measurement in measurements(results)
+    ]
+    return rows
 
 
 def to_csv(rows: Sequence[EvaluationRow]) -> str:

@@ -107,7 +107,7 @@ def write_report(
     out = Path(out_dir)
     sweep_jobs = read_jobs(jobs)
     table = result_table(snapshot, sweep_jobs)
-    evaluations = evaluation_rows(table)
+    evaluations = evaluation_rows(table, snapshot, sweep_jobs)
     benchmarks, searches = benchmark_rows(snapshot, sweep_jobs), read_searches(snapshot, sweep_jobs)
     point_tables: list[PointTable[Any]] = []
     if benchmarks:

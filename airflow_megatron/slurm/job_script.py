@@ -92,6 +92,7 @@ def render_job_script(
     templates: Path,
     *,
     branch_arguments: Sequence[str] = (),
+    needed_to_start: str | None = None,
     exclude: Iterable[str] = (),
     chained: bool = False,
 ) -> str:
@@ -101,6 +102,7 @@ def render_job_script(
     :param number: the attempt, from 1
     :param templates: folder of the templates
     :param branch_arguments: appended to the command while the branch has no checkpoint of its own
+    :param needed_to_start: a path without which these arguments name nothing
     :param exclude: nodes to keep off, besides the spec's own
     :param chained: it is submitted before the attempt before it has ended
     :raises JobScriptError: when the template is missing or reads a name that does not exist
@@ -126,6 +128,7 @@ def render_job_script(
             env=_environment(job, cluster),
             command=job.command,
             branch_arguments=tuple(branch_arguments),
+            needed_to_start=needed_to_start,
             file_values=file_values,
             launcher=_launcher(job, cluster, processes),
             launched_by=cluster.launcher_of(job.trainer),

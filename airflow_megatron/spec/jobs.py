@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.conditions import Condition, Event
 from airflow_megatron.spec.schema import HealthSection, RestartSection, SlurmSection, StageKind, Trainer
 
@@ -59,7 +60,8 @@ class Job:
     :param depends_on: what it waits for
     :param run_dir: absolute directory on the cluster
     :param parent_dir: run directory of the parent's branch, where it has one
-    :param iteration: checkpoint iteration that a convert or evaluate job works on
+    :param iteration: checkpoint iteration that a training continues from, or a convert or evaluate job works on
+    :param source: a checkpoint or model outside the sweep that it starts from or works on, instead of its parent's
     :param command: words of the user's own command; empty for the kind's own
     :param outputs: files that must exist at the end, absolute
     :param slurm: resources, resolved
@@ -103,6 +105,7 @@ class Job:
     run_dir: str
     parent_dir: str | None = None
     iteration: int | None = None
+    source: CheckpointSource | None = None
     command: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     slurm: SlurmSection = field(default_factory=SlurmSection)
@@ -147,6 +150,13 @@ class Job:
         """Directory of the branch's Megatron checkpoints."""
         return f"{self.run_dir}/checkpoints"
 
+    @property
+    def origin_dir(self) -> str | None:
+        """Directory of the checkpoints that a training starts from until it has its own; None without one."""
+        if self.source is not None:
+            return self.source.path
+        return f"{self.parent_dir}/checkpoints" if self.parent_dir else None
+
     def log_file(self, attempt: int) -> str:
         """Return the log of an attempt."""
         return self.log_pattern.replace("{attempt}", str(attempt))
@@ -163,6 +173,7 @@ class Job:
         data["slurm"] = self.slurm.model_dump(exclude_none=True, exclude_defaults=True)
         data["restart"] = self.restart.model_dump()
         data["health"] = self.health.model_dump() if self.health else None
+        data["source"] = dataclasses.asdict(self.source) if self.source else None
         for name in _TUPLES:
             data[name] = list(data[name])
         data["params"], data["env"], data["measure"] = dict(self.params), dict(self.env), dict(self.measure)
@@ -183,6 +194,7 @@ class Job:
         values["restart"] = RestartSection.model_validate(values["restart"])
         health = values.get("health")
         values["health"] = HealthSection.model_validate(health) if health else None
+        values["source"] = CheckpointSource(**values["source"]) if values.get("source") else None
         for name in _TUPLES:
             values[name] = tuple(values[name])
         for name in _CONDITIONS:

@@ -94,16 +94,7 @@ def each_checkpoint_conditions(
     :param parent: the job that makes the pieces of work
     """
     last = parent.params.get("train_iters") if section.last else None
-    fresh = Condition(
-        "new_checkpoint",
-        path=source,
-        done=done,
-        iteration=whole_iteration(
-            evaluate_tree(section.from_iteration, scope.names), "from_iteration", least=0
-        ),
-        spacing=whole_iteration(evaluate_tree(section.spacing, scope.names), "spacing"),
-        last=whole_number(last, "train_iters") if last else None,
-    )
+    fresh = _new_checkpoint(section, source, done, scope, whole_number(last, "train_iters") if last else None)
     ended = Condition("ended", path=parent.stage_dir)
     if parent.kind == "train" and "train_iters" in parent.params:
         # nobody may have judged the training yet, but what it was to make is there
@@ -114,6 +105,34 @@ def each_checkpoint_conditions(
     start = Condition("any", parts=(fresh, ended))
     finish = Condition("all", parts=(ended, Condition("not", parts=(fresh,))))
     return start, finish
+
+
+def each_found_condition(
+    section: EachCheckpointSection, source: str, done: str, scope: ConditionScope
+) -> Condition:
+    """Return what makes a stage finished that works on each checkpoint found outside the sweep: on one at least.
+
+    :param section: which checkpoints are wanted
+    :param source: checkpoint directory, or the path of one piece of work with ``{iteration}`` in it
+    :param done: path of what the work on a checkpoint leaves, with ``{iteration}`` in it
+    """
+    none_left = Condition("not", parts=(_new_checkpoint(section, source, done, scope, None),))
+    return Condition("all", parts=(Condition("file", path=done.replace("{iteration}", "*")), none_left))
+
+
+def _new_checkpoint(
+    section: EachCheckpointSection, source: str, done: str, scope: ConditionScope, last: int | None
+) -> Condition:
+    return Condition(
+        "new_checkpoint",
+        path=source,
+        done=done,
+        iteration=whole_iteration(
+            evaluate_tree(section.from_iteration, scope.names), "from_iteration", least=0
+        ),
+        spacing=whole_iteration(evaluate_tree(section.spacing, scope.names), "spacing"),
+        last=last,
+    )
 
 
 def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> Event:

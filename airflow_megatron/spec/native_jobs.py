@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from airflow_megatron.spec.checkpoint_sources import resolved_source
 from airflow_megatron.spec.errors import Problem, SpecError
 from airflow_megatron.spec.expressions import ExpressionError, evaluate_tree, resolve, template_names
 from airflow_megatron.spec.jobs import Dependency, Job
@@ -16,6 +17,7 @@ from airflow_megatron.spec.native_conditions import (
     checked_pattern,
     duration_seconds,
     each_checkpoint_conditions,
+    each_found_condition,
     resolved_condition,
     resolved_event,
     whole_iteration,
@@ -28,6 +30,7 @@ from airflow_megatron.spec.stage_tree import instances_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from airflow_megatron.spec.checkpoint_sources import CheckpointSource
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.native_stages import StageRecipe, StageRecipes
     from airflow_megatron.spec.native_sweep import NativeSweep
@@ -119,6 +122,9 @@ class JobBuilder:
         names = {**given, **resolved}
         self.names[instance.name] = names
         start, depends_on = self._start(instance, section, parent, names)
+        source = None
+        if section.start is not None and section.start.from_ is not None:
+            source = resolved_source(section.start, section.kind, names)
         return Job(
             name=name,
             sweep=self.sweep.name,
@@ -135,8 +141,11 @@ class JobBuilder:
             swept=swept,
             depends_on=depends_on,
             run_dir=run_dir,
-            parent_dir=parent.run_dir if parent and parent.branch else None,
-            iteration=self._iteration(instance, parent, start, resolved),
+            parent_dir=parent.run_dir if parent and parent.branch and source is None else None,
+            iteration=_source_iteration(source, section)
+            if source
+            else self._iteration(instance, parent, start, resolved),
+            source=source,
             command=tuple(str(evaluate_tree(word, names)) for word in section.command or ()),
             outputs=tuple(_under(run_dir, str(evaluate_tree(item, names))) for item in section.outputs),
             slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
@@ -190,7 +199,8 @@ class JobBuilder:
     ) -> tuple[int | None, tuple[Dependency, ...]]:
         """Return the checkpoint that it starts from, where its start condition is one, and its dependencies."""
         if parent is None:
-            return None, ()
+            others = [self.made[name] for name in instance.after if name in self.made]
+            return None, tuple(Dependency(job.name, job.stage, "condition") for job in others)
         start = section.start
         if start is not None and instance.waits == "checkpoint":
             iteration = whole_iteration(evaluate_tree(start.checkpoint, names), "start.checkpoint")
@@ -238,7 +248,11 @@ class JobBuilder:
             changes["cancel"] = resolved_condition(section.cancel, own)
         if section.finish is not None:
             changes["finish"] = resolved_condition(section.finish, own)
-        if section.each_checkpoint and parent is not None:
+        if section.each_checkpoint and job.source is not None:
+            each = section.each_checkpoint
+            each = EachCheckpointSection() if each is True else each
+            changes["finish"] = each_found_condition(each, *each_checkpoint_paths(job), own)
+        elif section.each_checkpoint and parent is not None:
             each = section.each_checkpoint
             each = EachCheckpointSection() if each is True else each
             source, done = each_checkpoint_paths(job)
@@ -258,13 +272,19 @@ class JobBuilder:
     ) -> int | None:
         """Return the checkpoint that the job starts from (train) or works on (convert, evaluate)."""
         if instance.kind == "train":
-            return start
+            ended = (
+                start is None and instance.waits == "parent" and parent is not None and parent.kind == "train"
+            )
+            last = parent.params.get("train_iters") if ended and parent else None
+            return start if last is None else whole_number(last, "train_iters")
         if "iteration" in params:
             return whole_number(params["iteration"], "iteration")
         if start is not None:
             return start
         if parent is None:
             return None
+        if parent.source is not None and parent.kind != "train":
+            return parent.iteration
         if "train_iters" not in parent.params:
             return parent.iteration
         return whole_number(parent.params["train_iters"], "train_iters")
@@ -297,12 +317,31 @@ def _visible(job: Job) -> dict[str, Any]:
     }
 
 
+def _source_iteration(source: CheckpointSource, section: StageSection) -> int | None:
+    """Return the iteration of a checkpoint outside the sweep: that a training goes on from, or that is worked on.
+
+    A Hugging Face model does not tell one: its results are then those of iteration 0.
+    """
+    if section.kind == "train":
+        return source.iteration if source.mode == "continue" else None
+    if section.each_checkpoint:
+        return None
+    if source.iteration is None and section.kind == "convert":
+        raise ExpressionError(
+            "start.iteration is missing: which checkpoint is converted? Write iteration: N, or each_checkpoint: true"
+        )
+    return source.iteration or 0
+
+
 def each_checkpoint_paths(job: Job) -> tuple[str, str]:
     """Return where a stage that works on each checkpoint finds its work, and what it leaves of each."""
     converted = f"{job.run_dir}/converted_checkpoints/iter_{{iteration}}.done"
     if job.kind == "convert":
-        return job.checkpoint_dir, converted
-    return converted, f"{job.run_dir}/eval_results/iter_{{iteration}}/results.json"
+        return (job.source.path if job.source else job.checkpoint_dir), converted
+    evaluated = f"{job.run_dir}/eval_results/iter_{{iteration}}/results.json"
+    if job.source is not None:
+        return f"{job.source.path}/iter_{{iteration}}/config.json", evaluated
+    return converted, evaluated
 
 
 def _under(directory: str, path: str) -> str:

@@ -91,7 +91,7 @@ class StageRecipes:
     """The recipes of a stage tree on one cluster.
 
     :param tree: stage instances, parents first
-    :param main_branch: the training instance that works in the point's own directory, or None
+    :param main_branch: the instance that works in the point's own directory, or None
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class StageRecipes:
         self.by_name: dict[str, StageRecipe] = {
             instance.name: self._recipe(instance, index) for index, instance in enumerate(tree)
         }
-        self.main_branch = next(
-            (item.name for item in tree if item.kind == "train" and self._is_root(item)), None
-        )
+        roots = [item for item in tree if item.branch == item.name and self._is_root(item)]
+        trainings = [item for item in roots if item.kind == "train"]
+        self.main_branch = next((item.name for item in (*trainings, *roots)), None)
 
     def _recipe(self, instance: StageInstance, index: int) -> StageRecipe:
         spec, section = self.spec, self.spec.stages[instance.stage]

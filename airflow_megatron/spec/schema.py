@@ -108,12 +108,20 @@ class ConditionSection(Strict):
 
 
 class StartSection(ConditionSection):
-    """What a stage waits for instead of its parent being finished."""
+    """What a stage waits for instead of its parent being finished, and what it starts from."""
 
     every: Duration | None = None
     """Pause between two runs of a command; each look at the cluster when left out."""
     before_every_attempt: bool = False
     """Wait again before each further attempt."""
+    from_: Annotated[str, StringConstraints(min_length=1)] | None = Field(default=None, alias="from")
+    """A checkpoint directory outside the sweep (of ``evaluate``: a Hugging Face model) that it starts from, or works
+    on."""
+    iteration: IntValue | None = None
+    """Which checkpoint of ``from``; the newest one when left out."""
+    mode: Literal["continue", "finetune"] | Expression | None = None
+    """Of a training: ``continue`` the iterations, optimizer and data of ``from``, or load its weights alone and begin
+    at iteration 0 (``finetune``)."""
 
 
 class FinishSection(ConditionSection):

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_megatron.spec.checkpoint_sources import KINDS
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.expressions import ExpressionError, attribute_names, is_template
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 Waits = Literal["parent", "checkpoint", "log", "condition"]
 
+SOURCE_KEYS = {"from_", "iteration", "mode"}
+"""Keys of ``start`` that say what a stage starts from, and nothing about when."""
+
 
 @dataclass(frozen=True)
 class StageInstance:
@@ -28,7 +32,8 @@ class StageInstance:
     :param kind: what it runs
     :param scope: ``sweep`` for stages that run once for all points
     :param parent: name of the instance that it follows, or None
-    :param branch: name of the training instance whose run directory it works in, or None
+    :param branch: name of the instance whose run directory it works in, or None: of a training, or of a stage that
+        works on a checkpoint outside the sweep
     :param values: variables that ``for_each`` gives to this instance
     :param after: other instances whose submission its start condition needs
     :param after_end: those of them that must have finished
@@ -107,7 +112,9 @@ def _with_waits(
         return dataclasses.replace(instance, waits="condition")
     if section.start is None:
         return instance
-    given = section.start.model_dump(exclude_none=True, exclude_defaults=True)
+    given = section.start.model_dump(exclude_none=True, exclude_defaults=True, exclude=SOURCE_KEYS)
+    if not given and section.start.from_ is not None:
+        return instance
     if given.keys() == {"checkpoint"}:
         return dataclasses.replace(instance, waits="checkpoint")
     if given.keys() == {"log"}:
@@ -152,6 +159,8 @@ def _instance(
     else:
         branch = parent.branch if parent else None
         name = f"{branch}.{stage}" if branch else stage
+        if section.start is not None and section.start.from_ is not None:
+            branch = f"{name}{suffix}"  # what it makes is of another checkpoint than its parent's
     name += suffix
     parent_name = parent.name if parent else None
     return StageInstance(
@@ -209,18 +218,15 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
                         "give it scope: point",
                     )
                 )
-        if section.start and not any(_parents_of(section)):
-            problems.append(
-                document.problem(("stages", stage, "start"), "start needs a parent", "add parent: …")
-            )
+        problems += _start_problems(stage, section, document)
         problems += _unknown_stages(stage, section, spec, document)
         problems += _array_problems(stage, section, spec, document)
         if section.each_checkpoint:
             problems += _each_checkpoint_problems(stage, section, spec, document)
-        if section.kind in ("convert", "evaluate") and not any(_parents_of(section)):
-            problems.append(
-                document.problem(("stages", stage), f"{section.kind} needs a parent", "add parent: …")
-            )
+        if section.kind in ("convert", "evaluate") and not any(_parents_of(section)) and not section.start:
+            what = "a Hugging Face model" if section.kind == "evaluate" else "checkpoints"
+            mend = f"add parent: …, or start: {{from: DIRECTORY}} for {what} that you have"
+            problems.append(document.problem(("stages", stage), f"{section.kind} needs a parent", mend))
         if section.kind == "command" and not section.command:
             problems.append(
                 document.problem(
@@ -229,6 +235,39 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
             )
     if problems:
         raise SpecError(problems)
+
+
+def _start_problems(stage: str, section: StageSection, document: YamlDocument) -> list[Problem]:
+    """Report what a stage cannot start from, and waits without a parent to wait for."""
+    start, place = section.start, ("stages", stage, "start")
+    if start is None:
+        return []
+    given = start.model_dump(exclude_none=True, exclude_defaults=True)
+    if start.from_ is None:
+        alone = next((key for key in ("iteration", "mode") if key in given), None)
+        if alone is not None:
+            mend = "start: {checkpoint: N}, or from: DIRECTORY for one outside the sweep"
+            return [document.problem((*place, alone), f"{alone} is of a checkpoint that from: names", mend)]
+        if not any(_parents_of(section)):
+            mend = "add parent: …, or from: DIRECTORY for a checkpoint outside the sweep"
+            return [document.problem(place, "start needs a parent", mend)]
+        return []
+    if section.kind not in KINDS:
+        mend = f"from: is for stages of kind {', '.join(KINDS)}"
+        return [document.problem((*place, "from"), f"{section.kind} loads no checkpoint", mend)]
+    if section.scope == "sweep":
+        mend = "give the stage scope: point"
+        return [document.problem((*place, "from"), "a stage of the whole sweep loads no checkpoint", mend)]
+    problems: list[Problem] = []
+    if start.checkpoint is not None:
+        mend = "from: with iteration: for one outside the sweep, checkpoint: for the parent's; not both"
+        problems.append(document.problem((*place, "checkpoint"), "start names two checkpoints", mend))
+    if start.mode is not None and section.kind != "train":
+        message, mend = f"mode is of a training, and the stage is of kind {section.kind}", "drop mode:"
+        problems.append(document.problem((*place, "mode"), message, mend))
+    if start.log is not None and start.of is None and not any(_parents_of(section)):
+        problems.append(document.problem((*place, "log"), "log needs a parent", "add parent: …, or of: …"))
+    return problems
 
 
 def _unknown_stages(
@@ -263,7 +302,7 @@ def _array_problems(
             )
             mend = "keep array: for stages that a point begins with; this one's jobs are submitted one by one"
             return [document.problem(path, message, mend)]
-    if section.start:
+    if section.start and section.start.model_dump(exclude_defaults=True, exclude=SOURCE_KEYS):
         message = (
             "the tasks of an array are submitted together, before the points' start conditions are asked"
         )
@@ -278,8 +317,12 @@ def _each_checkpoint_problems(
     if section.kind not in ("convert", "evaluate"):
         mend = "use it in a stage of kind convert or evaluate"
         return [document.problem(path, f"{section.kind} cannot work on each checkpoint", mend)]
-    if section.start is not None:
-        return [document.problem(path, "each_checkpoint is itself what the stage waits for", "drop start:")]
+    start = section.start.model_dump(exclude_none=True, exclude_defaults=True) if section.start else {}
+    if start.keys() - {"from_"}:
+        mend = "drop start:" if "from_" not in start else "keep from: in start: and nothing else"
+        return [document.problem(path, "each_checkpoint is itself what the stage waits for", mend)]
+    if start:
+        return []
     for parent in _parents_of(section):
         other = spec.stages.get(parent or "")
         if other and section.kind == "convert" and other.kind != "train":

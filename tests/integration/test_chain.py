@@ -110,6 +110,42 @@ def test_the_report_holds_the_losses_of_the_logs(site: SweepSite, finished: str)
     assert list(folder.glob("*.png"))
 
 
+def test_checkpoints_of_another_sweep_are_trained_on_converted_and_evaluated(
+    site: SweepSite, airflow: SiteAirflow, finished: str
+) -> None:
+    airflow.wait_for_dag("existing.point")
+    airflow.wait_for_dag("existing")
+    assert airflow.ended("existing", airflow.trigger("existing"), timeout=400) == "success"
+    point, source = site.runs / "existing" / "p", site.runs / "chain" / "lr0.001"
+    logged = {
+        (stage, attempt): [
+            int(number)
+            for number, _ in ITERATION.findall((run / "logs" / f"{stage}-{attempt}.out").read_text())
+        ]
+        for stage, run in (("further", point), ("tuned", point / "tuned"))
+        for attempt in (1, 2)
+    }
+    # the second attempts go on from what the first have saved
+    assert logged == {
+        ("further", 1): list(range(11, 16)),
+        ("further", 2): list(range(16, 21)),
+        ("tuned", 1): list(range(1, 6)),
+        ("tuned", 2): list(range(6, 11)),
+    }
+    trained = ITERATION.findall(log_text(source, "pretrain"))
+    before, after = dict(trained), dict(ITERATION.findall(log_text(point, "further")))
+    assert {number: before[number] for number in after} == after
+    evaluated = json.loads((source / "cooldown_10" / "eval_results" / "iter_20" / "results.json").read_text())
+    for run in (point / "one", point / "model"):
+        results = json.loads((run / "eval_results" / "iter_20" / "results.json").read_text())
+        assert results["results"] == evaluated["results"]
+    assert sorted(path.name for path in (point / "all" / "eval_results").iterdir()) == ["iter_10", "iter_20"]
+    rows = json.loads((site.local / "results" / "existing" / "evaluations.json").read_text())
+    assert {(row["branch"], row["iteration"]) for row in rows} == {
+        *(("one", 20), ("model", 20), ("all", 10), ("all", 20))
+    }
+
+
 def test_a_second_run_submits_nothing(site: SweepSite, airflow: SiteAirflow, finished: str) -> None:
     before = site.submissions("chain.")
     run_id = airflow.trigger("chain")

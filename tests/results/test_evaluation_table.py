@@ -59,7 +59,29 @@ def evaluated(tree: RunTree) -> tuple[RunTree, SweepSnapshot]:
 @pytest.fixture
 def rows(evaluated: tuple[RunTree, SweepSnapshot]) -> list[EvaluationRow]:
     tree, snapshot = evaluated
-    return evaluation_rows(result_table(snapshot, read_jobs(tree.jobs)))
+    jobs = read_jobs(tree.jobs)
+    return evaluation_rows(result_table(snapshot, jobs), snapshot, jobs)
+
+
+def test_what_the_sweep_did_not_train_is_there_too(tree: RunTree) -> None:
+    run_dir = tree.root / "old" / "a"
+    tree.write(run_dir / "eval_results" / "iter_0" / "results.json", json.dumps(HARNESS))
+    job = {"name": "old.a.evaluate", "point": "a", "stage": "evaluate", "kind": "evaluate"}
+    tree.jobs.append(
+        {**job, "branch": "evaluate", "run_dir": str(run_dir), "sweep_params": {"model": "/hf/a"}}
+    )
+    jobs = read_jobs(tree.jobs)
+    snapshot = take_snapshot(run_directories(jobs))
+    rows = evaluation_rows(result_table(snapshot, jobs), snapshot, jobs)
+    assert {(row.point, row.branch, row.iteration, row.tokens) for row in rows} == {
+        ("a", "evaluate", 0, None)
+    }
+    assert {row.measurement.name for row in rows} == {
+        "arc@25/acc",
+        "arc@25/acc_norm",
+        "gsm8k/exact_match,strict-match",
+    }
+    assert rows[0].sweep_params == {"model": "/hf/a"}
 
 
 def test_every_figure_of_every_checkpoint(rows: list[EvaluationRow]) -> None:

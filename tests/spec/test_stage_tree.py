@@ -107,8 +107,11 @@ def test_equal_documents_give_equal_trees() -> None:
             "  a: {kind: train}\n  b: {kind: command, command: [x], scope: sweep, parent: a}\n",
             "a stage that runs once for the sweep cannot follow 'a', which runs at every point (give it scope: point)",
         ),
-        ("  a: {kind: train, start: {checkpoint: 5}}\n", "s.yaml:4:20: start needs a parent (add parent: …)"),
-        ("  a: {kind: evaluate}\n", "s.yaml:4:3: evaluate needs a parent (add parent: …)"),
+        (
+            "  a: {kind: train, start: {checkpoint: 5}}\n",
+            "s.yaml:4:20: start needs a parent (add parent: …, or",
+        ),
+        ("  a: {kind: evaluate}\n", "s.yaml:4:3: evaluate needs a parent (add parent: …, or start:"),
         ("  a: {kind: command}\n", "s.yaml:4:3: kind: command needs a command (write command: [python, …])"),
         (
             "  a: {kind: train, for_each: {x: []}}\n",
