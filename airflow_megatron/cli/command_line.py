@@ -32,7 +32,10 @@ COMMANDS: Final[dict[str, CommandPlace]] = {
     "lint": CommandPlace(f"{_CLI}.spec_commands:lint", "Check sweep specs; exit 1 when one is wrong."),
     "plan": CommandPlace(f"{_CLI}.spec_commands:plan", "Draw the stage tree of a sweep, or list its jobs."),
     "diff": CommandPlace(f"{_CLI}.spec_commands:diff", "Show what changes from one spec to another."),
-    "render": CommandPlace(f"{_CLI}.spec_commands:render", "Print the exact sbatch script of a job."),
+    "render": CommandPlace(f"{_CLI}.script_commands:render", "Print the exact sbatch script of a job."),
+    "build": CommandPlace(
+        f"{_CLI}.script_commands:build", "Write the sbatch scripts of all jobs into a folder."
+    ),
     "schema": CommandPlace(f"{_CLI}.spec_commands:schema", "Print the JSON Schema of sweep specs."),
     "status": CommandPlace(f"{_CLI}.run_commands:status", "Show how far every job of a sweep is."),
     "quickstart": CommandPlace(

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from airflow_megatron.cli.terminal import console
 from airflow_megatron.planning.estimates import gpu_hours
+from airflow_megatron.planning.job_names import short_name
 from airflow_megatron.planning.overview import StageOverview, axes, shortened, swept_values, waits_for
 from airflow_megatron.results.sweep_jobs import format_value
 from airflow_megatron.results.tables import format_count
@@ -82,19 +83,21 @@ def _stage_table(stages: Sequence[StageOverview]) -> Table:
     table.add_column("kind", overflow="fold")
     table.add_column("jobs", justify="right")
     table.add_column("starts after", overflow="fold")
-    table.add_column("GPU-hours", justify="right", no_wrap=True)
-    for stage, guide in zip(stages, _guides(stages), strict=True):
+    bounds = [stage.gpu_hours for stage in stages]
+    with_gpus = any(bound.hours or bound.unbounded for bound in bounds)
+    if with_gpus:
+        table.add_column("GPU-hours", justify="right", no_wrap=True)
+    for stage, guide, hours in zip(stages, _guides(stages), bounds, strict=True):
         told = [stage.starts]
         told += [f"cancelled by: {stage.cancel}"] if stage.cancel else []
         told += [f"finished by: {stage.finish}"] if stage.finish else []
         told += [f"on {event}" for event in stage.events]
-        hours = stage.gpu_hours
         table.add_row(
             guide + stage.label,
             stage.kind,
             str(len(stage.jobs)),
             "\n".join(told),
-            str(hours) if hours.hours or hours.unbounded else "–",
+            *([str(hours) if hours.hours or hours.unbounded else "–"] if with_gpus else []),
         )
     return table
 
@@ -141,13 +144,20 @@ def _points_table(plan: Plan, found: Mapping[str, Sequence[object]], most_points
 
 
 def _jobs_table(stages: Sequence[StageOverview], most_points: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("stage", "point", "waits for"):
-        table.add_column(heading, overflow="fold")
+    """Return the names of the first jobs of each stage, with what they wait for where the tree does not say it."""
+    rows: list[tuple[str, str]] = []
     for stage in stages:
         for job in stage.jobs[:most_points]:
-            table.add_row(job.stage, job.point or "(sweep)", shortened(waits_for(job), _MOST_TEXT))
+            own = waits_for(job)
+            rows.append((short_name(job), "" if own == stage.starts else shortened(own, _MOST_TEXT)))
         more = len(stage.jobs) - most_points
         if more > 0:
-            table.add_row(stage.instance.name, f"… {more} more")
+            rows.append((f"{stage.instance.name}: … {more} more", ""))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("job", overflow="fold")
+    waits = any(own for _, own in rows)
+    if waits:
+        table.add_column("waits for", overflow="fold")
+    for name, own in rows:
+        table.add_row(name, *([own] if waits else []))
     return table

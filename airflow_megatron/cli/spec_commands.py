@@ -1,4 +1,4 @@
-"""The commands on sweep specs: lint, plan, diff, render, schema."""
+"""The commands on sweep specs: lint, plan, diff, schema."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from airflow_megatron.cli.spec_options import (
 )
 from airflow_megatron.cli.verbosity import says_warnings
 from airflow_megatron.planning.difference import plan_difference
+from airflow_megatron.planning.job_names import short_name
 from airflow_megatron.planning.overview import stage_overviews
-from airflow_megatron.planning.plan import job_script
-from airflow_megatron.slurm.job_script import JobScriptError
-from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -43,6 +41,7 @@ class PlanFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
     MERMAID = "mermaid"
+    NAMES = "names"
 
 
 class DiffFormat(StrEnum):
@@ -89,7 +88,9 @@ def lint(
 
 def plan(
     spec: SpecArgument,
-    output: Annotated[PlanFormat, typer.Option("--format", help="How to print it")] = PlanFormat.TABLE,
+    output: Annotated[
+        PlanFormat, typer.Option("--format", help="How to print it; names: the name of every job")
+    ] = PlanFormat.TABLE,
     most_points: Annotated[
         int,
         typer.Option(
@@ -106,6 +107,9 @@ def plan(
     if output is PlanFormat.JSON:
         sys.stdout.flush()
         sys.stdout.buffer.writelines(planned.json_text())
+        return
+    if output is PlanFormat.NAMES:
+        sys.stdout.writelines(f"{short_name(job)}\n" for job in planned.jobs)
         return
     stages = stage_overviews(planned, sweep.tree)
     if output is PlanFormat.MERMAID:
@@ -139,28 +143,6 @@ def diff(
     from airflow_megatron.cli.difference_table import print_difference
 
     print_difference(*plans, difference)
-
-
-def render(
-    spec: SpecArgument,
-    job: Annotated[str, typer.Option("--job", help="Name of the job, as the plan shows it")],
-    attempt: Annotated[int, typer.Option(min=1, help="Number of the attempt")] = 1,
-    settings: SetOption = None,
-    cluster: ClusterOption = None,
-) -> None:
-    """Print the exact sbatch script of a job."""
-    planned = checked_plan(load_spec(spec, settings), cluster)
-    try:
-        chosen = planned.job(job)
-    except KeyError as error:
-        print(error.args[0], file=sys.stderr)
-        raise typer.Exit(1) from None
-    try:
-        script = job_script(chosen, load_cluster(planned.cluster), attempt)
-    except JobScriptError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(1) from None
-    sys.stdout.write(script)
 
 
 def schema() -> None:

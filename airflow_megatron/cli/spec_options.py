@@ -41,6 +41,37 @@ def complete_cluster(incomplete: str) -> list[str]:
     return [name for name in cluster_names() if name.startswith(incomplete)]
 
 
+def _completing_sweep(ctx: typer.Context) -> Sweep | None:
+    """Return the sweep of the command line that is being completed, None while it names none that can be read."""
+    # with an option that still lacks its value, the words before it are not assigned to parameters
+    spec = ctx.params.get("spec") or next(iter(ctx.args), None)
+    try:
+        return load_spec(spec) if spec else None
+    except SpecError:
+        return None
+
+
+def complete_point(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the points of the spec on the command line; of a list with commas the last one is completed."""
+    before, comma, begin = incomplete.rpartition(",")
+    sweep = _completing_sweep(ctx)
+    try:
+        names = [point.name for point in sweep.points] if sweep else []
+    except SpecError:
+        names = []
+    return [f"{before}{comma}{name}" for name in names if name.startswith(begin)]
+
+
+def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the jobs of the spec on the command line, ``point.stage`` each."""
+    sweep = _completing_sweep(ctx)
+    stages = sweep.tree if sweep else ()
+    shared = [stage.name for stage in stages if stage.scope == "sweep"]
+    own = [stage.name for stage in stages if stage.scope != "sweep"]
+    names = shared + [f"{point}.{stage}" for point in complete_point(ctx, "") for stage in own]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 SpecArgument = Annotated[
     str,
     typer.Argument(
@@ -67,6 +98,7 @@ SelectOption = Annotated[
         "--select",
         metavar="EXPR",
         help='Some of the points: "{{ lr < 1e-2 }}", or patterns on their names: "S_*,M_lr0.001"',
+        autocompletion=complete_point,
     ),
 ]
 

@@ -25,6 +25,7 @@ from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.planning.checks import check_jobs
 from airflow_megatron.planning.checks_notifiers import notifier_problems
 from airflow_megatron.planning.estimates import gpu_hours
+from airflow_megatron.planning.job_names import job_called
 from airflow_megatron.planning.training_estimates import JobEstimate, job_estimates
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
 from airflow_megatron.slurm.signatures import site_catalogue
@@ -89,16 +90,11 @@ class Plan:
         return [job for job in self.jobs if job.point in ("", point)]
 
     def job(self, name: str) -> Job:
-        """Return the job called ``name``.
+        """Return the job called ``name``; see :func:`.job_called`.
 
         :raises KeyError: with the nearest names when there is none
         """
-        for job in self.jobs:
-            if job.name == name:
-                return job
-        raise KeyError(
-            f"no job {name!r}; {did_you_mean(name, [job.name for job in self.jobs]) or 'see the plan'}"
-        )
+        return job_called(self.jobs, name)
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``plan --format json`` prints."""

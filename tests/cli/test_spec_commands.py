@@ -253,6 +253,9 @@ def test_schema(call: Callable[..., Answer]) -> None:
         (["plan", "small", "--cluster", "l"], {"local"}),
         (["plan", "small", "--form"], {"--format"}),
         (["pl"], {"plan"}),
+        (["render", "small", "lr0.002.c"], {"lr0.002.cooldown_40", "lr0.002.cooldown_60.evaluate"}),
+        (["plan", "small", "--select", "lr0.001,lr0.00"], {"lr0.001,lr0.002", "lr0.001,lr0.004"}),
+        (["build", "none-such", "x", "--select", "l"], set()),
     ],
 )
 def test_completion_in_bash(
