@@ -12,6 +12,7 @@ from airflow_megatron.planning.checks_limits import budget_problems, limit_findi
 from airflow_megatron.planning.checks_megatron import megatron_findings
 from airflow_megatron.planning.checks_memory import memory_findings
 from airflow_megatron.planning.checks_names import name_findings, template_findings
+from airflow_megatron.planning.checks_patterns import pattern_findings
 from airflow_megatron.planning.checks_restarts import restart_findings
 from airflow_megatron.planning.checks_schedules import schedule_findings
 from airflow_megatron.planning.checks_sources import source_findings
@@ -58,6 +59,7 @@ def check_jobs(
         limit_findings(jobs, cluster),
         memory_findings(jobs, estimates, cluster),
         conversion_findings(jobs),
+        pattern_findings(jobs),
     )
     errors, warnings = told(findings, sweep)
     if not errors:  # what is wrong by our own rules is told in their words, with the nearest good values

@@ -18,6 +18,7 @@ from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.verdict import SETTLE_S, Outcome, Verdict
 from airflow_megatron.spec.checkpoint_directories import directory_name
+from airflow_megatron.spec.patterns import line_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -173,8 +174,8 @@ class ConditionWatch:
     def _search(self, leaf: Condition, chunk: bytes) -> bool:
         *lines, rest = (self._carry.get(leaf, b"") + chunk).split(b"\n")
         self._carry[leaf] = rest[-_CARRY_BYTES:]
-        pattern = re.compile(leaf.pattern)
-        return any(pattern.search(line.decode(errors="replace")) for line in (*lines, rest))
+        pattern = line_pattern(leaf.pattern)
+        return any(pattern.search(line.decode(errors="replace")) is not None for line in (*lines, rest))
 
     def _combined(self, condition: Condition) -> Truth:
         if condition.kind not in ("all", "any", "not"):

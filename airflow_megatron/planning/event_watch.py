@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.patterns import line_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,10 +105,9 @@ class EventWatch:
 
     @staticmethod
     def _matches(event: Event, lines: Sequence[str]) -> list[Seen]:
-        pattern: Any = re.compile(event.pattern)
+        pattern = line_pattern(event.pattern)
         for line in lines:
-            match = pattern.search(line)
-            if match:
-                groups = {name: value or "" for name, value in match.groupdict().items()}
+            groups = pattern.search(line)
+            if groups is not None:
                 return [Seen(event, line.strip(), groups)]
         return []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
+from airflow_megatron.spec.patterns import PatternError, line_pattern
 from airflow_megatron.triggers.log_pattern import LogPatternTrigger
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ class LogSensor(ProducedFileSensor):
         if not self.log_file or self.pattern is None:
             raise AirflowSkipException("this point has no such stage")
         try:
-            re.compile(self.pattern)
-        except re.error as error:
-            raise AirflowFailException(f"{self.pattern!r} is not a regular expression: {error}") from None
+            line_pattern(self.pattern)
+        except PatternError as error:
+            raise AirflowFailException(f"{error} {error.mend}".rstrip()) from None
         return LogPatternTrigger(log_file=self.log_file, pattern=self.pattern, **self.trigger_arguments())
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:

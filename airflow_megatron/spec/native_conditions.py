@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.conditions import Condition, Event
 from airflow_megatron.spec.expressions import ExpressionError, evaluate_tree
+from airflow_megatron.spec.patterns import PatternError, line_pattern
 from airflow_megatron.spec.quantities import parse_duration
 from airflow_megatron.spec.quoting import QuotingError, quote
 
@@ -185,13 +185,14 @@ def command_text(command: str | Sequence[object], names: Mapping[str, Any]) -> s
 def checked_pattern(value: object, name: str) -> str:
     """Return a regular expression as text.
 
-    :raises ExpressionError: when it is none
+    :raises ExpressionError: when it is none, or takes more than linear time
     """
     text = str(value)
     try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ExpressionError(f"{name}: {text!r} is not a regular expression: {error}") from error
+        line_pattern(text)
+    except PatternError as error:
+        hint = f" ({error.mend})" if error.mend else ""
+        raise ExpressionError(f"{name}: {error}{hint}") from error
     return text
 
 

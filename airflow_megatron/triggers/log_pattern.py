@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.slurm.observation import Watch
+from airflow_megatron.spec.patterns import line_pattern
 from airflow_megatron.triggers.produced_file import ProducedFileTrigger
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class LogPatternTrigger(ProducedFileTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Search new bytes of the log at every tick of the cluster's poller."""
-        pattern = re.compile(self.pattern)
+        pattern = line_pattern(self.pattern)
         carry = b""
         watch = Watch(key=self.log_file, log_file=self.log_file, read_files=self.verdict_files)
         async with self.poller.subscribe(watch) as subscription:
@@ -44,7 +44,7 @@ class LogPatternTrigger(ProducedFileTrigger):
                 carry = carry[-CARRY_BYTES:]
                 for line in (*lines, carry):
                     text = line.decode(errors="replace")
-                    if pattern.search(text):
+                    if pattern.search(text) is not None:
                         yield TriggerEvent({"status": "found", "line": text.strip()})
                         return
                 if not chunk and self.producer_verdict(observation) is not None:

@@ -23,6 +23,7 @@ from airflow_megatron.spec.dialects.autoexperiment_expressions import (
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.jobs import Dependency, Job
 from airflow_megatron.spec.named_files import NamedFileError
+from airflow_megatron.spec.patterns import PatternError, line_pattern
 from airflow_megatron.spec.schema import RestartSection, SlurmSection
 
 if TYPE_CHECKING:
@@ -195,15 +196,16 @@ def check_interval(params: Mapping[str, Any]) -> float:
 def finish_condition(params: Mapping[str, Any], log: str) -> Condition | None:
     """Return what ends a job for good: ``termination_str`` in its log, or 1 from ``termination_cmd``.
 
-    :raises ValueError: when ``termination_str`` is no regular expression
+    :raises ValueError: when ``termination_str`` is no regular expression that linear time is enough for
     """
     parts: list[Condition] = []
     pattern = str(params.get("termination_str") or "")
     if pattern:
         try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"termination_str {pattern!r} is not a regular expression: {error}") from error
+            line_pattern(pattern)
+        except PatternError as error:
+            hint = f" ({error.mend})" if error.mend else ""
+            raise ValueError(f"termination_str {error}{hint}") from error
         parts.append(Condition("log", path=log, pattern=pattern))
     answer = _answer(params, "termination_cmd")
     if answer:

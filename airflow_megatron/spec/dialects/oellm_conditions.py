@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.conditions import Condition, Event
 from airflow_megatron.spec.errors import did_you_mean
+from airflow_megatron.spec.patterns import PatternError, line_pattern
 from airflow_megatron.spec.quoting import QuotingError, quote
 
 if TYPE_CHECKING:
@@ -346,9 +347,10 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
 
 def _compiled(pattern: str) -> str:
     try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ConditionError(f"{pattern!r} is not a regular expression: {error}") from error
+        line_pattern(pattern)
+    except PatternError as error:
+        hint = f" ({error.mend})" if error.mend else ""
+        raise ConditionError(f"{error}{hint}") from error
     return pattern
 
 

@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.dialects.oellm_eval import MAX_LENGTH, evaluate_python
+from airflow_megatron.spec.patterns import line_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -119,9 +120,8 @@ def _fill_values(template: str, items: dict[str, Any]) -> dict[str, str]:
 
 
 def _fill_by_pattern(pattern: str, yes: str, no: str, items: list[Any]) -> list[str]:
-    if len(pattern) > 100 or re.search(r"[+*}]\)?[+*{]", pattern):
-        raise ValueError(f"the pattern {pattern!r} could take for ever; write a simpler one")
-    return [_fill(yes if re.match(pattern, str(item)[:1000]) else no, item) for item in items]
+    matching = line_pattern(pattern, at_beginning=True)
+    return [_fill(no if matching.search(str(item)) is None else yes, item) for item in items]
 
 
 def _slurm_time(seconds: Any) -> str:
