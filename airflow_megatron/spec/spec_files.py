@@ -10,6 +10,7 @@ from airflow_megatron.spec.extension import extended
 from airflow_megatron.spec.native_sweep import NativeSweep
 from airflow_megatron.spec.overrides import overridden
 from airflow_megatron.spec.schema import SweepSpecSection, validate
+from airflow_megatron.spec.sidecar import is_sidecar, refuse_sidecar
 from airflow_megatron.spec.yaml_document import load_yaml_file, load_yaml_text
 
 if TYPE_CHECKING:
@@ -41,10 +42,16 @@ def load_sweep_text(text: str, file: str, sources: Mapping[str, str] | None = No
 
 
 def _sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep:
-    document = overridden(extended(document), settings)
-    return dialect_sweep(document) or NativeSweep(validate(SweepSpecSection, document), document)
+    document, settings = extended(document), list(settings)
+    sweep = dialect_sweep(document, settings)
+    if sweep is not None:
+        return sweep
+    refuse_sidecar(document)
+    document = overridden(document, settings)
+    return NativeSweep(validate(SweepSpecSection, document), document)
 
 
 def spec_files(directory: Path) -> list[Path]:
-    """Return the spec files in a folder, sorted."""
-    return sorted(itertools.chain(directory.glob("*.yaml"), directory.glob("*.yml")))
+    """Return the spec files in a folder, sorted; the sidecars of others are none."""
+    files = itertools.chain(directory.glob("*.yaml"), directory.glob("*.yml"))
+    return sorted(file for file in files if not is_sidecar(file))

@@ -5,19 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.spec.dialects import autoexperiment, oellm
+from airflow_megatron.spec.overrides import overridden
+from airflow_megatron.spec.sidecar import sidecar_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from airflow_megatron.spec.sweep import Sweep
     from airflow_megatron.spec.yaml_document import YamlDocument
 
 
-def dialect_sweep(document: YamlDocument) -> Sweep | None:
+_DIALECTS = (autoexperiment, oellm)
+
+
+def dialect_sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep | None:
     """Return the sweep that a document in another tool's language describes, None for a native one.
 
-    :raises SpecError: when the document is of a known language, and wrong
+    :param settings: ``key=value`` each, for values of the file or of its sidecar
+    :raises SpecError: when the document is of a known language, and wrong; when its sidecar is wrong
     """
-    if autoexperiment.recognises(document):
-        return autoexperiment.load(document)
-    if oellm.recognises(document):
-        return oellm.load(document)
-    return None
+    dialect = next((dialect for dialect in _DIALECTS if dialect.recognises(document)), None)
+    if dialect is None:
+        return None
+    sidecar, of_file = sidecar_of(document, settings)
+    return dialect.load(overridden(document, of_file), sidecar)

@@ -20,6 +20,7 @@ from airflow_megatron.spec.dialects.autoexperiment_warnings import document_warn
 from airflow_megatron.spec.dialects.autoexperiment_yaml import load_autoexperiment_yaml
 from airflow_megatron.spec.errors import Problem, SpecError
 from airflow_megatron.spec.permitted_variables import permitted_variables
+from airflow_megatron.spec.sidecar import NO_SIDECAR
 from airflow_megatron.spec.stage_tree import StageInstance
 from airflow_megatron.spec.sweep import Point, Sweep, SweepSettings
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.dialects.autoexperiment_expansion import ExpandedJob, Expansion
     from airflow_megatron.spec.dialects.autoexperiment_grammar import Axis
     from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.sidecar import Sidecar
     from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
 
 _MARKS = frozenset({*MANDATORY, "template"})
@@ -44,15 +46,17 @@ def recognises(document: YamlDocument) -> bool:
     return len({path[-1] for path in document.positions if path} & _MARKS) >= 3
 
 
-def load(document: YamlDocument) -> AutoExperimentSweep:
+def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> AutoExperimentSweep:
     """Return the sweep that an AutoExperiment file describes.
 
     :param document: the file, its text included
+    :param sidecar: what stands beside it
     :raises SpecError: when it is wrong
     """
     own, warnings = load_autoexperiment_yaml(document.text, document.file, permitted_variables())
     own.sources = document.sources
-    return AutoExperimentSweep(own, warnings)
+    sidecar.place_in(own)
+    return AutoExperimentSweep(own, warnings, sidecar)
 
 
 class AutoExperimentSweep(Sweep):
@@ -60,19 +64,27 @@ class AutoExperimentSweep(Sweep):
 
     :param document: as :func:`load_autoexperiment_yaml` reads it
     :param reading_warnings: what was odd when it was read
+    :param sidecar: what stands beside it
     """
 
-    def __init__(self, document: YamlDocument, reading_warnings: Sequence[Problem] = ()) -> None:
+    def __init__(
+        self,
+        document: YamlDocument,
+        reading_warnings: Sequence[Problem] = (),
+        sidecar: Sidecar = NO_SIDECAR,
+    ) -> None:
+        self.sidecar = sidecar
         self.axes: list[Axis] = document_axes(document)
         self.outline = Outline(document.data, self.axes)
         self.reading_warnings = tuple(reading_warnings)
         self.templates = ScriptTemplates(document)
         self.builtin = _is_builtin(self.axes)
+        name = re.sub(r"[^A-Za-z0-9_-]+|^[^A-Za-z0-9]+", "_", Path(document.file).stem).lstrip("_-")[:100]
+        settings = SweepSettings(description="Read from an AutoExperiment file.", tags=("autoexperiment",))
         super().__init__(
-            re.sub(r"[^A-Za-z0-9_-]+|^[^A-Za-z0-9]+", "_", Path(document.file).stem).lstrip("_-")[:100]
-            or "sweep",
+            sidecar.section.name or name or "sweep",
             document,
-            SweepSettings(description="Read from an AutoExperiment file.", tags=("autoexperiment",)),
+            sidecar.settings(settings),
             builtin_tree(self.outline) if self.builtin else _script_tree(self.outline),
         )
 
@@ -105,6 +117,9 @@ class AutoExperimentSweep(Sweep):
 
         :raises SpecError: when a template or a job's field is wrong
         """
+        return [self.sidecar.job(job) for job in self._own_jobs(point, cluster)]
+
+    def _own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         stages = self._jobs_of_points[point.name][1]
         sweep_dir = f"{cluster.run_root.rstrip('/')}/{self.name}"
         params = {stage: job.params for stage, job in stages.items()}

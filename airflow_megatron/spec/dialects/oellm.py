@@ -37,6 +37,7 @@ from airflow_megatron.spec.dialects.oellm_siblings import (
 from airflow_megatron.spec.dialects.oellm_sweep import Expansion, SweepPoint, expand
 from airflow_megatron.spec.errors import Problem, SpecError
 from airflow_megatron.spec.permitted_variables import permitted_variables
+from airflow_megatron.spec.sidecar import NO_SIDECAR
 from airflow_megatron.spec.stage_tree import StageInstance
 from airflow_megatron.spec.sweep import Point, Sweep, SweepSettings
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.dialects.oellm_siblings import Family
     from airflow_megatron.spec.jobs import Job
     from airflow_megatron.spec.schema import SlurmSection, StageKind
+    from airflow_megatron.spec.sidecar import Sidecar
     from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
 
 _SECTIONS = frozenset({"job", "backend", "slurm", "project"})
@@ -83,7 +85,7 @@ def recognises(document: YamlDocument) -> bool:
     )
 
 
-def load(document: YamlDocument) -> OellmSweep:
+def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> OellmSweep:
     """Load a configuration of oellm-autoexp that stands in one file.
 
     :raises SpecError: with the places of what is wrong
@@ -96,7 +98,8 @@ def load(document: YamlDocument) -> OellmSweep:
                 "run: airflow-megatron import oellm --config-dir DIR --config-name NAME",
             )
         )
-    return OellmSweep(document, document.data)
+    sidecar.place_in(document)
+    return OellmSweep(document, document.data, sidecar=sidecar)
 
 
 class OellmSweep(Sweep):
@@ -108,6 +111,7 @@ class OellmSweep(Sweep):
     :param compose: gives the configuration with groups switched; None where a file stands alone
     :param environment: the variables of ``oc.env``
     :param timestring: the answer of ``oc.timestring``, which is refused without one
+    :param sidecar: what stands beside the file
     """
 
     def __init__(
@@ -119,8 +123,10 @@ class OellmSweep(Sweep):
         compose: Callable[[Choices], dict[str, Any]] | None = None,
         environment: Mapping[str, str] | None = None,
         timestring: str | None = None,
+        sidecar: Sidecar = NO_SIDECAR,
     ) -> None:
         self._root = root
+        self.sidecar = sidecar
         self._compose = compose
         self._composed: dict[Choices, dict[str, Any]] = {}
         self._surroundings = Surroundings(
@@ -128,7 +134,7 @@ class OellmSweep(Sweep):
         )
         self._warnings: list[Problem] = []
         self.document = document
-        self.name = name or _NOT_IN_NAMES.sub("_", Path(document.file).stem)
+        self.name = sidecar.section.name or name or _NOT_IN_NAMES.sub("_", Path(document.file).stem)
         try:
             settings = self._settings()
             self._shapes: dict[tuple[Any, ...], _Shape] = {}
@@ -197,7 +203,8 @@ class OellmSweep(Sweep):
         family = self.family(point)
         directory = f"{cluster.run_root.rstrip('/')}/{self.name}/{point.name}"
         try:
-            return [job for job, _ in self.build(family, point.name, cluster.name, directory, cluster.slurm)]
+            made = self.build(family, point.name, cluster.name, directory, cluster.slurm)
+            return [self.sidecar.job(job) for job, _ in made]
         except (ConfigurationError, JobError, SiblingError) as error:
             raise SpecError(self.problem(error, point.name)) from error
 
@@ -324,6 +331,13 @@ class OellmSweep(Sweep):
         return "." not in key and isinstance(value, str | list) and isinstance(self._root.get(key), dict)
 
     def _settings(self) -> SweepSettings:
+        """Return the settings; the sidecar's cluster is known before any other is looked for."""
+        cluster = self.sidecar.section.cluster or self._cluster_of_machine()
+        settings = SweepSettings(description="oellm-autoexp sweep", cluster=cluster, tags=("oellm-autoexp",))
+        return self.sidecar.settings(settings)
+
+    def _cluster_of_machine(self) -> str:
+        """Return the cluster profile that ``MACHINE_NAME`` names."""
         machine = ""
         configuration = Configuration(self._root, self._surroundings)
         for key in ("slurm.env.MACHINE_NAME", "container.env.MACHINE_NAME"):
@@ -336,10 +350,10 @@ class OellmSweep(Sweep):
                 self.document.problem(
                     ("slurm", "env", "MACHINE_NAME"),
                     f"there is no cluster profile {machine!r}; the sweep goes to {cluster!r}",
-                    f"write sbatch/clusters/{machine}.yaml",
+                    f"write sbatch/clusters/{machine}.yaml, or cluster: … into the file's sidecar",
                 )
             )
-        return SweepSettings(description="oellm-autoexp sweep", cluster=cluster, tags=("oellm-autoexp",))
+        return cluster
 
     def _tree(self, cluster: str) -> tuple[StageInstance, ...]:
         tree: dict[str, StageInstance] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.spec.conditions import Condition
 from airflow_megatron.spec.dialects.oellm_conditions import ConditionError, Neighbour, Translator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.spec.dialects.oellm_configuration import Configuration
-    from airflow_megatron.spec.schema import StageKind
+    from airflow_megatron.spec.schema import StageKind, Trainer
     from airflow_megatron.spec.stage_tree import Waits
 
 KINDS: Mapping[str, StageKind] = {
@@ -32,6 +32,9 @@ KINDS: Mapping[str, StageKind] = {
     "BashBackend": "command",
     "NullBackend": "command",
 }
+RELEASE: Final[str] = SweepSpecSection.model_fields["release"].default
+TRAINER: Final[Trainer] = "megatron_lm"
+"""What every backend of oellm-autoexp that this package runs is made for."""
 RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
 _MANAGED_ARGUMENTS = frozenset(
     {"aux", "save", "load", "tensorboard_dir", "ckpt_step", "exit_signal_handler", "class_name"}
@@ -186,7 +189,6 @@ def build_job(
     waits, dependency = _dependency(start, parent)
     swept = _swept_values(configuration, place.swept, arguments)
     variables = {**resources, **swept, **_kind_values(configuration, kind)}
-    fields = SweepSpecSection.model_fields
     job = Job(
         name=".".join((place.sweep, place.point, place.stage)),
         sweep=place.sweep,
@@ -194,8 +196,8 @@ def build_job(
         stage=place.stage,
         kind=kind,
         cluster=place.cluster,
-        trainer=fields["trainer"].default,
-        release=fields["release"].default,
+        trainer=TRAINER,
+        release=RELEASE,
         branch=place.branch,
         params={**arguments, **variables},
         explicit_arguments=tuple(arguments),

@@ -95,6 +95,8 @@ class _Writer:
         spec: dict[str, Any] = {
             "name": self.sweep.name,
             "cluster": settings.cluster,
+            "trainer": self.families[0][0].trainer,
+            "release": self.families[0][0].release,
             "point": f"{{{{ {_LABEL} }}}}",
         }
         if shared:
