@@ -23,6 +23,7 @@ from airflow_megatron.megatron.commands import (
 from airflow_megatron.megatron.deepspeed_commands import launches_itself
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.planning.checks import check_jobs
+from airflow_megatron.planning.checks_foreign import check_trainer
 from airflow_megatron.planning.checks_notifiers import notifier_problems
 from airflow_megatron.planning.estimates import gpu_hours
 from airflow_megatron.planning.job_names import job_called
@@ -32,6 +33,7 @@ from airflow_megatron.slurm.signatures import site_catalogue
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean, suggestion
 from airflow_megatron.spec.expressions import template_names
+from airflow_megatron.spec.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.native_sweep import NativeSweep
 from airflow_megatron.spec.project import templates_dir
 from airflow_megatron.spec.schema import declarations
@@ -193,6 +195,8 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
     :param cluster: the profile of the spec's cluster when left out
     :raises SpecError: with every problem found
     """
+    if isinstance(sweep, ForeignSweep):
+        check_trainer(sweep, cluster or load_cluster(sweep.settings.cluster))
     if not isinstance(sweep, NativeSweep):
         return
     spec = sweep.spec

@@ -85,7 +85,7 @@ class Sidecar:
 
     def settings(self, settings: SweepSettings) -> SweepSettings:
         """Return the settings of a sweep with the sidecar's in their place."""
-        changes = {
+        changes: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in self.given.items()
             if name in _OF_SETTINGS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_megatron.spec.dialects import autoexperiment, oellm
 from airflow_megatron.spec.overrides import overridden
@@ -11,11 +11,19 @@ from airflow_megatron.spec.sidecar import sidecar_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_megatron.spec.sidecar import Sidecar
     from airflow_megatron.spec.sweep import Sweep
     from airflow_megatron.spec.yaml_document import YamlDocument
 
 
-_DIALECTS = (autoexperiment, oellm)
+class _Dialect(Protocol):
+    """A module that reads another tool's files."""
+
+    def recognises(self, document: YamlDocument) -> bool: ...
+    def load(self, document: YamlDocument, sidecar: Sidecar) -> Sweep: ...
+
+
+_DIALECTS: tuple[_Dialect, ...] = (autoexperiment, oellm)
 
 
 def dialect_sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep | None:

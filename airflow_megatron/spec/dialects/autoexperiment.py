@@ -19,10 +19,11 @@ from airflow_megatron.spec.dialects.autoexperiment_points import Outline, points
 from airflow_megatron.spec.dialects.autoexperiment_warnings import document_warnings
 from airflow_megatron.spec.dialects.autoexperiment_yaml import load_autoexperiment_yaml
 from airflow_megatron.spec.errors import Problem, SpecError
+from airflow_megatron.spec.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.permitted_variables import permitted_variables
 from airflow_megatron.spec.sidecar import NO_SIDECAR
 from airflow_megatron.spec.stage_tree import StageInstance
-from airflow_megatron.spec.sweep import Point, Sweep, SweepSettings
+from airflow_megatron.spec.sweep import Point, SweepSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +60,7 @@ def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> AutoExperimen
     return AutoExperimentSweep(own, warnings, sidecar)
 
 
-class AutoExperimentSweep(Sweep):
+class AutoExperimentSweep(ForeignSweep):
     """The sweep of one file. Loading reads the document and finds the stages; jobs are expanded on first use.
 
     :param document: as :func:`load_autoexperiment_yaml` reads it
@@ -73,7 +74,6 @@ class AutoExperimentSweep(Sweep):
         reading_warnings: Sequence[Problem] = (),
         sidecar: Sidecar = NO_SIDECAR,
     ) -> None:
-        self.sidecar = sidecar
         self.axes: list[Axis] = document_axes(document)
         self.outline = Outline(document.data, self.axes)
         self.reading_warnings = tuple(reading_warnings)
@@ -82,10 +82,11 @@ class AutoExperimentSweep(Sweep):
         name = re.sub(r"[^A-Za-z0-9_-]+|^[^A-Za-z0-9]+", "_", Path(document.file).stem).lstrip("_-")[:100]
         settings = SweepSettings(description="Read from an AutoExperiment file.", tags=("autoexperiment",))
         super().__init__(
-            sidecar.section.name or name or "sweep",
+            name or "sweep",
             document,
-            sidecar.settings(settings),
+            settings,
             builtin_tree(self.outline) if self.builtin else _script_tree(self.outline),
+            sidecar,
         )
 
     @functools.cached_property
@@ -112,14 +113,11 @@ class AutoExperimentSweep(Sweep):
                 seen.add(place)
         return True
 
-    def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
+    def own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         """Return the jobs of one point, parents first.
 
         :raises SpecError: when a template or a job's field is wrong
         """
-        return [self.sidecar.job(job) for job in self._own_jobs(point, cluster)]
-
-    def _own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         stages = self._jobs_of_points[point.name][1]
         sweep_dir = f"{cluster.run_root.rstrip('/')}/{self.name}"
         params = {stage: job.params for stage, job in stages.items()}

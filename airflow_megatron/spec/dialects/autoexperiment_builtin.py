@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.conditions import Condition
 from airflow_megatron.spec.dialects.autoexperiment_grammar import place_of
-from airflow_megatron.spec.dialects.autoexperiment_jobs import RELEASE
 from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.jobs import Dependency, Job
 from airflow_megatron.spec.schema import SlurmSection
 from airflow_megatron.spec.stage_tree import StageInstance
@@ -148,7 +148,7 @@ def builtin_jobs(
             stage=instance.name,
             kind=instance.kind,
             cluster=cluster.name,
-            trainer="megatron_lm",
+            trainer=TRAINER,
             release=RELEASE,
             branch=instance.branch,
             params={**own, **arguments},

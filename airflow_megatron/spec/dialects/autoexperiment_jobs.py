@@ -21,6 +21,7 @@ from airflow_megatron.spec.dialects.autoexperiment_expressions import (
     format_text,
 )
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.jobs import Dependency, Job
 from airflow_megatron.spec.named_files import NamedFileError
 from airflow_megatron.spec.patterns import PatternError, line_pattern
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.dialects.autoexperiment_points import StageOutline
     from airflow_megatron.spec.yaml_document import YamlDocument
 
-RELEASE = "core_v0.16.1"
 DEFAULT_CHECK_INTERVAL_S = 900.0
 _SHORTEST_SILENCE_S = 1800.0
 _RESTART = RestartSection(rolled_over=None, failed=3, no_progress=0)
@@ -149,7 +149,7 @@ def script_job(
         stage=stage.name,
         kind="command",
         cluster=cluster,
-        trainer="megatron_lm",
+        trainer=TRAINER,
         release=RELEASE,
         branch=None,
         params=dict(params),

@@ -36,10 +36,11 @@ from airflow_megatron.spec.dialects.oellm_siblings import (
 )
 from airflow_megatron.spec.dialects.oellm_sweep import Expansion, SweepPoint, expand
 from airflow_megatron.spec.errors import Problem, SpecError
+from airflow_megatron.spec.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.permitted_variables import permitted_variables
 from airflow_megatron.spec.sidecar import NO_SIDECAR
 from airflow_megatron.spec.stage_tree import StageInstance
-from airflow_megatron.spec.sweep import Point, Sweep, SweepSettings
+from airflow_megatron.spec.sweep import Point, SweepSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,7 +103,7 @@ def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> OellmSweep:
     return OellmSweep(document, document.data, sidecar=sidecar)
 
 
-class OellmSweep(Sweep):
+class OellmSweep(ForeignSweep):
     """A sweep of oellm-autoexp.
 
     :param document: the YAML behind it, for messages
@@ -141,7 +142,7 @@ class OellmSweep(Sweep):
             tree = self._tree(settings.cluster)
         except (ConfigurationError, JobError, SiblingError) as error:
             raise SpecError(self.problem(error)) from error
-        super().__init__(self.name, document, settings, tree)
+        super().__init__(self.name, document, settings, tree, sidecar)
 
     @functools.cached_property
     def expansion(self) -> Expansion:
@@ -195,7 +196,7 @@ class OellmSweep(Sweep):
         _ = self.points
         return self._members[point.name]
 
-    def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
+    def own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         """Return the jobs of one point, parents first.
 
         :raises SpecError: when a value cannot be resolved
@@ -203,8 +204,7 @@ class OellmSweep(Sweep):
         family = self.family(point)
         directory = f"{cluster.run_root.rstrip('/')}/{self.name}/{point.name}"
         try:
-            made = self.build(family, point.name, cluster.name, directory, cluster.slurm)
-            return [self.sidecar.job(job) for job, _ in made]
+            return [job for job, _ in self.build(family, point.name, cluster.name, directory, cluster.slurm)]
         except (ConfigurationError, JobError, SiblingError) as error:
             raise SpecError(self.problem(error, point.name)) from error
 
@@ -333,8 +333,7 @@ class OellmSweep(Sweep):
     def _settings(self) -> SweepSettings:
         """Return the settings; the sidecar's cluster is known before any other is looked for."""
         cluster = self.sidecar.section.cluster or self._cluster_of_machine()
-        settings = SweepSettings(description="oellm-autoexp sweep", cluster=cluster, tags=("oellm-autoexp",))
-        return self.sidecar.settings(settings)
+        return SweepSettings(description="oellm-autoexp sweep", cluster=cluster, tags=("oellm-autoexp",))
 
     def _cluster_of_machine(self) -> str:
         """Return the cluster profile that ``MACHINE_NAME`` names."""

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.conditions import Condition
 from airflow_megatron.spec.dialects.oellm_conditions import ConditionError, Neighbour, Translator
 from airflow_megatron.spec.dialects.oellm_configuration import ConfigurationError
+from airflow_megatron.spec.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.jobs import Dependency, Job
 from airflow_megatron.spec.quantities import parse_duration
-from airflow_megatron.spec.schema import SlurmSection, SweepSpecSection
+from airflow_megatron.spec.schema import SlurmSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.spec.dialects.oellm_configuration import Configuration
-    from airflow_megatron.spec.schema import StageKind, Trainer
+    from airflow_megatron.spec.schema import StageKind
     from airflow_megatron.spec.stage_tree import Waits
 
 KINDS: Mapping[str, StageKind] = {
@@ -32,9 +33,6 @@ KINDS: Mapping[str, StageKind] = {
     "BashBackend": "command",
     "NullBackend": "command",
 }
-RELEASE: Final[str] = SweepSpecSection.model_fields["release"].default
-TRAINER: Final[Trainer] = "megatron_lm"
-"""What every backend of oellm-autoexp that this package runs is made for."""
 RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
 _MANAGED_ARGUMENTS = frozenset(
     {"aux", "save", "load", "tensorboard_dir", "ckpt_step", "exit_signal_handler", "class_name"}
