@@ -11,6 +11,7 @@ from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
+from airflow_megatron.operators.stored_plan import planned_job
 from airflow_megatron.sensors.checkpoint import CheckpointSensor
 from airflow_megatron.sensors.condition import StartConditionSensor
 from airflow_megatron.sensors.log import LogSensor
@@ -51,6 +52,7 @@ def build_point_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         default_args=dict(defaults),
         render_template_as_native_obj=True,
         tags=["megatron", "point", *sweep.settings.tags],
+        user_defined_macros={"planned_job": planned_job},
         params={
             "point": Param(
                 "",
@@ -70,9 +72,12 @@ def build_point_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         resolve = ResolvePointOperator(
             task_id=RESOLVE,
             spec_file=sweep.document.file,
+            sweep=sweep.name,
             stages=[instance.name for instance in sweep.tree],
         )
-        stages = StageTasks(sweep, resolve, fresh_start="{{ dag_run.conf.get('fresh_start', False) }}")
+        stages = StageTasks(
+            sweep, resolve, fresh_start="{{ dag_run.conf.get('fresh_start', False) }}", of_point=True
+        )
         for instance in sweep.tree:
             stages.add(instance)
         stages.add_teardown()
@@ -85,10 +90,13 @@ class StageTasks:
     :param sweep: the sweep
     :param source: the task that pushes each stage's job as an XCom
     :param fresh_start: template that tells whether finished jobs run again
+    :param of_point: the DAG works one point; stages of the whole sweep are other points' too
     """
 
-    def __init__(self, sweep: Sweep, source: BaseOperator, fresh_start: str) -> None:
-        self.sweep, self.source, self.fresh_start = sweep, source, fresh_start
+    def __init__(
+        self, sweep: Sweep, source: BaseOperator, fresh_start: str, *, of_point: bool = False
+    ) -> None:
+        self.sweep, self.source, self.fresh_start, self.of_point = sweep, source, fresh_start, of_point
         self.submits: dict[str, SlurmSubmitOperator] = {}
         self.watches: dict[str, SlurmWatchOperator] = {}
         self._groups: dict[str, TaskGroup] = {}
@@ -103,6 +111,7 @@ class StageTasks:
                 fresh_start=self.fresh_start,
                 poll_interval=self.sweep.settings.poll_interval,
                 attempt=_submitted(instance),
+                shared=self.of_point and instance.scope == "sweep",
             )
             watch = SlurmWatchOperator(
                 task_id="watch",
@@ -147,12 +156,12 @@ class StageTasks:
             )
         if instance.waits == "parent" or instance.parent is None:
             return None
-        pull = f"ti.xcom_pull(task_ids='{self.source.task_id}', key='{{}}')"
-        own, parent = pull.format(instance.name), pull.format(instance.parent)
+        own, parent = self._planned(instance.name), self._planned(instance.parent)
         producer: dict[str, Any] = {
             "producer": self._handle(self.submits[instance.parent]),
             "producer_dir": f"{{{{ ({parent} or {{}}) and {parent}['run_dir'] ~ '/.jobs/{instance.parent}' }}}}",
             "cluster": f"{{{{ ({parent} or {{'cluster': '{self.sweep.settings.cluster}'}})['cluster'] }}}}",
+            "pin": f"{{{{ ({parent} or {{}}).get('pin', '') }}}}",
             "poll_interval": self.sweep.settings.poll_interval,
         }
         if instance.waits == "checkpoint":
@@ -172,7 +181,11 @@ class StageTasks:
         )
 
     def _job(self, stage: str) -> str:
-        return f"{{{{ ti.xcom_pull(task_ids='{self.source.task_id}', key='{stage}') }}}}"
+        return f"{{{{ {self._planned(stage)} }}}}"
+
+    def _planned(self, stage: str) -> str:
+        """Return the expression of a stage's job."""
+        return f"planned_job('{self.source.task_id}', '{stage}')"
 
     @staticmethod
     def _handle(submit: SlurmSubmitOperator) -> str:

@@ -11,6 +11,7 @@ from airflow_megatron.dag_factory.point_dag import StageTasks, point_dag_id
 from airflow_megatron.links.sweep_results import PAGE_ROUTE, URL_PREFIX
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
+from airflow_megatron.operators.stored_plan import planned_job
 from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.sensors.point_runs import PointRunsSensor
@@ -41,6 +42,7 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         default_args=dict(defaults),
         render_template_as_native_obj=True,
         tags=["megatron", "sweep", *sweep.settings.tags],
+        user_defined_macros={"planned_job": planned_job},
         params={
             # null: the trigger form insists on a value otherwise
             "points": Param(

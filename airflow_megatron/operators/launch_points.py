@@ -17,7 +17,8 @@ from airflow_megatron.operators.point_runs import (
     runs_without_scheduler,
     trigger_point_run,
 )
-from airflow_megatron.planning.pinned import PinnedSweep, point_digest
+from airflow_megatron.operators.stored_plan import stored_plan
+from airflow_megatron.planning.pinned import jobs_by_point, point_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ TEST_WORKERS = 3
 
 
 class LaunchPointsOperator(BaseOperator):
-    """Start a run of the point DAG for every point, its resolved jobs in the run's configuration.
+    """Start a run of the point DAG for every point; its configuration refers to the stored plan.
 
     The run id is the point's name, see :func:`~airflow_megatron.operators.point_runs.point_run_id`. A point whose run
     is going on or has succeeded with the same jobs is not started again; after a failure, or with other jobs,
@@ -65,20 +66,20 @@ class LaunchPointsOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, str]:
         """Start the runs; return point → run id."""
-        pinned = PinnedSweep.from_json(self.pinned)  # type: ignore[arg-type]
+        pinned = stored_plan(self.pinned)
         if self.plan_only:
             raise AirflowSkipException(f"dry run: {len(pinned.points)} points are not started")
-        plan = pinned.plan()
+        jobs = jobs_by_point(pinned.plan().jobs)
         submitted: Mapping[str, Mapping[str, int]] = self.submitted or {}  # type: ignore[assignment]
         confs: dict[str, dict[str, Any]] = {}
-        for point in plan.points:
-            jobs = plan.jobs_of(point)
+        for point in pinned.points:
             confs[point] = {
                 "point": point,
-                "digest": point_digest(jobs),
+                "pin": pinned.pin,
+                "run": context["ti"].run_id,
+                "digest": point_digest([*jobs.get("", ()), *jobs.get(point, ())]),
                 "cluster": pinned.cluster,
                 "fresh_start": bool(self.fresh_start),
-                "jobs": {job.stage: job.to_json() for job in jobs},
                 "submitted": dict(submitted.get(point, {})),
             }
         if runs_without_scheduler():

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_megatron.operators.run_configuration import SWEEP_KEYS, refuse_unknown_keys
+from airflow_megatron.planning.pin_store import PinStore
 from airflow_megatron.planning.pinned import PinnedSweep, choose_points
 from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 
 class PlanSweepOperator(BaseOperator):
-    """Expand a sweep spec, check it, and pin what the run will do.
+    """Expand a sweep spec, check it, and store what the run executes.
 
-    Returns the pinned sweep; pushes the jobs that run once for the sweep under their stages' names.
+    Returns a reference to the stored plan (:class:`airflow_megatron.planning.pinned.PinnedSweep`), which everything
+    after it reads; pushes the jobs that run once for the sweep under their stages' names.
 
     :param spec_file: the sweep spec
     :param points: which points; see :func:`airflow_megatron.planning.pinned.choose_points` (templated)
@@ -51,12 +53,16 @@ class PlanSweepOperator(BaseOperator):
         self.cluster = cluster
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Check, choose, pin."""
+        """Check, choose, store."""
+        refuse_unknown_keys(context["dag_run"].conf, SWEEP_KEYS)
+        store = PinStore()
+        choice, limit = str(self.points or ""), int(self.limit or 0) or None
         try:
             text = Path(self.spec_file).read_text(encoding="utf-8")
             sweep = load_sweep_text(text, self.spec_file)
-            profile = load_cluster(str(self.cluster or sweep.settings.cluster))
-            chosen = choose_points(sweep, str(self.points or ""), int(self.limit or 0) or None)
+            surroundings = Surroundings.now(str(self.cluster or sweep.settings.cluster))
+            profile = surroundings.cluster
+            chosen = choose_points(sweep, choice, limit)
             plan = check_sweep(sweep, profile, chosen)
         except SpecError as error:
             raise AirflowFailException(str(error)) from None
@@ -64,14 +70,15 @@ class PlanSweepOperator(BaseOperator):
             raise AirflowFailException(f"{self.spec_file} cannot be read: {error}") from None
         for warning in plan.warnings:
             self.log.warning("%s", warning)
-        for job in plan.jobs:
-            if not job.point:
-                context["ti"].xcom_push(key=job.stage, value=job.to_json())
-        pinned = PinnedSweep(self.spec_file, text, profile.name, plan.points, sources=sweep.document.sources)
+        pinned = PinnedSweep.stored(sweep, text, plan, surroundings, store, choice=choice, limit=limit)
+        for job in pinned.shared_jobs():
+            context["ti"].xcom_push(key=job.stage, value=job.to_json())
         self.log.info(
             "%s on %s: %d points, %d jobs", sweep.name, profile.name, len(plan.points), len(plan.jobs)
         )
         for job in plan.jobs:
             waits = ", ".join(f"{item.job} {item.to_plan()['until']}" for item in job.depends_on)
             self.log.info("  %s%s", job.name, f"  after {waits}" if waits else "")
-        return dataclasses.replace(pinned, digest=plan.digest).to_json()
+        store.set_newest(sweep.name, context["ti"].run_id, pinned.pin)
+        self.log.info("stored as %s", pinned.pin[:16])
+        return pinned.to_json()

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_megatron.planning.plan import check_document, plan_point
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.operators.run_configuration import (
+    LAUNCHED_POINT_KEYS,
+    POINT_KEYS,
+    refuse_unknown_keys,
+)
+from airflow_megatron.operators.stored_plan import newest_plan
+from airflow_megatron.planning.pin_store import PinError, PinStore
+from airflow_megatron.planning.pinned import PinnedSweep
+from airflow_megatron.planning.plan import check_document, plan_sweep
+from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.spec_files import load_sweep
+from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
@@ -21,18 +30,21 @@ if TYPE_CHECKING:
 class ResolvePointOperator(BaseOperator):
     """Push each stage's job of a point as an XCom, keyed by the stage's name; None for stages that the point lacks.
 
-    The jobs come with the run when the sweep's DAG launched it. A run that a person started for one point has them
-    expanded from the spec as it is now; either way later edits of the spec do not change the run.
+    A run that the sweep's DAG launched reads them from what its run has pinned last. A run that a person started for
+    one point plans it from the spec as it is now, and pins that; either way later edits do not change the run. Jobs
+    never come from a run's configuration.
 
     :param spec_file: the sweep spec
+    :param sweep: name of the sweep
     :param stages: names of all stages of the DAG
     """
 
     ui_color = "#f3ecd9"
 
-    def __init__(self, *, spec_file: str, stages: Sequence[str], **kwargs: Any) -> None:
+    def __init__(self, *, spec_file: str, sweep: str, stages: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.spec_file = spec_file
+        self.sweep = sweep
         self.stages = list(stages)
 
     def execute(self, context: Context) -> str:
@@ -42,19 +54,53 @@ class ResolvePointOperator(BaseOperator):
         point = str(conf.get("point") or params.get("point") or "")
         if not point:
             raise AirflowFailException('which point? give the run a configuration: {"point": "<name>"}')
-        jobs: dict[str, Any] = conf.get("jobs") or self._expand(
-            point, conf.get("cluster") or params.get("cluster")
-        )
+        if "jobs" in conf:
+            raise AirflowFailException(
+                "jobs come from a plan, not from a run's configuration; trigger the sweep again, or this DAG with "
+                f'{{"point": "{point}"}} alone'
+            )
+        try:
+            if "pin" in conf:
+                pinned = self._launched(conf)
+            else:
+                refuse_unknown_keys(conf, POINT_KEYS)
+                cluster = conf.get("cluster") or params.get("cluster")
+                pinned = self._planned(context["ti"], point, cluster)
+            jobs = {job.stage: job for job in pinned.jobs_of(point)}
+        except (PinError, SpecError) as error:
+            raise AirflowFailException(str(error)) from None
+        missing = [stage for stage in jobs if stage not in self.stages]
+        if missing:
+            raise AirflowFailException(
+                f"the plan has a stage {missing[0]!r} that this DAG no longer has: {self.spec_file} was edited. "
+                f"Trigger {self.sweep} again, or clear `plan` of its run"
+            )
         for stage in self.stages:
-            context["ti"].xcom_push(key=stage, value=jobs.get(stage))
-        self.log.info("point %s: %s", point, ", ".join(stage for stage in self.stages if jobs.get(stage)))
+            context["ti"].xcom_push(key=stage, value=jobs[stage].to_json() if stage in jobs else None)
+        self.log.info("point %s of plan %s: %s", point, pinned.pin[:16], ", ".join(jobs))
         return point
 
-    def _expand(self, point: str, cluster: str | None) -> dict[str, Any]:
+    def _launched(self, conf: Mapping[str, Any]) -> PinnedSweep:
+        """Return what the sweep's run that launched this one has pinned last."""
+        refuse_unknown_keys(conf, LAUNCHED_POINT_KEYS)
+        pinned = newest_plan(self.sweep, str(conf.get("run")))
+        if pinned.pin != conf["pin"]:
+            self.log.info(
+                "run %s of %s was planned again since it launched this one", conf["run"], self.sweep
+            )
+        return pinned
+
+    def _planned(self, task_instance: Any, point: str, cluster: str | None) -> PinnedSweep:
+        """Plan the point from the spec as it is now, and store that for this run."""
         try:
-            sweep = load_sweep(self.spec_file)
-            profile = load_cluster(cluster or sweep.settings.cluster)
-            check_document(sweep, profile)
-            return {job.stage: job.to_json() for job in plan_point(sweep, sweep.point(point), profile)}
-        except SpecError as error:
-            raise AirflowFailException(str(error)) from None
+            text = Path(self.spec_file).read_text(encoding="utf-8")
+        except OSError as error:
+            raise AirflowFailException(f"{self.spec_file} cannot be read: {error}") from None
+        sweep = load_sweep_text(text, self.spec_file)
+        surroundings = Surroundings.now(cluster or sweep.settings.cluster)
+        check_document(sweep, surroundings.cluster)
+        plan = plan_sweep(sweep, surroundings.cluster, [sweep.point(point)])
+        store = PinStore()
+        pinned = PinnedSweep.stored(sweep, text, plan, surroundings, store, choice=point)
+        store.set_newest(task_instance.dag_id, task_instance.run_id, pinned.pin)
+        return pinned

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
+from airflow_megatron.operators.stored_plan import job_surroundings, report_changes
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.attempt_chain import extend_chain, is_chained, withdraw_chain
 from airflow_megatron.planning.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
@@ -28,8 +29,6 @@ from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.submission import SubmissionOutcome
 from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.queue_room import QueueRoomTrigger
@@ -49,14 +48,12 @@ STILL_WRITING_PAUSE_S = 5
 def job_attempts(job: Job, log: Any) -> JobAttempts:
     """Return the means to submit and judge a job's attempts from a worker.
 
-    :raises AirflowFailException: when the job's cluster profile cannot be used
+    :raises AirflowFailException: when the job's cluster profile, or its pinned copy, cannot be used
     """
-    try:
-        cluster = load_cluster(job.cluster)
-    except SpecError as error:
-        raise AirflowFailException(str(error)) from None
+    surroundings = job_surroundings(job)
+    cluster = surroundings.cluster
     hook = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster))
-    return JobAttempts(job, cluster, hook.run, log)
+    return JobAttempts(job, cluster, hook.run, log, surroundings.templates)
 
 
 def wait_for_room(
@@ -136,6 +133,8 @@ class SlurmSubmitOperator(BaseOperator):
     :param fresh_start: submit even when the job has finished before (templated)
     :param poll_interval: seconds between two looks at a queue that is full
     :param attempt: the attempt that this run's array contains already, None when there is none (templated)
+    :param shared: other runs use the job too: neither a fresh start nor a clear of this one runs it again when it has
+        finished, or replaces it while it runs
     """
 
     template_fields: Sequence[str] = ("job", "fresh_start", "attempt")
@@ -150,6 +149,7 @@ class SlurmSubmitOperator(BaseOperator):
         fresh_start: bool | str = False,
         poll_interval: float = 15.0,
         attempt: int | str | None = None,
+        shared: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -157,9 +157,12 @@ class SlurmSubmitOperator(BaseOperator):
         self.fresh_start = fresh_start
         self.poll_interval = poll_interval
         self.attempt = attempt
+        self.shared = shared
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit, or take up what an earlier try submitted."""
+        if self.job is not None and just_cleared(context):
+            report_changes(context, Job.from_json(self.job), self.log)  # type: ignore[arg-type]
         return self._submit(context)
 
     def submit_again(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,7 +201,8 @@ class SlurmSubmitOperator(BaseOperator):
                 if chosen.replaces is not None and state.job_id:
                     attempts.cancel(chosen.replaces, state.job_id, state.job_name)
                 if record.get("number") != number:
-                    record = {"number": number, "fresh": bool(self.fresh_start) and not cleared}
+                    fresh = bool(self.fresh_start) and not (cleared or self.shared)
+                    record = {"number": number, "fresh": fresh}
             context["task_state_store"].set(ATTEMPT_RECORD, {**record, "phase": "submitting"})
             prepared = prepare_attempt(attempts, number, state, fresh_start=bool(record.get("fresh")))
             if isinstance(prepared, StillWriting):
@@ -242,7 +246,7 @@ class SlurmSubmitOperator(BaseOperator):
             died = record["phase"] == "submitting" and attempt_after_giving_up(state) != number + 1
             if died or not (cleared or record["phase"] == "submitting"):
                 return NextAttempt(number), state
-        rerun = cleared or (bool(self.fresh_start) and not record)
+        rerun = not self.shared and (cleared or (bool(self.fresh_start) and not record))
         if rerun and is_chained(job):
             withdraw_chain(attempts, after=current_attempt(state))
             state = attempts.state()

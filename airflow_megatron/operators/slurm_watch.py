@@ -18,6 +18,7 @@ from airflow_megatron.operators.slurm_submit import (
     wait_for_login_node,
     wait_for_room,
 )
+from airflow_megatron.operators.stored_plan import job_surroundings, report_changes
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempt_chain import (
@@ -127,6 +128,8 @@ class SlurmWatchOperator(BaseOperator):
             return {"job": job.name, "attempt": handle.attempt, "outcome": "finished", "passed_over": True}
         if handle.cancelled and not just_cleared(context):
             raise AirflowSkipException(f"{job.name} was cancelled before, by its own condition")
+        if just_cleared(context):
+            report_changes(context, job, self.log)
         attempts = job_attempts(job, self.log)
         try:
             state = attempts.state()
@@ -380,7 +383,7 @@ class SlurmWatchOperator(BaseOperator):
                 health=_health(job, attempts.cluster),
                 memory=memory,
                 resumes_from=handle.resumes_from,
-                signatures=attempts.cluster.signatures,
+                signatures=job_surroundings(job).signatures,
                 carry={"handle": dataclasses.asdict(handle)},
             ),
             method_name="execute_complete",

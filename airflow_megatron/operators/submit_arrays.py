@@ -11,11 +11,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.slurm_submit import task_origin
+from airflow_megatron.operators.stored_plan import stored_plan
 from airflow_megatron.planning.array_attempts import ArrayDeferredError, JobArrays, attempts_to_submit
 from airflow_megatron.planning.attempts import slurm_commands
-from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
-from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.triggers.pause import PauseTrigger
 
 if TYPE_CHECKING:
@@ -56,10 +55,11 @@ class SubmitArraysOperator(BaseOperator):
         """Submit; return point → stage → number of the attempt that is submitted."""
         if self.plan_only:
             return {}
-        pinned = PinnedSweep.from_json(self.pinned)  # type: ignore[arg-type]
+        pinned = stored_plan(self.pinned)
         jobs = [job for job in pinned.plan().jobs if job.array]
-        cluster = load_cluster(pinned.cluster)
-        arrays = JobArrays(cluster, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run, self.log)
+        cluster = pinned.surroundings.cluster
+        run = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run
+        arrays = JobArrays(cluster, run, self.log, pinned.surroundings.templates)
         memory = context["task_state_store"]
         try:
             # Once chosen, the attempts stay: what an earlier try has submitted would be left out otherwise.

@@ -9,11 +9,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
+from airflow_megatron.operators.stored_plan import stored_plan
 from airflow_megatron.planning.attempts import slurm_commands
-from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.results import write_results
 from airflow_megatron.results.progress import StageState
-from airflow_megatron.spec.cluster_profile import load_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,8 +43,8 @@ class SweepReportOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[str]:
         """Write the report; return its files."""
-        pinned = PinnedSweep.from_json(self.pinned)  # type: ignore[arg-type]
-        cluster = load_cluster(pinned.cluster)
+        pinned = stored_plan(self.pinned)
+        cluster = pinned.surroundings.cluster
         plan = pinned.plan()
         report = write_results(plan, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run)
         self.log.info("\n%s", report.text)

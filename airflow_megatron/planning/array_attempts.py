@@ -31,6 +31,7 @@ from airflow_megatron.slurm.stage_records import StageState, parse_stage_states,
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from airflow_megatron.slurm.submission import Attempt
     from airflow_megatron.slurm.transport import CommandResult
@@ -94,12 +95,17 @@ class JobArrays:
     :param cluster: its cluster profile
     :param run: runs a script on the login node
     :param log: where progress is told
+    :param templates: the sbatch templates, their folder or name → text; the project's when left out
     """
 
     def __init__(
-        self, cluster: ClusterProfile, run: Callable[[str], CommandResult], log: logging.Logger | Any
+        self,
+        cluster: ClusterProfile,
+        run: Callable[[str], CommandResult],
+        log: logging.Logger | Any,
+        templates: Path | Mapping[str, str] | None = None,
     ) -> None:
-        self.cluster, self.log = cluster, log
+        self.cluster, self.log, self.templates = cluster, log, templates
         self._run = run
         self.commands = slurm_commands(cluster)
 
@@ -147,7 +153,8 @@ class JobArrays:
             if begun is not None and begun.job_id:
                 submitted[job.name] = number
             elif begun is None or not begun.claimed:
-                members.append(ArrayMember(job, number, job_script(job, self.cluster, number)))
+                script = job_script(job, self.cluster, number, templates=self.templates)
+                members.append(ArrayMember(job, number, script))
         for group in array_groups(members, self.cluster):
             for member in self._submit_group(group, origin):
                 submitted[member.job.name] = member.number

@@ -39,6 +39,7 @@ from airflow_megatron.slurm.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
@@ -125,6 +126,7 @@ class JobAttempts:
     :param cluster: its cluster profile
     :param run: runs a script on the login node
     :param log: where waiting is reported
+    :param templates: the sbatch templates, their folder or name → text; the project's when left out
     """
 
     def __init__(
@@ -133,7 +135,9 @@ class JobAttempts:
         cluster: ClusterProfile,
         run: Callable[[str], CommandResult],
         log: logging.Logger | Any = None,
+        templates: Path | Mapping[str, str] | None = None,
     ) -> None:
+        self.templates = templates
         self.job, self.cluster, self._run = job, cluster, run
         self.log = log or logging.getLogger(__name__)
         self.commands = slurm_commands(cluster)
@@ -171,6 +175,7 @@ class JobAttempts:
                 number,
                 changes.exclude,
                 chained=bool(changes.after_job),
+                templates=self.templates,
             ),
             dependencies=(f"afterany:{changes.after_job}",) if changes.after_job else (),
             chained=bool(changes.after_job),

@@ -1,61 +1,257 @@
-"""A sweep as one of its runs has pinned it: the spec's text and what was chosen, small enough for an XCom."""
+"""What a run of a sweep executes, stored when it is planned: jobs, cluster profile, templates, the spec behind them."""
 
 from __future__ import annotations
 
 import fnmatch
+import functools
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron import __version__
+from airflow_megatron.planning.pin_store import PinError, PinStore
 from airflow_megatron.planning.plan import Plan, job_digest, plan_sweep
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.spec.errors import SpecError, did_you_mean
 from airflow_megatron.spec.expressions import ExpressionError, evaluate, is_template, resolve, template_names
+from airflow_megatron.spec.jobs import Job
 from airflow_megatron.spec.spec_files import load_sweep_text
-from airflow_megatron.spec.sweep import Point, Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_megatron.spec.jobs import Job
     from airflow_megatron.spec.sweep import Point, Sweep
+
+POINTS_IN_ONE_OBJECT: Final = 64
+"""A point's run reads the jobs of so many points to find its own."""
+_FORM: Final = 1
 
 
 @dataclass(frozen=True)
 class PinnedSweep:
-    """What a run of a sweep works on, whatever happens to the spec file meanwhile.
+    """A stored plan. Whatever becomes of its sources, it stays; a damaged copy is an error.
 
-    :param file: the spec file, for messages
+    :param pin: its digest in the store
+    :param sweep: name of the sweep
+    :param file: the spec file
     :param text: its content
+    :param sources: path → content of the other files that the spec drew on
     :param cluster: name of the cluster profile
-    :param points: names of the chosen points
+    :param points: the chosen points, in order
     :param digest: of the plan
-    :param sources: path → content of the other files that the spec draws on
+    :param choice: which points were asked for, empty for all
+    :param limit: how many at most, None for all
+    :param package: version of this package that planned it
+    :param description: of the sweep
     """
 
+    pin: str
+    sweep: str
     file: str
     text: str
+    sources: Mapping[str, str]
     cluster: str
     points: tuple[str, ...]
-    digest: str = ""
-    sources: Mapping[str, str] = field(default_factory=dict)
-
-    def plan(self) -> Plan:
-        """Return the plan again."""
-        sweep = load_sweep_text(self.text, self.file, self.sources)
-        wanted = set(self.points)
-        chosen = [point for point in sweep.points if point.name in wanted]
-        return plan_sweep(sweep, load_cluster(self.cluster), chosen)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data."""
-        return {**asdict(self), "points": list(self.points)}
+    digest: str
+    choice: str
+    limit: int | None
+    package: str
+    description: str
+    _objects: tuple[str, ...]
+    _shared: tuple[Mapping[str, Any], ...]
+    _surroundings: str
+    _store: PinStore = field(repr=False, compare=False)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> PinnedSweep:
-        """Return what :meth:`to_json` described."""
-        return cls(**{**data, "points": tuple(data["points"])})
+    def stored(
+        cls,
+        sweep: Sweep,
+        text: str,
+        plan: Plan,
+        surroundings: Surroundings,
+        store: PinStore,
+        *,
+        choice: str = "",
+        limit: int | None = None,
+    ) -> PinnedSweep:
+        """Store a checked plan.
+
+        :param text: content of the spec file
+        :param surroundings: what the plan was made with
+        :param choice: which points were asked for
+        :param limit: how many at most
+        """
+        jobs = jobs_by_point(plan.jobs)
+        chunks = [
+            plan.points[start : start + POINTS_IN_ONE_OBJECT]
+            for start in range(0, len(plan.points), POINTS_IN_ONE_OBJECT)
+        ]
+        objects = [
+            store.put({point: [job.to_json() for job in jobs.get(point, ())] for point in chunk})
+            for chunk in chunks
+        ]
+        digest = store.put(
+            {
+                "form": _FORM,
+                "sweep": plan.sweep,
+                "file": sweep.document.file,
+                "text": text,
+                "sources": dict(sweep.document.sources),
+                "cluster": plan.cluster,
+                "points": list(plan.points),
+                "digest": plan.digest,
+                "choice": choice,
+                "limit": limit,
+                "package": __version__,
+                "description": sweep.settings.description,
+                "objects": objects,
+                "shared": [job.to_json() for job in jobs.get("", ())],
+                "surroundings": store.put(surroundings.to_json(plan.jobs)),
+            }
+        )
+        return cls.read(digest, store)
+
+    @classmethod
+    def read(cls, digest: str, store: PinStore | None = None) -> PinnedSweep:
+        """Return a stored plan.
+
+        :raises PinError: when it is not there, or the copy is damaged
+        """
+        store = store or PinStore()
+        data = store.get(digest)
+        if not isinstance(data, dict) or data.get("form") != _FORM:
+            raise PinError(f"{digest[:16]} is no plan that this version of the package can read")
+        return cls(
+            pin=digest,
+            sweep=data["sweep"],
+            file=data["file"],
+            text=data["text"],
+            sources=data["sources"],
+            cluster=data["cluster"],
+            points=tuple(data["points"]),
+            digest=data["digest"],
+            choice=data["choice"],
+            limit=data["limit"],
+            package=data["package"],
+            description=data["description"],
+            _objects=tuple(data["objects"]),
+            _shared=tuple(data["shared"]),
+            _surroundings=data["surroundings"],
+            _store=store,
+        )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], store: PinStore | None = None) -> PinnedSweep:
+        """Return what :meth:`to_json` refers to.
+
+        :param data: that, or the form of version 0.1.0, which held the spec itself: it is planned and stored now
+        :raises PinError: when it cannot be read
+        """
+        if "text" not in data:
+            return cls.read(str(data.get("pin")), store)
+        sweep = load_sweep_text(data["text"], data["file"], data.get("sources"))
+        surroundings = Surroundings.now(data["cluster"])
+        wanted = set(data["points"])
+        chosen = [point for point in sweep.points if point.name in wanted]
+        plan = plan_sweep(sweep, surroundings.cluster, chosen)
+        return cls.stored(sweep, data["text"], plan, surroundings, store or PinStore())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a short reference, plain JSON data."""
+        return {
+            "pin": self.pin,
+            "sweep": self.sweep,
+            "cluster": self.cluster,
+            "points": len(self.points),
+            "digest": self.digest,
+        }
+
+    @functools.cached_property
+    def surroundings(self) -> Surroundings:
+        """The cluster profile and the files that go with it."""
+        return Surroundings.from_json(self._store.get(self._surroundings), self._store)
+
+    def plan(self) -> Plan:
+        """Return the plan with all its jobs."""
+        jobs = [self._job(data) for data in self._shared]
+        for digest in self._objects:
+            jobs += [self._job(data) for of_point in self._store.get(digest).values() for data in of_point]
+        by_point = jobs_by_point(jobs)
+        ordered = [job for point in ("", *self.points) for job in by_point.get(point, ())]
+        return Plan(self.sweep, self.cluster, self.points, tuple(ordered))
+
+    def shared_jobs(self) -> list[Job]:
+        """Return the jobs that run once for the sweep."""
+        return [self._job(data) for data in self._shared]
+
+    def jobs_of(self, point: str) -> list[Job]:
+        """Return the jobs of a point, those of the whole sweep first.
+
+        :raises PinError: when the plan does not hold the point
+        """
+        try:
+            index = self.points.index(point) // POINTS_IN_ONE_OBJECT
+        except ValueError:
+            hint = did_you_mean(point, self.points) or f"it has {', '.join(self.points[:8])} …"
+            raise PinError(f"the plan of {self.sweep} has no point {point!r}; {hint}") from None
+        own = self._store.get(self._objects[index])[point]
+        return [self._job(data) for data in (*self._shared, *own)]
+
+    def changes(self) -> list[str]:
+        """Return what of the plan's sources is another now: file names, and keys of the cluster profile."""
+        found = [
+            path if Path(path).exists() else f"{path} (gone)"
+            for path, text in ((self.file, self.text), *self.sources.items())
+            if _content(path) != text
+        ]
+        try:
+            now = Surroundings.now(self.cluster)
+        except SpecError as error:
+            return [*found, f"cluster profile {self.cluster} ({error.problems[0].message})"]
+        return [*found, *self.surroundings.changes(now)]
+
+    def _job(self, data: Mapping[str, Any]) -> Job:
+        return Job.from_json({**data, "pin": self.pin})
+
+
+@functools.lru_cache(maxsize=8)
+def _surroundings_of(pin: str, root: Path) -> Surroundings:
+    return PinnedSweep.read(pin, PinStore(root)).surroundings
+
+
+def surroundings_of(job: Job) -> Surroundings:
+    """Return the cluster profile and the files of a job: as its run has pinned them, as they are now for a job of none.
+
+    :raises PinError: when the pinned copy cannot be read
+    :raises SpecError: when there is no such profile
+    """
+    return pinned_surroundings(job.pin, job.cluster)
+
+
+def pinned_surroundings(pin: str, cluster: str) -> Surroundings:
+    """Return the cluster profile and the files of a stored plan; without one, those of a profile as it is now.
+
+    :raises PinError: when the pinned copy cannot be read
+    :raises SpecError: when there is no such profile
+    """
+    return _surroundings_of(pin, PinStore().root) if pin else Surroundings.now(cluster)
+
+
+def jobs_by_point(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """Return point → its jobs; those of the whole sweep under the empty name."""
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        found.setdefault(job.point, []).append(job)
+    return found
+
+
+def _content(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8") if Path(path).is_file() else None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def choose_points(sweep: Sweep, choice: str, limit: int | None = None) -> list[Point]:
@@ -81,7 +277,7 @@ def choose_points(sweep: Sweep, choice: str, limit: int | None = None) -> list[P
     return points[:limit] if limit else points
 
 
-def point_digest(jobs: list[Job]) -> str:
+def point_digest(jobs: Sequence[Job]) -> str:
     """Return a digest of everything that the jobs of a point compute."""
     text = json.dumps([[job.stage, job_digest(job)] for job in jobs])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

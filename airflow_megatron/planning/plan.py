@@ -41,6 +41,7 @@ from airflow_megatron.spec.sweep_grammar import swept_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.jobs import Job
@@ -84,7 +85,7 @@ class Plan:
         """SHA-256, shortened, over everything resolved: equal plans have equal digests."""
         hashed = hashlib.sha256()
         for job in self.jobs:
-            hashed.update(_pinned.encode(job))
+            hashed.update(_pinned.encode(dataclasses.replace(job, pin="") if job.pin else job))
         return hashed.hexdigest()[:16]
 
     def jobs_of(self, point: str) -> list[Job]:
@@ -243,14 +244,23 @@ def check_sweep(
 
 
 def job_script(
-    job: Job, cluster: ClusterProfile, number: int, exclude: Iterable[str] = (), *, chained: bool = False
+    job: Job,
+    cluster: ClusterProfile,
+    number: int,
+    exclude: Iterable[str] = (),
+    *,
+    chained: bool = False,
+    templates: Path | Mapping[str, str] | None = None,
 ) -> str:
-    """Return the sbatch script of an attempt of a planned job; see :func:`.render_job_script`."""
+    """Return the sbatch script of an attempt of a planned job; see :func:`.render_job_script`.
+
+    :param templates: the project's folder when left out
+    """
     return render_job_script(
         job,
         cluster,
         number,
-        templates_dir(),
+        templates_dir() if templates is None else templates,
         branch_arguments=branch_arguments(job),
         needed_to_start=needed_to_start(job),
         exclude=exclude,

@@ -11,10 +11,9 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.operators.stored_plan import job_surroundings
 from airflow_megatron.operators.turns import has_time_left, pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempts import slurm_commands
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.triggers.condition import ConditionTrigger
 
@@ -60,10 +59,7 @@ class StartConditionSensor(BaseSensorOperator):
             self._wait(job, job.start)
 
     def _wait(self, job: Job, start: Condition) -> None:
-        try:
-            cluster = load_cluster(job.cluster)
-        except SpecError as error:
-            raise AirflowFailException(str(error)) from None
+        cluster = job_surroundings(job).cluster
         missing = [stage for stage, handle in self.producers.items() if handle is None]
         if missing:
             raise AirflowFailException(f"{job.name} needs stage {missing[0]}, which has no job in this run")

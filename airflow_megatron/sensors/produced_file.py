@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_megatron.operators.stored_plan import cluster_profile
 from airflow_megatron.operators.turns import has_time_left, pass_turn, turn_deadline
 from airflow_megatron.planning.attempts import slurm_commands
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,10 +29,11 @@ class ProducedFileSensor(BaseSensorOperator):
     :param cluster: name of the cluster profile (templated)
     :param producer: handle of the job that writes (templated)
     :param producer_dir: stage directory of that job (templated)
+    :param pin: digest of the stored plan that holds the profile, empty for the profile as it is now (templated)
     :param poll_interval: seconds between two looks at the cluster
     """
 
-    template_fields: Sequence[str] = ("cluster", "producer", "producer_dir")
+    template_fields: Sequence[str] = ("cluster", "producer", "producer_dir", "pin")
     ui_color = "#e6f1f2"
 
     def __init__(
@@ -43,6 +42,7 @@ class ProducedFileSensor(BaseSensorOperator):
         cluster: str,
         producer: Mapping[str, Any] | str | None = None,
         producer_dir: str | None = None,
+        pin: str = "",
         poll_interval: float = 15.0,
         **kwargs: Any,
     ) -> None:
@@ -50,6 +50,7 @@ class ProducedFileSensor(BaseSensorOperator):
         self.cluster = cluster
         self.producer = producer
         self.producer_dir = producer_dir
+        self.pin = pin
         self.poll_interval = poll_interval
 
     def trigger(self) -> ProducedFileTrigger:
@@ -72,10 +73,7 @@ class ProducedFileSensor(BaseSensorOperator):
 
         :raises AirflowFailException: when the cluster profile cannot be used
         """
-        try:
-            cluster = load_cluster(self.cluster)
-        except SpecError as error:
-            raise AirflowFailException(str(error)) from None
+        cluster = cluster_profile(self.cluster, self.pin)
         attempt = self.producer.get("attempt", 1) if isinstance(self.producer, Mapping) else 1
         return {
             "ssh_conn_id": cluster.ssh_conn_id,
@@ -93,5 +91,5 @@ class ProducedFileSensor(BaseSensorOperator):
         """
         if event["status"] == "timeout" and has_time_left(context, self.timeout):
             if self.producer_dir:
-                pass_turn([self.producer_dir], load_cluster(self.cluster), self.log)
+                pass_turn([self.producer_dir], cluster_profile(self.cluster, self.pin), self.log)
             self._wait()

@@ -6,9 +6,11 @@ import functools
 import hashlib
 import itertools
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jinja2
+import jinja2.meta
 
 from airflow_megatron.slurm.attempt_chain import chain_prologue
 from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
@@ -20,7 +22,6 @@ from airflow_megatron.spec.quantities import slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
@@ -89,7 +90,7 @@ def render_job_script(
     job: Job,
     cluster: ClusterProfile,
     number: int,
-    templates: Path,
+    templates: Path | Mapping[str, str],
     *,
     branch_arguments: Sequence[str] = (),
     needed_to_start: str | None = None,
@@ -100,7 +101,7 @@ def render_job_script(
 
     :param job: the job, its command filled in
     :param number: the attempt, from 1
-    :param templates: folder of the templates
+    :param templates: folder of the templates, or name → text of those that a run has pinned
     :param branch_arguments: appended to the command while the branch has no checkpoint of its own
     :param needed_to_start: a path without which these arguments name nothing
     :param exclude: nodes to keep off, besides the spec's own
@@ -109,14 +110,15 @@ def render_job_script(
     """
     if job.script is not None:
         return guarded_script(job, cluster, number, exclude=exclude)
+    environment = _templates(templates if isinstance(templates, Path) else tuple(sorted(templates.items())))
     words = (*job.command, *branch_arguments)
     paths = dict.fromkeys(path for word in words if (path := path_of(word)) is not None)
     file_values = {path: f"am_file_value_{index}" for index, path in enumerate(paths)}
-    name = job.template or f"{'train' if job.runs_trainer else 'command'}.sbatch.j2"
+    name = template_name(job)
     attempt = attempt_of(job, number)
     processes = job.world_size if job.runs_trainer and not job.own_launch else 1
     try:
-        template = _templates(templates).get_template(name)
+        template = environment.get_template(name)
         return template.render(
             job=job,
             cluster=cluster,
@@ -137,15 +139,46 @@ def render_job_script(
             nodes=_count(job.slurm.nodes),
         )
     except jinja2.TemplateNotFound as error:
-        raise JobScriptError(f"there is no sbatch template {error.name} in {templates}") from error
+        where = templates if isinstance(templates, Path) else "what the run has pinned"
+        raise JobScriptError(f"there is no sbatch template {error.name} in {where}") from error
     except jinja2.TemplateError as error:
-        raise JobScriptError(f"{templates / name}: {error.message}") from error
+        where = templates / name if isinstance(templates, Path) else f"{name}, as the run has pinned it"
+        raise JobScriptError(f"{where}: {error.message}") from error
 
 
-@functools.cache
-def _templates(folder: Path) -> jinja2.Environment:
-    """Return a folder's templates: compiled once, and anew when a file was changed."""
-    environment = script_environment(folder)
+def template_name(job: Job) -> str:
+    """Return the name of the template that a job's script is rendered from."""
+    return job.template or f"{'train' if job.runs_trainer else 'command'}.sbatch.j2"
+
+
+def template_texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return templates with all that they extend, include and import: name → text.
+
+    :param folder: of the templates
+    :param names: where to begin; those that are not there are left out
+    """
+    environment = _templates(folder)
+    loader: Any = environment.loader
+    texts: dict[str, str] = {}
+    wanted = list(names)
+    while wanted:
+        name = wanted.pop()
+        if name in texts:
+            continue
+        try:
+            texts[name] = loader.get_source(environment, name)[0]
+            for other in jinja2.meta.find_referenced_templates(environment.parse(texts[name])):
+                # None: a name that is known only when the script is rendered
+                wanted += [other] if other else environment.list_templates(extensions=["j2"])
+        except (jinja2.TemplateError, OSError, UnicodeDecodeError):
+            continue
+    return texts
+
+
+@functools.lru_cache(maxsize=64)
+def _templates(source: Path | tuple[tuple[str, str], ...]) -> jinja2.Environment:
+    """Return a folder's templates, compiled once and anew when a file was changed, or those of the texts given."""
+    environment = script_environment(source if isinstance(source, Path) else dict(source))
     environment.filters["quote"] = _quoted
     environment.filters["words"] = _words
     return environment

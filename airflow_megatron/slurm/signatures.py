@@ -5,6 +5,7 @@ The shipped catalogue is ``signatures.yaml`` beside this module; its comments sa
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,10 +19,10 @@ from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.torchrun_report import attributed, root_cause
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.project import clusters_dir
-from airflow_megatron.spec.yaml_document import load_yaml_file
+from airflow_megatron.spec.yaml_document import load_yaml_file, load_yaml_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_megatron.spec.yaml_document import YamlDocument
 
@@ -207,11 +208,21 @@ def catalogue(site_files: Sequence[Path] = ()) -> tuple[Signature, ...]:
         that name in later ones and in the shipped catalogue.
     :raises SpecError: naming file and line of what is wrong.
     """
+    return _before_shipped(read_signatures(path) for path in site_files)
+
+
+def pinned_catalogue(texts: Mapping[str, str]) -> tuple[Signature, ...]:
+    """Return the catalogue of a site from the content of its files.
+
+    :param texts: file name → content, in the order of the cluster profile.
+    :raises SpecError: naming file and line of what is wrong.
+    """
+    return _before_shipped(_signatures(load_yaml_text(text, name)) for name, text in texts.items())
+
+
+def _before_shipped(files: Iterable[Iterable[Signature]]) -> tuple[Signature, ...]:
     found: dict[str, Signature] = {}
-    for path in site_files:
-        for signature in read_signatures(path):
-            found.setdefault(signature.name, signature)
-    for signature in shipped_signatures():
+    for signature in itertools.chain(*files, shipped_signatures()):
         found.setdefault(signature.name, signature)
     return tuple(found.values())
 
@@ -230,7 +241,10 @@ def read_signatures(path: Path) -> list[Signature]:
 
     :raises SpecError: naming file, line and mend of everything that is wrong.
     """
-    document = load_yaml_file(path)
+    return _signatures(load_yaml_file(path))
+
+
+def _signatures(document: YamlDocument) -> list[Signature]:
     data = document.data
     if not isinstance(data, dict) or list(data) != ["signatures"] or not isinstance(data["signatures"], list):
         raise SpecError(

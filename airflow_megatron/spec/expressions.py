@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -23,7 +24,6 @@ from airflow_megatron.spec.sandbox import SizeError, checked_template, checked_v
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
 MAX_CHAIN = 100
 """How many values may stand between a value and the last one that it depends on."""
@@ -37,10 +37,16 @@ class ExpressionError(ValueError):
 _PLAIN_EXPRESSION = re.compile(r"\{\{(?![-+]).*(?<![-+])\}\}\Z", re.DOTALL).match
 
 
-def script_environment(directory: Path) -> jinja2.Environment:
-    """Return the sandboxed environment for the script templates in ``directory`` (undefined names are errors)."""
+def script_environment(templates: Path | Mapping[str, str]) -> jinja2.Environment:
+    """Return the sandboxed environment for script templates (undefined names are errors).
+
+    :param templates: their folder, or name → text
+    """
+    loader: jinja2.BaseLoader = (
+        jinja2.FileSystemLoader(templates) if isinstance(templates, Path) else jinja2.DictLoader(templates)
+    )
     return ImmutableSandboxedEnvironment(
-        loader=jinja2.FileSystemLoader(directory),
+        loader=loader,
         undefined=jinja2.StrictUndefined,
         autoescape=False,
         trim_blocks=True,

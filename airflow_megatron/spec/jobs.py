@@ -86,6 +86,7 @@ class Job:
     :param files: what its script writes before the command starts: path → text
     :param own_launch: its command starts the processes itself, so it is run once
     :param array: how many of the stage's jobs may run at once as tasks of one job array; None: each is submitted alone
+    :param pin: digest of the plan that a run has pinned and that it was read from, empty for a job that is planned now
     """
 
     name: str
@@ -129,6 +130,7 @@ class Job:
     array: int | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     own_launch: bool = False
+    pin: str = field(default="", compare=False)
 
     @property
     def runs_trainer(self) -> bool:
@@ -183,6 +185,8 @@ class Job:
             condition: Condition | None = data[name]
             data[name] = condition.to_json() if condition else None
         data["events"] = [event.to_json() for event in self.events]
+        if not self.pin:
+            del data["pin"]
         return data
 
     @classmethod

@@ -7,6 +7,7 @@ from pathlib import Path
 
 HOME_VARIABLE = "AIRFLOW_MEGATRON_HOME"
 LOCAL_VARIABLE = "AIRFLOW_MEGATRON_LOCAL"
+PINS_VARIABLE = "AIRFLOW_MEGATRON_PINS"
 
 
 def project_root() -> Path:
@@ -27,6 +28,15 @@ def local_dir() -> Path:
     """Return the folder of this machine's state: ``AIRFLOW_MEGATRON_LOCAL``, or ``.local`` in the project."""
     named = os.environ.get(LOCAL_VARIABLE)
     return Path(named).absolute() if named else project_root() / ".local"
+
+
+def pins_dir() -> Path:
+    """Return the folder of what runs have pinned: ``AIRFLOW_MEGATRON_PINS``, or ``pins`` in the machine's own.
+
+    Every worker must reach it: with workers on several machines it is a shared folder.
+    """
+    named = os.environ.get(PINS_VARIABLE)
+    return Path(named).absolute() if named else local_dir() / "pins"
 
 
 def sweep_specs_dir() -> Path:

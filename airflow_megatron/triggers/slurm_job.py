@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ from airflow_megatron.triggers.job_report import JobReport
 from airflow_megatron.triggers.site_signatures import site_signatures
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from airflow_megatron.slurm.observation import Observation
@@ -74,7 +75,7 @@ class SlurmJobTrigger(ClusterTrigger):
         numbers of iterations after which it saves or validates
     :param memory: what an earlier trigger of this attempt knew when it handed over to a worker: its event's ``memory``
     :param resumes_from: iteration of the checkpoint that training has to begin with, 0 for none
-    :param signatures: the cluster profile's own files of log lines, relative to the profile
+    :param signatures: the cluster profile's own files of log lines: name → content, or names relative to the profile
     :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
     :param cluster: as for :class:`~airflow_megatron.triggers.cluster_trigger.ClusterTrigger`
     """
@@ -97,7 +98,7 @@ class SlurmJobTrigger(ClusterTrigger):
         health: Mapping[str, Any] | None = None,
         memory: Mapping[str, Any] | None = None,
         resumes_from: int = 0,
-        signatures: Sequence[str] = (),
+        signatures: Mapping[str, str] | Sequence[str] = (),
         carry: Mapping[str, Any] | None = None,
         **cluster: Any,
     ) -> None:
@@ -117,13 +118,13 @@ class SlurmJobTrigger(ClusterTrigger):
         self.health = dict(health or {})
         self.memory = dict(memory or {})
         self.resumes_from = resumes_from
-        self.signatures = list(signatures)
+        self.signatures = dict(signatures) if isinstance(signatures, Mapping) else list(signatures)
         self.carry = dict(carry or {})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job; a cluster that does not answer is waited for."""
         expectation = self._expectation()
-        signatures = site_signatures(tuple(self.signatures), self.log)
+        signatures = site_signatures(self.signatures, self.log)
         report = JobReport(self.log, self.log_file, self.memory.get("log"))
         # the beginning of a log that was read before is not read again
         resume = ResumeCheck(0 if self.memory.get("log") else self.resumes_from)

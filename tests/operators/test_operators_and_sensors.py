@@ -26,6 +26,7 @@ from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.planning.handle import JobHandle
+from airflow_megatron.planning.pin_store import PinStore
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import check_sweep, plan_sweep
 from airflow_megatron.sensors.checkpoint import CheckpointSensor
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 GIVEN: dict[type[BaseOperator], dict[str, Any]] = {
     PlanSweepOperator: {"spec_file": "a.yaml"},
     LaunchPointsOperator: {"point_dag_id": "x.point", "pinned": {}},
-    ResolvePointOperator: {"spec_file": "a.yaml", "stages": ["a"]},
+    ResolvePointOperator: {"spec_file": "a.yaml", "sweep": "a", "stages": ["a"]},
     SlurmSubmitOperator: {"job": None},
     SlurmWatchOperator: {"job": None, "handle": None},
     SubmitArraysOperator: {"pinned": {}},
@@ -57,13 +58,17 @@ GIVEN: dict[type[BaseOperator], dict[str, Any]] = {
 }
 
 
+STAGES = [*(instance.name for instance in load_sweep_text(CHAIN, "s.yaml").tree), "other"]
+
+
 class Instance:
     """Stands where the task instance stands, in the first try of a task with two retries: keeps what is pushed."""
 
     try_number, max_tries = 1, 2
 
-    def __init__(self) -> None:
+    def __init__(self, dag_id: str = "chain", run_id: str = "manual__1") -> None:
         self.pushed: dict[str, Any] = {}
+        self.dag_id, self.run_id = dag_id, run_id
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = value
@@ -140,19 +145,24 @@ def test_a_point_without_the_stage_skips_it(task: BaseOperator) -> None:
 
 
 class TestPlanSweep:
-    def run(self, file: Path, text: str, **choice: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def run(
+        self, file: Path, text: str, conf: dict[str, Any] | None = None, **choice: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         file.write_text(text)
         instance = Instance()
         task = PlanSweepOperator(task_id="plan", spec_file=str(file), **choice)
-        return task.execute({"ti": instance}), instance.pushed  # type: ignore[typeddict-item]
+        return task.execute({"ti": instance, "dag_run": Run(conf)}), instance.pushed  # type: ignore[typeddict-item]
 
-    def test_pins_the_text_and_the_choice(self, tmp_path: Path) -> None:
+    def test_stores_the_plan_and_the_choice(self, tmp_path: Path) -> None:
         file = tmp_path / "s.yaml"
         result, pushed = self.run(file, CHAIN, points="*4")
         file.write_text("changed")
         pinned = PinnedSweep.from_json(result)
         assert pinned.points == ("lr0.004",)
+        assert (pinned.choice, pinned.limit, pinned.text) == ("*4", None, CHAIN)
         assert pinned.plan().digest == pinned.digest
+        assert PinStore().newest("chain", "manual__1") == pinned.pin
+        assert len(json.dumps(result)) < 500
         assert [Job.from_json(job).name for job in pushed.values()] == ["chain.prepare"]
         assert list(pushed) == ["prepare"]
 
@@ -174,15 +184,29 @@ class TestPlanSweep:
 
     def test_a_file_that_is_gone(self, tmp_path: Path) -> None:
         with pytest.raises(AirflowFailException, match="cannot be read"):
-            PlanSweepOperator(task_id="plan", spec_file=str(tmp_path / "no.yaml")).execute({})
+            PlanSweepOperator(task_id="plan", spec_file=str(tmp_path / "no.yaml")).execute(
+                {"dag_run": Run()}  # type: ignore[typeddict-item]
+            )
+
+    @pytest.mark.parametrize(
+        ("conf", "message"),
+        [
+            ({"limits": 1}, "unknown key 'limits'; did you mean 'limit'?"),
+            ({"point": "x"}, "unknown key 'point'; did you mean 'points'?"),
+            ({"zzz": 1}, "known: cluster, dry_run, fresh_start, limit, points"),
+        ],
+    )
+    def test_unknown_keys_are_refused(self, conf: dict[str, Any], message: str, tmp_path: Path) -> None:
+        with pytest.raises(AirflowFailException) as caught:
+            self.run(tmp_path / "s.yaml", CHAIN, conf)
+        assert message in str(caught.value)
+        assert PinStore().newest("chain", "manual__1") is None
 
 
 class TestResolvePoint:
     def run(self, file: Path, conf: dict[str, Any] | None, **params: Any) -> dict[str, Any]:
-        instance = Instance()
-        task = ResolvePointOperator(
-            task_id="resolve", spec_file=str(file), stages=["prepare", "pretrain", "other"]
-        )
+        instance = Instance("chain.point", "lr0.004")
+        task = ResolvePointOperator(task_id="resolve", spec_file=str(file), sweep="chain", stages=STAGES)
         context: Any = {"ti": instance, "dag_run": Run(conf), "params": params}
         assert task.execute(context) == "lr0.004"
         return instance.pushed
@@ -194,10 +218,30 @@ class TestResolvePoint:
         planned = plan_sweep(sweep, load_cluster("local")).job("chain.lr0.004.pretrain")
         assert Job.from_json(pushed["pretrain"]) == planned
         assert pushed["other"] is None
+        assert pushed["pretrain"]["pin"] == PinStore().newest("chain.point", "lr0.004")
 
-    def test_jobs_that_came_with_the_run_win_over_the_file(self, tmp_path: Path) -> None:
-        pushed = self.run(tmp_path / "gone.yaml", {"point": "lr0.004", "jobs": {"pretrain": {"name": "x"}}})
-        assert pushed == {"prepare": None, "pretrain": {"name": "x"}, "other": None}
+    def test_a_launched_run_reads_the_newest_plan_of_its_sweeps_run(self, tmp_path: Path) -> None:
+        file = tmp_path / "s.yaml"
+        plan = TestPlanSweep()
+        first, _ = plan.run(file, CHAIN)
+        conf = {"point": "lr0.004", "pin": first["pin"], "run": "manual__1", "digest": "x", "submitted": {}}
+        file.unlink()
+        before = self.run(file, conf)
+        assert before["pretrain"]["pin"] == first["pin"]
+        second, _ = plan.run(file, CHAIN.replace("global_batch_size: 16", "global_batch_size: 32"))
+        after = self.run(file, conf)
+        assert second["pin"] != first["pin"]
+        assert after["pretrain"]["pin"] == second["pin"]
+        sizes = [jobs["pretrain"]["params"]["global_batch_size"] for jobs in (before, after)]
+        assert sizes == [16, 32]
+
+    def test_stages_that_the_dag_no_longer_has(self, tmp_path: Path) -> None:
+        file = tmp_path / "s.yaml"
+        file.write_text(CHAIN)
+        task = ResolvePointOperator(task_id="resolve", spec_file=str(file), sweep="chain", stages=["prepare"])
+        context: Any = {"ti": Instance(), "dag_run": Run({"point": "lr0.004"}), "params": {}}
+        with pytest.raises(AirflowFailException, match="has a stage 'pretrain' that this DAG no longer has"):
+            task.execute(context)
 
     @pytest.mark.parametrize(
         ("conf", "message"),
@@ -205,6 +249,18 @@ class TestResolvePoint:
             (None, 'which point? give the run a configuration: {"point": "<name>"}'),
             ({"point": "lr9"}, "the sweep has no point 'lr9'"),
             ({"point": "lr0.004", "cluster": "lokal"}, "did you mean 'local'"),
+            (
+                {"point": "lr0.004", "fresh_stat": True},
+                "unknown key 'fresh_stat'; did you mean 'fresh_start'?",
+            ),
+            ({"point": "lr0.004", "digest": "x"}, "unknown key 'digest'"),
+            (
+                {"point": "lr0.004", "jobs": {"pretrain": {"script": "#!/bin/bash"}}},
+                "jobs come from a plan, not from a run's configuration",
+            ),
+            ({"point": "lr0.004", "pin": "0" * 64}, "run 'None' of chain has stored no plan"),
+            ({"point": "lr0.004", "pin": "0" * 64, "run": "../x"}, "has stored no plan"),
+            ({"point": "lr0.004", "pin": "x", "run": "r", "script": "x"}, "unknown key 'script'"),
         ],
     )
     def test_refused(self, conf: dict[str, Any] | None, message: str, tmp_path: Path) -> None:
@@ -216,7 +272,8 @@ class TestResolvePoint:
 
 class TestLaunchPoints:
     def test_a_dry_run_starts_nothing(self) -> None:
-        pinned = PinnedSweep("s.yaml", CHAIN, "local", ("lr0.001",)).to_json()
+        # the form of version 0.1.0, which a run of then may have in its XCom
+        pinned = {"file": "s.yaml", "text": CHAIN, "cluster": "local", "points": ["lr0.001"], "sources": {}}
         with pytest.raises(AirflowSkipException, match="dry run: 1 points are not started"):
             LaunchPointsOperator(task_id="l", point_dag_id="x.point", pinned=pinned, plan_only=True).execute(
                 {}

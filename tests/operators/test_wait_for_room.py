@@ -15,7 +15,6 @@ from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator, wait_fo
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.planning.attempts import JobAttempts
-from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import plan_sweep
 from airflow_megatron.slurm.submission import SubmissionOutcome, WaitsFor
 from airflow_megatron.slurm.transport import TransportError
@@ -99,8 +98,8 @@ def test_a_login_node_that_stays_away_is_waited_for(operator: str, monkeypatch: 
         task = SlurmWatchOperator(task_id="t", job=job.to_json(), handle={"job": job.name, "attempt": 1})
     else:
         text = CHAIN.replace("  pretrain:\n", "  pretrain:\n    array: true\n")
-        pinned = PinnedSweep("s.yaml", text, "local", ("lr0.001",))
-        task = SubmitArraysOperator(task_id="t", pinned=pinned.to_json())
+        pinned = {"file": "s.yaml", "text": text, "cluster": "local", "points": ["lr0.001"]}
+        task = SubmitArraysOperator(task_id="t", pinned=pinned)
     context: Any = {"ti": TaskInstance(), "task": task, "task_state_store": Store()}
     with pytest.raises(TaskDeferred) as deferred:
         task.submit_next(context, {"number": 3}) if operator == "watch" else task.execute(context)

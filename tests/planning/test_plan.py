@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from example_specs import CHAIN, spec_text
 
-from airflow_megatron.planning.pinned import PinnedSweep, choose_points, point_digest
+from airflow_megatron.planning.pinned import choose_points, point_digest
 from airflow_megatron.planning.plan import check_sweep, job_digest, plan_point, plan_sweep
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
@@ -299,20 +299,6 @@ class TestChoice:
         )
         chosen = choose_points(load_sweep_text(text, "s.yaml"), "{{ cooldown.lr > 2 }}")
         assert [point.name for point in chosen] == ["lr3"]
-
-
-class TestPinned:
-    def test_the_plan_is_the_same_whatever_happens_to_the_file(self) -> None:
-        text = CHAIN.replace("name: chain", "name: pinned")
-        plan = plan_sweep(
-            load_sweep_text(text, "gone.yaml"), None, load_sweep_text(text, "gone.yaml").points[1:]
-        )
-        pinned = PinnedSweep("gone.yaml", text, "local", plan.points, plan.digest)
-        again = PinnedSweep.from_json(json.loads(json.dumps(pinned.to_json())))
-        assert again == pinned
-        assert again.plan() == plan
-        assert again.plan().digest == pinned.digest
-        assert again.plan().points == ("lr0.004",)
 
 
 def test_signatures_of_the_site_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

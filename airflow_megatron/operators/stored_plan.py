@@ -1,0 +1,131 @@
+"""Reading from a task what its run has pinned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+from jinja2 import pass_context
+
+from airflow_megatron.operators.tries import just_cleared
+from airflow_megatron.planning.pin_store import PinError, PinStore
+from airflow_megatron.planning.pinned import PinnedSweep, pinned_surroundings, surroundings_of
+from airflow_megatron.spec.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+    from airflow_megatron.planning.surroundings import Surroundings
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.jobs import Job
+
+
+def stored_plan(reference: Mapping[str, Any] | str | None) -> PinnedSweep:
+    """Return the plan that ``plan`` returned a reference to.
+
+    :raises AirflowFailException: when it cannot be read
+    """
+    if not isinstance(reference, dict):
+        raise AirflowFailException("`plan` has stored nothing in this run; clear `plan`")
+    try:
+        return PinnedSweep.from_json(reference)
+    except (PinError, SpecError) as error:
+        raise AirflowFailException(str(error)) from None
+
+
+def job_surroundings(job: Job) -> Surroundings:
+    """Return the cluster profile and the files of a job, as its run has pinned them.
+
+    :raises AirflowFailException: when they cannot be read
+    """
+    try:
+        return surroundings_of(job)
+    except (PinError, SpecError) as error:
+        raise AirflowFailException(str(error)) from None
+
+
+def cluster_profile(cluster: str, pin: str) -> ClusterProfile:
+    """Return a cluster profile as a stored plan holds it, as it is now where there is none.
+
+    :raises AirflowFailException: when it cannot be read
+    """
+    try:
+        return pinned_surroundings(pin, cluster).cluster
+    except (PinError, SpecError) as error:
+        raise AirflowFailException(str(error)) from None
+
+
+def newest_plan(sweep: str, run_id: str, store: PinStore | None = None) -> PinnedSweep:
+    """Return what a sweep's run has pinned last.
+
+    :raises PinError: when the run has pinned nothing, or it cannot be read
+    """
+    store = store or PinStore()
+    digest = store.newest(sweep, run_id)
+    if digest is None:
+        raise PinError(f"run {run_id!r} of {sweep} has stored no plan in {store.root}; trigger {sweep} again")
+    plan = PinnedSweep.read(digest, store)
+    if plan.sweep != sweep:
+        raise PinError(f"the plan {digest[:16]} is of {plan.sweep}, not of {sweep}")
+    return plan
+
+
+@pass_context
+def planned_job(context: Context, source: str, stage: str) -> dict[str, Any] | None:
+    """Return a stage's job for the templates of a task.
+
+    It is the one that the run began with. In a task that a person has cleared it is the one of the newest plan of the
+    sweep's run: whoever has cleared ``plan`` there, after a correction, wants it.
+
+    :param source: the task that has pushed it
+    :param stage: name of the stage
+    """
+    job: dict[str, Any] | None = context["ti"].xcom_pull(task_ids=source, key=stage)
+    if job is None or not job.get("pin") or not just_cleared(context):
+        return job
+    conf: dict[str, Any] = context["dag_run"].conf or {}
+    run_id = conf.get("run")
+    if not run_id:
+        return job
+    try:
+        newest = newest_plan(job["sweep"], str(run_id))
+        if newest.pin == job["pin"]:
+            return job
+        jobs = newest.jobs_of(str(conf["point"]))
+    except PinError:
+        return job  # the stages that it pushed are still there
+    return next((found.to_json() for found in jobs if found.stage == stage), None)
+
+
+def report_changes(context: Context, job: Job, log: Any) -> None:
+    """Warn in the log of a task that was cleared when the spec is another than the one that it executes."""
+    if not job.pin:
+        return
+    try:
+        changed = PinnedSweep.read(job.pin).changes()
+    except PinError as error:
+        raise AirflowFailException(str(error)) from None
+    if changed:
+        conf = context["dag_run"].conf or {}
+        log.warning("%s", changed_message(changed, job.sweep, context["ti"].dag_id, conf.get("run")))
+
+
+def changed_message(changed: list[str], sweep: str, dag_id: str, launched_by: str | None) -> str:
+    """Return what has changed since a run was planned, and what to clear to take it.
+
+    :param changed: names of what has changed
+    :param dag_id: the DAG of the run
+    :param launched_by: the sweep's run that has launched it, where one has
+    """
+    if dag_id == sweep:
+        what = "clear `plan` of this run, with what follows it"
+    elif launched_by:
+        what = f"clear `plan` of run {launched_by} of {sweep}, then the failed tasks of this run"
+    else:
+        what = "clear `resolve` of this run, with what follows it"
+    return (
+        f"changed since this run was planned: {', '.join(changed)}. "
+        f"Its tasks execute what was planned; to take the change, {what}"
+    )
