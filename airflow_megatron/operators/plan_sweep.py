@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -14,6 +13,7 @@ from airflow_megatron.planning.pinned import PinnedSweep, choose_points
 from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class PlanSweepOperator(BaseOperator):
         store = PinStore()
         choice, limit = str(self.points or ""), int(self.limit or 0) or None
         try:
-            text = Path(self.spec_file).read_text(encoding="utf-8")
+            text = read_spec_file(self.spec_file)
             sweep = load_sweep_text(text, self.spec_file)
             surroundings = Surroundings.now(str(self.cluster or sweep.settings.cluster))
             profile = surroundings.cluster
@@ -66,7 +66,7 @@ class PlanSweepOperator(BaseOperator):
             plan = check_sweep(sweep, profile, chosen)
         except SpecError as error:
             raise AirflowFailException(str(error)) from None
-        except OSError as error:
+        except (OSError, NamedFileError) as error:
             raise AirflowFailException(f"{self.spec_file} cannot be read: {error}") from None
         for warning in plan.warnings:
             self.log.warning("%s", warning)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -19,6 +18,7 @@ from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import check_document, plan_sweep
 from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class ResolvePointOperator(BaseOperator):
     def _planned(self, task_instance: Any, point: str, cluster: str | None) -> PinnedSweep:
         """Plan the point from the spec as it is now, and store that for this run."""
         try:
-            text = Path(self.spec_file).read_text(encoding="utf-8")
-        except OSError as error:
+            text = read_spec_file(self.spec_file)
+        except (OSError, NamedFileError) as error:
             raise AirflowFailException(f"{self.spec_file} cannot be read: {error}") from None
         sweep = load_sweep_text(text, self.spec_file)
         surroundings = Surroundings.now(cluster or sweep.settings.cluster)

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
+from os.path import abspath
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron import __version__
@@ -17,10 +17,12 @@ from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.spec.errors import SpecError, did_you_mean
 from airflow_megatron.spec.expressions import ExpressionError, evaluate, is_template, resolve, template_names
 from airflow_megatron.spec.jobs import Job
+from airflow_megatron.spec.named_files import NamedFileError, read_named_file, read_spec_file
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from airflow_megatron.spec.sweep import Point, Sweep
 
@@ -201,16 +203,19 @@ class PinnedSweep:
 
     def changes(self) -> list[str]:
         """Return what of the plan's sources is another now: file names, and keys of the cluster profile."""
-        found = [
-            path if Path(path).exists() else f"{path} (gone)"
-            for path, text in ((self.file, self.text), *self.sources.items())
-            if _content(path) != text
-        ]
+        found = []
+        for path, text in ((self.file, self.text), *self.sources.items()):
+            try:
+                now = read_spec_file(path) if path == self.file else read_named_file(abspath(path), self.file)
+            except (OSError, NamedFileError):
+                now = None
+            if now != text:
+                found.append(path if now is not None else f"{path} (gone)")
         try:
-            now = Surroundings.now(self.cluster)
+            live = Surroundings.now(self.cluster)
         except SpecError as error:
             return [*found, f"cluster profile {self.cluster} ({error.problems[0].message})"]
-        return [*found, *self.surroundings.changes(now)]
+        return [*found, *self.surroundings.changes(live)]
 
     def _job(self, data: Mapping[str, Any]) -> Job:
         return Job.from_json({**data, "pin": self.pin})
@@ -245,13 +250,6 @@ def jobs_by_point(jobs: Iterable[Job]) -> dict[str, list[Job]]:
     for job in jobs:
         found.setdefault(job.point, []).append(job)
     return found
-
-
-def _content(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8") if Path(path).is_file() else None
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 def choose_points(sweep: Sweep, choice: str, limit: int | None = None) -> list[Point]:
