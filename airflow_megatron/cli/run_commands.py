@@ -9,18 +9,34 @@ import typer
 from airflow_megatron.cli.spec_options import (
     ClusterOption,
     SelectOption,
+    SetOption,
     SpecArgument,
     checked_plan,
     complete_spec,
     load_spec,
 )
+from airflow_megatron.cli.status import StatusFormat, print_status
 
 
-def status(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption = None) -> None:
+def status(
+    spec: SpecArgument,
+    output: Annotated[
+        StatusFormat, typer.Option("--format", help="table: lines where the output is no terminal")
+    ] = StatusFormat.TABLE,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again until no job changes by itself; Ctrl-C ends it")
+    ] = False,
+    every: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Between two looks of --watch")] = 15,
+    select: SelectOption = "",
+    settings: SetOption = None,
+    cluster: ClusterOption = None,
+) -> None:
     """Show how far every job of a sweep is, from what is on its cluster."""
-    from airflow_megatron.cli.status import print_status
-
-    print_status(checked_plan(load_spec(spec), cluster, select))
+    plan = checked_plan(load_spec(spec, settings), cluster, select)
+    try:
+        print_status(plan, output, every if watch else None)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
 
 
 def quickstart(

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import time
+from contextlib import nullcontext
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.live import Live
+
+from airflow_megatron.cli.progress_table import progress_table
 from airflow_megatron.planning.attempts import slurm_commands
 from airflow_megatron.planning.plan import Plan, plan_row
 from airflow_megatron.planning.results import fetch_snapshot
-from airflow_megatron.results.progress import ProgressGrid, progress_grid, progress_lines, progress_table
+from airflow_megatron.results.progress import ProgressGrid, changed_lines, progress_grid, progress_lines
 from airflow_megatron.results.sweep_jobs import read_jobs
 from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.spec.cluster_profile import load_cluster
@@ -19,6 +27,13 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.cluster_profile import ClusterProfile
 
 STATUS_LOG_BYTES = 256 * 1024
+
+
+class StatusFormat(StrEnum):
+    """How the state of a sweep is printed."""
+
+    TABLE = "table"
+    JSON = "json"
 
 
 def sweep_progress(plan: Plan) -> ProgressGrid:
@@ -54,16 +69,35 @@ def command_line_hook(cluster: ClusterProfile) -> SlurmHook:
     )
 
 
-def print_status(plan: Plan) -> None:
-    """Print the grid of points and stages; as lines when the output is no terminal."""
-    try:
-        grid = sweep_progress(plan)
-    except TransportError as error:
-        print(error, file=sys.stderr)
-        sys.exit(1)
-    if sys.stdout.isatty():
-        from rich.console import Console
+def print_status(plan: Plan, output: StatusFormat, every: float | None) -> None:
+    """Print how far a sweep is, again and again where it is to be watched.
 
-        Console().print(progress_table(grid, title=plan.sweep))
-    else:
-        print("\n".join(progress_lines(grid)))
+    :param every: seconds between two looks, until no job changes by itself; None for one look
+    """
+    before: ProgressGrid | None = None
+    title = f"{plan.sweep} on {plan.cluster}"
+    shows_table = output is StatusFormat.TABLE and sys.stdout.isatty()
+    with Live(console=Console(), auto_refresh=False) if shows_table and every else nullcontext() as live:
+        while True:
+            try:
+                grid = sweep_progress(plan)
+            except TransportError as error:
+                print(error, file=sys.stderr)
+                if every is None:
+                    sys.exit(1)
+            else:
+                if output is StatusFormat.JSON:
+                    row = {"sweep": plan.sweep, "cluster": plan.cluster, **grid.to_json()}
+                    print(json.dumps(row, indent=None if every else 2), flush=True)
+                elif live is not None:
+                    rows = max(3, live.console.height // 3)
+                    live.update(progress_table(grid, title=title, rows=rows), refresh=True)
+                elif shows_table:
+                    Console().print(progress_table(grid, title=title))
+                else:
+                    lines = progress_lines(grid) if before is None else changed_lines(before, grid)
+                    print("\n".join(lines), end="\n" if lines else "", flush=True)
+                before = grid
+                if every is None or grid.is_final:
+                    return
+            time.sleep(every)

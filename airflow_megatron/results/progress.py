@@ -7,7 +7,8 @@ queue's states to sharpen it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +18,6 @@ from airflow_megatron.slurm.verdict import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from rich.table import Table
 
     from airflow_megatron.megatron.log_lines import IterationRecord
     from airflow_megatron.results.snapshot import AttemptSnapshot, RunSnapshot, SweepSnapshot
@@ -60,6 +59,7 @@ class StageStatus:
     :param iteration: last logged training iteration
     :param train_iters: iteration at which training ends
     :param loss: last logged training loss (nats per token); NaN when it diverged
+    :param seconds_left: until a training's last iteration, at the speed of the last logged ones
     :param reason: why it failed, was cancelled or is restarted, in the verdict's words
     :param intended: it was cancelled by a condition of its own, as the spec wants
     """
@@ -73,13 +73,14 @@ class StageStatus:
     iteration: int | None = None
     train_iters: int | None = None
     loss: float | None = None
+    seconds_left: float | None = None
     reason: str = ""
     intended: bool = False
 
     @property
     def text(self) -> str:
         """The state in a few words: ``running 40/100 loss 3.21``."""
-        words: list[str] = [self.state.value]
+        words: list[str] = ["ended, verdict pending" if self.state is StageState.ENDED else self.state.value]
         if self.iteration is not None and self.state not in (StageState.WAITING, StageState.FINISHED):
             words.append(f"{self.iteration}/{self.train_iters}" if self.train_iters else str(self.iteration))
         if self.loss is not None and self.state is not StageState.WAITING:
@@ -87,6 +88,16 @@ class StageStatus:
         if self.attempts > 1:
             words.append(f"(attempt {self.attempts})")
         return " ".join(words)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data; a loss that is not a number is None."""
+        data = {name: getattr(self, name) for name in _STATUS_FIELDS}
+        data["state"] = self.state.value
+        data["loss"] = self.loss if self.loss is not None and math.isfinite(self.loss) else None
+        return data
+
+
+_STATUS_FIELDS: Final = tuple(item.name for item in fields(StageStatus))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +119,16 @@ class ProgressGrid:
 
     def summary(self) -> str:
         """Count the jobs by state in one line: ``12 jobs: 3 finished, 2 running, 7 waiting``."""
-        counts = [(state, self.count(state)) for state in _SUMMARY_ORDER]
-        told = ", ".join(f"{number} {state.value}" for state, number in counts if number)
-        return f"{len(self.cells)} jobs: {told}" if told else "no jobs"
+        counts = ", ".join(f"{number} {state}" for state, number in self.counts().items())
+        return f"{len(self.cells)} jobs: {counts}" if counts else "no jobs"
+
+    def counts(self) -> dict[str, int]:
+        """Count the jobs by state; states that no job is in are left out."""
+        return {state.value: number for state in _SUMMARY_ORDER if (number := self.count(state))}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data: the counts, and one object for each job."""
+        return {"counts": self.counts(), "jobs": [status.to_json() for status in self.cells.values()]}
 
 
 _SUMMARY_ORDER: Final = (
@@ -139,16 +157,6 @@ _QUEUE_STATES: Final = {
     "RUNNING": StageState.RUNNING,
     "COMPLETING": StageState.RUNNING,
     "SUSPENDED": StageState.RUNNING,
-}
-_STYLES: Final = {
-    StageState.WAITING: "dim",
-    StageState.PENDING: "yellow",
-    StageState.RUNNING: "cyan",
-    StageState.RESTARTING: "yellow",
-    StageState.ENDED: "cyan",
-    StageState.FINISHED: "green",
-    StageState.FAILED: "bold red",
-    StageState.CANCELLED: "magenta",
 }
 
 
@@ -188,13 +196,15 @@ def stage_status(
     due = [item for item in attempts if item.started or not item.chained]
     latest = due[-1] if due else None
     state = _state(run, job, latest, verdict, queue_states or {})
-    iteration = train_iters = loss = None
+    iteration = train_iters = loss = seconds_left = None
     if job.kind in ("train", "benchmark"):
         train_iters = job.train_iters
         last = _last_iteration(run, job)
         if last is not None:
             iteration, train_iters = last.iteration, last.train_iters
             loss = float("nan") if last.is_nan else last.loss
+            if state is StageState.RUNNING and last.elapsed_ms and train_iters:
+                seconds_left = max(0, train_iters - last.iteration) * last.elapsed_ms / 1000
     telling = state in (StageState.FAILED, StageState.CANCELLED, StageState.RESTARTING)
     return StageStatus(
         point=job.point,
@@ -206,6 +216,7 @@ def stage_status(
         iteration=iteration,
         train_iters=train_iters,
         loss=loss,
+        seconds_left=seconds_left,
         reason=explained(str(verdict.get("reason", "")), verdict.get("line")) if telling and verdict else "",
         intended=state is StageState.CANCELLED and bool(verdict and verdict.get("intended")),
     )
@@ -245,37 +256,6 @@ def _last_iteration(run: RunSnapshot, job: SweepJob) -> IterationRecord | None:
     return TrainingRun.of(run.records(job.stage)).last
 
 
-def progress_table(grid: ProgressGrid, *, title: str | None = None, rows: int | None = None) -> Table:
-    """Draw the grid for a terminal.
-
-    :param grid: the grid.
-    :param title: written above it.
-    :param rows: most points to show; those that are not finished come first then.
-    :returns: a rich table.
-    """
-    from rich.table import Table
-    from rich.text import Text
-
-    points = list(grid.points)
-    hidden = 0
-    if rows is not None and len(points) > rows:
-        settled = {point: _is_settled(grid, point) for point in points}
-        points = sorted(points, key=lambda point: settled[point])[:rows]
-        hidden = len(grid.points) - len(points)
-    caption = grid.summary() + (f"; {hidden} more points not shown" if hidden else "")
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
-    table.add_column("point", no_wrap=True)
-    for stage in grid.stages:
-        table.add_column(stage)
-    for point in points:
-        row = [Text(point)]
-        for stage in grid.stages:
-            status = grid.cells.get((point, stage))
-            row.append(Text(status.text, style=_STYLES[status.state]) if status else Text("·", style="dim"))
-        table.add_row(*row)
-    return table
-
-
 def progress_lines(grid: ProgressGrid) -> list[str]:
     """Write the grid as text: one line a job, ``point stage: state``, then the summary."""
     return [*(_line(status) for status in grid.cells.values()), grid.summary()]
@@ -304,7 +284,3 @@ def changed_lines(before: ProgressGrid | None, now: ProgressGrid) -> list[str]:
 def _line(status: StageStatus) -> str:
     reason = f": {status.reason}" if status.reason else ""
     return f"{status.point} {status.stage}: {status.text}{reason}"
-
-
-def _is_settled(grid: ProgressGrid, point: str) -> bool:
-    return all(status.state is StageState.FINISHED for (of, _), status in grid.cells.items() if of == point)

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import io
+import json
 import shutil
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rich.console import Console
 from run_tree import iteration_line, take_snapshot
 
 from airflow_megatron.results.progress import (
@@ -16,7 +15,6 @@ from airflow_megatron.results.progress import (
     changed_lines,
     progress_grid,
     progress_lines,
-    progress_table,
 )
 from airflow_megatron.results.sweep_jobs import read_jobs
 
@@ -134,19 +132,25 @@ def test_grid_of_a_sweep(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     assert "h128_lr0.01 pretrain: failed 400/400 loss nan: exit code 1: the loss is not a number" in lines
 
 
-def test_table_shows_every_point(sweep: tuple[RunTree, SweepSnapshot]) -> None:
+def test_plain_data_of_a_grid(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     tree, snapshot = sweep
-    grid = progress_grid(snapshot, read_jobs(tree.jobs))
-    out = io.StringIO()
-    Console(file=out, width=300).print(progress_table(grid, title="toy"))
-    text = out.getvalue()
-    for point in grid.points:
-        assert point in text
-    assert "42 jobs: 39 finished" in text
-    out = io.StringIO()
-    Console(file=out, width=300).print(progress_table(grid, rows=2))
-    assert "h128_lr0.01" in out.getvalue()
-    assert "4 more points not shown" in out.getvalue()
+    data = progress_grid(snapshot, read_jobs(tree.jobs)).to_json()
+    assert data["counts"] == {"finished": 39, "waiting": 2, "failed": 1}
+    assert len(data["jobs"]) == 42
+    failed = next(job for job in data["jobs"] if job["state"] == "failed")
+    assert (failed["point"], failed["stage"], failed["loss"]) == ("h128_lr0.01", "pretrain", None)
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+
+
+def test_time_left_of_a_running_training(tree: RunTree) -> None:
+    run_dir = tree.root / "p"
+    tree.attempt(run_dir, "pretrain", 1, exit_code=None)
+    tree.write(run_dir / "logs" / "pretrain-1.out", iteration_line(40, 100, 3.21, 1e-3, NOW))
+    running = status_of(tree)
+    assert running.seconds_left == pytest.approx(60 * 0.125)
+    tree.attempt(run_dir, "pretrain", 1)
+    assert status_of(tree).text == "ended, verdict pending 40/100 loss 3.210"
+    assert status_of(tree).seconds_left is None
 
 
 def test_only_changes_are_told(sweep: tuple[RunTree, SweepSnapshot]) -> None:
