@@ -86,6 +86,48 @@ def _skip_warm_up() -> None:
     vars(import_module("megatron.training.initialize"))["_warmup_jit_function"] = lambda **_: None
 
 
+def _name_what_transformer_engine_would() -> None:
+    """Complete the router of experts, which asks for a kernel by a name that only Transformer Engine's import sets."""
+    vars(import_module("megatron.core.transformer.moe.moe_utils")).setdefault("te_general_gemm", None)
+
+
+def _exchange_tokens_of_experts() -> None:
+    """Take sizes of what ranks exchange as tensors too: upstream makes lists of those that are on a GPU only."""
+    distributed = import_module("torch.distributed")
+    original = distributed.all_to_all_single
+
+    def exchange(output: Any, given: Any, outputs: Any = None, inputs: Any = None, **settings: Any) -> Any:
+        sizes = {"output_split_sizes": outputs, "input_split_sizes": inputs}
+        for name in sizes:
+            size = settings.pop(name, sizes[name])
+            sizes[name] = size.tolist() if hasattr(size, "tolist") else size
+        return original(output, given, **sizes, **settings)
+
+    distributed.all_to_all_single = exchange
+
+
+def _let_norms_be_sequence_parallel() -> None:
+    """Let PyTorch's norms stand where Apex's or Transformer Engine's would, under sequence parallelism too.
+
+    Upstream's wrapper refuses them there because nothing marks their weights, whose gradients each rank has a part of;
+    its ``FusedLayerNorm`` marks them in this way.
+    """
+    wrapper = import_module("megatron.core.transformer.torch_norm").WrappedTorchNorm
+    original = wrapper.__new__
+
+    def marked(cls: type, config: Any, *args: Any, **settings: Any) -> Any:
+        parallel, config.sequence_parallel = config.sequence_parallel, False
+        try:
+            norm = original(cls, config, *args, **settings)
+        finally:
+            config.sequence_parallel = parallel
+        for weight in norm.parameters():
+            weight.sequence_parallel = parallel
+        return norm
+
+    wrapper.__new__ = staticmethod(marked)
+
+
 def _keep_queue_in_process() -> None:
     """Collect what a checkpoint's writers report in this process.
 
@@ -117,6 +159,9 @@ def main(words: list[str]) -> None:
         _provide_index_builder()
         _skip_cuda_kernels(script.parent)
         _skip_warm_up()
+        _name_what_transformer_engine_would()
+        _exchange_tokens_of_experts()
+        _let_norms_be_sequence_parallel()
         _keep_queue_in_process()
         cpu_device.install_rng_tracker()
     runpy.run_path(str(script), run_name="__main__")

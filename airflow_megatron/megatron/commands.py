@@ -189,9 +189,18 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         arguments |= {"log_throughput": True} if table.get("log_throughput") else {}
     elif (interval := table.get("eval_interval")) and interval.default is None:
         arguments["eval_interval"] = _EVAL_INTERVAL
-    for name, value in job.params.items():
-        if name in job.explicit_arguments or (name not in job.variables and table.get(name)):
-            arguments[name] = value
+    given = {
+        name: value
+        for name, value in job.params.items()
+        if name in job.explicit_arguments or (name not in job.variables and table.get(name))
+    }
+    # an argument has several names (no_rope_fusion, apply_rope_fusion): the spec's wins under any of them
+    given_dests = {argument.dest for argument in map(table.get, given) if argument}
+    arguments = {
+        name: value
+        for name, value in arguments.items()
+        if (argument := table.get(name)) is None or argument.dest not in given_dests
+    } | given
     if job.kind == "benchmark" and not arguments.get("wandb_project"):
         # upstream sends nothing to W&B that it does not write for TensorBoard
         arguments["tensorboard_dir"] = job.params.get("tensorboard_dir")
