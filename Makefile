@@ -5,11 +5,12 @@ export AIRFLOW_MEGATRON_LOCAL := $(LOCAL)
 # Bytecode is kept, whatever the caller says: without it each process of the tests compiles Airflow and all tests anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test install ui check fast integration clean
+.PHONY: help quickstart test studies install ui check fast integration clean
 
 help:
 	@echo "make quickstart   install what is missing and run a small sweep: YAML to result table"
 	@echo "make test         install what is missing and run all tests"
+	@echo "make studies      run every shipped spec, shrunk, with the trainer that it names; needs Megatron-LM"
 	@echo "make ui           start cluster and Airflow, print the address of the web page"
 	@echo "make check        lint and type checks"
 	@echo "make fast         the tests that need no cluster"
@@ -26,6 +27,9 @@ ui: install
 	@$(BIN)/airflow-megatron ui
 
 test: install check fast integration
+
+studies: install
+	@$(BIN)/python tests/studies
 
 check:
 	$(BIN)/ruff check .

@@ -1,0 +1,61 @@
+"""Shipped specs with the trainer that they name, unmodified Megatron-LM: some of what ``make studies`` runs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from studies import STUDIES, Study
+from study_site import RELEASE, StudySite
+from upstream import UpstreamMissingError, find_upstream
+
+if TYPE_CHECKING:
+    from slurm_cluster import SlurmCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.trainer]
+
+
+@pytest.fixture(scope="module")
+def study_site(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> StudySite:
+    try:
+        upstream = find_upstream(RELEASE, tmp_path_factory.mktemp("upstream"))
+    except UpstreamMissingError as error:
+        pytest.skip(str(error))
+    site = StudySite(tmp_path_factory.mktemp("studies"), cluster, upstream)
+    site.prepare()
+    return site
+
+
+def study(spec: str, label: str = "", select: str | None = None) -> Study:
+    (found,) = (each for each in STUDIES if (each.spec, each.label) == (spec, label))
+    return found if select is None else Study(spec, found.settings, select, label)
+
+
+def test_the_quickstart_by_upstream(study_site: StudySite) -> None:
+    """Trunk, cooldowns, conversions, evaluations; validation and test losses in the report."""
+    row = study_site.run(study("quickstart", "trainer=megatron_lm"))
+    assert (row.outcome, row.jobs, row.reason) == ("finished", 10, "")
+    folder = study_site.local / "results" / "quickstart-trainer_megatron_lm"
+    branches = json.loads((folder / "results.json").read_text())
+    assert len(branches) == 3
+    for branch in branches:
+        assert 0 < branch["validation_loss"] < 10
+        assert 0 < branch["test_loss"] < 10
+
+
+@pytest.mark.parametrize(
+    ("spec", "select"), [("parallelism_gpt2_large", "sp2"), ("parallelism_scaling", "vpp2_weak,ep2_weak")]
+)
+def test_a_benchmark_by_upstream(spec: str, select: str, study_site: StudySite) -> None:
+    row = study_site.run(study(spec, select=select))
+    assert (row.outcome, row.reason) == ("finished", "")
+    rows = json.loads((study_site.local / "results" / spec / "benchmark.json").read_text())
+    assert [(row["outcome"], row["iterations"]) for row in rows] == [("ok", 8)] * row.jobs
+
+
+def test_out_of_memory_is_what_was_expected(study_site: StudySite) -> None:
+    """A training that CUDA's own words end, where the spec says that it must."""
+    row = study_site.run(study("context_parallelism_gpt2_xl"))
+    assert row.outcome == "finished"
+    assert row.reason == "out of memory, as expected: r1_cp1_gbs4_len64"

@@ -1,0 +1,53 @@
+"""The table of studies: each shipped spec is in it, and every way of parallelism runs or says why it does not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from shipped import shipped_plan
+from studies import STUDIES, TRAINED, Study
+
+from airflow_megatron.planning.pinned import choose_points
+from airflow_megatron.planning.plan import Plan, check_sweep
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.project import project_root
+from airflow_megatron.spec.spec_files import load_sweep, spec_files
+
+SPECS = project_root() / "sweep_specs"
+CHOSEN = [study for study in STUDIES if study.select]
+
+
+def shrunk_plan(study: Study) -> Plan:
+    settings = [text.replace("{data}", "/data").replace("{place}", "/tests") for text in study.settings]
+    sweep = load_sweep(SPECS / f"{study.spec}.yaml", settings)
+    return check_sweep(sweep, load_cluster("local"), choose_points(sweep, study.select))
+
+
+def test_no_shipped_spec_is_forgotten() -> None:
+    assert {study.spec for study in STUDIES} == {path.stem for path in spec_files(SPECS)}
+
+
+@pytest.mark.parametrize("study", CHOSEN, ids=lambda study: f"{study.spec} {study.label}")
+def test_the_shrunk_spec_is_linted_clean_and_keeps_every_stage(study: Study) -> None:
+    plan = shrunk_plan(study)
+    assert plan.warnings == ()
+    kinds = {job.stage.split("_")[0].split(".")[-1] for job in plan.jobs}
+    shipped = {job.stage.split("_")[0].split(".")[-1] for job in shipped_plan(study.spec).jobs}
+    assert kinds == shipped
+    trainings = [job.params["train_iters"] for job in plan.jobs if job.runs_trainer]
+    assert TRAINED <= min(trainings) <= max(trainings) <= 3 * TRAINED
+
+
+@pytest.mark.parametrize("spec", ["parallelism_gpt2_large", "parallelism_scaling"])
+def test_every_way_of_parallelism_runs_or_says_why_not(spec: str) -> None:
+    (study,) = (study for study in STUDIES if study.spec == spec)
+    ways = {way(point) for point in shipped_plan(spec).points}
+    ran = {way(point) for point in study.select.split(",")}
+    assert ways == ran | {pattern.rstrip("*") for pattern in study.not_run}
+    assert len(ways) >= 6
+
+
+def way(point: str) -> str:
+    """Return the letters that a point's name begins with: ``tp`` of ``tp2_weak``."""
+    return next(iter(re.findall(r"^[a-z]+", point)))
