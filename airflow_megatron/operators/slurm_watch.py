@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -50,8 +50,10 @@ from airflow_megatron.slurm.restarts import (
     Follow,
     GiveUp,
     Restart,
+    deciding,
     explained,
     given_up,
+    judged_with,
     next_step,
     read_verdict,
     series,
@@ -170,7 +172,7 @@ class SlurmWatchOperator(BaseOperator):
         """Act on a verdict, or on what was seen while the job runs."""
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         handle = JobHandle(**event["carry"]["handle"])
-        if "seen" in event:
+        if "verdict" not in event and "seen" in event:
             return self._act(job, handle, event)
         if "verdict" not in event:
             self._show_tail(event)
@@ -178,6 +180,13 @@ class SlurmWatchOperator(BaseOperator):
                 f"{job.name}: no verdict before the task's timeout; the job goes on in Slurm"
             )
         verdict = as_expected(job, Verdict.from_json(event["verdict"]))
+        seen = [] if verdict.outcome is Outcome.DUPLICATE else event.get("seen", [])
+        self._carry_out(job, handle, seen, event)
+        decided = deciding(seen, finished=verdict.outcome is Outcome.FINISHED)
+        if decided is not None:
+            verdict = judged_with(verdict, decided)
+            if decided["do"] == "cancel":
+                self._cancelled(job, handle, verdict)
         return self._follow_up(job, handle, verdict, event)
 
     def _follow_up(
@@ -239,29 +248,36 @@ class SlurmWatchOperator(BaseOperator):
 
     def _act(self, job: Job, handle: JobHandle, event: Mapping[str, Any]) -> dict[str, Any]:
         """Do what an event of the running job, or its cancel condition, asks for."""
-        attempts = job_attempts(job, self.log)
-        for seen in event["seen"]:
-            self.log.warning("%s: %s", seen["do"], seen["reason"])
-            tell(
-                self.notify,
-                event_notice(job, handle.attempt, str(handle.job_id), seen, event.get("log_tail", ())),
-            )
-            if seen["do"] == "run":
-                variables = {f"am_match_{name}": text for name, text in seen["groups"].items()}
-                self.log.info("%s", attempts.run_command(seen["command"], variables))
-        # the first that ends the attempt decides what becomes of it
-        seen = next((item for item in event["seen"] if item["do"] not in ("notify", "run")), None)
+        self._carry_out(job, handle, event["seen"], event)
+        seen = deciding(event["seen"])
         if seen is None:
             self._keep_tail(event)
             return self._wait(job, handle, event["memory"])
         verdict = stopping_verdict(seen, handle.job_id)
         if verdict.outcome is Outcome.CANCELLED:
-            withdraw_chain(attempts, after=handle.attempt)
-            attempts.record_end(handle.attempt, {**verdict.to_json(), "intended": True})
-            attempts.cancel(handle.attempt, str(handle.job_id), handle.job_name)
-            raise AirflowSkipException(f"{job.name} was cancelled: {verdict.reason}")
+            self._cancelled(job, handle, verdict)
         # recorded before the job is cancelled: whoever goes on after this process has died knows what was meant
         return self._follow_up(job, handle, verdict, event)
+
+    def _carry_out(
+        self, job: Job, handle: JobHandle, seen: Sequence[Mapping[str, Any]], event: Mapping[str, Any]
+    ) -> None:
+        """Report what was seen, and run the commands that it asks for."""
+        for item in seen:
+            self.log.warning("%s: %s", item["do"], item["reason"])
+            notice = event_notice(job, handle.attempt, str(handle.job_id), item, event.get("log_tail", ()))
+            tell(self.notify, notice)
+            if item["do"] == "run":
+                variables = {f"am_match_{name}": text for name, text in item["groups"].items()}
+                self.log.info("%s", job_attempts(job, self.log).run_command(item["command"], variables))
+
+    def _cancelled(self, job: Job, handle: JobHandle, verdict: Verdict) -> NoReturn:
+        """Record that a job was meant to be cancelled, for good, and cancel what there is of it."""
+        attempts = job_attempts(job, self.log)
+        withdraw_chain(attempts, after=handle.attempt)
+        attempts.record_end(handle.attempt, {**verdict.to_json(), "intended": True})
+        attempts.cancel(handle.attempt, str(handle.job_id), handle.job_name)
+        raise AirflowSkipException(f"{job.name} was cancelled: {verdict.reason}")
 
     def submit_next(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Submit the next attempt after a pause."""

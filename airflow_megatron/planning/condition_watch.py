@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.conditions import Condition
 
 _CARRY_BYTES = 64 * 1024
+_CATCH_UP_BYTES = 1024 * 1024
 _NUMBER = re.compile(r"\d+")
 
 
@@ -56,6 +57,7 @@ class ConditionWatch:
         self.leaves: tuple[Condition, ...] = tuple(dict.fromkeys(condition.leaves()))
         self._truth: dict[Condition, Truth] = dict.fromkeys(self.leaves, Truth.NO)
         self._carry: dict[Condition, bytes] = {}
+        self._behind: dict[Condition, int] = {}
 
     def watches(self) -> list[Watch]:
         """Return one question for each of :attr:`leaves`, in their order."""
@@ -68,8 +70,17 @@ class ConditionWatch:
         """
         for leaf, observation in zip(self.leaves, observations, strict=True):
             if observation.unreachable is None:
+                self._behind[leaf] = (
+                    (observation.log_size or 0) - observation.log_offset - len(observation.log_chunk)
+                )
                 self._truth[leaf] = self._judge(leaf, observation)
         return self.truth
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a log has lines that were not read yet, and a few more looks bring them."""
+        missing = max(self._behind.values(), default=0)
+        return 0 < missing <= _CATCH_UP_BYTES
 
     @property
     def truth(self) -> Truth:

@@ -9,7 +9,7 @@ from airflow_megatron.slurm.verdict import Outcome, Verdict
 from airflow_megatron.spec.schema import RestartSection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _DEFAULTS: Final = RestartSection()
 
@@ -22,7 +22,6 @@ GIVEN_UP: Final = "given_up"
 
 _STOPPED: Final = {
     "cancel": Outcome.CANCELLED,
-    "finish": Outcome.FINISHED,
     "fail": Outcome.FAILED,
     "restart": Outcome.RETRYABLE,
     "rollback": Outcome.FAILED,
@@ -215,7 +214,7 @@ def given_up(verdict: Verdict, reason: str) -> Verdict:
 def stopping_verdict(seen: Mapping[str, Any], job_id: str | None) -> Verdict:
     """Return the verdict on an attempt that is stopped because of something seen while it runs.
 
-    :param seen: ``do`` (cancel, finish, fail, restart, rollback) and ``reason``; for a rollback
+    :param seen: ``do`` (cancel, fail, restart, rollback) and ``reason``; for a rollback
         ``before_iteration``, or a group ``iteration`` of the pattern that matched; ``permanent`` where the next
         attempt would end the same way.
     :param job_id: of the job.
@@ -230,6 +229,40 @@ def stopping_verdict(seen: Mapping[str, Any], job_id: str | None) -> Verdict:
         rollback=do == "rollback",
         before_iteration=int(before) if do == "rollback" and str(before).isdecimal() else None,
         stopped=True,
+    )
+
+
+def deciding(seen: Iterable[Mapping[str, Any]], *, finished: bool = False) -> Mapping[str, Any] | None:
+    """Return the first of what was seen in a job that ends its attempt; None when nothing does.
+
+    :param seen: ``do`` and ``on`` of each.
+    :param finished: the job has achieved its aim: nothing that its log says starts it again.
+    """
+    again = ("restart", "rollback") if finished else ()
+    return next(
+        (
+            item
+            for item in seen
+            if item["do"] in _STOPPED and not (item["do"] in again and item.get("on") != "state")
+        ),
+        None,
+    )
+
+
+def judged_with(verdict: Verdict, seen: Mapping[str, Any]) -> Verdict:
+    """Return the verdict on an attempt that has ended by itself, with what decided at its end.
+
+    :param verdict: by what the job left behind.
+    :param seen: as for :func:`stopping_verdict`.
+    """
+    wanted = stopping_verdict(seen, verdict.job_id)
+    return replace(
+        verdict,
+        outcome=wanted.outcome,
+        reason=f"{wanted.reason}; {verdict.reason}",
+        permanent=wanted.permanent,
+        rollback=wanted.rollback,
+        before_iteration=wanted.before_iteration,
     )
 
 

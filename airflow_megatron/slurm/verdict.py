@@ -53,12 +53,15 @@ class Expectation:
     :param complete: says of the files of an ``iter_*`` directory (path → bytes) whether the checkpoint is
         whole (:func:`airflow_megatron.megatron.checkpoints.checkpoint_verdict`).
     :param required_files: absolute paths; they must be among the watch's ``check_files``.
+    :param announced: the job has announced its end (``do: finish``): the way in which it ends does not matter, what
+        it leaves does.
     """
 
     kind: Literal["train", "command"]
     train_iters: int | None = None
     complete: Callable[[Mapping[str, int]], bool] | None = None
     required_files: tuple[str, ...] = ()
+    announced: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an expectation that could never be judged."""
@@ -205,7 +208,8 @@ def judge(
     if achieved and ending.state is JobState.NODE_FAIL and exit_record is not None and exit_record.ended_well:
         ending = _ending_by(exit_record)  # the node was lost before it could tell Slurm
     outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue)
-    unsettled = not achieved and _clean(ending) and _age(observation, ending.ended) < SETTLE_S
+    settles = _clean(ending) or expectation.announced
+    unsettled = not achieved and settles and _age(observation, ending.ended) < SETTLE_S
     if unsettled and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED}:
         return waiting(Outcome.UNKNOWN, f"the job has ended; {shortfall}, which may still show", ending.state)
     if not achieved and outcome in {Outcome.ROLLED_OVER, Outcome.FAILED} and shortfall:
@@ -375,14 +379,14 @@ def _weigh(
     train = expectation.kind == "train"
     if ending.exit_code == DUPLICATE_EXIT_CODE:
         return Outcome.DUPLICATE, f"{what}: another job owns this attempt", None
-    if achieved and (train or _clean(ending)):
+    if achieved and (train or _clean(ending) or expectation.announced):
         if train:
             return (
                 Outcome.FINISHED,
                 f"iteration {expectation.train_iters} has a complete checkpoint; {what}",
                 None,
             )
-        return Outcome.FINISHED, what, None
+        return Outcome.FINISHED, what if _clean(ending) else f"{what}, after it had announced its end", None
     by_state = _weigh_state(ending, what, train)
     if by_state is not None:
         return *by_state, find_signature(signatures, log_tail, ending.state)

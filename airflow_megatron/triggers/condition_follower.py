@@ -32,6 +32,11 @@ class ConditionFollower:
         # all questions of a poll are answered together, so waiting for them in turn costs nothing
         return self._watch.read([await anext(subscription) for subscription in self._subscriptions])
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether logs that it speaks of have lines that were not read yet."""
+        return self._watch is not None and self._watch.is_behind
+
     def missing(self) -> str:
         """Return the parts that do not hold, for people."""
         return self._watch.missing() if self._watch else ""

@@ -14,7 +14,7 @@ from airflow_megatron.megatron.checkpoints import checkpoint_verdict
 from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
 from airflow_megatron.megatron.resume_check import ResumeCheck
 from airflow_megatron.planning.condition_watch import Truth, with_finish
-from airflow_megatron.planning.event_watch import EventWatch, Seen
+from airflow_megatron.planning.event_watch import EventWatch
 from airflow_megatron.slurm.absence import Absence
 from airflow_megatron.slurm.attempt_chain import parse_withdrawn, withdraw_chain_script
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
@@ -56,8 +56,9 @@ _QUEUED = frozenset({JobState.PENDING, JobState.CONFIGURING, JobState.REQUEUED, 
 class SlurmJobTrigger(ClusterTrigger):
     """Wait until an attempt has a verdict.
 
-    Yields one event: ``{"verdict": …, "log_tail": [last lines]}``; ``{"seen": [what, …]}`` when events of the job ask
-    for something to be done, or its cancel condition holds; or one with neither when the deadline passed.
+    Yields one event: ``{"verdict": …, "seen": [what showed at the end], "log_tail": [last lines]}``; ``{"seen": [what,
+    …]}`` when events of the running job ask for something to be done, or its cancel condition holds; or one with
+    neither when the deadline passed.
 
     :param job_id: Slurm id
     :param job_name: exact Slurm name of the attempt
@@ -134,6 +135,7 @@ class SlurmJobTrigger(ClusterTrigger):
         health = self._training_health()
         absence = Absence(self.job_id, self.visibility_window)
         ended: float | None = None
+        at_end: list[dict[str, Any]] = []
         async with (
             self.poller.subscribe(self._watch(report.position)) as subscription,
             self._condition("cancel") as cancel,
@@ -148,25 +150,44 @@ class SlurmJobTrigger(ClusterTrigger):
                 finished = await finish.look()
                 verdict = judge(observation, expectation, log_tail=bytes(report.tail), signatures=signatures)
                 verdict = absence.weigh(verdict, observation)
+                over_for = 0.0
                 if verdict.outcome.is_verdict:
                     ended = time.monotonic() if ended is None else ended
-                    verdict = with_finish(verdict, finished, finish.missing(), time.monotonic() - ended)
+                    over_for = time.monotonic() - ended
+                    verdict = with_finish(verdict, finished, finish.missing(), over_for)
                 report.state(verdict, observation)
                 skipped_to = report.skip_ahead(observation, ended=verdict.outcome.is_verdict)
                 if skipped_to is not None:
                     subscription.update(log_offset=skipped_to)
-                elif verdict.outcome.is_verdict and not report.unread(observation):
-                    report.finish()
-                    yield self._event(report, verdict=verdict.to_json(), error=report.error)
-                    return
-                if cancelled is Truth.YES:
+                if cancelled is Truth.YES and (finished is not Truth.YES or not verdict.outcome.is_verdict):
                     reason = f"its cancel condition holds: {self.conditions['cancel_text']}"
                     yield self._event(report, seen=[{"do": "cancel", "reason": reason}])
                     return
-                seen = [item.to_json() for item in await self._seen(events, observation, report)]
+                if verdict.outcome.is_verdict:
+                    over = skipped_to is None and not report.unread(observation)
+                    over = over and not (cancel.is_behind or finish.is_behind)
+                    at_end += await self._seen(events, observation, report, end=verdict if over else None)
+                    if not over:
+                        continue
+                    if _announces_end(at_end) and not expectation.announced:
+                        expectation = replace(expectation, announced=True)
+                        verdict = judge(
+                            observation, expectation, log_tail=bytes(report.tail), signatures=signatures
+                        )
+                        if not verdict.outcome.is_verdict:
+                            continue  # what it left may still show
+                        verdict = with_finish(verdict, finished, finish.missing(), over_for)
+                    report.finish()
+                    yield self._event(report, verdict=verdict.to_json(), seen=at_end, error=report.error)
+                    return
+                seen = at_end + await self._seen(events, observation, report)
+                at_end = []
                 seen += [alarm.to_json() for alarm in _alarms(health, observation, report)]
+                if _announces_end(seen):
+                    expectation = replace(expectation, announced=True)
                 if seen:
-                    memory = {"log": report.memory(), "events": events.memory()}
+                    memory: dict[str, Any] = {"log": report.memory(), "events": events.memory()}
+                    memory["announced"] = expectation.announced
                     if health is not None:
                         memory["health"] = health.memory()
                     yield self._event(report, seen=seen, memory=memory)
@@ -190,18 +211,23 @@ class SlurmJobTrigger(ClusterTrigger):
         rules = HealthSection.model_validate(self.health["rules"])
         return TrainingHealth(rules, self.health.get("intervals", ()), self.memory.get("health"))
 
-    async def _seen(self, events: EventWatch, observation: Observation, report: JobReport) -> list[Seen]:
-        """Return the events of this observation whose own conditions hold; they count as having acted."""
-        holding: list[Seen] = []
+    async def _seen(
+        self, events: EventWatch, observation: Observation, report: JobReport, end: Verdict | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the events of this observation whose own conditions hold; they count as having acted.
+
+        :param end: how the job has ended, at the last look
+        """
+        holding: list[dict[str, Any]] = []
         look = replace(observation, log_chunk=report.new_bytes)
-        for item in events.read(look, progressed=report.progressed):
+        for item in events.read(look, progressed=report.progressed, end=end):
             condition = item.event.condition
             if condition is not None:
                 async with followed(self.poller, condition.to_json(), self._attempts()) as follower:
                     if await follower.look() is not Truth.YES:
                         continue
             events.count(item.event)
-            holding.append(item)
+            holding.append(item.to_json())
         return holding
 
     def _event(self, report: JobReport, **values: Any) -> TriggerEvent:
@@ -261,13 +287,18 @@ class SlurmJobTrigger(ClusterTrigger):
         )
 
     def _expectation(self) -> Expectation:
+        announced = bool(self.memory.get("announced"))
         if self.kind == "train":
-            return Expectation("train", self.train_iters, complete=self._is_complete)
-        return Expectation("command", required_files=tuple(self.required_files))
+            return Expectation("train", self.train_iters, complete=self._is_complete, announced=announced)
+        return Expectation("command", required_files=tuple(self.required_files), announced=announced)
 
     def _is_complete(self, files: Mapping[str, int]) -> bool:
         # asked only about the checkpoint that the tracker names: formats without a file that is written last rely on it
         return checkpoint_verdict(files, iteration=self.train_iters, tracked=self.train_iters).is_complete
+
+
+def _announces_end(seen: Sequence[Mapping[str, Any]]) -> bool:
+    return any(item["do"] == "finish" for item in seen)
 
 
 def _alarms(health: TrainingHealth | None, observation: Observation, report: JobReport) -> list[Alarm]:

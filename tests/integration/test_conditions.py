@@ -45,12 +45,17 @@ def test_what_starts_stops_and_finishes_a_stage(
             "conditions.a.counted.a1": ["COMPLETED"],
             "conditions.a.counted.a2": ["COMPLETED"],
             "conditions.a.counted.a3": ["COMPLETED"],
+            "conditions.a.announced.a1": ["FAILED"],
+            "conditions.a.fails_once.a1": ["FAILED"],
+            "conditions.a.fails_once.a2": ["COMPLETED"],
             "conditions.a.watched.a1": ["CANCELLED"],
             "conditions.a.watched.a2": ["COMPLETED"],
         },
     )
     point = site.runs / "conditions" / "a"
     assert (point / "watched" / "heard").read_text() == "here\n"
+    assert (point / "fails_once" / "heard").read_text() == "end\n"
+    assert site.verdict(point / "announced", "announced")["outcome"] == "finished"
     assert site.verdict(point / "endless", "endless")["outcome"] == "cancelled"
     assert site.verdict(point / "counted", "counted")["outcome"] == "finished"
     tasks = airflow.task_states("conditions.point", "a")

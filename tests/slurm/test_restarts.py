@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_megatron.planning.attempt_preparation import policy_of
@@ -9,13 +11,16 @@ from airflow_megatron.slurm.restarts import (
     GiveUp,
     Restart,
     RestartPolicy,
+    deciding,
     excluded_nodes,
     explained,
     given_up,
+    judged_with,
     next_step,
     series,
     stopping_verdict,
 )
+from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 from airflow_megatron.spec.schema import RestartSection
 
@@ -240,3 +245,31 @@ def test_the_deciding_line_is_told_once():
     assert explained("it failed", "Xid 79") == "it failed (the log line that decided: Xid 79)"
     assert explained("it failed: Xid 79", "Xid 79") == "it failed: Xid 79"
     assert explained("it failed", None) == "it failed"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "seen", "decides"),
+    [
+        (Outcome.FAILED, [("log", "restart")], "restart"),
+        (Outcome.FAILED, [("log", "notify"), ("log", "run"), ("log", "finish")], None),
+        (Outcome.FINISHED, [("log", "restart")], None),
+        (Outcome.FINISHED, [("log", "rollback"), ("log", "fail")], "fail"),
+        (Outcome.FINISHED, [("state", "restart")], "restart"),
+        (Outcome.FAILED, [("state", "cancel"), ("log", "restart")], "cancel"),
+    ],
+)
+def test_what_is_seen_at_the_end_of_a_job_decides(
+    outcome: Outcome, seen: list[tuple[str, str]], decides: str | None
+) -> None:
+    items = [{"on": on, "do": do, "reason": "seen"} for on, do in seen]
+    found = deciding(items, finished=outcome is Outcome.FINISHED)
+    assert (found and found["do"]) == decides
+
+
+def test_a_restart_at_the_end_keeps_what_is_known_of_the_end() -> None:
+    ended = Verdict(Outcome.FAILED, "exit code 1", JobState.FAILED, 1, 40, "7", "n1", permanent=True)
+    verdict = judged_with(ended, {"on": "log", "do": "restart", "reason": "event 'boom'"})
+    assert verdict == replace(
+        ended, outcome=Outcome.RETRYABLE, reason="event 'boom'; exit code 1", permanent=False
+    )
+    assert isinstance(next_step([], verdict, RestartPolicy()), Restart)
