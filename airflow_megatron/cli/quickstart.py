@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_megatron.cli.local_airflow import LocalAirflow, LocalAirflowError
+from airflow_megatron.cli.progress_table import short_duration
 from airflow_megatron.planning.plan import Plan, check_sweep
 from airflow_megatron.planning.results import results_dir
-from airflow_megatron.results.progress import ProgressGrid, changed_lines
+from airflow_megatron.results.progress import ProgressGrid, StageState, changed_lines
 from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.spec.project import local_dir, project_root
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.sweep import Sweep
 
 LOOK_PAUSE_S = 5.0
+_FEWEST_FOR_A_FORECAST = 4
 
 
 class QuickstartError(RuntimeError):
@@ -133,9 +135,19 @@ class _Progress:
         except TransportError as error:
             _say(str(error))
             return
+        total, finished = len(grid.cells), grid.count(StageState.FINISHED)
         for line in changed_lines(self._grid, grid):
-            _say(line)
+            _say(f"{finished}/{total} {line}")
+        if self._grid is not None and finished > self._grid.count(StageState.FINISHED):
+            _say(f"{finished}/{total} jobs finished {self._times(finished, total)}")
         self._grid = grid
+
+    def _times(self, finished: int, total: int) -> str:
+        elapsed = time.monotonic() - self._began
+        text = f"after {short_duration(elapsed)}"
+        if _FEWEST_FOR_A_FORECAST <= finished < total:
+            text += f", about {short_duration(elapsed * (total - finished) / finished)} to go"
+        return text
 
 
 def _show_results(plan: Plan) -> None:
