@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 from dataclasses import dataclass, field
-from os.path import abspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron import __version__
@@ -22,7 +22,6 @@ from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from airflow_megatron.spec.sweep import Point, Sweep
 
@@ -206,7 +205,8 @@ class PinnedSweep:
         found = []
         for path, text in ((self.file, self.text), *self.sources.items()):
             try:
-                now = read_spec_file(path) if path == self.file else read_named_file(abspath(path), self.file)
+                whole = str(Path(path).absolute())
+                now = read_spec_file(path) if path == self.file else read_named_file(whole, self.file)
             except (OSError, NamedFileError):
                 now = None
             if now != text:
