@@ -27,6 +27,8 @@ from airflow_megatron.spec.errors import Problem, SpecError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_megatron.spec.sweep import Sweep
+
 
 class LintFormat(StrEnum):
     """How problems are printed."""
@@ -67,7 +69,9 @@ def lint(
     for spec in specs:
         lines: list[str] = []
         try:
-            planned = checked_plan(load_spec(spec, settings), cluster, warn=False)
+            sweep = load_spec(spec, settings)
+            planned = checked_plan(sweep, cluster, warn=False)
+            check_dags(sweep)
         except SpecError as error:
             wrong = True
             told += _rows(error.problems, "error")
@@ -84,6 +88,17 @@ def lint(
         print(json.dumps(told, indent=2, ensure_ascii=False))
     if wrong:
         raise typer.Exit(1)
+
+
+def check_dags(sweep: Sweep) -> None:
+    """Build the DAGs of a sweep, as Airflow does.
+
+    :raises SpecError: when Airflow does not take them
+    """
+    from airflow_megatron.dag_factory.building import build_dags  # Airflow takes seconds to import
+    from airflow_megatron.spec.outline import SweepOutline
+
+    build_dags(SweepOutline.of(sweep))
 
 
 def plan(

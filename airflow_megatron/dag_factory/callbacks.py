@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from airflow_megatron.notifications.notices import NoticeCallback
 
 if TYPE_CHECKING:
+    from airflow_megatron.spec.outline import SweepOutline
     from airflow_megatron.spec.schema import NoticeKind
-    from airflow_megatron.spec.sweep import Sweep
 
 
-def callbacks(sweep: Sweep, what: NoticeKind, *, always: bool = False) -> list[NoticeCallback]:
+def callbacks(sweep: SweepOutline, what: NoticeKind, *, always: bool = False) -> list[NoticeCallback]:
     """Return the callbacks of a task for one kind of notice, none where nobody wants it.
 
     :param sweep: the sweep

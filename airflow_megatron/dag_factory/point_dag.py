@@ -16,26 +16,19 @@ from airflow_megatron.sensors.checkpoint import CheckpointSensor
 from airflow_megatron.sensors.condition import StartConditionSensor
 from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.spec.cluster_profile import cluster_names
+from airflow_megatron.spec.dag_names import CANCEL_LEFT, RESOLVE, point_dag_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_megatron.spec.outline import SweepOutline
     from airflow_megatron.spec.stage_tree import StageInstance
-    from airflow_megatron.spec.sweep import Sweep
-
-RESOLVE = "resolve"
-CANCEL_LEFT = "cancel_left"
 
 
-def point_dag_id(sweep: str) -> str:
-    """Return the id of a sweep's point DAG."""
-    return f"{sweep}.point"
-
-
-def build_point_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
+def build_point_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
     """Build the DAG that works one point; a run is one point, a task one step of one stage.
 
-    :param sweep: the loaded sweep; its points are not expanded
+    :param sweep: what the DAG needs to know of the sweep
     :param defaults: ``default_args``
     """
     with DAG(
@@ -71,7 +64,7 @@ def build_point_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
     ) as dag:
         resolve = ResolvePointOperator(
             task_id=RESOLVE,
-            spec_file=sweep.document.file,
+            spec_file=sweep.file,
             sweep=sweep.name,
             stages=[instance.name for instance in sweep.tree],
         )
@@ -94,7 +87,7 @@ class StageTasks:
     """
 
     def __init__(
-        self, sweep: Sweep, source: BaseOperator, fresh_start: str, *, of_point: bool = False
+        self, sweep: SweepOutline, source: BaseOperator, fresh_start: str, *, of_point: bool = False
     ) -> None:
         self.sweep, self.source, self.fresh_start, self.of_point = sweep, source, fresh_start, of_point
         self.submits: dict[str, SlurmSubmitOperator] = {}
@@ -211,11 +204,11 @@ def _awaited(instance: StageInstance) -> list[str]:
     return list(dict.fromkeys(stage for stage in (instance.parent, *instance.after) if stage))
 
 
-def _clusters(sweep: Sweep) -> list[str]:
+def _clusters(sweep: SweepOutline) -> list[str]:
     return sorted({sweep.settings.cluster, *cluster_names()})
 
 
-def _doc(sweep: Sweep) -> str:
+def _doc(sweep: SweepOutline) -> str:
     rows = "\n".join(
         f"| `{instance.name}` | {instance.kind} | {instance.parent or ''} |" for instance in sweep.tree
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import DAG, Param
 
 from airflow_megatron.dag_factory.callbacks import callbacks
-from airflow_megatron.dag_factory.point_dag import StageTasks, point_dag_id
+from airflow_megatron.dag_factory.point_dag import StageTasks
 from airflow_megatron.links.sweep_results import PAGE_ROUTE, URL_PREFIX
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
@@ -16,20 +16,21 @@ from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.spec.cluster_profile import cluster_names
+from airflow_megatron.spec.dag_names import ARRAYS, LAUNCH, PLAN, REPORT, WAIT, point_dag_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_megatron.spec.sweep import Sweep
+    from airflow_megatron.spec.outline import SweepOutline
 
 
-def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
+def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
     """Build the DAG of a sweep.
 
     Stages that run once for the sweep (data preparation) run between ``plan`` and ``launch``, and so does the
     submission of job arrays, in a sweep that has some.
 
-    :param sweep: the loaded sweep; its points are not expanded
+    :param sweep: what the DAG needs to know of the sweep
     :param defaults: ``default_args``
     """
     with DAG(
@@ -72,8 +73,8 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         },
     ) as dag:
         plan = PlanSweepOperator(
-            task_id="plan",
-            spec_file=sweep.document.file,
+            task_id=PLAN,
+            spec_file=sweep.file,
             # raw: the choice may be an expression on the points' values
             points="{{ (params.points or '') | tojson }}",
             limit="{{ params.limit or 0 }}",
@@ -83,12 +84,12 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
         arrays = None
         if any(instance.array for instance in sweep.tree):
             arrays = SubmitArraysOperator(
-                task_id="arrays",
+                task_id=ARRAYS,
                 pinned=pinned,
                 plan_only="{{ params.dry_run }}",
             )
         launch = LaunchPointsOperator(
-            task_id="launch",
+            task_id=LAUNCH,
             point_dag_id=point_dag_id(sweep.name),
             pinned=pinned,
             plan_only="{{ params.dry_run }}",
@@ -96,13 +97,13 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
             submitted="{{ ti.xcom_pull(task_ids='arrays') }}" if arrays else None,
         )
         wait = PointRunsSensor(
-            task_id="wait",
+            task_id=WAIT,
             point_dag_id=point_dag_id(sweep.name),
             runs="{{ ti.xcom_pull(task_ids='launch') }}",
             poll_interval=sweep.settings.poll_interval,
         )
         report = SweepReportOperator(
-            task_id="report", pinned=pinned, on_success_callback=callbacks(sweep, "report", always=True)
+            task_id=REPORT, pinned=pinned, on_success_callback=callbacks(sweep, "report", always=True)
         )
         shared = StageTasks(sweep, plan, fresh_start="{{ params.fresh_start }}")
         for instance in sweep.shared_stages:
@@ -114,7 +115,7 @@ def build_sweep_dag(sweep: Sweep, defaults: Mapping[str, object]) -> DAG:
     return dag
 
 
-def _doc(sweep: Sweep) -> str:
+def _doc(sweep: SweepOutline) -> str:
     point_dag = point_dag_id(sweep.name)
     # Airflow's page sets a base address, so these lead to the right place wherever it is served
     grid, results = f"dags/{point_dag}", f"plugin/{PAGE_ROUTE}{URL_PREFIX}/sweeps/{sweep.name}"

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from airflow_megatron.hooks.asyncssh_transport import AsyncsshTransport
 from airflow_megatron.hooks.connection_options import ConnectionOptions
-from airflow_megatron.hooks.openssh_transport import OpensshTransport
 from airflow_megatron.slurm.profile import SlurmCommands
 from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, Transport, TransportError
 
@@ -84,8 +82,15 @@ class SlurmHook(BaseHook):
         """
         # in a thread: the only look-up that works in a triggerer and under `dags test` alike (Airflow 3.3.2)
         options = await asyncio.to_thread(self.options)
-        chosen = OpensshTransport if options.transport == "openssh" else AsyncsshTransport
-        return chosen(options, self.commands.remote_shell(), self.conn_retry_attempts)
+        # loaded by who connects: asyncssh takes 0.25 s, and every task's process reads its DAG's operators
+        remote_shell = self.commands.remote_shell()
+        if options.transport == "openssh":
+            from airflow_megatron.hooks.openssh_transport import OpensshTransport
+
+            return OpensshTransport(options, remote_shell, self.conn_retry_attempts)
+        from airflow_megatron.hooks.asyncssh_transport import AsyncsshTransport
+
+        return AsyncsshTransport(options, remote_shell, self.conn_retry_attempts)
 
     def options(self) -> ConnectionOptions:
         """Look the Airflow connection up.

@@ -30,7 +30,7 @@ from airflow_megatron.planning.job_names import job_called
 from airflow_megatron.planning.training_estimates import JobEstimate, job_estimates
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
 from airflow_megatron.slurm.signatures import site_catalogue
-from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.cluster_profile import ClusterProfile, cluster_names, load_cluster
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean, suggestion
 from airflow_megatron.spec.expressions import template_names
 from airflow_megatron.spec.foreign_sweep import ForeignSweep
@@ -196,12 +196,14 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
     :param cluster: the profile of the spec's cluster when left out
     :raises SpecError: with every problem found
     """
+    cluster = cluster or _cluster_of(sweep)
     if isinstance(sweep, ForeignSweep):
-        check_trainer(sweep, cluster or load_cluster(sweep.settings.cluster))
+        check_trainer(sweep, cluster)
     if not isinstance(sweep, NativeSweep):
+        if problems := list(notifier_problems(sweep)):
+            raise SpecError(problems)
         return
     spec = sweep.spec
-    cluster = cluster or load_cluster(spec.cluster)
     try:
         table = trainer_table(spec.trainer, spec.release, cluster, declarations(spec.extra_arguments))
     except ArgumentError as error:
@@ -214,6 +216,17 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
     problems = [*_unknown_arguments(sweep, table), *_unused_axes(sweep, table), *notifier_problems(sweep)]
     if problems:
         raise SpecError(problems)
+
+
+def check_expressions(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
+    """Evaluate every expression at the first point: an undefined name is an error before anything is planned.
+
+    :param cluster: the profile of the spec's cluster when left out
+    :raises SpecError: with the first expression that fails
+    """
+    cluster = cluster or _cluster_of(sweep)
+    sweep.shared_jobs(cluster)
+    sweep.jobs(sweep.points[0], cluster)
 
 
 def check_sweep(
@@ -266,6 +279,16 @@ def job_script(
         exclude=exclude,
         chained=chained,
     )
+
+
+def _cluster_of(sweep: Sweep) -> ClusterProfile:
+    """Return the profile of a sweep's own cluster; where there is none, the spec is what is wrong."""
+    name = sweep.settings.cluster
+    known = cluster_names()
+    if name not in known:
+        mend = did_you_mean(name, known) or f"known: {', '.join(known)}"
+        raise SpecError(sweep.document.problem(("cluster",), f"there is no cluster profile {name!r}", mend))
+    return load_cluster(name)
 
 
 def _check_scripts(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> None:

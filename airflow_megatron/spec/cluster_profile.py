@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.schema import Launcher, Trainer
 
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _UNDESCRIBED_PARTITION = PartitionSection()
 _UNDESCRIBED_TRAINER = TrainerSection()
 
@@ -48,6 +50,11 @@ def cluster_names(directory: Path | None = None) -> list[str]:
     return sorted(path.stem for path in (directory or clusters_dir()).glob("*.yaml"))
 
 
+def is_cluster_name(name: str) -> bool:
+    """Tell whether a word can name a profile: it becomes part of a path."""
+    return _NAME.fullmatch(name) is not None
+
+
 def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
     """Load a cluster profile.
 
@@ -57,6 +64,13 @@ def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
     :raises SpecError: when there is no such profile, or it is wrong
     """
     directory = directory or clusters_dir()
+    if not is_cluster_name(name):
+        shown = name if len(name) <= 60 else f"{name[:60]}…"
+        raise SpecError(
+            Problem(
+                str(directory), 0, 0, f"{shown!r} is no cluster's name", "letters, digits, '_' and '-' only"
+            )
+        )
     path = directory / f"{name}.yaml"
     if not path.is_file():
         known = cluster_names(directory)

@@ -10,6 +10,9 @@ _QUANTITY = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<h>\d{1,4}):(?P<m>\d{1,2})(?::(?P<s>\d{1,2}))?\Z")
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(min|[smhd])")
+_MAX_TEXT = 64
+"""Characters of a quantity: longer text is none, and patterns would take long to find that out."""
+_MAX_SECONDS = 10**10
 
 
 def parse_quantity(value: int | float | str) -> int:
@@ -26,9 +29,11 @@ def parse_quantity(value: int | float | str) -> int:
     elif not isinstance(value, str):
         raise ValueError(f"{value!r} is not a quantity; write a number such as 100M or 2_000_000_000")
     else:
-        match = _QUANTITY.match(value)
+        match = _QUANTITY.match(value) if len(value) <= _MAX_TEXT else None
         if not match:
-            raise ValueError(f"{value!r} is not a quantity; write a number such as 100M or 2_000_000_000")
+            raise ValueError(
+                f"{_shown(value)} is not a quantity; write a number such as 100M or 2_000_000_000"
+            )
         digits = match[1].replace("_", "")
         scale = _SCALES[match[2]]
         if digits.isdigit():
@@ -44,18 +49,24 @@ def parse_duration(value: int | float | str) -> int:
 
     :raises ValueError: when it is none of these
     """
-    if isinstance(value, bool):
-        raise ValueError(f"{value!r} is not a duration; write 30m, 6h or 06:00:00")
-    if isinstance(value, int | float) and math.isfinite(value):
-        return round(value)
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a duration; write 30m, 6h or 06:00:00")
-    text = value.strip()
+    seconds = None
+    if isinstance(value, str):
+        seconds = _seconds(value.strip())
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_SECONDS:
+        seconds = round(value)
+    if seconds is None or abs(seconds) > _MAX_SECONDS:
+        raise ValueError(f"{_shown(value)} is not a duration; write 30m, 6h or 06:00:00")
+    return seconds
+
+
+def _seconds(text: str) -> int | None:
+    if not text or len(text) > _MAX_TEXT:
+        return None
     clock = _CLOCK.match(text)
     if clock:
         hours, minutes, seconds = int(clock["h"]), int(clock["m"]), int(clock["s"] or 0)
         return ((int(clock["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     total, position = 0.0, 0
     for part in _PART.finditer(text):
@@ -63,9 +74,14 @@ def parse_duration(value: int | float | str) -> int:
             break
         total += float(part[1]) * _UNITS[part[2]]
         position = part.end()
-    if not text or position != len(text):
-        raise ValueError(f"{value!r} is not a duration; write 30m, 6h or 06:00:00")
-    return round(total)
+    return round(total) if position == len(text) else None
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and abs(value) > _MAX_SECONDS:
+        return "a number of more than 10 digits"
+    text = repr(value)
+    return text if len(text) <= _MAX_TEXT + 2 else f"{text[:_MAX_TEXT]}…"
 
 
 def slurm_time(seconds: int) -> str:

@@ -56,7 +56,8 @@ Values: TypeAlias = dict[str, Any]
 class Strict(BaseModel):
     """Base of all sections: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # built on first use: a process of one task validates none of them
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, defer_build=True)
 
 
 class SlurmSection(Strict):
@@ -361,7 +362,7 @@ class StageSection(Strict):
     """``oom`` where the job is meant to run out of memory: it has finished then."""
     measure: MeasureSection = MeasureSection()
     """What ``kind: benchmark`` measures."""
-    array: bool | Annotated[int, Field(ge=1, strict=True)] = False
+    array: bool | Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = False
     """Submit the jobs of all points as one Slurm job array. A number: so many of them run at the same time; ``true``:
     ``max_active_points``."""
 
@@ -410,11 +411,11 @@ class SweepSpecSection(Strict):
     """The chain of jobs at a point; needed unless there is ``benchmark``."""
     benchmark: BenchmarkSection | None = None
     """Measures one short training at each point instead of running stages."""
-    max_active_points: int = Field(default=16, ge=1)
+    max_active_points: int = Field(default=16, ge=1, le=100_000)
     """Points in flight at the same time."""
-    max_jobs: int | None = Field(default=None, ge=1)
+    max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
     """Jobs of this sweep in the queue at the same time; further ones wait."""
-    poll_interval: float = Field(default=15, ge=1)
+    poll_interval: float = Field(default=15, ge=1, le=86_400)
     """Seconds between two looks at the cluster; up to four times as many while nothing happens."""
     tags: list[str] = []
     notify: list[NotifySection] = []
@@ -540,6 +541,9 @@ class ClusterSection(Strict):
     """Files that say what lines of this site's logs mean, relative to the profile."""
 
 
+_SHOWN = 200
+"""Characters of a wrong value that a message quotes."""
+
 SectionT = TypeVar("SectionT", bound=Strict)
 
 
@@ -581,7 +585,16 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
             # a union reports once for every member; the first place is enough
             name = ".".join(str(part) for part in path) or "the document"
             mend = "expected " + " or ".join(dict.fromkeys(expected))
-            yield document.problem(path, f"{name} is {detail['input']!r}", mend)
+            yield document.problem(path, f"{name} is {_shown(detail['input'])}", mend)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as messages quote it: short, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # int() of so many digits is not allowed to become text
+        return f"a value of type {type(value).__name__} that is too large to show"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _expected(detail: Any) -> str:

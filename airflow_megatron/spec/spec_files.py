@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.spec.dag_names import name_problems
 from airflow_megatron.spec.dialects import dialect_sweep
+from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.extension import extended
 from airflow_megatron.spec.native_sweep import NativeSweep
 from airflow_megatron.spec.overrides import overridden
@@ -15,10 +18,12 @@ from airflow_megatron.spec.yaml_document import load_yaml_file, load_yaml_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from airflow_megatron.spec.sweep import Sweep
     from airflow_megatron.spec.yaml_document import YamlDocument
+
+PRESETS: Final = "presets"
+"""Folder of what specs start from, no sweeps themselves."""
 
 
 def load_sweep(path: Path | str, settings: Iterable[str] = ()) -> Sweep:
@@ -44,14 +49,29 @@ def load_sweep_text(text: str, file: str, sources: Mapping[str, str] | None = No
 def _sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep:
     document, settings = extended(document), list(settings)
     sweep = dialect_sweep(document, settings)
-    if sweep is not None:
-        return sweep
-    refuse_sidecar(document)
-    document = overridden(document, settings)
-    return NativeSweep(validate(SweepSpecSection, document), document)
+    if sweep is None:
+        refuse_sidecar(document)
+        document = overridden(document, settings)
+        sweep = NativeSweep(validate(SweepSpecSection, document), document)
+    if problems := list(name_problems(sweep)):
+        raise SpecError(problems)
+    return sweep
 
 
 def spec_files(directory: Path) -> list[Path]:
-    """Return the spec files in a folder, sorted; the sidecars of others are none."""
-    files = itertools.chain(directory.glob("*.yaml"), directory.glob("*.yml"))
-    return sorted(file for file in files if not is_sidecar(file))
+    """Return the spec files in a folder and its sub-folders, sorted; those of the folder itself come first.
+
+    Hidden files and folders (an editor's drafts, ``.git``), folders called ``presets`` and sidecars of other specs hold
+    no specs; a link to a folder is not followed.
+    """
+    found: list[Path] = []
+    for folder, below, names in os.walk(directory):
+        below[:] = sorted(name for name in below if not name.startswith(".") and name != PRESETS)
+        found += [
+            Path(folder, name)
+            for name in names
+            if name.endswith((".yaml", ".yml")) and not name.startswith(".")
+        ]
+    return sorted(
+        (path for path in found if not is_sidecar(path)), key=lambda path: (len(path.parts), path)
+    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_megatron.spec.checkpoint_sources import KINDS
+from airflow_megatron.spec.dag_names import MAX_STAGES, too_many_stages
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.expressions import ExpressionError, attribute_names, is_template
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.schema import ConditionSection, StageKind, StageSection, SweepSpecSection
     from airflow_megatron.spec.yaml_document import YamlDocument
 
+
+MAX_LABEL: Final = 100
+"""Characters of a ``for_each`` value, or of its name."""
 
 Waits = Literal["parent", "checkpoint", "log", "condition"]
 
@@ -61,6 +65,7 @@ def stage_tree(spec: SweepSpecSection, document: YamlDocument) -> tuple[StageIns
     """
     _check_parents(spec, document)
     instances: dict[str, list[StageInstance]] = {}
+    count = 0
     for stage in _parents_first(spec, document):
         section = spec.stages[stage]
         made: list[StageInstance] = []
@@ -68,6 +73,9 @@ def stage_tree(spec: SweepSpecSection, document: YamlDocument) -> tuple[StageIns
             for parent_instance in instances[parent] if parent else [None]:
                 for suffix, values in _fan_out(stage, section, document):
                     made.append(_instance(stage, section, parent_instance, suffix, values, instances))
+                    count += 1
+                    if count > MAX_STAGES:
+                        raise SpecError(too_many_stages(document, stage))
         instances[stage] = made
     tree = tuple(instance for made in instances.values() for instance in made)
     _check_unique(tree, document)
@@ -191,6 +199,11 @@ def _fan_out(stage: str, section: StageSection, document: YamlDocument) -> list[
                 document.problem(place, "for_each takes plain values", "the DAG's shape is fixed by them")
             )
         text = str(label)
+        if len(text) > MAX_LABEL:
+            message = f"a for_each value of {len(text)} characters becomes part of stage names"
+            raise SpecError(
+                document.problem(place, message, f"give it a short name: {{name: …, {variable}: …}}")
+            )
         if not text.replace("_", "").replace("-", "").replace(".", "").isalnum():
             raise SpecError(
                 document.problem(place, f"{text!r} cannot be part of a name", "letters, digits, '_', '-'")

@@ -241,6 +241,8 @@ class _Construction:
             raise SpecError(self._problem(node, f"the document holds more than {MAX_NODES} values"))
         if path not in self.positions:
             self.positions[path] = (node.line, node.column)
+        if "\0" in node.text:
+            self.problems.append(self._problem(node, "text cannot hold a NUL character", "remove it"))
         if node.kind == "scalar":
             return self._scalar(node) if node.plain else node.text
         if node in self.within:

@@ -16,9 +16,9 @@ from example_specs import CHAIN
 from airflow_megatron.dag_factory.spec_files import (
     SweepSpecErrors,
     build_sweep_dags,
-    load_sweeps,
     raise_for_spec_errors,
 )
+from airflow_megatron.dag_factory.spec_folder import read_spec_folder
 from airflow_megatron.spec.project import project_root, sweep_specs_dir
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
@@ -253,9 +253,9 @@ class TestWrongSpecs:
 
     def test_two_sweeps_of_one_name(self, folder: Path) -> None:
         (folder / "zz.yaml").write_text(CHAIN)
-        sweeps, problems = load_sweeps(folder)
-        assert [Path(sweep.document.file).name for sweep in sweeps] == ["chain.yaml"]
-        assert [str(problem) for problem in problems] == [
+        found = read_spec_folder(folder)
+        assert [Path(sweep.file).name for sweep in found.outlines] == ["chain.yaml"]
+        assert [str(problem) for problem in found.problems] == [
             f"{folder}/zz.yaml:1:1: chain.yaml defines a sweep 'chain' too (give it another name)"
         ]
 

@@ -1,0 +1,196 @@
+"""Reading the specs of a folder, each by itself: none harms another, and all together cost a bounded time.
+
+Each spec is loaded, checked and built in a process of its own (:mod:`airflow_megatron.spec.isolation`) unless the cache
+knows it. First every spec that is not known gets a short while, then those that were cut off get the rest of their
+time, as far as the folder's allowance goes; what is left over is read at the next parse, specs never looked at first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import DAG, conf
+
+from airflow_megatron.dag_factory.building import build_dags
+from airflow_megatron.dag_factory.spec_cache import SpecCache, SpecEntry, digest_of, is_own_code
+from airflow_megatron.planning.plan import check_document, check_expressions
+from airflow_megatron.spec.errors import Problem, SpecError
+from airflow_megatron.spec.isolation import Limits, printable, run_isolated
+from airflow_megatron.spec.outline import SweepOutline
+from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text, spec_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+FIRST_S: Final = 0.3
+"""Seconds of processor time that each spec gets at first."""
+REST_S: Final = 1.4
+"""Seconds that a spec gets which was cut off."""
+ALL_S: Final = 8.0
+"""Seconds for all specs of a folder that were cut off or refused."""
+
+
+_SMALLEST: Final = "name: smallest\npoint: p\nstages: {train: {kind: train}}\n"
+
+
+@dataclass(frozen=True)
+class SpecFolder:
+    """The specs of a folder.
+
+    :param outlines: of the sweeps, in the order of their files
+    :param problems: what is wrong with the specs that have none
+    """
+
+    outlines: tuple[SweepOutline, ...]
+    problems: tuple[Problem, ...]
+
+
+def read_spec_folder(folder: Path) -> SpecFolder:
+    """Read all specs of a folder and its sub-folders."""
+    files = spec_files(folder)
+    cache = SpecCache(folder)
+    found = {file: entry for file in files if (entry := cache.valid(file)) is not None}
+    _read_unknown(folder, [file for file in files if file not in found], found, cache)
+    cache.save(files)
+    return _without_repeated_names([found[file] for file in files])
+
+
+def read_sweep(folder: Path, name: str) -> SweepOutline | None:
+    """Return the outline of one sweep; None where the folder has none of this name.
+
+    That is for a task of the sweep: it reads no other spec when the cache knows which file the sweep is in, and works
+    on with the sweep's last outline when the spec has been broken meanwhile.
+    """
+    cache = SpecCache(folder)
+    files = sorted(cache.names().get(name, ()))
+    entries = [(file, cache.valid(file)) for file in files if file.exists()]
+    if not entries or any(entry is None for _, entry in entries):
+        outlines = {outline.name: outline for outline in read_spec_folder(folder).outlines}
+        if name in outlines:
+            return outlines[name]
+        cache = SpecCache(folder)
+        entries = [(file, cache.last(file)) for file in sorted(cache.names().get(name, ()))]
+    known = [outline for _, entry in entries if entry and (outline := entry.outline or entry.last_good)]
+    return next((outline for outline in known if outline.name == name), None)
+
+
+def _read_unknown(
+    folder: Path, files: Sequence[Path], found: dict[Path, SpecEntry], cache: SpecCache
+) -> None:
+    """Add the entries of files that the cache does not know."""
+    if not files:
+        return
+    _warm_up(folder)
+    spent = 0.0
+    deadline = time.monotonic() + conf.getfloat("core", "dagbag_import_timeout", fallback=30.0) / 2
+    known = {file: cache.last(file) for file in files}
+    cut_off = [file for file, entry in known.items() if entry and not entry.complete]
+    first = sorted(set(files) - set(cut_off), key=lambda file: (known[file] is not None, file))
+    for share, waiting in ((FIRST_S, first), (REST_S, cut_off)):
+        for file in waiting:
+            left_s = deadline - time.monotonic()
+            if spent + share > ALL_S or left_s <= 0:
+                found.setdefault(file, _deferred(file))
+                continue
+            entry = _read_alone(folder, file, Limits(share, clock_s=max(1.0, left_s / 3)))
+            if entry.outline is None or not entry.complete:
+                spent += entry.processor_s
+            found[file] = cache.put(file, entry)
+            if not entry.complete and share == FIRST_S:
+                cut_off.append(file)
+
+
+def _warm_up(folder: Path) -> None:
+    """Load what reading any spec loads, once for all processes that read one."""
+    sweep = load_sweep_text(_SMALLEST, str(folder / "smallest.yaml"))
+    with contextlib.suppress(SpecError):  # where the folder of clusters lacks the default one
+        check_document(sweep)
+    # a DAG that is built here would be taken for one of the folder's
+    DAG(sweep.name, auto_register=False)
+
+
+def _read_alone(folder: Path, file: Path, limits: Limits) -> SpecEntry:
+    """Find out about one spec in a process of its own."""
+    place = str(file)
+    if not place.isprintable():
+        shown = place.encode("unicode_escape", "surrogateescape").decode("ascii", "replace")
+        mend = "rename it: letters, digits, '_', '-'"
+        return SpecEntry(None, (Problem(shown, 0, 0, "the file's name holds unprintable characters", mend),))
+    if not file.is_file():
+        message = "it is not a regular file" if file.exists() else "no such file"
+        return SpecEntry(None, (Problem(place, 0, 0, message, "put a YAML file here, or remove it"),))
+    result = run_isolated(lambda report: _report(file, folder, report), limits)
+    facts = {kind: value for answer in result.answers for kind, value in answer.items()}
+    outline = SweepOutline.from_json(facts["outline"]) if "outline" in facts else None
+    problems = tuple(Problem(**one) for one in facts.get("problems", ()))
+    reads = facts.get("reads") or {place: digest_of(place)}
+    complete = not (result.too_slow or (result.out_of_time and limits.processor_s < REST_S))
+    if result.failure and outline is None and not problems:
+        what = (
+            f"reading it takes more than {FIRST_S + REST_S:g} s of processor time"
+            if result.out_of_time
+            else ""
+        )
+        problems = (Problem(place, 0, 0, what or result.failure, "make it smaller" if what else ""),)
+    shown = tuple(replace(one, message=printable(one.message), mend=printable(one.mend)) for one in problems)
+    return SpecEntry(None if problems else outline, shown, reads, result.processor_s, complete)
+
+
+def _report(file: Path, folder: Path, report: Callable[[Any], None]) -> None:
+    """Load, check and build one spec, and report what comes of it, in the process of its own."""
+    opened: set[str] = {str(file)}
+    sys.addaudithook(lambda event, arguments: _note_opened(opened, event, arguments))
+
+    def digests() -> dict[str, str]:
+        # a copy: taking digests opens the files again
+        return {path: digest_of(path) for path in sorted(opened.copy())}
+
+    try:
+        sweep = load_sweep(file)
+        check_document(sweep)
+        outline = SweepOutline.of(sweep, tags=file.relative_to(folder).parts[:-1])
+        build_dags(outline)
+        report({"outline": outline.to_json(), "reads": digests()})
+        check_expressions(sweep)
+    except SpecError as error:
+        report({"problems": [asdict(problem) for problem in error.problems[:MAX_PROBLEMS]]})
+    report({"reads": digests()})
+
+
+MAX_PROBLEMS: Final = 50
+"""Problems of one spec that are shown."""
+
+
+def _note_opened(opened: set[str], event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], str | bytes):
+        path = os.path.abspath(os.fsdecode(arguments[0]))  # noqa: PTH100
+        if not is_own_code(path):
+            opened.add(path)
+
+
+def _deferred(file: Path) -> SpecEntry:
+    message = "not read yet: other specs of the folder have taken the time there is"
+    return SpecEntry(None, (Problem(str(file), 0, 0, message, "it is read at one of the next parses"),))
+
+
+def _without_repeated_names(entries: Iterable[SpecEntry]) -> SpecFolder:
+    """Return the sweeps, of those with one name the first."""
+    outlines: dict[str, SweepOutline] = {}
+    problems: list[Problem] = []
+    for entry in entries:
+        problems += entry.problems
+        if entry.outline is None:
+            continue
+        first = outlines.setdefault(entry.outline.name, entry.outline)
+        if first is not entry.outline:
+            message = f"{Path(first.file).name} defines a sweep {first.name!r} too"
+            problems.append(
+                Problem(entry.outline.file, *entry.outline.place, message, "give it another name")
+            )
+    return SpecFolder(tuple(outlines.values()), tuple(problems))
