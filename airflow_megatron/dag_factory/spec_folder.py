@@ -138,8 +138,8 @@ def _read_alone(folder: Path, file: Path, limits: Limits) -> SpecEntry:
             else ""
         )
         problems = (Problem(place, 0, 0, what or result.failure, "make it smaller" if what else ""),)
-    shown = tuple(replace(one, message=printable(one.message), mend=printable(one.mend)) for one in problems)
-    return SpecEntry(None if problems else outline, shown, reads, result.processor_s, complete)
+    clean = tuple(replace(one, message=printable(one.message), mend=printable(one.mend)) for one in problems)
+    return SpecEntry(None if problems else outline, clean, reads, result.processor_s, complete)
 
 
 def _report(file: Path, folder: Path, report: Callable[[Any], None]) -> None:

@@ -72,6 +72,4 @@ def spec_files(directory: Path) -> list[Path]:
             for name in names
             if name.endswith((".yaml", ".yml")) and not name.startswith(".")
         ]
-    return sorted(
-        (path for path in found if not is_sidecar(path)), key=lambda path: (len(path.parts), path)
-    )
+    return sorted((path for path in found if not is_sidecar(path)), key=lambda path: (len(path.parts), path))
