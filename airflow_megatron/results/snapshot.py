@@ -195,16 +195,19 @@ LC_ALL=C
 export LC_ALL
 pattern={quote(RECORD_LINES_ERE)}
 thin={quote(_THIN)}
+newline='
+'
 one_run() {{
   printf '@run %s\\n' "$1"
   cd "$1" 2>/dev/null || {{ printf '@absent\\n'; return; }}
   for top in .jobs eval_results lr_finder; do
     [ -d "$top" ] || continue
-    find "$top" -maxdepth 4 -type f -size -16384k \\( {names} \\) \\
+    find "$top" -maxdepth 4 -type f -size -16384k ! -path "*$newline*" \\( {names} \\) \\
       -exec awk 'FNR == 1 {{ print "@file " FILENAME }} {{ print " " $0 }}' {{}} + ||
       printf '@unreadable %s\\n' "$top"
   done
   for found in converted_hf/iter_* checkpoints/iter_* checkpoints/global_step*; do
+    case $found in *"$newline"*) continue ;; esac
     if [ -d "$found" ]; then printf '@directory %s\\n' "$found"; fi
   done
   if [ -f checkpoints/{TRACKER_FILE} ]; then
@@ -214,6 +217,7 @@ one_run() {{
     printf '@tracker %s\\n' "$tracker"
   fi
   for log in logs/*.out; do
+    case $log in *"$newline"*) continue ;; esac
     [ -f "$log" ] || continue
     printf '@log %s\\n' "$log"
     {tail}grep -aE -e "$pattern" {source} | awk {options} "$thin"
@@ -237,7 +241,7 @@ def parse_snapshot(text: str) -> SweepSnapshot:
     :returns: the snapshot.
     :raises SnapshotError: when the answer is cut off.
     """
-    lines = text.splitlines()
+    lines = [line.strip() for line in text.split("\n")]
     for mark in (_BEGIN, _END):
         if mark not in lines:
             raise SnapshotError(f"the cluster's answer is cut off: the line {mark!r} is missing; ask again")

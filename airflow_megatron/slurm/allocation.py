@@ -41,7 +41,7 @@ def partition_command(commands: SlurmCommands, partition: str | None) -> str:
 def parse_partition(output: str, partition: str | None) -> dict[str, bool]:
     """Return node → whether jobs can start on it, from what :func:`partition_command` printed."""
     found: dict[str, bool] = {}
-    for line in output.splitlines():
+    for line in output.split("\n"):
         words = line.split()
         if len(words) == 3 and (partition or words[0].endswith("*")):
             # a star after the state: the node does not answer

@@ -24,6 +24,7 @@ _ROW = re.compile(
 )
 _TIME = re.compile(r"(?<= )(StartTime|EndTime)=(\d+)(?= )")
 _NODES = re.compile(r" NodeList=(\S*) (?:BatchHost=(\S+) )?")
+_LONGEST_ROW = 16 * 1024
 _PROMPT = "scontrol: "
 """Printed before each answer when the questions come on standard input."""
 
@@ -33,7 +34,7 @@ def parse_controller_row(line: str) -> ControllerRow | None:
 
     Times must be Unix seconds (``SLURM_TIME_FORMAT=%s``); others are passed over.
     """
-    match = _ROW.match(line.strip().removeprefix(_PROMPT))
+    match = _ROW.match(line[:_LONGEST_ROW].strip().removeprefix(_PROMPT))
     if match is None:
         return None
     rest = match["rest"].partition(" Command=")[0] + " "

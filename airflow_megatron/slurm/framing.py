@@ -36,12 +36,13 @@ def unframed(result: CommandResult) -> list[str]:
 
     :raises TransportError: if the answer is not whole.
     """
-    lines = result.stdout.splitlines()
+    # at line feeds alone: str.splitlines() also ends a line at a form feed or U+2028, which names of files may hold
+    lines = result.stdout.split("\n")
     try:
         begin = lines.index(BEGIN)
         end = len(lines) - 1 - lines[::-1].index(END)
     except ValueError:
-        last = next((line for line in reversed(result.stderr.splitlines()) if line.strip()), "no message")
+        last = next((line for line in reversed(result.stderr.split("\n")) if line.strip()), "no message")
         raise TransportError(
             f"the login node's answer is cut off (shell exit status {result.exit_status}: {last.strip()})"
         ) from None

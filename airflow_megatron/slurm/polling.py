@@ -9,8 +9,10 @@ new log bytes as one base64 stream.
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.checkpoint_listing import CheckpointFiles
@@ -63,8 +65,11 @@ _ACCOUNTING_FORMAT = (
 _ENDED_STATES = "|".join(state.value for state in JobState if state.ended)
 _COMMAND_NOT_FOUND = "127"
 """Exit status of the shell; some sites install no sacct on their login nodes."""
+_MOST_COMPLAINTS = 20
+_LONGEST_COMPLAINT = 500
 _DECIMAL = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
-_STREAM_SIZE = re.compile(rb"F (\d+) (\d+) (\d+)\n")
+_STREAM_MARK = re.compile(rb"M ([a-z0-9.]{1,64})\n")
+_STREAM_SIZE = re.compile(rb"F (\d{1,9}) (\d{1,18}) (\d{1,18})\n")
 
 
 @dataclass(frozen=True)
@@ -222,7 +227,18 @@ def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Obs
     existing = {path: i in answer.existing for i, path in enumerate(plan.checks)}
     matches = {pattern: tuple(answer.matches.get(i, ())) for i, pattern in enumerate(plan.globs)}
     said = {command: answer.said[i] for i, command in enumerate(plan.commands) if i in answer.said}
-    return {watch.key: _observe(watch, answer, lines, streams, existing, matches, said) for watch in watches}
+    found: dict[str, Observation] = {}
+    for watch in watches:
+        try:
+            found[watch.key] = _observe(watch, answer, lines, streams, existing, matches, said)
+        except Exception as error:  # whatever a job has left: it spoils the watch of that job alone
+            complaint = (
+                f"what job {watch.job_id or watch.job_name or watch.key} has left cannot be read: {error!r}"
+            )
+            found[watch.key] = Observation(
+                time=answer.time, log_offset=watch.log_offset, errors=(complaint[:_LONGEST_COMPLAINT],)
+            )
+    return found
 
 
 def _observe(
@@ -301,6 +317,7 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
     answer = _Answer(0.0, {}, {}, set(), False, {}, {}, True, True, {}, {}, set(), b"", {}, {}, [])
     queue_lines: list[str] = []
     accounting_lines: list[str] = []
+    said: list[str] = []
     controller_lines: list[str] = []
     stream_lines: list[str] = []
     checkpoints = CheckpointFiles(answer.checkpoints)
@@ -311,31 +328,25 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
                 answer.time = _number(rest) or 0.0
             case "Q":
                 queue_lines.append(rest)
+            case "q" | "a":
+                said.append(rest)
             case "queue_status":
-                _read_queue(answer, queue_lines, succeeded=rest == "0")
+                _read_queue(answer, queue_lines, said, succeeded=rest == "0")
+                said = []
             case "A":
                 accounting_lines.append(rest)
             case "accounting_status":
-                _read_accounting(answer, accounting_lines, status=rest)
-                accounting_lines = []
+                _read_accounting(answer, accounting_lines, said, status=rest)
+                accounting_lines, said = [], []
             case "J":
                 controller_lines.append(rest)
-            case "L":
-                index, _, text = rest.partition(" ")
-                answer.one_liners[int(index)] = text.strip()
-            case "E":
-                answer.existing.add(int(rest))
             case "S":
                 stream_lines.append(rest)
-            case "G":
-                index, _, path = rest.partition(" ")
-                answer.matches.setdefault(int(index), []).append(path)
-            case "R":
-                index, code, output = (rest + " ").split(" ")[:3]
-                text = base64.b64decode(output, validate=True).decode(errors="replace")
-                answer.said[int(index)] = CommandAnswer(int(code), text)
-            case _:  # of the checkpoints, or a stray line of a background process of the login shell
-                checkpoints.take(word, rest)
+            case _:
+                # a line that is none of these, or no whole one, is of a background process of the login shell
+                with contextlib.suppress(ValueError):
+                    _read_line(answer, word, rest)
+                    checkpoints.take(word, rest)
     _read_controller(answer, controller_lines)
     if lists_checkpoints:
         checkpoints.check_whole()
@@ -345,19 +356,48 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
     return answer
 
 
-def _read_queue(answer: _Answer, lines: Sequence[str], *, succeeded: bool) -> None:
+def _read_line(answer: _Answer, word: str, rest: str) -> None:
+    """Read what concerns one question of some watches.
+
+    :raises ValueError: for a line that is none of the script's.
+    """
+    index, _, text = rest.partition(" ")
+    match word:
+        case "L":
+            answer.one_liners[_index(index)] = text.strip()
+        case "E":
+            answer.existing.add(_index(index))
+        case "G":
+            answer.matches.setdefault(_index(index), []).append(text)
+        case "R":
+            code, _, output = text.partition(" ")
+            printed = base64.b64decode(output.strip(), validate=True).decode(errors="replace")
+            answer.said[_index(index)] = CommandAnswer(_index(code), printed)
+
+
+def _complaints(command: str, lines: Iterable[str]) -> list[str]:
+    said = [line[:_LONGEST_COMPLAINT] for line in lines if line.strip()]
+    return [f"{command}: {line}" for line in said[:_MOST_COMPLAINTS]]
+
+
+def _index(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ValueError(f"{text!r} is no index")
+    return int(text)
+
+
+def _read_queue(answer: _Answer, lines: Sequence[str], said: Sequence[str], *, succeeded: bool) -> None:
+    """Read the rows of squeue.
+
+    :param said: lines that are none: errors, the rest of a job's name
+    """
+    rows = [parse_queue_row(line) for line in lines] if succeeded else []
+    said = [*(line for line, row in zip_longest(lines, rows) if row is None), *said]
+    answer.errors += _complaints("squeue", said)
     if not succeeded:
-        answer.errors += [f"squeue: {line}" for line in lines if line.strip()]
         return
     answer.queue_ok = True
-    rows: list[QueueRow] = []
-    for line in lines:
-        row = parse_queue_row(line)
-        if row is not None:
-            rows.append(row)
-        elif line.strip():
-            answer.errors.append(f"squeue: {line}")
-    for row in with_whole_jobs(rows):
+    for row in with_whole_jobs([row for row in rows if row is not None]):
         array, task, _ = row.job_id.partition("_")
         if task:
             answer.queued_arrays.add(array)
@@ -392,20 +432,20 @@ def parse_queue_row(line: str) -> QueueRow | None:
     )
 
 
-def _read_accounting(answer: _Answer, lines: Sequence[str], *, status: str) -> None:
+def _read_accounting(answer: _Answer, lines: Sequence[str], said: Sequence[str], *, status: str) -> None:
+    """Read the rows of sacct.
+
+    :param said: what else it printed: an error, the rest of a job's name
+    """
+    rows = [row for line in lines if (row := parse_accounting_row(line)) is not None]
+    disabled = not rows and any("accounting storage is disabled" in line for line in (*lines, *said))
     if status != "0":
         answer.accounting_ok = False
-        disabled = any("accounting storage is disabled" in line for line in lines)
         answer.accounting_enabled &= not disabled and status != _COMMAND_NOT_FOUND
-        answer.errors += [f"sacct: {line}" for line in lines if line.strip()]
+        answer.errors += _complaints("sacct", (*lines, *said))
         return
-    rows: list[AccountingRow] = []
-    for line in lines:
-        row = parse_accounting_row(line)
-        if row is not None:
-            rows.append(row)
-        elif "accounting storage is disabled" in line:  # older releases print it and exit 0
-            answer.accounting_ok = answer.accounting_enabled = False
+    if disabled:  # older releases print it and exit 0
+        answer.accounting_ok = answer.accounting_enabled = False
     for row in with_whole_jobs(rows):
         for job_id in job_ids(row.job_id):
             known = answer.accounting.get(job_id)
@@ -466,11 +506,15 @@ def _read_streams(
     """Return (path, offset) → (size, bytes) of every file that can be read.
 
     The sizes come first, then the bytes of those that have news, each followed by ``E`` or, when they did not all come,
-    ``X`` and the file's number. What has a size and no bytes was left for the next poll.
+    ``X``, the file's number and a mark that no log can know. What has a size and no bytes was left for the next poll.
     """
+    head = _STREAM_MARK.match(data)
+    if head is None:
+        return {}
+    mark = head[1]
     found: dict[tuple[str, int], tuple[int, bytes]] = {}
     wanted: list[tuple[int, int]] = []
-    at = 0
+    at = head.end()
     while (line := _STREAM_SIZE.match(data, at)) is not None:
         index, size, length = map(int, line.groups())
         if index >= len(streams):
@@ -481,7 +525,7 @@ def _read_streams(
         at = line.end()
     at += len(b"=\n")
     for index, length in wanted:
-        whole, failed = b"\nE %d\n" % index, b"\nX %d\n" % index
+        whole, failed = (b"\n%s %d %s\n" % (word, index, mark) for word in (b"E", b"X"))
         latest = at + length + len(whole)
         if data.startswith(whole, at + length):
             found[streams[index]] = (found[streams[index]][0], data[at : at + length])

@@ -9,8 +9,12 @@ am_ids=$({
   printf '%s\n' "$am_rows"
   am_wanted
 } | awk -F'|' '
-  $1 == "queue" { sub(/\+0$/, "", $2); queued[$2] = $3; next }
-  NF == 2 && ($1 in queued) && queued[$1] == $2 { print $1 }')
+  $1 == "queue" { sub(/\+0$/, "", $2)
+    if (($2 in queued) && queued[$2] != $3) unclear[$2] # a name with a line break in it
+    queued[$2] = $3
+    next
+  }
+  NF == 2 && ($1 in queued) && queued[$1] == $2 && !($1 in unclear) { print $1 }')
 if [ -n "$am_ids" ]; then
   printf '%s\n' "$am_ids" | sed 's/^/cancelled /'
   printf '%s\n' "$am_ids" | am_scancel_ids 2>&1 | sed 's/^/scancel /'

@@ -2,7 +2,7 @@
 # Lists the checkpoints of all runs below am_root; uses the functions of poll.sh.
 
 am_checkpoint_folders() { # DEPTH; paths below am_root
-  find -H "$am_root" -mindepth 1 -maxdepth "$1" \( -name '.*' -o -name 'iter_*' -o -name logs -o -name tensorboard \) -prune \
+  find -H "$am_root" -mindepth 1 -maxdepth "$1" \( -name '.*' -o -name 'iter_*' -o -name logs -o -name tensorboard -o -name "*$am_newline*" \) -prune \
     -o -name checkpoints -type d -print -prune -o -name checkpoints -type l -print 2>/dev/null | sort
 }
 

@@ -2,21 +2,44 @@
 # The functions of polling.py's script, after: am_root (common beginning of all paths), am_squeue, am_sacct.
 # Calls with the lists of ids and paths follow. Nothing here starts a process per job, except for new log bytes.
 
+am_newline='
+'
+
+# A job's name may hold line breaks, and then what looks like another job's row. So each row has a mark that no name can
+# know; lines without it are told as "q" and "a" (errors, and what follows a line break). An answer without any mark is
+# one of a wrapper that has formats of its own.
+am_mark=am$$.$(date +%s%N)
+export am_mark
+
+am_broken=
+
 am_queue() { # FORMAT; -t all: jobs that ended within MinJobAge show their final state
-  am_queue=$(am_squeue --me -h -t all -o "$1" 2>&1)
+  am_queue=$(am_squeue --me -h -t all -o "$am_mark|$1" 2>&1)
   am_status=$?
-  printf '%s\n' "$am_queue" | sed 's/^/Q /'
+  case $am_queue in
+    *"$am_mark"*)
+      printf '%s\n' "$am_queue" | sed -e "s/^$am_mark|/Q /;t" -e 's/^/q /'
+      am_broken=$(printf '%s\n' "$am_queue" | awk -F'|' -v mark="$am_mark" '
+        $1 == mark { id = $2; sub(/\+0$/, "", id); next }
+        id != "" { print "broken|" id }')
+      am_queue=$(printf '%s\n' "$am_queue" | sed -n "s/^$am_mark|//p")
+      ;;
+    *) printf '%s\n' "$am_queue" | sed 's/^/Q /' ;;
+  esac
   printf 'queue_status %s\n' "$am_status"
 }
 
-# am_controller ID,ID… CALLS; what slurmctld remembers of those that squeue lists as ended, of CALLS of them at most
+# am_controller ID,ID… CALLS; what slurmctld remembers of those that squeue lists as ended, of CALLS of them at most. It is
+# not asked for a job with a line break in its name: the answer could tell of another one.
 am_controller() {
   am_asked=$({
     printf '%s\n' "$am_queue"
+    printf '%s\n' "$am_broken"
     printf '=\n'
     printf '%s\n' "$1" | tr ',' '\n'
   } | awk -F'|' -v most="$2" -v ended="^($am_ended)" '
     $1 == "=" { ids = 1; next }
+    $1 == "broken" { delete over[$2]; next }
     !ids { sub(/\+0$/, "", $1); if ($2 ~ ended) over[$1] = 1; next }
     ($1 in over) && n++ < most { print "show job " $1 }')
   [ -n "$am_asked" ] || return
@@ -56,9 +79,12 @@ am_accounting() {
     }
     END { if (n) print line }')
   for am_chunk in $am_chunks; do
-    am_rows=$(am_sacct -X -n -P -j "$am_chunk" -o "$am_format" 2>&1)
+    am_rows=$(am_sacct -X -n -P "--delimiter=|$am_mark|" -j "$am_chunk" -o "$am_format" 2>&1)
     am_status=$?
-    printf '%s\n' "$am_rows" | sed 's/^/A /'
+    case $am_rows in
+      *"$am_mark"*) printf '%s\n' "$am_rows" | sed -e "/|$am_mark|/!{s/^/a /;b" -e '}' -e "s/|$am_mark|/|/g" -e 's/^/A /' ;;
+      *) printf '%s\n' "$am_rows" | sed 's/^/A /' ;;
+    esac
     printf 'accounting_status %s\n' "$am_status"
     case $am_status$am_rows in
       [!0]* | *'accounting storage is disabled'*) am_controller "$am_chunk" "$am_calls" ;;
@@ -66,11 +92,17 @@ am_accounting() {
   done
 }
 
-am_one_liners() { # PATH…; first line of each file that exists
+# am_one_liners PATH…; first line of each file that exists. The shell reads byte by byte: of files that are too large for
+# what they should be (a job has written there) nothing is read.
+am_one_liners() {
+  am_large=$(for am_file; do printf '%s%s\0' "$am_root" "$am_file"; done |
+    xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 0 -size +16' find 2>/dev/null)
   am_index=0
   for am_file; do
     am_file=$am_root$am_file
-    if [ -f "$am_file" ]; then
+    am_read=yes
+    case $am_newline$am_large$am_newline in *"$am_newline$am_file$am_newline"*) am_read=no ;; esac
+    if [ $am_read = yes ] && [ -f "$am_file" ]; then
       am_line=
       read -r am_line <"$am_file"
       printf 'L %s %s\n' "$am_index" "$am_line"
@@ -90,7 +122,9 @@ am_iterations() {
       am_number=${am_number#iter_}
       am_number=${am_number#global_step}
       while [ "${am_number#0}" != "$am_number" ]; do am_number=${am_number#0}; done
+      # a job gives its directories any name
       case $am_number in
+        *[!A-Za-z0-9._-]* | ????????????????*) continue ;;
         *[!0-9]*) am_number=$1 ;;
       esac
       if [ "${am_number:-0}" -ge "$1" ]; then
@@ -104,16 +138,20 @@ am_iterations() {
 }
 
 # am_checkpoints [FROM PATH]…; directory lines, each followed by its files (two levels deep: mp_rank_00/…), and how each
-# of the three parts has ended: with one that was killed, checkpoints would seem to be gone
+# of the three parts has ended: with one that was killed, checkpoints would seem to be gone. A line break in a file's name
+# becomes "?". Of one folder as many files are told as no checkpoint has: a job that writes more spoils its own list alone.
 am_checkpoints() {
   {
     am_files=$(
       { am_iterations "$@" 4>&3 && printf 'listed 0\n' >&3; } | {
-        xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 2 -printf "%H\t%y\t%s\t%P\n"' find 2>/dev/null
+        xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 2 -printf "%H\t%y\t%s\t%P\0"' find 2>/dev/null
         printf 'listed %s\n' "$?" >&3
-      } | awk -F'\t' '
-        $1 != last { last = $1; print "D " $1 }
-        $2 != "d" && NF == 4 { print "C " $3 " " $4 }'
+      } | tr '\n\000' '?\n' | awk -F'\t' -v most=500000 '
+        $1 != last { last = $1; print "D " $1; folder = $1; sub(/\/[^\/]*$/, "", folder) }
+        $2 != "d" && NF >= 4 && told[folder]++ < most {
+          name = substr($0, length($1 $2 $3) + 4)
+          print "C " $3 " " name
+        }'
     )
     am_listed=$?
   } 3>&1
@@ -131,8 +169,12 @@ am_checks() { # PATH…; the index of each that exists
 am_matches() { # INDEX PATH…; an expanded pattern
   am_index=$1
   shift
+  am_told=0
   for am_file; do
+    case $am_file in *"$am_newline"*) continue ;; esac
     [ -e "$am_file" ] && printf 'G %s %s\n' "$am_index" "$am_file"
+    am_told=$((am_told + 1))
+    [ "$am_told" -lt 10000 ] || break
   done
 }
 
@@ -182,16 +224,16 @@ am_streams() {
       printf "%.0f\t%.0f\t%.0f\t%.0f\t%s\n", at, size[path], offset, want, path
     }')
   {
-    printf '%s\n' "$am_sizes" | awk -F'\t' 'NF { print "F", $1, $2, $4 } END { print "=" }'
+    printf '%s\n' "$am_sizes" | awk -F'\t' 'BEGIN { print "M", ENVIRON["am_mark"] } NF { print "F", $1, $2, $4 } END { print "=" }'
     printf '%s\n' "$am_sizes" | awk -F'\t' '$4 > 0' | {
       am_tab=$(printf '\t') am_slow=0
       while IFS=$am_tab read -r am_index am_size am_offset am_want am_file; do
         if [ -r "$am_file" ] && timeout "$3" dd "if=$am_file" bs=65536 iflag=skip_bytes,count_bytes \
           "skip=$am_offset" "count=$am_want" 2>/dev/null; then
-          printf '\nE %s\n' "$am_index"
+          printf '\nE %s %s\n' "$am_index" "$am_mark"
         else
           [ $? -eq 124 ] && am_slow=$((am_slow + 1))
-          printf '\nX %s\n' "$am_index"
+          printf '\nX %s %s\n' "$am_index" "$am_mark"
           [ "$am_slow" -lt "$4" ] || break
         fi
       done

@@ -13,16 +13,20 @@ am_chained() { # the attempts after am_after that were queued behind others, new
 am_withdraw() {
   am_numbers=$(am_chained)
   [ -n "$am_numbers" ] || return 0
-  am_rows=$(am_squeue --me -h -o 'queue|%A|%j' 2>&1) || {
-    printf 'failed squeue: %s\n' "$(printf '%s' "$am_rows" | tr '\n' ' ')"
-    return
-  }
-  am_names=$(for am_number in $am_numbers; do cat "$am_stage_dir/$am_number/chained"; done)
-  # The newest first: the end of one would start the next.
-  am_ids=$({
-    printf '%s\n' "$am_rows"
-    printf '%s\n' "$am_names"
-  } | awk -F'|' '$1 == "queue" { queued[$3] = $2; next } $1 in queued { print queued[$1] }')
+  # The newest first: the end of one would start the next. Each is asked for by its name: another job's name may hold a
+  # line break, and then what looks like the row of one of them.
+  am_ids=
+  for am_number in $am_numbers; do
+    am_name=$(cat "$am_stage_dir/$am_number/chained")
+    am_rows=$(am_squeue --me -h -n "$am_name" -o 'queue|%A|%j' 2>&1) || {
+      printf 'failed squeue: %s\n' "$(printf '%s' "$am_rows" | tr '\n' ' ')"
+      return
+    }
+    am_ids="$am_ids $(printf '%s\n' "$am_rows" | awk -F'|' -v name="$am_name" '
+      $1 == "queue" && $3 == name { id = $2 } END { print id }')"
+  done
+  am_ids=${am_ids## }
+  case $am_ids in *[0-9]*) ;; *) am_ids= ;; esac
   if [ -n "$am_ids" ]; then
     # shellcheck disable=SC2086 # a list of ids
     am_scancel $am_ids 2>&1 | sed 's/^/scancel /'
