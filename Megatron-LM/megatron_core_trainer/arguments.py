@@ -679,7 +679,7 @@ def _complete_batch(args: argparse.Namespace) -> None:
 
 def _complete_learning_rate(args: argparse.Namespace) -> None:
     _require(args, "lr")
-    _positive(args, "lr_decay_iters", "lr_wsd_decay_iters")
+    _positive(args, "lr_decay_iters")
     if not 0 <= args.min_lr <= args.lr:
         raise ArgumentError(f"--min-lr ({args.min_lr}) must lie between 0 and --lr ({args.lr})")
     if args.lr_warmup_init > args.lr:
@@ -696,7 +696,9 @@ def _complete_learning_rate(args: argparse.Namespace) -> None:
         )
     if args.lr_decay_style == "WSD":
         if args.lr_wsd_decay_iters is None:
-            raise ArgumentError("--lr-decay-style WSD needs --lr-wsd-decay-iters")
+            raise ArgumentError("--lr-decay-style WSD needs --lr-wsd-decay-iters (0: no decay)")
+        if args.lr_wsd_decay_iters < 0:
+            raise ArgumentError("--lr-wsd-decay-iters must not be negative")
         if args.lr_wsd_decay_iters > decay:
             raise ArgumentError(
                 f"--lr-wsd-decay-iters ({args.lr_wsd_decay_iters}) must not exceed --lr-decay-iters ({decay})"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.planning.plan import Plan
+    from airflow_megatron.planning.training_estimates import JobEstimate
 
 _MOST_VALUES = 12
 _MOST_COLUMNS = 6
@@ -46,21 +47,54 @@ def print_plan(plan: Plan, stages: Sequence[StageOverview], most_points: int) ->
 
 
 def _print_estimates(plan: Plan) -> None:
-    """Print what the trainings will need on the GPUs, where the cluster's profile tells what these are."""
-    if not plan.estimates:
+    """Print what the trainings will need on the GPUs, and why that is not known of some."""
+    out = console()
+    estimates = plan.estimates
+    if estimates.unknown_gpu and any(job.runs_trainer for job in plan.jobs):
+        out.print(f"no estimates of memory and GPU-hours: {estimates.unknown_gpu}")
+    for reason, names in _by_reason(estimates.missing).items():
+        out.print(f"no estimate of {_jobs(names)}: {reason}")
+    found = estimates.jobs.values()
+    if not found:
         return
-    found = plan.estimates.values()
     sizes = sorted({each.needs.parameters.total for each in found})
+    own = sorted({each.needs.parameters.without_padding for each in found})
     memory = sorted(each.memory_gb for each in found)
     hours = [each.gpu_hours for each in found]
     size = _span(format_count(sizes[0]), format_count(sizes[-1]))
+    unpadded = _span(format_count(own[0]), format_count(own[-1]))
+    size += f" parameters ({unpadded} without the vocabulary's padding)" if own != sizes else " parameters"
     span = _span(f"{memory[0]:.0f}", f"{memory[-1]:.0f}")
-    text = f"estimated: {size} parameters, {span} GB on the fullest GPU"
+    text = f"estimated: {size}, {span} GB on the fullest GPU"
     if None not in hours:
         text += f", {sum(filter(None, hours)):,.1f} GPU-hours of training"
     if rates := sorted(each.mfu for each in found if each.mfu is not None):
         text += f", {_span(f'{rates[0]:.0%}', f'{rates[-1]:.0%}')} MFU at the reported step times"
-    console().print(text)
+    out.print(text)
+    _print_stages(estimates.jobs)
+
+
+def _print_stages(found: Mapping[str, JobEstimate]) -> None:
+    """Print the memory of the pipeline stages, which hold unequal parts of the model."""
+    layouts: dict[str, list[str]] = {}
+    for name, each in found.items():
+        if len(each.stages_gb) > 1:
+            layouts.setdefault(" ".join(f"{memory:.0f}" for memory in each.stages_gb), []).append(name)
+    for stages, names in list(layouts.items())[:_MOST_VALUES]:
+        console().print(f"GB on a GPU of each pipeline stage: {stages} ({_jobs(names)})")
+    if len(layouts) > _MOST_VALUES:
+        console().print(f"… {len(layouts) - _MOST_VALUES} more in plan --format json")
+
+
+def _by_reason(missing: Mapping[str, str]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        reasons.setdefault(reason, []).append(name)
+    return reasons
+
+
+def _jobs(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{len(names)} jobs, {names[0]} the first"
 
 
 def _span(least: str, most: str) -> str:

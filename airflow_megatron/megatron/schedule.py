@@ -24,7 +24,7 @@ class Schedule:
     :param length: of the training
     :param warmup: at its beginning
     :param decay: where the learning rate has come down to ``min_lr``
-    :param wsd_decay: length of the decay of the style WSD
+    :param wsd_decay: length of the decay of the style WSD, 0 for none
     :param batch: ``global_batch_size``, None when unknown
     """
 
@@ -53,7 +53,7 @@ class Schedule:
             length=length,
             warmup=fraction * decay if fraction is not None else arguments.number(f"lr_warmup_{unit}") or 0,
             decay=decay,
-            wsd_decay=arguments.count(f"lr_wsd_decay_{unit}"),
+            wsd_decay=_whole(arguments.number(f"lr_wsd_decay_{unit}")),
             lr_decay_style=str(arguments.value("lr_decay_style")),
             wsd_style=str(arguments.value("lr_wsd_decay_style")),
             lr=arguments.number("lr"),
@@ -90,6 +90,10 @@ class Schedule:
         if self.lr_decay_style == "inverse-square-root":
             return max(self.min_lr, peak * rate)
         return self.min_lr + (peak - self.min_lr) * rate
+
+
+def _whole(value: float | None) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _falling(style: str, done: float) -> float:

@@ -29,7 +29,7 @@ def schedule_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fi
             continue
         impossible = list(_impossible(arguments, schedule))
         yield from impossible
-        if impossible:
+        if any(not finding.warning for finding in impossible):
             continue
         yield from _odd_ends(arguments, schedule)
         parent_dir = arguments.job.parent_dir or ""
@@ -63,6 +63,8 @@ def _impossible(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Fi
                 f"the WSD decay of {schedule.wsd_decay} {_words(unit)} is longer than the whole schedule of"
                 f" {schedule.decay}",
                 f"{name} of at most {max(int(schedule.decay - schedule.warmup), 1)}",
+                warning=arguments.job.trainer
+                != "megatron_core",  # upstream begins in the middle of the decay
             )
 
 
@@ -84,7 +86,7 @@ def _odd_ends(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Find
             warning=True,
         )
     if style == "WSD":
-        if schedule.decay_start < schedule.warmup:
+        if 0 <= schedule.decay_start < schedule.warmup:
             yield Finding(
                 "decay-in-warmup",
                 job,

@@ -27,7 +27,7 @@ from airflow_megatron.planning.checks_foreign import check_trainer
 from airflow_megatron.planning.checks_notifiers import notifier_problems
 from airflow_megatron.planning.estimates import gpu_hours
 from airflow_megatron.planning.job_names import job_called
-from airflow_megatron.planning.training_estimates import JobEstimate, job_estimates
+from airflow_megatron.planning.training_estimates import Estimates, job_estimates
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
 from airflow_megatron.slurm.signatures import site_catalogue
 from airflow_megatron.spec.cluster_profile import ClusterProfile, cluster_names, load_cluster
@@ -78,7 +78,7 @@ class Plan:
     points: tuple[str, ...]
     jobs: tuple[Job, ...]
     warnings: tuple[Problem, ...] = field(default=(), compare=False)
-    estimates: Mapping[str, JobEstimate] = field(default_factory=dict, compare=False)
+    estimates: Estimates = field(default_factory=lambda: Estimates({}, {}), compare=False)
 
     @property
     def digest(self) -> str:
@@ -122,6 +122,7 @@ class Plan:
             "points": len(self.points),
             "gpu_hours": gpu_hours(self.jobs).hours,
             "warnings": [str(warning) for warning in self.warnings],
+            **({"no_estimates": self.estimates.unknown_gpu} if self.estimates.unknown_gpu else {}),
         }
 
     def _row(self, job: Job) -> dict[str, Any]:
@@ -129,8 +130,10 @@ class Plan:
         row["array"] = job.array
         for name, condition in (("start", job.start), ("cancel", job.cancel), ("finish", job.finish)):
             row[name] = str(condition) if condition else None
-        if job.name in self.estimates:
-            row["estimate"] = self.estimates[job.name].to_json()
+        if job.name in self.estimates.jobs:
+            row["estimate"] = self.estimates.jobs[job.name].to_json()
+        elif job.name in self.estimates.missing:
+            row["no_estimate"] = self.estimates.missing[job.name]
         return row
 
 
@@ -248,7 +251,7 @@ def check_sweep(
     plan = plan_sweep(sweep, cluster, points)
     _check_scripts(sweep, plan.jobs, cluster)
     estimates = job_estimates(plan.jobs, cluster)
-    errors, warnings = check_jobs(sweep, plan.jobs, len(plan.points), cluster, estimates)
+    errors, warnings = check_jobs(sweep, plan.jobs, len(plan.points), cluster, estimates.jobs)
     if errors:
         raise SpecError(errors)
     return dataclasses.replace(

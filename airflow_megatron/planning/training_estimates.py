@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.arguments import ArgumentError
+from airflow_megatron.megatron.arguments import ArgumentError, program_table
 from airflow_megatron.megatron.commands import megatron_arguments
 from airflow_megatron.megatron.estimates import GPUS, Estimate, EstimateError, Gpu, estimate
 from airflow_megatron.planning.job_machine import machine_of
@@ -13,7 +13,7 @@ from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.file_values import path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from airflow_megatron.megatron.validation import Machine
     from airflow_megatron.spec.cluster_profile import ClusterProfile
@@ -28,7 +28,8 @@ class JobEstimate:
 
     :param needs: memory, operations and parameters
     :param gpu: the cluster's kind of GPU
-    :param gpu_hours: of the whole training at the utilisation that the profile gives, None without one
+    :param gpu_hours: from the checkpoint that it continues to its end, at the utilisation that the profile gives; None
+        without one
     :param mfu: Model FLOPs utilisation (0 to 1) at the step time that a benchmark reports, None without one
     """
 
@@ -47,56 +48,98 @@ class JobEstimate:
         """Memory of the fullest GPU, in 10^9 bytes."""
         return self.needs.memory_bytes / 1e9
 
+    @property
+    def stages_gb(self) -> list[float]:
+        """Memory of a GPU of each pipeline stage, first stage first, in 10^9 bytes."""
+        return [stage.total / 1e9 for stage in self.needs.stages]
+
     def to_json(self) -> dict[str, object]:
         """Return what ``plan --format json`` prints."""
         return {
             "parameters": self.needs.parameters.total,
+            "parameters_without_padding": self.needs.parameters.without_padding,
             "operations_per_iteration": self.needs.operations_per_iteration,
             "memory_gb": self.memory_gb,
+            "stages_gb": self.stages_gb,
             "gpu_hours": self.gpu_hours,
             "mfu": self.mfu,
         }
 
 
-def job_estimates(jobs: Iterable[Job], cluster: ClusterProfile) -> dict[str, JobEstimate]:
-    """Estimate the jobs that run a trainer; those whose size is not known are left out.
+@dataclass(frozen=True)
+class Estimates:
+    """Estimates of the jobs of a plan that run a trainer.
+
+    :param jobs: name of a job → what it will need
+    :param missing: name of a job → why there is no estimate of it
+    :param unknown_gpu: why there is none of any job: the cluster does not say what GPUs it has
+    """
+
+    jobs: Mapping[str, JobEstimate]
+    missing: Mapping[str, str]
+    unknown_gpu: str | None = None
+
+
+def job_estimates(jobs: Iterable[Job], cluster: ClusterProfile) -> Estimates:
+    """Estimate the jobs that run a trainer.
 
     :param jobs: of one cluster
     :param cluster: its profile; nothing is estimated when it does not say what GPUs it has
-    :return: name of the job → what it will need
     :raises SpecError: when the profile names a GPU that is not known
     """
     if cluster.gpu is None:
-        return {}
+        return Estimates(
+            {}, {}, f"the profile of cluster {cluster.name} does not name its GPUs; add gpu to it"
+        )
     if cluster.gpu not in GPUS:
         mend = did_you_mean(cluster.gpu, GPUS) or f"known: {', '.join(GPUS)}"
         raise SpecError(Problem(f"cluster {cluster.name}", 0, 0, f"there is no GPU {cluster.gpu!r}", mend))
     gpu = GPUS[cluster.gpu]
-    known: dict[str, Estimate | None] = {}
+    known: dict[str, Estimate | str] = {}
     found: dict[str, JobEstimate] = {}
+    missing: dict[str, str] = {}
     for job in jobs:
         if not job.runs_trainer or job.script is not None:
             continue
-        params = {
-            name: value
-            for name, value in megatron_arguments(job, cluster).items()
-            if name not in _DIRECTORIES and path_of(value) is None
-        }
+        params = _estimated_parameters(job, cluster)
         key = repr((sorted(params.items()), job.world_size, job.release, sorted(job.env.items())))
         if key not in known:
             known[key] = _estimate(params, job, machine_of(job, cluster))
         needs = known[key]
-        if needs is None:
+        if isinstance(needs, str):
+            missing[job.name] = needs
             continue
-        hours = needs.gpu_hours(needs.step_s(cluster.mfu, gpu)) if cluster.mfu else None
+        hours = needs.gpu_hours(needs.step_s(cluster.mfu, gpu), _done(job, params)) if cluster.mfu else None
         step_ms = job.measure.get("reported", {}).get("step_ms")
         mfu = needs.utilisation(step_ms / 1000, gpu) if step_ms else None
         found[job.name] = JobEstimate(needs, gpu, hours, mfu)
-    return found
+    return Estimates(found, missing)
 
 
-def _estimate(params: dict[str, object], job: Job, machine: Machine) -> Estimate | None:
+def _estimated_parameters(job: Job, cluster: ClusterProfile) -> dict[str, object]:
+    """Return the arguments that the release itself knows: those of a fork or of the thin trainer change no sizes."""
+    table = program_table(job.release)
+    return {
+        name: value
+        for name, value in megatron_arguments(job, cluster).items()
+        if name not in _DIRECTORIES and path_of(value) is None and table.get(name)
+    }
+
+
+def _done(job: Job, params: Mapping[str, object]) -> int:
+    """Return the iterations that are done before a job starts: those of the checkpoint that it continues."""
+    if job.kind != "train" or params.get("finetune"):
+        return 0
+    if job.source is not None:
+        return 0 if job.source.mode == "finetune" else job.source.iteration or 0
+    return (job.iteration or 0) if job.parent_dir is not None else 0
+
+
+def _estimate(params: dict[str, object], job: Job, machine: Machine) -> Estimate | str:
+    """Return an estimate, or why there is none."""
+    if job.trainer == "megatron_deepspeed":
+        return "there are estimates for Megatron-LM and megatron_core only"
     try:
         return estimate(params, job.world_size, job.release, machine=machine)
-    except (ArgumentError, EstimateError):
-        return None  # what is wrong with it is told by the checks of arguments
+    except (ArgumentError, EstimateError) as error:
+        return str(error)

@@ -183,9 +183,38 @@ def test_cost_follows_from_the_step_time() -> None:
 def test_what_cannot_be_estimated_is_said() -> None:
     with pytest.raises(EstimateError, match="world size 3 is not divisible"):
         estimate(SMALL | {"tensor_model_parallel_size": 2}, 3, RELEASE)
-    with pytest.raises(EstimateError, match="give vocab_size"):
-        estimate({k: v for k, v in SMALL.items() if k != "vocab_size"}, 1, RELEASE)
+    unknown = {k: v for k, v in SMALL.items() if k != "vocab_size"} | {
+        "tokenizer_type": "HuggingFaceTokenizer"
+    }
+    with pytest.raises(EstimateError, match="HuggingFaceTokenizer has is not known here; give vocab_size"):
+        estimate(unknown, 1, RELEASE)
+    with pytest.raises(EstimateError, match="how many tokens org/model has is not known"):
+        estimate(unknown | {"tokenizer_model": "org/model"}, 1, RELEASE)
     with pytest.raises(EstimateError, match="no estimate for hybrid models"):
         estimate(SMALL | {"is_hybrid_model": True}, 1, RELEASE)
     with pytest.raises(ArgumentError):
         estimate(SMALL | {"num_layer": 3}, 1, RELEASE)
+
+
+@pytest.mark.parametrize("tokenizer", [{}, {"tokenizer_type": "GPT2BPETokenizer"}])
+def test_the_tokenizer_of_gpt2_has_one_size(tokenizer: dict[str, Any]) -> None:
+    """It is also what ``pretrain_gpt.py`` takes where none is given."""
+    known = estimate(SMALL | {"vocab_size": 50257}, 1, RELEASE).parameters
+    assert (
+        estimate({k: v for k, v in SMALL.items() if k != "vocab_size"} | tokenizer, 1, RELEASE).parameters
+        == known
+    )
+
+
+def test_parameters_without_the_padding_of_the_vocabulary() -> None:
+    """GPT-2 large has 774,030,080 parameters; Megatron-LM rounds its 50,257 tokens up to 50,304."""
+    sizes = {"num_layers": 36, "hidden_size": 1280, "num_attention_heads": 20, "vocab_size": 50257}
+    lengths = {"seq_length": 1024, "max_position_embeddings": 1024}
+    counts = estimate(SMALL | sizes | lengths, 1, RELEASE).parameters
+    assert counts.without_padding == 774_030_080
+    assert counts.total == 774_030_080 + 47 * 1280
+    assert counts.to_json()["without_padding"] == counts.without_padding
+    untied = {"untie_embeddings_and_output_weights": True, "tensor_model_parallel_size": 8}
+    split = estimate(SMALL | sizes | lengths | {"num_attention_heads": 8} | untied, 8, RELEASE).parameters
+    assert split.padding == 2 * 1280 * (51200 - 50257)
+    assert estimate(SMALL | {"vocab_size": 1024}, 1, RELEASE).parameters.padding == 0

@@ -197,6 +197,22 @@ class TestSchedules:
             message in str(problem).replace("; the same at 1 more point", "") for problem in problems
         ), problems
 
+    def test_a_trunk_without_decay(self) -> None:
+        """Upstream asserts only that the decay is given: with 0 the rate stays at its peak to the end."""
+        text = changed(("lr_decay_iters: 360\n      lr_wsd_decay_iters: 60", "lr_wsd_decay_iters: 0"))
+        text = text.replace("lr_warmup_iters: 10", "lr_warmup_iters: 0")
+        assert [str(warning) for warning in checked(text).warnings if "WSD" in warning.message] == []
+
+    def test_upstream_begins_in_the_middle_of_a_decay_that_is_too_long(self) -> None:
+        long = (
+            "lr_decay_iters: 360\n      lr_wsd_decay_iters: 60",
+            "lr_decay_iters: 360\n      lr_wsd_decay_iters: 361",
+        )
+        text = changed(("name: trunk\n", "name: trunk\ntrainer: megatron_lm\n"), long)
+        trainers = {"megatron_lm": TrainerSection(checkout="/opt/megatron")}
+        warnings = checked(text, alps().model_copy(update={"trainers": trainers})).warnings
+        assert any("longer than the whole schedule" in warning.message for warning in warnings)
+
     def test_a_tail_at_the_minimum(self) -> None:
         """The shape of a sweep whose decay forgets that lr_decay_iters counts the warm-up."""
         text = changed(("lr_decay_iters: 300", 'lr_decay_iters: "{{ train_iters - lr_warmup_iters }}"'))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from checked_chain import alps
+from checked_chain import alps, changed, checked
 
 from airflow_megatron.planning.expected_ends import as_expected
 from airflow_megatron.planning.plan import Plan, check_sweep
@@ -57,9 +57,56 @@ def test_utilisation_at_a_step_time_that_is_known() -> None:
 
 
 def test_nothing_without_a_gpu() -> None:
-    assert planned().estimates == {}
+    assert planned().estimates.jobs == {}
     with pytest.raises(SpecError, match=r"no GPU 'h20' \(did you mean 'h200'"):
         planned(gpu="h20")
+
+
+def test_why_there_is_no_estimate() -> None:
+    unknown = SPEC.replace(
+        "NullTokenizer, vocab_size: 50257", "HuggingFaceTokenizer, tokenizer_model: org/model"
+    )
+    plan = planned(unknown, gpu="h200")
+    (row,) = plan.to_json()["jobs"]
+    assert row["no_estimate"] == "how many tokens org/model has is not known here; give vocab_size"
+    assert "estimate" not in row
+    assert "does not name its GPUs" in planned().to_json()["no_estimates"]
+
+
+def test_the_memory_of_each_pipeline_stage() -> None:
+    """The stage with the logits needs more; both are told, not only the fullest."""
+    two = SPEC.replace("gpus_per_node: 1", "gpus_per_node: 2")
+    two = two.replace("fp16: true", "fp16: true, pipeline_model_parallel_size: 2")
+    (row,) = planned(two, gpu="h200").to_json()["jobs"]
+    first, last = row["estimate"]["stages_gb"]
+    assert row["estimate"]["memory_gb"] == last > first > 0
+
+
+def test_parameters_as_papers_count_them() -> None:
+    (row,) = planned(gpu="h200").to_json()["jobs"]
+    assert row["estimate"]["parameters_without_padding"] == 774_030_080 < row["estimate"]["parameters"]
+
+
+def test_branches_are_priced_from_where_they_start() -> None:
+    """A cooldown from 240 to 300 trains 60 iterations, a finetuning from the same checkpoint all 300."""
+    text = changed(
+        ("name: trunk\n", "name: trunk\ntrainer: megatron_lm\n"), ("vocab_size: 100", "vocab_size: 128")
+    )
+
+    def hours(text: str) -> dict[str, float]:
+        profile = {"gpu": "h200", "mfu": 0.4}
+        trainers = {"megatron_lm": TrainerSection(checkout="/opt/megatron")}
+        plan = checked(text, alps().model_copy(update={"trainers": trainers, **profile}))
+        return {
+            job.stage: plan.estimates.jobs[job.name].gpu_hours or 0.0
+            for job in plan.jobs
+            if job.kind == "train"
+        }
+
+    continued = hours(text)
+    assert continued["cooldown"] == pytest.approx(continued["pretrain"] * 60 / 300)
+    tuned = hours(text.replace("override_opt_param_scheduler: true", "finetune: true"))
+    assert tuned["cooldown"] == pytest.approx(tuned["pretrain"])
 
 
 def test_too_large_for_the_gpu() -> None:

@@ -173,7 +173,7 @@ class TestParallelismStudies:
         assert plan.warnings == ()
         reported = 0
         for job in plan.jobs:
-            found, memory = plan.estimates[job.name], job.measure["reported"].get("memory_gb")
+            found, memory = plan.estimates.jobs[job.name], job.measure["reported"].get("memory_gb")
             assert found.runs_out_of_memory == (job.expect == "oom") == (memory is None)
             if memory is not None:
                 reported += 1
@@ -182,7 +182,7 @@ class TestParallelismStudies:
 
     def test_each_way_is_scaled(self) -> None:
         plan = plan_of("parallelism_scaling")
-        assert set(plan.estimates) == {job.name for job in plan.jobs}
+        assert set(plan.estimates.jobs) == {job.name for job in plan.jobs}
         for job in plan.jobs:
             batch = int(job.params["global_batch_size"])
             weak = job.params["scaling"] == "weak"

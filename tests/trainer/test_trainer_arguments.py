@@ -37,6 +37,10 @@ def parse(extra: Sequence[str] = (), *, world_size: int = 1, has_cuda: bool = Fa
     return args
 
 
+def test_a_schedule_without_decay_is_taken() -> None:
+    assert parse(["--lr-decay-style", "WSD", "--lr-wsd-decay-iters", "0"]).lr_wsd_decay_iters == 0
+
+
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
@@ -44,6 +48,7 @@ def parse(extra: Sequence[str] = (), *, world_size: int = 1, has_cuda: bool = Fa
         (["--save-intervall", "4"], "did you mean --save-interval"),
         (["--global-batch-size", "5"], "--global-batch-size (5) must be a multiple of"),
         (["--lr-wsd-decay-iters", "13"], "--lr-wsd-decay-iters (13) must not exceed --lr-decay-iters (12)"),
+        (["--lr-wsd-decay-iters", "-1"], "--lr-wsd-decay-iters must not be negative"),
         (["--lr-warmup-iters", "12"], "--lr-warmup-iters (12) must be below --lr-decay-iters (12)"),
         (["--tensor-model-parallel-size", "2"], "the number of processes (1) must be a multiple of"),
         (

@@ -33,6 +33,8 @@ __all__ = ["GPUS", "Estimate", "EstimateError", "Gpu", "StageMemory", "estimate"
 
 #: An estimate this close to a GPU's memory is taken for out of memory: see the errors in the documentation.
 MARGIN: Final = 0.05
+#: Tokens of the tokenizers that have always the same.
+VOCABULARIES: Final = {"GPT2BPETokenizer": 50257}
 _WITH_ENGINE: Final = Machine(transformer_engine=(99,))
 
 
@@ -77,9 +79,14 @@ class Estimate:
         """Tell whether the fullest GPU has no room (within :data:`MARGIN`)."""
         return self.memory_bytes > gpu.memory_bytes * (1 - MARGIN)
 
-    def gpu_hours(self, step_s: float) -> float | None:
-        """GPU-hours of the job, from the time of an iteration in seconds."""
-        return None if self.iterations is None else self.iterations * step_s * self.world_size / 3600
+    def gpu_hours(self, step_s: float, done: int = 0) -> float | None:
+        """GPU-hours of the job, from the time of an iteration in seconds.
+
+        :param done: iterations that were done before it starts: of the checkpoint that it continues
+        """
+        if self.iterations is None:
+            return None
+        return max(self.iterations - done, 0) * step_s * self.world_size / 3600
 
     def utilisation(self, step_s: float, gpu: Gpu) -> float:
         """Model FLOPs utilisation (MFU), from the time of an iteration in seconds."""
@@ -118,18 +125,21 @@ def estimate(
     """Estimate a job.
 
     :param params: parameters as for :func:`~airflow_megatron.megatron.arguments.to_argv`; ``vocab_size`` (before
-        padding) is needed.
+        padding) is needed where the tokenizer does not tell it (:data:`VOCABULARIES`).
     :param world_size: number of GPUs.
     :param release: an upstream tag.
     :param machine: what the job finds on its nodes; Transformer Engine by default.
     :raises ArgumentError: for a parameter that the release does not have.
-    :raises EstimateError: when the release refuses the parameters together, or ``vocab_size`` is missing.
+    :raises EstimateError: when the release refuses the parameters together, or their vocabulary is not known.
     """
     problems, settings = read_settings(to_argv(params, release), world_size, release, machine=machine)
     if problems or settings is None:
         raise EstimateError(f"{release} refuses these parameters", problems)
     if settings.vocab_size is None:
-        raise EstimateError("give vocab_size: the embedding is part of the estimate")
+        settings.vocab_size = VOCABULARIES.get(settings.tokenizer_type)
+    if settings.vocab_size is None:
+        of = settings.tokenizer_model or settings.tokenizer_type
+        raise EstimateError(f"how many tokens {of} has is not known here; give vocab_size")
     beyond = [name for name, given in _not_estimated(settings).items() if given]
     if beyond:
         raise EstimateError(f"there is no estimate for {', '.join(beyond)}")

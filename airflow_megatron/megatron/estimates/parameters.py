@@ -16,20 +16,27 @@ class ParameterCounts:
     :param embedding: word and position embeddings, and an output layer of its own (untied)
     :param non_embedding: everything else, all experts
     :param active: parameters that one token meets, embeddings included
+    :param padding: those of ``embedding`` that stand for no token: the vocabulary is rounded up
     """
 
     embedding: int
     non_embedding: int
     active: int
+    padding: int = 0
 
     @property
     def total(self) -> int:
-        """All parameters."""
+        """All parameters, as upstream counts them: with the padding of the vocabulary."""
         return self.embedding + self.non_embedding
+
+    @property
+    def without_padding(self) -> int:
+        """All parameters but those of the vocabulary's padding, as papers and model cards count them."""
+        return self.total - self.padding
 
     def to_json(self) -> dict[str, int]:
         """Write the counts as a JSON object."""
-        return asdict(self) | {"total": self.total}
+        return asdict(self) | {"total": self.total, "without_padding": self.without_padding}
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,9 @@ def embedding_parameters(s: Settings) -> tuple[int, int]:
 def parameter_counts(s: Settings) -> ParameterCounts:
     """Count a model's parameters."""
     words, positions = embedding_parameters(s)
-    embedding = words * (2 if s.untie_embeddings_and_output_weights else 1) + positions
+    matrices = 2 if s.untie_embeddings_and_output_weights else 1
+    embedding = words * matrices + positions
+    padding = (words - s.vocab_size * s.hidden_size) * matrices
     final_norm = (1 if s.normalization == "RMSNorm" else 2) * s.hidden_size
     total = active = final_norm
     layers = [(layer_parameters(s, moe=moe), moe) for moe in moe_layers(s)]
@@ -141,7 +150,7 @@ def parameter_counts(s: Settings) -> ParameterCounts:
     for layer, moe in layers:
         total += layer.split + layer.whole + layer.expert * layer.experts
         active += layer.split + layer.whole + layer.expert * (s.moe_router_topk if moe else 0)
-    return ParameterCounts(embedding, total, active + embedding)
+    return ParameterCounts(embedding, total, active + embedding, padding)
 
 
 def _attention(s: Settings, norm: int) -> tuple[int, int]:
