@@ -44,6 +44,7 @@ from airflow_megatron.planning.notice import end_notice, event_notice
 from airflow_megatron.planning.training_arguments import TrainingArguments
 from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.slurm.job_script import attempt_of
+from airflow_megatron.slurm.progress import with_progress
 from airflow_megatron.slurm.restarts import (
     GIVEN_UP,
     Done,
@@ -199,6 +200,7 @@ class SlurmWatchOperator(BaseOperator):
         if verdict.stopped and job.kind == "train":
             # an attempt that hung before it saved has made no progress
             verdict = dataclasses.replace(verdict, iteration=tracked_iteration(state.tracker) or 0)
+        verdict = with_progress(verdict, _history(state, handle.attempt))
         step = self._next_step(job, state, verdict, handle.attempt)
         if isinstance(step, Follow):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
@@ -210,8 +212,7 @@ class SlurmWatchOperator(BaseOperator):
     @staticmethod
     def _next_step(job: Job, state: StageState, verdict: Verdict, number: int | None = None) -> NextStep:
         """Return what follows from the verdict on an attempt, the newest one when no number is given."""
-        number = number or state.latest_attempt
-        history = series([attempt.verdict for attempt in state.attempts if attempt.number < number])
+        history = _history(state, number or state.latest_attempt)
         return next_step(history, verdict, restart_policy(job))
 
     def _go_on(
@@ -388,8 +389,9 @@ class SlurmWatchOperator(BaseOperator):
                 log_file=job.log_file(handle.attempt),
                 kind="train" if job.kind == "train" else "command",
                 train_iters=int(job.params["train_iters"]) if job.kind == "train" else None,
-                checkpoint_dir=job.checkpoint_dir if job.kind == "train" else None,
+                checkpoint_dir=job.checkpoint_dir if job.kind in ("train", "command") else None,
                 required_files=job.outputs,
+                pieces=_pieces(job),
                 poll_interval=self.poll_interval,
                 visibility_window=float(attempts.cluster.visibility_window),
                 deadline=time.time() + self.timeout if self.timeout else None,
@@ -421,6 +423,18 @@ class SlurmWatchOperator(BaseOperator):
         decided_by = event.get("verdict", {}).get("line")
         if decided_by:
             self.log.error("the line that decided: %s", harmless(decided_by.encode()))
+
+
+def _history(state: StageState, number: int) -> list[Verdict]:
+    """Return the verdicts on the attempts before one that count with it, oldest first."""
+    return series([attempt.verdict for attempt in state.attempts if attempt.number < number])
+
+
+def _pieces(job: Job) -> list[str]:
+    """Return the patterns of what a job leaves of each checkpoint that it works on."""
+    conditions = [condition for condition in (job.start, job.finish) if condition is not None]
+    leaves = [leaf for condition in conditions for leaf in condition.leaves() if leaf.done]
+    return list(dict.fromkeys(leaf.done.replace("{iteration}", "*") for leaf in leaves))
 
 
 def _conditions(job: Job) -> dict[str, Any]:

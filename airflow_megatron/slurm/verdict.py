@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE, UNWRITABLE_EXIT_CODE
 from airflow_megatron.slurm.observation import AccountingRow
 from airflow_megatron.slurm.outcomes import Outcome as Outcome
+from airflow_megatron.slurm.progress import Progress
 from airflow_megatron.slurm.reasons import needs_a_person
 from airflow_megatron.slurm.records import ExitRecord
 from airflow_megatron.slurm.signatures import Finding, find_signature, shipped_signatures
@@ -91,6 +92,7 @@ class Verdict:
     :param before_iteration: from which iteration on they were bad, None when that is not known.
     :param stopped: the job did not end by itself: it is cancelled once this verdict is recorded.
     :param judged: Unix time at which it was recorded.
+    :param progress: of a command: how far it got.
     """
 
     outcome: Outcome
@@ -111,6 +113,7 @@ class Verdict:
     before_iteration: int | None = None
     stopped: bool = False
     judged: float | None = None
+    progress: Progress | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object for ``verdict.json``."""
@@ -141,6 +144,7 @@ class Verdict:
             before_iteration=value.get("before_iteration"),
             stopped=bool(value.get("stopped", False)),
             judged=value.get("judged"),
+            progress=Progress.from_json(value.get("progress")),
         )
 
 

@@ -31,14 +31,15 @@ class JobReport:
     """Tells the task's log what happens to the job and what the job writes, without flooding it.
 
     ``position`` is the byte of the log to be read next, ``new_bytes`` and ``records`` are what the last look brought,
-    ``progressed`` whether it showed progress, ``tail`` the last bytes read, ``error`` the last error in the log.
+    ``progressed`` whether it showed progress, ``tail`` the last bytes read, ``error`` the last error in the log,
+    ``began`` and ``reached`` its first and last iteration.
 
     :param log: the task's log
     :param log_file: the job's log on the cluster, for people
     :param memory: what :meth:`memory` of an earlier report on this attempt gave
     """
 
-    def __init__(self, log: Any, log_file: str, memory: Mapping[str, int] | None = None) -> None:
+    def __init__(self, log: Any, log_file: str, memory: Mapping[str, Any] | None = None) -> None:
         known = dict(memory or {})
         self._log = log
         self._log_file = log_file
@@ -58,13 +59,17 @@ class JobReport:
         self.progressed = False
         self.tail = bytearray()
         self.error: str | None = None
+        self.began: int | None = known.get("began")
+        self.reached: int | None = known.get("reached")
 
-    def memory(self) -> dict[str, int]:
+    def memory(self) -> dict[str, Any]:
         """Return what a later report on this attempt needs to go on; a line without an end is read again."""
         return {
             "offset": self._told - self._live.pending_bytes,
             "shown_bytes": self._live.shown_bytes,
             "left_out": self._live.left_out,
+            "began": self.began,
+            "reached": self.reached,
         }
 
     def read(self, observation: Observation) -> None:
@@ -79,7 +84,11 @@ class JobReport:
         if self.new_bytes:
             self._told = self.position
             self.records = self._parser.feed(self.new_bytes)
-            iterations = any(isinstance(record, IterationRecord) for record in self.records)
+            counted = [record.iteration for record in self.records if isinstance(record, IterationRecord)]
+            iterations = bool(counted)
+            if counted:
+                self.began = counted[0] if self.began is None else self.began
+                self.reached = counted[-1]
             self._iterations = self._iterations or iterations
             self.progressed = iterations or not self._iterations
             self._show(self._live.take(self.new_bytes), self.records)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_megatron.megatron.checkpoints import checkpoint_verdict
+from airflow_megatron.megatron.checkpoints import checkpoint_verdict, tracked_iteration
 from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
 from airflow_megatron.megatron.resume_check import ResumeCheck
 from airflow_megatron.planning.condition_watch import Truth, with_finish
@@ -19,6 +20,7 @@ from airflow_megatron.slurm.absence import Absence
 from airflow_megatron.slurm.attempt_chain import parse_withdrawn, withdraw_chain_script
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.observation import Watch
+from airflow_megatron.slurm.progress import Progress
 from airflow_megatron.slurm.stage_records import (
     RemoteWriteError,
     parse_stage_states,
@@ -66,8 +68,9 @@ class SlurmJobTrigger(ClusterTrigger):
     :param log_file: the attempt's log
     :param kind: ``train`` or ``command``
     :param train_iters: iteration at which training is done
-    :param checkpoint_dir: where training saves
+    :param checkpoint_dir: where training saves; of a command where it may save
     :param required_files: files without which a command has not finished
+    :param pieces: patterns of files that it leaves one after the other, as it works on each checkpoint
     :param visibility_window: seconds after which a job that Slurm does not know is lost
     :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
     :param chained: attempts may be queued behind this one: they are cancelled with it
@@ -92,6 +95,7 @@ class SlurmJobTrigger(ClusterTrigger):
         train_iters: int | None = None,
         checkpoint_dir: str | None = None,
         required_files: Sequence[str] = (),
+        pieces: Sequence[str] = (),
         visibility_window: float = 300.0,
         cancel_on_kill: bool = True,
         chained: bool = False,
@@ -112,6 +116,7 @@ class SlurmJobTrigger(ClusterTrigger):
         self.train_iters = train_iters
         self.checkpoint_dir = checkpoint_dir
         self.required_files = list(required_files)
+        self.pieces = list(pieces)
         self.visibility_window = visibility_window
         self.cancel_on_kill = cancel_on_kill
         self.chained = chained
@@ -177,6 +182,8 @@ class SlurmJobTrigger(ClusterTrigger):
                         if not verdict.outcome.is_verdict:
                             continue  # what it left may still show
                         verdict = with_finish(verdict, finished, finish.missing(), over_for)
+                    if self.kind == "command":
+                        verdict = replace(verdict, progress=self._progress(observation, report))
                     report.finish()
                     yield self._event(report, verdict=verdict.to_json(), seen=at_end, error=report.error)
                     return
@@ -279,12 +286,20 @@ class SlurmJobTrigger(ClusterTrigger):
             job_id=self.job_id,
             job_name=self.job_name,
             attempt_dir=self.attempt_dir,
-            checkpoint_dir=self.checkpoint_dir if self.kind == "train" else None,
-            checkpoint_from=self.train_iters or 0,
+            checkpoint_dir=self.checkpoint_dir,
+            # of a command only the tracker is looked at
+            checkpoint_from=(self.train_iters or 0) if self.kind == "train" else sys.maxsize,
             log_file=self.log_file,
             log_offset=log_offset,
             check_files=tuple(self.required_files),
+            globs=tuple(self.pieces),
         )
+
+    def _progress(self, observation: Observation, report: JobReport) -> Progress:
+        saved = tracked_iteration(observation.tracker)
+        made = [path for path in self.required_files if observation.existing.get(path, False)]
+        made += [path for pattern in self.pieces for path in observation.matches.get(pattern, ())]
+        return Progress(report.began, report.reached, saved, tuple(made))
 
     def _expectation(self) -> Expectation:
         announced = bool(self.memory.get("announced"))

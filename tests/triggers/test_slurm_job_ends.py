@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -162,3 +163,15 @@ async def test_a_long_log_is_read_to_its_end_before_the_cancel_condition_is_drop
     }
     event = await outcome(monkeypatch, [look(JobState.COMPLETED, log)] * 8, log, [], cancel=cancel)
     assert acted(event) == ["cancel"]
+
+
+async def test_a_command_that_ends_tells_how_far_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = (
+        " [2026-01-01 00:00:00] iteration {:8d}/    1000 | consumed samples: {:12d} | elapsed time per"
+        " iteration (ms): 1000.0 | global batch size:     4 | lm loss: 2.0E+00 |\n"
+    )
+    log = "".join(line.format(number, 4 * number) for number in range(21, 31)).encode()
+    end = replace(look(JobState.TIMEOUT, log, code=143), tracker="20")
+    event = await outcome(monkeypatch, [end], log, [], required=(FINAL, "/r/other"))
+    assert event["verdict"]["outcome"] == "failed"
+    assert event["verdict"]["progress"] == {"began": 21, "reached": 30, "saved": 20, "outputs": [FINAL]}
