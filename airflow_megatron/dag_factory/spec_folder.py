@@ -20,6 +20,7 @@ from airflow.sdk import DAG, conf
 from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.dag_factory.spec_cache import SpecCache, SpecEntry, digest_of, is_own_code
 from airflow_megatron.planning.plan import check_document, check_expressions
+from airflow_megatron.planning.sweep_owners import keeper, repeated_name
 from airflow_megatron.spec.errors import Problem, SpecError
 from airflow_megatron.spec.isolation import Limits, printable, run_isolated
 from airflow_megatron.spec.outline import SweepOutline
@@ -77,7 +78,8 @@ def read_sweep(folder: Path, name: str) -> SweepOutline | None:
         cache = SpecCache(folder)
         entries = [(file, cache.last(file)) for file in sorted(cache.names().get(name, ()))]
     known = [outline for _, entry in entries if entry and (outline := entry.outline or entry.last_good)]
-    return next((outline for outline in known if outline.name == name), None)
+    same = {outline.file: outline for outline in known if outline.name == name}
+    return same.get(keeper(name, same) or "")
 
 
 def _read_unknown(
@@ -180,17 +182,21 @@ def _deferred(file: Path) -> SpecEntry:
 
 
 def _without_repeated_names(entries: Iterable[SpecEntry]) -> SpecFolder:
-    """Return the sweeps, of those with one name the first."""
-    outlines: dict[str, SweepOutline] = {}
+    """Return the sweeps, of those with one name the one that keeps it."""
+    outlines: dict[str, list[SweepOutline]] = {}
     problems: list[Problem] = []
     for entry in entries:
         problems += entry.problems
-        if entry.outline is None:
-            continue
-        first = outlines.setdefault(entry.outline.name, entry.outline)
-        if first is not entry.outline:
-            message = f"{Path(first.file).name} defines a sweep {first.name!r} too"
-            problems.append(
-                Problem(entry.outline.file, *entry.outline.place, message, "give it another name")
-            )
-    return SpecFolder(tuple(outlines.values()), tuple(problems))
+        if entry.outline is not None:
+            outlines.setdefault(entry.outline.name, []).append(entry.outline)
+    good: list[SweepOutline] = []
+    for name, same in outlines.items():
+        files = [outline.file for outline in same]
+        kept = keeper(name, files)
+        for outline in same:
+            if outline.file == kept:
+                good.append(outline)
+            else:
+                told = repeated_name(name, outline.file, files, kept)
+                problems.append(Problem(outline.file, *outline.place, *told))
+    return SpecFolder(tuple(good), tuple(problems))

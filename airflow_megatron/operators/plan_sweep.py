@@ -12,6 +12,7 @@ from airflow_megatron.planning.pin_store import PinStore
 from airflow_megatron.planning.pinned import PinnedSweep, choose_points
 from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.planning.surroundings import Surroundings
+from airflow_megatron.planning.sweep_owners import record_owner
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -79,6 +80,7 @@ class PlanSweepOperator(BaseOperator):
         for job in plan.jobs:
             waits = ", ".join(f"{item.job} {item.to_plan()['until']}" for item in job.depends_on)
             self.log.info("  %s%s", job.name, f"  after {waits}" if waits else "")
+        record_owner(sweep.name, self.spec_file, store)
         store.set_newest(sweep.name, context["ti"].run_id, pinned.pin)
         self.log.info("stored as %s", pinned.pin[:16])
         return pinned.to_json()

@@ -17,6 +17,7 @@ from airflow_megatron.planning.pin_store import PinError, PinStore
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import check_document, plan_sweep
 from airflow_megatron.planning.surroundings import Surroundings
+from airflow_megatron.planning.sweep_owners import record_owner
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -102,5 +103,7 @@ class ResolvePointOperator(BaseOperator):
         plan = plan_sweep(sweep, surroundings.cluster, [sweep.point(point)])
         store = PinStore()
         pinned = PinnedSweep.stored(sweep, text, plan, surroundings, store, choice=point)
+        if store.owner(sweep.name) is None:
+            record_owner(sweep.name, self.spec_file, store)
         store.set_newest(task_instance.dag_id, task_instance.run_id, pinned.pin)
         return pinned

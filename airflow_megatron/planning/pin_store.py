@@ -77,12 +77,12 @@ class PinStore:
             return None
 
     def set_owner(self, sweep: str, file: str) -> None:
-        """Note the spec file that a sweep was planned from first; later files do not change it."""
-        if self.owner(sweep) is None:
+        """Note the spec file that a sweep is planned from."""
+        if self.owner(sweep) != file:
             _write(self._owner(sweep), file.encode())
 
     def owner(self, sweep: str) -> str | None:
-        """Return the spec file that a sweep was planned from first, None when it never was."""
+        """Return the spec file that a sweep was planned from last, None when it never was."""
         try:
             return self._owner(sweep).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):

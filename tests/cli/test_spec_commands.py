@@ -59,7 +59,7 @@ def call(
 ) -> Callable[..., Answer]:
     """Return a function that runs the command line here, in a folder with three specs, 100 columns wide."""
     for name, text in (("small", SPEC), ("odd", ODD), ("bad", BAD)):
-        (tmp_path / f"{name}.yaml").write_text(text)
+        (tmp_path / f"{name}.yaml").write_text(text.replace("name: small", f"name: {name}"))
     monkeypatch.setenv("AIRFLOW_MEGATRON_SWEEP_SPECS", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path / "local"))
     monkeypatch.setenv("COLUMNS", "100")
@@ -69,6 +69,12 @@ def call(
 
 
 class TestLint:
+    def test_a_copy_with_the_same_name(self, call: Callable[..., Answer], tmp_path: Path) -> None:
+        (tmp_path / "copy of small.yaml").write_text(SPEC)
+        answer = call("lint", "copy of small.yaml")
+        assert answer.status == 1
+        assert "copy of small.yaml:1:1: small.yaml defines a sweep 'small' too" in answer.stdout
+
     def test_a_good_spec(self, call: Callable[..., Answer]) -> None:
         plan = check_sweep(load_sweep("small.yaml"))
         assert call("lint", "small.yaml") == Answer(

@@ -18,8 +18,10 @@ from airflow_megatron.dag_factory.spec_files import (
     build_sweep_dags,
     raise_for_spec_errors,
 )
-from airflow_megatron.dag_factory.spec_folder import read_spec_folder
-from airflow_megatron.spec.project import project_root, sweep_specs_dir
+from airflow_megatron.dag_factory.spec_folder import read_spec_folder, read_sweep
+from airflow_megatron.planning.pin_store import PinStore
+from airflow_megatron.planning.sweep_owners import record_owner
+from airflow_megatron.spec.project import PINS_VARIABLE, project_root, sweep_specs_dir
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
 if TYPE_CHECKING:
@@ -251,13 +253,23 @@ class TestWrongSpecs:
         assert f"{folder}/broken.yaml:1:" in told
         assert f"{folder}/release.yaml:1:1: core_v9: no such release" in told
 
-    def test_two_sweeps_of_one_name(self, folder: Path) -> None:
-        (folder / "zz.yaml").write_text(CHAIN)
+    def test_two_sweeps_of_one_name(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(PINS_VARIABLE, str(folder / "pins"))
+        copy = folder / "a copy.yaml"
+        copy.write_text(CHAIN)
+        found = read_spec_folder(folder)
+        assert found.outlines == ()
+        assert read_sweep(folder, "chain") is None
+        assert {Path(problem.file).name for problem in found.problems} == {"a copy.yaml", "chain.yaml"}
+        assert all("neither has been planned: both are refused" in one.message for one in found.problems)
+        record_owner("chain", f"{folder}/chain.yaml", PinStore())
         found = read_spec_folder(folder)
         assert [Path(sweep.file).name for sweep in found.outlines] == ["chain.yaml"]
-        assert [str(problem) for problem in found.problems] == [
-            f"{folder}/zz.yaml:1:1: chain.yaml defines a sweep 'chain' too (give it another name)"
-        ]
+        (problem,) = found.problems
+        assert str(problem).startswith(f"{copy}:1:1: {folder}/chain.yaml defines a sweep 'chain' too, and keeps")
+        kept = read_sweep(folder, "chain")
+        assert kept is not None
+        assert Path(kept.file).name == "chain.yaml"
 
     def test_none_are_reported_when_there_are_none(self, folder: Path) -> None:
         raise_for_spec_errors(folder)

@@ -1,0 +1,82 @@
+"""Which of several spec files with one sweep name keeps the name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_megatron.planning.pin_store import PinStore
+from airflow_megatron.spec.errors import Problem, SpecError
+from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
+from airflow_megatron.spec.project import sweep_specs_dir
+from airflow_megatron.spec.spec_files import load_sweep, spec_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_megatron.spec.sweep import Sweep
+
+
+def record_owner(sweep: str, file: str, store: PinStore) -> None:
+    """Note that a sweep is planned from a file: a copy of it does not take the name away from then on."""
+    store.set_owner(sweep, _within_specs(file))
+
+
+def keeper(sweep: str, files: Iterable[str], store: PinStore | None = None) -> str | None:
+    """Return the file that keeps the name of a sweep, of those that give it.
+
+    That is the only one, or the one that the sweep was planned from; None when several give a name of which nothing was
+    planned: nobody can know which is meant.
+    """
+    known = list(files)
+    if len(known) == 1:
+        return known[0]
+    owner = (store or PinStore()).owner(sweep)
+    return next((file for file in known if _within_specs(file) == owner), None)
+
+
+def repeated_name(sweep: str, file: str, files: Iterable[str], kept: str | None) -> tuple[str, str]:
+    """Return what is wrong with a file that gives the name of another one, and the hint.
+
+    :param files: all that give the name
+    :param kept: the one that keeps it, see :func:`keeper`
+    """
+    others = ", ".join(sorted(_within_specs(other) for other in files if other != file))
+    if kept is None:
+        message = f"{others} defines a sweep {sweep!r} too, and neither has been planned: both are refused"
+    else:
+        message = (
+            f"{_within_specs(kept)} defines a sweep {sweep!r} too, and keeps the name: it was planned first"
+        )
+    return message, "give it another name"
+
+
+def repeated_name_problem(sweep: Sweep) -> Problem | None:
+    """Return what is wrong with a spec in ``sweep_specs/`` whose name another one there keeps, None if nothing is."""
+    folder, own = sweep_specs_dir(), Path(sweep.document.file).resolve()
+    if not own.is_relative_to(folder.resolve()):
+        return None
+    files = [sweep.document.file]
+    for path in spec_files(folder):
+        if path.resolve() != own and _gives_name(path, sweep.name):
+            files.append(str(path))
+    kept = keeper(sweep.name, files)
+    if kept == sweep.document.file:
+        return None
+    return sweep.document.problem(("name",), *repeated_name(sweep.name, sweep.document.file, files, kept))
+
+
+def _gives_name(path: Path, name: str) -> bool:
+    """Tell whether a spec gives a sweep's name; it is loaded only when its text or file name holds it."""
+    try:
+        if path.stem != name and name not in read_spec_file(path):
+            return False
+        return load_sweep(path).name == name
+    except (OSError, NamedFileError, SpecError):
+        return False
+
+
+def _within_specs(file: str) -> str:
+    """Return a file's path below the folder of specs, the same on every machine; absolute for one elsewhere."""
+    path, folder = Path(file).absolute(), sweep_specs_dir().absolute()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
