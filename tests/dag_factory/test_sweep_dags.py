@@ -266,7 +266,9 @@ class TestWrongSpecs:
         found = read_spec_folder(folder)
         assert [Path(sweep.file).name for sweep in found.outlines] == ["chain.yaml"]
         (problem,) = found.problems
-        assert str(problem).startswith(f"{copy}:1:1: {folder}/chain.yaml defines a sweep 'chain' too, and keeps")
+        assert str(problem).startswith(
+            f"{copy}:1:1: {folder}/chain.yaml defines a sweep 'chain' too, and keeps"
+        )
         kept = read_sweep(folder, "chain")
         assert kept is not None
         assert Path(kept.file).name == "chain.yaml"
