@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import DAG, conf
@@ -28,6 +27,7 @@ from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text, spec_f
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
 FIRST_S: Final = 0.3
 """Seconds of processor time that each spec gets at first."""
