@@ -14,6 +14,7 @@ from airflow_megatron.planning.checks_memory import memory_findings
 from airflow_megatron.planning.checks_names import name_findings, template_findings
 from airflow_megatron.planning.checks_patterns import pattern_findings
 from airflow_megatron.planning.checks_restarts import restart_findings
+from airflow_megatron.planning.checks_sbatch import sbatch_findings
 from airflow_megatron.planning.checks_schedules import schedule_findings
 from airflow_megatron.planning.checks_sources import source_findings
 from airflow_megatron.planning.checks_trainer import trainer_findings
@@ -60,6 +61,7 @@ def check_jobs(
         memory_findings(jobs, estimates, cluster),
         conversion_findings(jobs),
         pattern_findings(jobs),
+        sbatch_findings(jobs),
     )
     errors, warnings = told(findings, sweep)
     if not errors:  # what is wrong by our own rules is told in their words, with the nearest good values

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import jinja2.meta
 from airflow_megatron.slurm.attempt_chain import chain_prologue
 from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.quoting import MAX_JOB_NAME_LENGTH, quote
+from airflow_megatron.slurm.sbatch_options import kept_directive
 from airflow_megatron.slurm.submission import Attempt
 from airflow_megatron.spec.expressions import script_environment
 from airflow_megatron.spec.file_values import path_of
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.jobs import Job
 
 DEFAULT_SIGNAL_BEFORE_S = 120
-_OWN_OPTION = re.compile(
-    r"#SBATCH\s+(?:--(?:job-name|output|error|open-mode|chdir|comment)\b|-[JoeD](?=[\s=]|\w))"
-)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -62,11 +61,8 @@ def shared_directives(script: str) -> tuple[str, ...]:
     :return: what stands behind ``#SBATCH``
     """
     head = itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), script.splitlines())
-    return tuple(
-        line.removeprefix("#SBATCH").strip()
-        for line in head
-        if line.startswith("#SBATCH") and not _OWN_OPTION.match(line)
-    )
+    kept = (kept_directive(line.removeprefix("#SBATCH")) for line in head if line.startswith("#SBATCH"))
+    return tuple(text for text in kept if text)
 
 
 def _slurm_name(text: str, suffix: str) -> str:
@@ -214,9 +210,15 @@ def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: I
     head = 1
     kept = [lines[0]]
     while head < len(lines) and (lines[head].startswith("#") or not lines[head].strip()):
-        if not _OWN_OPTION.match(lines[head]):
+        if not lines[head].startswith("#SBATCH"):
             kept.append(lines[head])
+        elif directive := kept_directive(lines[head].removeprefix("#SBATCH")):
+            kept.append(f"#SBATCH {directive}")
         head += 1
+    given = shlex.join(
+        word for word in job.slurm.options
+    )  # of the command line, which wins over the script's
+    kept += [f"#SBATCH {_one_line('options', kept_directive(given))}"] if kept_directive(given) else []
     ours = [
         f"#SBATCH --{name}={_one_line(name, value)}" for name, value in options.items() if value is not None
     ]

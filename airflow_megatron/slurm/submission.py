@@ -40,6 +40,7 @@ from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
 from airflow_megatron.slurm.queue_limits import QueueLimit, queue_limit_functions
 from airflow_megatron.slurm.quoting import QuotingError, checked_job_name, quote, quote_path
 from airflow_megatron.slurm.records import CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT, SubmittedJob
+from airflow_megatron.slurm.sbatch_options import refused_options
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 
@@ -66,19 +67,6 @@ Slurm's is, whose size is not known. ``recovery``: the controller, or space on t
 """
 
 COMMENT_PREFIX = "airflow-megatron:"
-
-_RESERVED_OPTIONS = (
-    "--job-name",
-    "-J",
-    "--comment",
-    "--dependency",
-    "-d",
-    "--parsable",
-    "--wrap",
-    "--hold",
-    "-H",
-    "-W",
-)
 
 
 @dataclass(frozen=True)
@@ -154,11 +142,10 @@ class SubmissionRequest:
             raise QuotingError(f"claim token {self.claim_token!r} may hold letters, digits, '-' and '_' only")
         for option in self.sbatch_options:
             quote(option)
-            if _is_reserved(option):
-                raise ValueError(
-                    f"sbatch option {option!r} belongs to the submission protocol; remove it "
-                    "(dependencies have a field of their own)"
-                )
+        for refused in refused_options(self.sbatch_options):
+            raise ValueError(
+                f"sbatch option {refused.text!r} belongs to the submission protocol: {refused.instead}"
+            )
         for dependency in self.dependencies:
             if not re.fullmatch(r"[a-z]+(:[0-9_+*]+)*", dependency):
                 raise ValueError(f"dependency {dependency!r} is not of the form 'afterok:<job id>'")
@@ -168,12 +155,6 @@ class SubmissionRequest:
                     f"{self.attempt.job_name} is {self.jobs} jobs at once, and max_jobs is {limit.jobs}: it would "
                     "wait for ever; make the array smaller or raise max_jobs"
                 )
-
-
-def _is_reserved(option: str) -> bool:
-    if option.startswith("--"):
-        return option.partition("=")[0] in _RESERVED_OPTIONS
-    return option[:2] in _RESERVED_OPTIONS
 
 
 @dataclass(frozen=True)

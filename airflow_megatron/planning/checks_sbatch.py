@@ -1,0 +1,51 @@
+"""Checks before submission: options of sbatch that would take the submission out of our hands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.planning.findings import Finding
+from airflow_megatron.slurm.sbatch_options import (
+    NO_OPTION,
+    directive_options,
+    read_options,
+    refused_options,
+    split_directive,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_megatron.slurm.sbatch_options import RefusedOption
+    from airflow_megatron.spec.jobs import Job
+
+
+def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
+    """Yield the options of ``slurm.options``, of a foreign ``cmd`` and of own scripts that a job may not set."""
+    for job in jobs:
+        if job.script is None:
+            yield from _of_rendered(job)
+        else:
+            for refused in refused_options(job.slurm.options, own_script=True):
+                yield _finding(job, refused, ("cmd",), "its command gives sbatch")
+            for refused in refused_options(directive_options(job.script), own_script=True):
+                yield _finding(job, refused, ("template",), "its script holds #SBATCH")
+
+
+def _of_rendered(job: Job) -> Iterator[Finding]:
+    options = job.slurm.options
+    words = [word for option in options for word in split_directive(option)]
+    keys = ("slurm", "options")
+    for refused in refused_options(words):
+        # the rest of a value with blanks is no word of its own
+        if refused.name != NO_OPTION or refused.text in options:
+            yield _finding(job, refused, keys, "slurm.options hold")
+    if any("comment" in option.meant for option in read_options(words)):
+        message = "slurm.options hold --comment, which gives way to the submission's own"
+        yield Finding("sbatch comment", job, keys, message, "remove it", warning=True)
+
+
+def _finding(job: Job, refused: RefusedOption, keys: tuple[str, ...], where: str) -> Finding:
+    shown = refused.text if len(refused.text) <= 80 else refused.text[:80] + "…"
+    message = f"{where} {shown}, which a job may not set"
+    return Finding(f"sbatch {refused.name}", job, keys, message, refused.instead)

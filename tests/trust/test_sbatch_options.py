@@ -1,0 +1,287 @@
+"""Options of sbatch that would take a submission out of our hands are refused in every spelling, and no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, shown
+
+from airflow_megatron.slurm.sbatch_options import (
+    directive_options,
+    kept_directive,
+    read_options,
+    refused_options,
+    split_directive,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALWAYS = [
+    *(
+        "--array=1-10",
+        "--array 1-10",
+        "-a1-10",
+        "-a 1-10",
+        "--arr=1-3",
+        "--ar=1",
+        "-va1-3",
+        "-Oa 1-3",
+        "--array",
+    ),
+    *(
+        "--wait",
+        "-W",
+        "--wai",
+        "-vW",
+        "-WO",
+        "--test-only",
+        "--test",
+        "--te",
+        "--hold",
+        "--hol",
+        "--ho",
+        "-H",
+        "-sH",
+    ),
+    *("-M other", "-Mother", "--clusters=other", "--clusters other", "--cluster=x", "--clust=x", "-vMother"),
+    *(
+        "--wrap=date",
+        "--wrap date",
+        "--wra=date",
+        "--wr=x",
+        "--quiet",
+        "-Q",
+        "--quie",
+        "--usage",
+        "--us",
+        "--help",
+    ),
+    *(
+        "-h",
+        "--version",
+        "-V",
+        "--vers",
+        "--dependency=afterok:1",
+        "-d afterok:1",
+        "-dafterok:1",
+        "--dep=expand:1",
+    ),
+    *("--input=/etc/passwd", "-i /etc/passwd", "--inp=x", "hetjob", "packjob", ":", "--", "other.sh"),
+    *("--nice=5 --array=1-3", "--nice=5 -H", "--mem=4G --wait --nice", "'--array=1-3'", '"--array=1-3"'),
+    *(
+        "--wa",
+        "--h",
+        "--comment=x --hold",
+    ),
+]
+RENDERED = [
+    *(
+        "--output=/x",
+        "-o /x",
+        "-o/x",
+        "--out=/x",
+        "--error=/x",
+        "-e /x",
+        "-e/x",
+        "--err=/x",
+        "--open-mode=truncate",
+    ),
+    *(
+        "--open=append",
+        "--job-name=x",
+        "-J x",
+        "-Jx",
+        "--job=x",
+        "--chdir=/tmp",
+        "-D /tmp",
+    ),
+    *(
+        "-D/tmp",
+        "--chd=/x",
+        "--export=NONE",
+        "--expor=ALL",
+        "--export-file=/x",
+        "--export-f=x",
+        "--get-user-env",
+    ),
+    *("--get", "--signal=USR1@60", "--sig=9", "--parsable", "--pars", "-vJx", "-Oo/x", "--nice=3 -o/x"),
+]
+FINE = [
+    *(
+        "--nice=5",
+        "--nice",
+        "--mail-type=END",
+        "--mail-user=me@site",
+        "--licenses=a:1",
+        "-L a",
+        "--prefer=x",
+    ),
+    *(
+        "--exclusive",
+        "--exclusive=user",
+        "--nodelist=n1",
+        "-w n1",
+        "-wn1",
+        "--hint=nomultithread",
+        "--switches=1@10",
+    ),
+    *(
+        "--requeue",
+        "--no-requeue",
+        "--begin=now+1hour",
+        "-b now",
+        "--deadline=now+1day",
+        "--gres=gpu:4",
+        "--mem=0",
+    ),
+    *(
+        "--wckey=x",
+        "--wait-all-nodes=1",
+        "--gpu-bind=none",
+        "--distribution=block:cyclic",
+        "-m block",
+        "--contiguous",
+    ),
+    *(
+        "--cpu-freq=high",
+        "--network=single",
+        "--reboot",
+        "--verbose",
+        "-v",
+        "-vv",
+        "--profile=task",
+        "--acctg-freq=30",
+    ),
+    *(
+        "--container-image=/x.sqsh",
+        "--container-image /x.sqsh",
+        "--container-mounts=/a:/b",
+        "--comment-plugin x",
+    ),
+    *(
+        "--tres-per-task=gpu:1",
+        "--segment=16",
+        "--propagate=NONE",
+        "-C a100",
+        "-Ca100",
+        "--qos=high",
+        "-q high",
+    ),
+    *("-A account", "-p partition", "-t 1:00:00", "-N2", "-n 8", "-c 4", "--ntasks-per-node=4", "--tmp=100G"),
+    *("--exclude=n1", "-x n1", "-s", "--oversubscribe", "-k", "--no-kill", "-S 1", "--power=level", "--bb=x"),
+    *(
+        "--constraint='a&b'",
+        "--mem=4G # as much",
+        "--reservation=wait",
+        "-A hold",
+        "--wckey=--array",
+        "-w -H",
+    ),
+]
+PLACES = {
+    "sweep": (NATIVE + "slurm: {options: [@]}\n", False),
+    "stage": (NATIVE.replace("time: 10m", "time: 10m, options: [@]"), False),
+    "inherited": (NATIVE + "slurm: {options: [--nice=1, @]}\n", False),
+    "ae command": (
+        AUTOEXPERIMENT.replace('"sbatch --nice=5 {sbatch_script}"', "'sbatch @ {sbatch_script}'"),
+        True,
+    ),
+    "ae script": (AUTOEXPERIMENT, True),
+    "ae script, after others": (AUTOEXPERIMENT, True),
+}
+
+
+def _written(folder: Path, place: str, option: str) -> Path:
+    text, own = PLACES[place]
+    quoted = option.replace("'", "''")
+    path = folder / "study.yaml"
+    path.write_text(text.replace("@", quoted if own else f"'{quoted}'"))
+    lead = "#SBATCH --nodes=1\n# a comment\n\n" if "after" in place else ""
+    script = f"#!/bin/bash\n{lead}#SBATCH {option}\necho {{steps}}\n" if "script" in place else TEMPLATE
+    (folder / "job.sbatch").write_text(script)
+    return path
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_the_submission_owns_is_refused(place: str, tmp_path: Path) -> None:
+    own = PLACES[place][1]
+    for option in ALWAYS + ([] if own else RENDERED):
+        if place == "ae command" and option in ("--array", "--", "--clusters", "other.sh"):
+            continue  # takes the next word, the script
+        assert "which a job may not set" in errors_of(_written(tmp_path, place, option)), option
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_other_options_are_taken(place: str, tmp_path: Path) -> None:
+    for option in FINE:
+        if "#" not in option or place != "ae command":
+            assert errors_of(_written(tmp_path, place, option)) == "", option
+
+
+@pytest.mark.parametrize("option", RENDERED)
+def test_own_scripts_give_way(option: str) -> None:
+    assert refused_options(split_directive(option), own_script=True) == []
+    kept = kept_directive(option)
+    owned = {"job-name", "output", "error", "open-mode", "chdir", "comment", "parsable"}
+    assert not owned & {name for read in read_options(split_directive(kept)) for name in read.meant}
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        (" --nodes=2 --job-name=x --time=1:00", "--nodes=2 --time=1:00"),
+        (" -N2 -Jx", "-N 2"),
+        (" --output=/x/%j.out", ""),
+        (" -o /x -p main", "-p main"),
+        (" --constraint='a&b' --err=x", "'--constraint=a&b'"),
+        (" --constraint='a&b'  # as is", "--constraint='a&b'  # as is"),
+    ],
+)
+def test_only_the_replaced_options_of_a_line_are_dropped(line: str, kept: str) -> None:
+    assert kept_directive(line) == kept
+
+
+def test_directives_are_those_that_sbatch_reads() -> None:
+    script = "#!/bin/bash\n#SBATCH -N 1 # one\n# x\n\n#SBATCH --time=1\nset -e\n#SBATCH --hold\n"
+    assert directive_options(script) == ["-N", "1", "--time=1"]
+
+
+@pytest.mark.parametrize(
+    "key", ["wait", "hold", "test_only", "wrap", "clusters", "dependency", "signal", "export", "input"]
+)
+def test_keys_of_oellm_files_are_refused_too(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    value = "true" if key in ("wait", "hold", "test_only") else "x"
+    path.write_text(OELLM.replace("account: abc", f"account: abc, {key}: {value}"))
+    assert "which a job may not set" in errors_of(path)
+
+
+def test_options_of_a_command_reach_its_script(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(AUTOEXPERIMENT.replace("--nice=5", "--nice=5 --comment=x --account='my team'"))
+    (tmp_path / "job.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --account=other --job-name=mine\necho {steps}\n"
+    )
+    script = shown(path)
+    script = script[script.index("#SBATCH --job-name") :]
+    assert "#SBATCH --nice=5 '--account=my team'" in script
+    assert "mine" not in script
+    assert script.index("--account=other") < script.index("my team")
+
+
+def test_a_singleton_is_what_every_attempt_is() -> None:
+    assert refused_options(["--dependency=singleton"], own_script=True) == []
+    assert refused_options(["--dependency=singleton"])
+
+
+def test_a_value_apart_from_its_option_is_explained() -> None:
+    (refused,) = refused_options(["--nice", "5"])
+    assert (refused.text, refused.instead) == ("5", "write --nice=5")
+
+
+def test_a_comment_gives_way_and_is_named(tmp_path: Path) -> None:
+    path = _written(tmp_path, "stage", "--comment=two words")
+    assert errors_of(path) == ""
+    assert "slurm.options hold --comment, which gives way" in shown(path)
