@@ -15,6 +15,7 @@ from airflow_megatron.results.progress import StageState, stage_status
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_megatron.megatron.log_lines import Record
     from airflow_megatron.results.snapshot import RunSnapshot, SweepSnapshot
     from airflow_megatron.results.sweep_jobs import SweepJob
 
@@ -37,6 +38,11 @@ class BenchmarkRow:
         cluster's profile does not tell the GPU
     :param tokens_per_second: median tokens per second of a GPU; of the whole job where the GPUs are not known
     :param memory_gb: the most memory that PyTorch reserved on a GPU, of all GPUs that report it, in 10^9 bytes
+    :param stage_memory_gb: the same of each stage of the pipeline, first stage first; empty without a pipeline, or
+        where a stage reports none
+    :param used_memory_gb: the most memory in use on a GPU, as nvidia-smi tells it, in 10^9 bytes; None unless watched
+    :param utilisation: mean over the GPUs of nvidia-smi's utilisation, in percent
+    :param power_w: mean over the GPUs of their power, in watts
     :param reported_step_ms: milliseconds of an iteration, measured elsewhere
     :param reported_memory_gb: memory of the fullest GPU, measured elsewhere
     """
@@ -51,6 +57,10 @@ class BenchmarkRow:
     mfu: float | None = None
     tokens_per_second: float | None = None
     memory_gb: float | None = None
+    stage_memory_gb: tuple[float, ...] = ()
+    used_memory_gb: float | None = None
+    utilisation: float | None = None
+    power_w: float | None = None
     reported_step_ms: float | None = None
     reported_memory_gb: float | None = None
 
@@ -81,11 +91,8 @@ def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
     counted = [record for record in TrainingRun.of(records).iterations if record.iteration > skip]
     steps = [record.elapsed_ms for record in counted if record.elapsed_ms]
     speeds = [record.throughput for record in counted if record.throughput]
-    memory = [
-        max(filter(None, (record.max_reserved, record.reserved)), default=None)
-        for record in records
-        if isinstance(record, MemoryRecord)
-    ]
+    memory = _memory_of_ranks(records)
+    gpus = [use for attempt in run.attempts.get(job.stage, ())[-1:] for use in attempt.gpus]
     step = statistics.median(steps) if steps else None
     throughput = statistics.median(speeds) if speeds else None
     gpu = GPUS.get(job.measure.get("gpu") or "")
@@ -104,10 +111,44 @@ def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
         tokens_per_second=batch * job.seq_length * 1000 / step / job.processes
         if step and batch and job.seq_length
         else None,
-        memory_gb=max(filter(None, memory), default=0) / _MIB_PER_GB or None,
+        memory_gb=max(memory.values(), default=0) / _MIB_PER_GB or None,
+        stage_memory_gb=_memory_of_stages(memory, job),
+        used_memory_gb=max((use.memory_mib for use in gpus), default=0) / _MIB_PER_GB or None,
+        utilisation=statistics.fmean(use.utilisation for use in gpus) if gpus else None,
+        power_w=statistics.fmean(use.power_w for use in gpus) if gpus else None,
         reported_step_ms=reported.get("step_ms"),
         reported_memory_gb=reported.get("memory_gb"),
     )
+
+
+def _memory_of_ranks(records: Sequence[Record]) -> dict[int, float]:
+    """Return the most memory that PyTorch reserved on the GPU of each rank that reports it, in 2^20 bytes."""
+    memory: dict[int, float] = {}
+    for record in records:
+        if isinstance(record, MemoryRecord):
+            found = max(filter(None, (record.max_reserved, record.reserved)), default=0)
+            memory[record.rank] = max(found, memory.get(record.rank, 0))
+    return memory
+
+
+def _memory_of_stages(memory: Mapping[int, float], job: SweepJob) -> tuple[float, ...]:
+    """Return the memory of the fullest GPU of each pipeline stage, in 10^9 bytes.
+
+    Ranks are counted through the stages last (``RankGenerator`` in Megatron's ``parallel_state.py``, order
+    tp-cp-ep-dp-pp), or before the data parallel ones with ``--use-tp-pp-dp-mapping``.
+    """
+    sizes = [
+        job.params.get(f"{name}_parallel_size") for name in ("pipeline_model", "tensor_model", "context")
+    ]
+    stages, tensors, contexts = (size if isinstance(size, int) and size > 0 else 1 for size in sizes)
+    if stages == 1:
+        return ()
+    before = tensors * contexts if job.params.get("use_tp_pp_dp_mapping") else job.processes // stages
+    found: dict[int, float] = {}
+    for rank, mib in memory.items():
+        stage = rank // max(1, before) % stages
+        found[stage] = max(mib, found.get(stage, 0))
+    return tuple(found[stage] / _MIB_PER_GB for stage in range(stages)) if len(found) == stages else ()
 
 
 def _outcome(run: RunSnapshot, job: SweepJob) -> str:
@@ -133,8 +174,17 @@ _FIGURES: Final[tuple[Figure[BenchmarkRow], ...]] = (
     Figure("MFU %", "mfu", lambda row: row.mfu, ".1f"),
     Figure("tokens/s/GPU", "tokens_per_second", lambda row: row.tokens_per_second, ",.0f"),
     Figure("memory GB", "memory_gb", lambda row: row.memory_gb, ".1f"),
+    Figure(
+        "GB by stage",
+        "stage_memory_gb",
+        lambda row: " / ".join(f"{memory:.1f}" for memory in row.stage_memory_gb) or None,
+        "s",
+    ),
     Figure("reported GB", "reported_memory_gb", lambda row: row.reported_memory_gb, "g"),
     Figure("memory ratio", "memory_ratio", lambda row: row.memory_ratio, ".2f"),
+    Figure("nvidia-smi GB", "used_memory_gb", lambda row: row.used_memory_gb, ".1f"),
+    Figure("GPU busy %", "utilisation", lambda row: row.utilisation, ".0f"),
+    Figure("W/GPU", "power_w", lambda row: row.power_w, ".0f"),
     Figure("iterations", "iterations", lambda row: row.iterations, "d"),
 )
 
@@ -147,8 +197,9 @@ def benchmark_table(rows: Sequence[BenchmarkRow]) -> PointTable[BenchmarkRow]:
     return PointTable(
         name="benchmark",
         title="Benchmark",
-        note="Medians over the iterations that count. Memory is what PyTorch reserved on the fullest GPU; a ratio is"
-        " this sweep's figure over the reported one.",
+        note="Medians over the iterations that count. Memory is what PyTorch reserved on the fullest GPU, and of each"
+        " stage of a pipeline; nvidia-smi's is that of all processes. A ratio is this sweep's figure over the reported"
+        " one.",
         figures=_FIGURES,
         rows=rows,
     )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.checkpoints import TRACKER_FILE, tracked_iteration
 from airflow_megatron.megatron.log_lines import RECORD_LINES_ERE, LogParser, Record
+from airflow_megatron.slurm.gpu_samples import FOLDER, SUMMARY, GpuUse, read_summary
 from airflow_megatron.slurm.quoting import quote, quote_path
 from airflow_megatron.slurm.records import (
     CHAINED_RECORD,
@@ -87,6 +88,7 @@ class AttemptSnapshot:
     :param chained: it waits, or waited, in the queue for the attempt before
     :param job: ``job.json``, or None
     :param exit: ``exit.json``, or None while the job runs or when it was killed
+    :param gpus: what its GPUs did, where they were watched
     """
 
     number: int
@@ -95,6 +97,7 @@ class AttemptSnapshot:
     chained: bool = False
     job: dict[str, Any] | None = None
     exit: ExitRecord | None = None
+    gpus: tuple[GpuUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,7 @@ pattern={quote(RECORD_LINES_ERE)}
 thin={quote(_THIN)}
 newline='
 '
+gpus={quote(SUMMARY)}
 one_run() {{
   printf '@run %s\\n' "$1"
   cd "$1" 2>/dev/null || {{ printf '@absent\\n'; return; }}
@@ -205,6 +209,12 @@ one_run() {{
     find "$top" -maxdepth 4 -type f -size -16384k ! -path "*$newline*" \\( {names} \\) \\
       -exec awk 'FNR == 1 {{ print "@file " FILENAME }} {{ print " " $0 }}' {{}} + ||
       printf '@unreadable %s\\n' "$top"
+  done
+  for samples in .jobs/*/[0-9]*/{FOLDER}/*.csv; do
+    [ -f "$samples" ] || continue
+    case $samples in *"$newline"*) continue ;; esac
+    printf '@file %s\\n' "$samples"
+    awk "$gpus" "$samples"
   done
   for found in converted_hf/iter_* checkpoints/iter_* checkpoints/global_step*; do
     case $found in *"$newline"*) continue ;; esac
@@ -348,6 +358,12 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
                 started=OWNER_RECORD in held or EXIT_RECORD in held,
                 job=read_object(held.get(JOB_RECORD)),
                 exit=ExitRecord.from_json(read_object(held.get(EXIT_RECORD))),
+                gpus=tuple(
+                    use
+                    for path, text in held.items()
+                    if path.startswith(f"{FOLDER}/")
+                    for use in read_summary(path.removeprefix(f"{FOLDER}/").removesuffix(".csv"), text)
+                ),
             )
         )
 

@@ -14,6 +14,7 @@ import jinja2
 import jinja2.meta
 
 from airflow_megatron.slurm.attempt_chain import chain_prologue
+from airflow_megatron.slurm.gpu_samples import sampling_functions
 from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.quoting import MAX_JOB_NAME_LENGTH, quote
 from airflow_megatron.slurm.sbatch_options import kept_directive
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.jobs import Job
 
 DEFAULT_SIGNAL_BEFORE_S = 120
+_ON_SOME_RANKS = (
+    "ranks=$1 words=$2; shift 2; rank=${RANK:-${SLURM_PROCID:-${PMI_RANK:-0}}}; "
+    'case " $ranks " in *" $rank "*) ;; *) shift "$words" ;; esac; exec "$@"'
+)
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -124,7 +129,8 @@ def render_job_script(
             prologue=job_prologue(attempt.directory) + (_chain_prologue(job, number) if chained else ""),
             epilogue=job_epilogue(),
             env=_environment(job, cluster),
-            command=job.command,
+            command=(*_wrapper(job), *job.command),
+            monitor=sampling_functions() if job.monitor else "",
             branch_arguments=tuple(branch_arguments),
             needed_to_start=needed_to_start,
             file_values=file_values,
@@ -169,6 +175,16 @@ def template_texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
         except (jinja2.TemplateError, OSError, UnicodeDecodeError):
             continue
     return texts
+
+
+def _wrapper(job: Job) -> tuple[str, ...]:
+    """Return the words that stand before the training command; on the ranks that it is not for they do nothing."""
+    if job.wrapper and job.own_launch:
+        raise JobScriptError(f"{job.command[0]} starts the processes itself; wrapper cannot reach them")
+    if not job.wrapped_ranks:
+        return job.wrapper
+    ranks = " ".join(map(str, job.wrapped_ranks))
+    return ("bash", "-c", _ON_SOME_RANKS, "wrapper", ranks, str(len(job.wrapper)), *job.wrapper)
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.conditions import Condition, Event
-from airflow_megatron.spec.schema import HealthSection, RestartSection, SlurmSection, StageKind, Trainer
+from airflow_megatron.spec.schema import (
+    TRAININGS,
+    HealthSection,
+    RestartSection,
+    SlurmSection,
+    StageKind,
+    Trainer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs")
+_TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs", "wrapper", "wrapped_ranks")
+_OMITTED_WHEN_EMPTY = ("pin", "wrapper", "wrapped_ranks", "monitor")
 _CONDITIONS = ("start", "cancel", "finish")
 
 
@@ -86,6 +94,9 @@ class Job:
     :param files: what its script writes before the command starts: path → text
     :param own_launch: its command starts the processes itself, so it is run once
     :param array: how many of the stage's jobs may run at once as tasks of one job array; None: each is submitted alone
+    :param wrapper: words before the training command
+    :param wrapped_ranks: the ranks that they are for; all when empty
+    :param monitor: ``every``, seconds between two samples of the GPUs, and the ``command`` asked; empty for none
     :param pin: digest of the plan that a run has pinned and that it was read from, empty for a job that is planned now
     """
 
@@ -130,12 +141,15 @@ class Job:
     array: int | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     own_launch: bool = False
+    wrapper: tuple[str, ...] = ()
+    wrapped_ranks: tuple[int, ...] = ()
+    monitor: Mapping[str, Any] = field(default_factory=dict)
     pin: str = field(default="", compare=False)
 
     @property
     def runs_trainer(self) -> bool:
         """Whether it runs on all GPUs, started by the launcher."""
-        return self.kind in ("train", "lr_finder", "benchmark")
+        return self.kind in TRAININGS
 
     @property
     def world_size(self) -> int:
@@ -185,8 +199,10 @@ class Job:
             condition: Condition | None = data[name]
             data[name] = condition.to_json() if condition else None
         data["events"] = [event.to_json() for event in self.events]
-        if not self.pin:
-            del data["pin"]
+        data["monitor"] = dict(self.monitor)
+        for name in _OMITTED_WHEN_EMPTY:
+            if not data[name]:
+                del data[name]
         return data
 
     @classmethod
@@ -200,7 +216,7 @@ class Job:
         values["health"] = HealthSection.model_validate(health) if health else None
         values["source"] = CheckpointSource(**values["source"]) if values.get("source") else None
         for name in _TUPLES:
-            values[name] = tuple(values[name])
+            values[name] = tuple(values.get(name, ()))
         for name in _CONDITIONS:
             values[name] = Condition.from_json(values[name]) if values.get(name) else None
         values["events"] = tuple(Event.from_json(event) for event in values.get("events", ()))

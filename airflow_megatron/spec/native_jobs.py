@@ -24,7 +24,14 @@ from airflow_megatron.spec.native_conditions import (
     whole_number,
 )
 from airflow_megatron.spec.native_stages import RESOURCES
-from airflow_megatron.spec.schema import EachCheckpointSection, SlurmSection, declarations
+from airflow_megatron.spec.schema import (
+    TRAININGS,
+    EachCheckpointSection,
+    MonitorSection,
+    SlurmSection,
+    WrapperSection,
+    declarations,
+)
 from airflow_megatron.spec.stage_tree import instances_of
 
 if TYPE_CHECKING:
@@ -158,7 +165,30 @@ class JobBuilder:
             measure=_measure(section, names, self.cluster) if section.kind == "benchmark" else {},
             max_jobs=self.spec.max_jobs,
             array=self.spec.max_active_points if section.array is True else section.array or None,
+            **self._launch_additions(section, names),
         )
+
+    def _launch_additions(self, section: StageSection, names: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what stands before and beside a training's command."""
+        additions: dict[str, Any] = {}
+        if section.kind not in TRAININGS:
+            if section.wrapper or section.monitor:
+                key = "wrapper" if section.wrapper else "monitor"
+                raise ExpressionError(
+                    f"{key} is for stages of kind {', '.join(TRAININGS)}, not {section.kind}"
+                )
+            return additions
+        wrapper = section.wrapper or self.spec.wrapper
+        if wrapper is not None:
+            wrapper = WrapperSection(command=wrapper) if isinstance(wrapper, list) else wrapper
+            additions["wrapper"] = tuple(str(evaluate_tree(word, names)) for word in wrapper.command)
+            additions["wrapped_ranks"] = tuple(wrapper.ranks or ())
+        monitor = self.spec.monitor if section.monitor is None else section.monitor
+        if monitor:
+            asked = MonitorSection() if monitor is True else monitor
+            every = duration_seconds(evaluate_tree(asked.every, names), "monitor.every")
+            additions["monitor"] = {"every": max(1, int(every)), "command": asked.command}
+        return additions
 
     def _visible(self, job: Job) -> dict[str, Any]:
         if job.stage not in self.shown:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_megatron.spec.expressions import evaluate_tree, template_names, templates
 from airflow_megatron.spec.native_conditions import duration_seconds
-from airflow_megatron.spec.schema import HealthSection, RestartSection, SlurmSection, StageSection
+from airflow_megatron.spec.schema import TRAININGS, HealthSection, RestartSection, SlurmSection, StageSection
 from airflow_megatron.spec.stage_tree import instances_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class StageRecipes:
             section=section,
             below={**{key: slurm.get(key) or 1 for key in RESOURCES}, **spec.params, **spec.megatron},
             above={**section.params, **section.megatron, **instance.values},
-            wanted=None if section.kind in ("train", "lr_finder", "benchmark") else needs | own,
+            wanted=None if section.kind in TRAININGS else needs | own,
             slurm=slurm,
             fixed_slurm=fixed,
             env={**spec.env, **section.env},

@@ -5,7 +5,7 @@ Validation errors are turned into :class:`~airflow_megatron.spec.errors.Problem`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -295,6 +295,10 @@ Launcher: TypeAlias = Literal["torchrun", "srun", "mpiexec", "deepspeed"]
 StageKind: TypeAlias = Literal["train", "lr_finder", "benchmark", "convert", "evaluate", "command"]
 
 
+TRAININGS: Final = ("train", "lr_finder", "benchmark")
+"""The kinds that run the trainer."""
+
+
 class ReportedSection(Strict):
     """What was measured elsewhere, shown beside this sweep's own figures."""
 
@@ -321,6 +325,39 @@ class BenchmarkSection(MeasureSection):
     iterations: int = Field(default=100, ge=2)
     expect: Expected = None
     """``oom`` (or an expression that gives it) where a point is meant to run out of memory."""
+
+
+class WrapperSection(Strict):
+    """Words before the training command: a profiler, numactl."""
+
+    command: list[str | int | float] = Field(min_length=1)
+    """Words, or expressions that give them."""
+    ranks: list[Annotated[int, Field(ge=0, strict=True)]] | None = None
+    """The training processes that they are put before, by rank; all of them when left out."""
+
+
+Words: TypeAlias = Annotated[list[str | int | float], Field(min_length=1)]
+WrapperValue: TypeAlias = Annotated[
+    Annotated[WrapperSection, Tag("section")] | Annotated[Words, Tag("words")],
+    Discriminator(lambda value: "words" if isinstance(value, list) else "section"),
+]
+"""A list stands for its ``command``."""
+
+
+class MonitorSection(Strict):
+    """What is sampled of the GPUs beside a training."""
+
+    every: Duration = 5
+    """Pause between two samples."""
+    command: str = "nvidia-smi"
+    """The program that is asked, by name or path."""
+
+
+MonitorValue: TypeAlias = Annotated[
+    Annotated[MonitorSection, Tag("section")] | Annotated[bool, Tag("word")],
+    Discriminator(lambda value: "word" if isinstance(value, bool) else "section"),
+]
+"""``true`` stands for the defaults, ``false`` for none."""
 
 
 class StageSection(Strict):
@@ -362,6 +399,10 @@ class StageSection(Strict):
     """``oom`` where the job is meant to run out of memory: it has finished then."""
     measure: MeasureSection = MeasureSection()
     """What ``kind: benchmark`` measures."""
+    wrapper: WrapperValue | None = None
+    """Words before the training command on some ranks, instead of the sweep's."""
+    monitor: MonitorValue | None = None
+    """Sample memory, utilisation and power of the GPUs while it trains; instead of the sweep's."""
     array: bool | Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = False
     """Submit the jobs of all points as one Slurm job array. A number: so many of them run at the same time; ``true``:
     ``max_active_points``."""
@@ -411,6 +452,10 @@ class SweepSpecSection(Strict):
     """The chain of jobs at a point; needed unless there is ``benchmark``."""
     benchmark: BenchmarkSection | None = None
     """Measures one short training at each point instead of running stages."""
+    wrapper: WrapperValue | None = None
+    """Words before every training command: ``[numactl, --localalloc]``; or ``command`` and the ``ranks`` it is for."""
+    monitor: MonitorValue = False
+    """Sample memory, utilisation and power of the GPUs beside every training, by nvidia-smi."""
     max_active_points: int = Field(default=16, ge=1, le=100_000)
     """Points in flight at the same time."""
     max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+import yaml
 from example_specs import CHAIN
 from hypothesis import given
 from hypothesis import strategies as st
@@ -585,6 +586,109 @@ class TestBenchmarkOfUpstream:
         assert words[words.index("--tensorboard-dir") + 1] == "/scratch/runs/s/p/benchmark/tensorboard"
         words = self.words(tensorboard_dir="/tb")
         assert words[words.index("--tensorboard-dir") + 1] == "/tb"
+
+
+NSYS = ["nsys", "profile", "-o", "{{ run_dir }}/trace of %q{RANK}"]
+
+
+class TestWrapper:
+    @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "modules and setup"])
+    def test_it_stands_before_the_training(self, shape: str, sandbox: Sandbox) -> None:
+        profile, slurm = SHAPES[shape]
+        cluster = sandbox.cluster(**profile)
+        (job,) = jobs_of(train_spec(slurm=slurm, wrapper=NSYS), cluster).values()
+        for name in ("nsys",):
+            (sandbox.bin / name).write_text(sandbox.RECORD)
+            (sandbox.bin / name).chmod(0o755)
+        started = sandbox.run(job_script(job, cluster, 1), job)[-1]
+        place = started.index("nsys")
+        words = ["nsys", "profile", "-o", f"{job.run_dir}/trace of %q{{RANK}}", cluster.python]
+        assert started[place : place + 5] == words
+        assert started[place + 5] == "/opt/Megatron-LM/pretrain_gpt.py"
+        assert ("--no-python" in started[:place]) == ("torch.distributed.run" in started)
+
+    @pytest.mark.parametrize(
+        ("ranks", "rank", "wrapped"),
+        [
+            ([0], "0", True),
+            ([0], "1", False),
+            ([1, 12], "12", True),
+            ([1, 12], "2", False),
+            ([0], None, True),
+        ],
+    )
+    def test_on_chosen_ranks(
+        self, ranks: list[int], rank: str | None, wrapped: bool, sandbox: Sandbox
+    ) -> None:
+        """torchrun and srun run the words that follow on each rank; here they run once, as one of them."""
+        cluster = sandbox.cluster()
+        spec = train_spec(wrapper={"command": NSYS, "ranks": ranks})
+        (job,) = jobs_of(spec, cluster).values()
+        (sandbox.bin / "nsys").write_text(sandbox.RECORD)
+        (sandbox.bin / "nsys").chmod(0o755)
+        (started,) = sandbox.run(job_script(job, cluster, 1), job, **({"RANK": rank} if rank else {}))
+        assert started[0] == ("nsys" if wrapped else "python")
+        assert ("profile" in started) == wrapped
+        assert "/opt/Megatron-LM/pretrain_gpt.py" in started
+
+    def test_a_job_without_one_is_written_as_before(self, sandbox: Sandbox) -> None:
+        (job,) = jobs_of(train_spec(), sandbox.cluster()).values()
+        assert not {"wrapper", "wrapped_ranks", "monitor"} & job.to_json().keys()
+        (wrapped,) = jobs_of(train_spec(wrapper={"command": NSYS, "ranks": [1]}), sandbox.cluster()).values()
+        assert type(job).from_json(json.loads(json.dumps(wrapped.to_json()))) == wrapped
+
+    @pytest.mark.parametrize("key", ["wrapper", "monitor"])
+    def test_only_trainings_have_one(self, key: str) -> None:
+        spec = yaml.safe_load(CHAIN)
+        spec["stages"]["prepare"][key] = ["numactl"] if key == "wrapper" else True
+        with pytest.raises(SpecError, match=f"{key} is for stages of kind train"):
+            jobs_of(json.dumps(spec), ClusterProfile.model_validate(PROFILE))
+
+
+class TestMonitor:
+    STAND_IN = """#!/bin/bash
+printf '%s ' "$@" >"$ASKED"
+echo '0, 1000, 50, 300.0'
+sleep 60
+"""
+
+    @pytest.mark.parametrize(("own", "asked"), [({}, ""), ({"CUDA_VISIBLE_DEVICES": "2,3"}, " --id=2,3")])
+    def test_samples_are_taken_until_the_training_ends(
+        self, own: dict[str, str], asked: str, sandbox: Sandbox, tmp_path: Path
+    ) -> None:
+        smi = sandbox.bin / "nvidia-smi"
+        smi.write_text(self.STAND_IN)
+        smi.chmod(0o755)
+        (sandbox.bin / "python").write_text("#!/bin/bash\nsleep 1\nexit 7\n")
+        cluster = sandbox.cluster()
+        (job,) = jobs_of(train_spec(monitor={"every": "2s"}), cluster).values()
+        script = job_script(job, cluster, 1)
+        with pytest.raises(AssertionError):  # the training's own exit status is the job's
+            sandbox.run(script, job, ASKED=str(tmp_path / "asked"), **own)
+        attempt = Path(job.stage_dir) / "1"
+        assert json.loads((attempt / "exit.json").read_text())["exit_code"] == 7
+        (samples,) = (attempt / "gpus").glob("*.csv")
+        assert samples.read_text() == "0, 1000, 50, 300.0\n"
+        assert (tmp_path / "asked").read_text().strip() == (
+            f"--query-gpu=index,memory.used,utilization.gpu,power.draw --format=csv,noheader,nounits --loop=2{asked}"
+        )
+
+    def test_a_machine_without_the_program_trains(self, sandbox: Sandbox) -> None:
+        cluster = sandbox.cluster()
+        (job,) = jobs_of(train_spec(monitor={"command": "/no/nvidia-smi"}), cluster).values()
+        (started,) = sandbox.run(job_script(job, cluster, 1), job)
+        assert started[0] == "python"
+
+    def test_on_every_node(self, sandbox: Sandbox) -> None:
+        cluster = sandbox.cluster()
+        (job,) = jobs_of(train_spec(slurm=NODES, monitor=True), cluster).values()
+        script = job_script(job, cluster, 1)
+        assert "am_sample_gpus 2 5 nvidia-smi" in script
+        assert "srun --overlap --nodes=" in script
+
+    def test_it_is_off_unless_asked_for(self, sandbox: Sandbox) -> None:
+        (job,) = jobs_of(train_spec(), sandbox.cluster()).values()
+        assert "am_sample_gpus" not in job_script(job, sandbox.cluster(), 1)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,38 @@ def test_figures(rows: list[BenchmarkRow]) -> None:
     assert row.sweep_params == {"way": "ran"}
 
 
+def test_memory_of_every_stage_of_a_pipeline(tree: RunTree) -> None:
+    job = benchmark_job(tree, "pp")
+    job["params"] |= {"gpus_per_node": 4, "pipeline_model_parallel_size": 2, "tensor_model_parallel_size": 2}
+    write_log(tree, job, [10.0] * 12)
+    log = tree.root / "pp" / "benchmark" / "logs" / "benchmark-1.out"
+    more = "[Rank {}] (after 1 iterations) memory (MB) | allocated: 1.0 | max allocated: 1.0 | reserved: {}\n"
+    log.write_text(log.read_text() + more.format(2, 5000.0) + more.format(3, 4000.0))
+    (row,) = benchmark_rows(take_snapshot([job["run_dir"]]), read_jobs([job]))
+    assert row.stage_memory_gb == pytest.approx((3000 * 1048576 / 1e9, 5000 * 1048576 / 1e9))
+    assert "| 3.1 / 5.2 |" in benchmark_table([row]).to_markdown()
+    job["params"]["use_tp_pp_dp_mapping"] = True
+    job["params"]["tensor_model_parallel_size"] = 1
+    (row,) = benchmark_rows(take_snapshot([job["run_dir"]]), read_jobs([job]))
+    assert row.stage_memory_gb == pytest.approx((5000 * 1048576 / 1e9, 4000 * 1048576 / 1e9))
+
+
+def test_what_nvidia_smi_told(tree: RunTree) -> None:
+    job = benchmark_job(tree, "watched")
+    write_log(tree, job, [10.0] * 12)
+    folder = tree.root / "watched" / "benchmark" / ".jobs" / "benchmark" / "1"
+    tree.write(folder / "jobid", "7\n")
+    starting, loaded = "0, 500, 3, 90.00\n1, 4, 0, 70.00\n", "0, 80000, 90, 600.5\n1, 70000, 100, [N/A]\n"
+    tree.write(folder / "gpus" / "n1.csv", starting + loaded + loaded.replace("90,", "100,"))
+    tree.write(folder / "gpus" / "n2.csv", "NVIDIA-SMI has failed\n")
+    (row,) = benchmark_rows(take_snapshot([job["run_dir"]]), read_jobs([job]))
+    assert row.used_memory_gb == pytest.approx(80000 * 1048576 / 1e9)
+    assert row.utilisation == pytest.approx((95 + 100) / 2)
+    assert row.power_w == pytest.approx(600.5 / 2)
+    head = benchmark_table([row]).to_markdown().splitlines()[0]
+    assert "| nvidia-smi GB | GPU busy % | W/GPU |" in head
+
+
 def test_outcomes(rows: list[BenchmarkRow]) -> None:
     assert [row.outcome for row in rows] == ["ok", "oom (expected)", "ok (oom expected)"]
     assert rows[1].step_ms is rows[1].memory_gb is None

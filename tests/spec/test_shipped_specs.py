@@ -36,6 +36,8 @@ def plan_of(name: str) -> Plan:
         ("parallelism_gpt2_large", 6, 6),
         ("context_parallelism_gpt2_xl", 8, 8),
         ("parallelism_scaling", 46, 46),
+        ("parallelism_model_scaling", 10, 10),
+        ("gpt3_345m_one_gpu", 2, 2),
         ("large_batch_optimizers", 4, 36),
     ],
 )
@@ -188,6 +190,14 @@ class TestParallelismStudies:
             weak = job.params["scaling"] == "weak"
             assert batch == job.params["batch_of_one"] * (job.params["degree"] if weak else 8)
             assert job.world_size == job.params["degree"]
+
+    def test_the_growing_models_have_the_sizes_of_the_paper(self) -> None:
+        plan = plan_of("parallelism_model_scaling")
+        for job in plan.jobs:
+            billions = (plan.estimates[job.name].parameters or 0) / 1e9
+            assert billions == pytest.approx(float(job.params["size"].removesuffix("B")), rel=0.05)
+            assert job.world_size == job.params["degree"]
+            assert not plan.estimates[job.name].runs_out_of_memory
 
 
 def test_muP_is_given_to_its_own_points_alone() -> None:

@@ -159,5 +159,34 @@ STUDIES = (
         "dp2_weak,tp2_weak,sp2_weak,pp2_weak,vpp2_weak,ep2_weak",
         not_run={"cp*": CONTEXT, "fsdp*": FSDP},
     ),
+    Study(
+        "parallelism_model_scaling",
+        (
+            *_BENCHMARK,
+            *(f"sweep.groups.0.configs.1.{name}" for name in ("num_layers=4", "hidden_size=64")),
+            "sweep.groups.0.configs.1.num_attention_heads=4",
+        ),
+        "tp2_2.5B,sp2_2.5B,pp2_2.5B",
+    ),
+    Study(
+        "gpt3_345m_one_gpu",
+        (
+            *_LOCAL,
+            *_NETWORK,
+            *(
+                f"megatron.{name}"
+                for name in (f"train_iters={TRAINED}", "save_interval=10", "eval_interval=10")
+            ),
+            *("megatron.attention_backend=unfused", "megatron.log_interval=1", "megatron.eval_iters=2"),
+            *("megatron.initial_loss_scale=1024", "megatron.tokenizer_type=HuggingFaceTokenizer"),
+            *(
+                "megatron.tokenizer_model={data}/tokenizer",
+                "megatron.vocab_file=null",
+                "megatron.merge_file=null",
+            ),
+            'megatron.data_path=["{data}/train_text_document"]',
+        ),
+        "micro4",
+    ),
     Study("large_batch_optimizers", not_run={"*": DEEPSPEED}),
 )

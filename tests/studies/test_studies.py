@@ -39,13 +39,15 @@ def test_the_shrunk_spec_is_linted_clean_and_keeps_every_stage(study: Study) -> 
     assert TRAINED <= min(trainings) <= max(trainings) <= 3 * TRAINED
 
 
-@pytest.mark.parametrize("spec", ["parallelism_gpt2_large", "parallelism_scaling"])
+@pytest.mark.parametrize(
+    "spec", ["parallelism_gpt2_large", "parallelism_scaling", "parallelism_model_scaling"]
+)
 def test_every_way_of_parallelism_runs_or_says_why_not(spec: str) -> None:
     (study,) = (study for study in STUDIES if study.spec == spec)
     ways = {way(point) for point in shipped_plan(spec).points}
     ran = {way(point) for point in study.select.split(",")}
     assert ways == ran | {pattern.rstrip("*") for pattern in study.not_run}
-    assert len(ways) >= 6
+    assert len(ways) >= 3
 
 
 def way(point: str) -> str:
