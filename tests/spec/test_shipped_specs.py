@@ -53,7 +53,7 @@ def test_all_of_them_are_tested() -> None:
     assert {path.stem for path in spec_files(SPECS)} == {
         *("quickstart", "scaling_exps", "tuning", "decays", "datasets", "mup_transfer", "optimizers"),
         *("parallelism_gpt2_large", "context_parallelism_gpt2_xl", "parallelism_scaling"),
-        "large_batch_optimizers",
+        *("large_batch_optimizers", "parallelism_model_scaling", "gpt3_345m_one_gpu"),
     }
 
 
@@ -194,10 +194,10 @@ class TestParallelismStudies:
     def test_the_growing_models_have_the_sizes_of_the_paper(self) -> None:
         plan = plan_of("parallelism_model_scaling")
         for job in plan.jobs:
-            billions = (plan.estimates[job.name].parameters or 0) / 1e9
+            billions = plan.estimates.jobs[job.name].needs.parameters.total / 1e9
             assert billions == pytest.approx(float(job.params["size"].removesuffix("B")), rel=0.05)
             assert job.world_size == job.params["degree"]
-            assert not plan.estimates[job.name].runs_out_of_memory
+            assert not plan.estimates.jobs[job.name].runs_out_of_memory
 
 
 def test_muP_is_given_to_its_own_points_alone() -> None:
