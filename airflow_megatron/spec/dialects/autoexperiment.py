@@ -11,11 +11,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.dialects.autoexperiment_builtin import builtin_jobs, builtin_tree
+from airflow_megatron.spec.dialects.autoexperiment_builtin import ARGUMENT_KEYS, builtin_jobs, builtin_tree
 from airflow_megatron.spec.dialects.autoexperiment_expansion import MANDATORY, expand_document
-from airflow_megatron.spec.dialects.autoexperiment_grammar import document_axes, place_of
+from airflow_megatron.spec.dialects.autoexperiment_grammar import document_axes, place_of, value_at
 from airflow_megatron.spec.dialects.autoexperiment_jobs import BUILTIN, ScriptTemplates, script_job
 from airflow_megatron.spec.dialects.autoexperiment_points import Outline, points_of
+from airflow_megatron.spec.dialects.autoexperiment_unresolved import FIELDS, unresolved_problems
 from airflow_megatron.spec.dialects.autoexperiment_warnings import document_warnings
 from airflow_megatron.spec.dialects.autoexperiment_yaml import load_autoexperiment_yaml
 from airflow_megatron.spec.errors import Problem, SpecError
@@ -26,7 +27,7 @@ from airflow_megatron.spec.stage_tree import StageInstance
 from airflow_megatron.spec.sweep import Point, SweepSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.dialects.autoexperiment_expansion import ExpandedJob, Expansion
@@ -75,10 +76,10 @@ class AutoExperimentSweep(ForeignSweep):
         sidecar: Sidecar = NO_SIDECAR,
     ) -> None:
         self.axes: list[Axis] = document_axes(document)
-        self.outline = Outline(document.data, self.axes)
+        self.builtin = _is_builtin(self.axes)
+        self.outline = Outline(document.data, self.axes, by_label=self.builtin)
         self.reading_warnings = tuple(reading_warnings)
         self.templates = ScriptTemplates(document)
-        self.builtin = _is_builtin(self.axes)
         name = re.sub(r"[^A-Za-z0-9_-]+|^[^A-Za-z0-9]+", "_", Path(document.file).stem).lstrip("_-")[:100]
         settings = SweepSettings(description="Read from an AutoExperiment file.", tags=("autoexperiment",))
         super().__init__(
@@ -121,6 +122,7 @@ class AutoExperimentSweep(ForeignSweep):
         stages = self._jobs_of_points[point.name][1]
         sweep_dir = f"{cluster.run_root.rstrip('/')}/{self.name}"
         params = {stage: job.params for stage, job in stages.items()}
+        self._require_resolved(params.values())
         if self.builtin:
             return builtin_jobs(
                 params,
@@ -162,6 +164,20 @@ class AutoExperimentSweep(ForeignSweep):
                 ) from error
         return list(made.values())
 
+    def _require_resolved(self, jobs: Iterable[Mapping[str, Any]]) -> None:
+        """Refuse jobs that read a text which names a key that does not exist.
+
+        :raises SpecError: with the place of each such text
+        """
+        problems: dict[Problem, None] = {}
+        for params in jobs:
+            own = ARGUMENT_KEYS if self.builtin else self.templates.names(str(params.get("template", "")))
+            read = own if self.builtin else (*own, *FIELDS)
+            found = unresolved_problems(self.document, params, self.expansion.unresolved, read)
+            problems |= dict.fromkeys(found)
+        if problems:
+            raise SpecError(list(problems))
+
     def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
         """Return nothing: every job of such a file belongs to one point."""
         return []
@@ -200,7 +216,7 @@ class AutoExperimentSweep(ForeignSweep):
             else:
                 continue
             places = [path for path in self.document.positions if path and path[-1] == "template"]
-            place = next((path for path in places if _value_at(self.document.data, path) == template), ())
+            place = next((path for path in places if value_at(self.document.data, path) == template), ())
             problems.append(
                 self.document.problem(
                     place, message, f"put it there, or set template: {BUILTIN} for this project's own scripts"
@@ -243,12 +259,3 @@ def _script_tree(outline: Outline) -> tuple[StageInstance, ...]:
         )
         for stage in outline.stages
     )
-
-
-def _value_at(data: Any, path: KeyPath) -> Any:
-    for part in path:
-        try:
-            data = data[part]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return data

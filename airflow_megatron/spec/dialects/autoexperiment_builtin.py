@@ -3,11 +3,13 @@
 The keys of the open-sci scaling files (``NUM_LAYERS``, ``LR``, ``LR_WSD_DECAY_ITERS``, …) become Megatron arguments,
 together with what their container script sets for every run (SLAMPAI/megatron-autoexp,
 ``train_container_simple.sbatch``, revision 86502d0). A branch that has ``ITER`` starts when exactly that checkpoint is
-complete; conversion and evaluation follow their branch.
+complete. Conversion and evaluation work on each checkpoint of their branch as it comes, as that repository's
+``convert_eval_checkpoint.sbatch`` does.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,9 @@ from airflow_megatron.spec.dialects.autoexperiment_grammar import place_of
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.jobs import Dependency, Job
-from airflow_megatron.spec.schema import SlurmSection
+from airflow_megatron.spec.native_conditions import ConditionScope, each_checkpoint_conditions
+from airflow_megatron.spec.native_jobs import each_checkpoint_paths
+from airflow_megatron.spec.schema import EachCheckpointSection, SlurmSection
 from airflow_megatron.spec.stage_tree import StageInstance
 
 if TYPE_CHECKING:
@@ -58,6 +62,19 @@ _ARGUMENTS: Mapping[str, str] = {
     "TOKENIZER_MODEL": "tokenizer_model",
     "DATA_NUM_WORKERS": "num_workers",
 }
+ARGUMENT_KEYS = (
+    *_ARGUMENTS,
+    "DATA_PATH",
+    "TOKENIZER_NAME",
+    "TASKS_PATH",
+    "NODES",
+    "NUM_GPUS",
+    "TIME",
+    "ITER",
+)
+"""The keys of a file whose values reach a job."""
+_CLASS_NAME = re.compile(r"(\w+?)(?:ForCausalLM|LMHeadModel)\Z")
+_CONVERT_HELPER = re.compile(r"\bconvert_helper\.sh\s+\S+\s+\S+\s+([0-9]+)\b")
 _WHOLE = re.compile(r"[-+]?[0-9]+(?:\.0+)?\Z")
 _CONVERTS = re.compile(r"convert|eval", re.IGNORECASE)
 _EVALUATES = re.compile(r"eval", re.IGNORECASE)
@@ -73,6 +90,8 @@ def _script_arguments() -> dict[str, Any]:
         "normalization": "RMSNorm",
         "swiglu": True,
         "use_distributed_optimizer": True,
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
         "override_opt_param_scheduler": True,
         "split": "989,10,1",
     }
@@ -141,7 +160,7 @@ def builtin_jobs(
         )
         arguments = _arguments(own, instance) if instance.kind == "train" else _tool_params(own)
         checkpoint = instance.waits == "checkpoint" and parent is not None
-        made[instance.name] = Job(
+        job = Job(
             name=name,
             sweep=sweep,
             point=point.name,
@@ -166,7 +185,22 @@ def builtin_jobs(
             if checkpoint and parent
             else None,
         )
+        if instance.kind != "train" and parent is not None:
+            job = _at_each_checkpoint(job, parent, own)
+        made[instance.name] = job
     return list(made.values())
+
+
+def _at_each_checkpoint(job: Job, parent: Job, params: Mapping[str, Any]) -> Job:
+    """Return a conversion or evaluation that works on each checkpoint while its training goes on.
+
+    The third argument of upstream's ``convert_helper.sh`` is the first iteration that it converts.
+    """
+    first = _CONVERT_HELPER.search(str(params.get("start_condition_cmd") or ""))
+    section = EachCheckpointSection(from_iteration=int(first[1]) if first else 0)
+    scope = ConditionScope({}, job.run_dir, job, lambda _: [])
+    start, finish = each_checkpoint_conditions(section, *each_checkpoint_paths(job), parent, scope)
+    return dataclasses.replace(job, start=start, finish=finish, start_every_attempt=True)
 
 
 def _branch_folder(params: Mapping[str, Any], head: str) -> str:
@@ -239,11 +273,23 @@ def _arguments(params: Mapping[str, Any], instance: StageInstance) -> dict[str, 
 
 def _tool_params(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return what conversion and evaluation read."""
-    given: dict[str, Any] = {"tokenizer": params.get("TOKENIZER_NAME") or params.get("TOKENIZER_MODEL")}
+    given: dict[str, Any] = {
+        "tokenizer": params.get("TOKENIZER_NAME") or params.get("TOKENIZER_MODEL"),
+        "hf_architecture": _architecture(params),
+    }
     tasks = str(params.get("TASKS_PATH") or "").rstrip("/")
     if tasks:
         given |= {"tasks_dir": tasks, "tasks": tasks.rsplit("/", 1)[-1]}
     return {key: value for key, value in given.items() if value}
+
+
+def _architecture(params: Mapping[str, Any]) -> str | None:
+    """Return the converter's name of MODEL_TYPE, or of the class ARCHITECTURE (``LlamaForCausalLM``: ``llama``)."""
+    name = str(params.get("MODEL_TYPE") or "")
+    if not name:
+        found = _CLASS_NAME.match(str(params.get("ARCHITECTURE") or ""))
+        name = re.sub(r"(?<=\w)Moe\Z", "_moe", found[1]) if found else ""
+    return name.lower() or None
 
 
 def _slurm(params: Mapping[str, Any], kind: StageKind, document: YamlDocument) -> SlurmSection:

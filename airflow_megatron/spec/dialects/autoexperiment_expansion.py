@@ -68,8 +68,8 @@ class _Expander:
     def __init__(self, document: YamlDocument) -> None:
         self.document = document
         self.unresolved: dict[str, tuple[int, str]] = {}
-        self.names: set[str] = set()
-        self.repeated: dict[str, None] = {}
+        self.names: dict[str, ExpandedJob] = {}
+        self.repeated: dict[str, ExpandedJob] = {}
 
     def expand(self, axes: Sequence[Axis]) -> Expansion:
         sizes = [len(axis.flats) for axis in axes]
@@ -162,8 +162,9 @@ class _Expander:
         """Note the name of a job; return how many names are repeated so far."""
         name = str(job.params["name"])
         if name in self.names:
-            self.repeated[name] = None
-        self.names.add(name)
+            self.repeated.setdefault(name, job)
+        else:
+            self.names[name] = job
         return len(self.repeated)
 
     def _check_names(self) -> None:
@@ -174,6 +175,18 @@ class _Expander:
                 self.document.problem(
                     place_of(self.document, "name"),
                     f"job names must be unique; given more than once: {shown}{more}",
-                    "use every key that varies in name",
+                    self._missing_in_name(),
                 )
             )
+
+    def _missing_in_name(self) -> str:
+        """Return what to write so that the first two jobs of one name get two."""
+        name, second = next(iter(self.repeated.items()))
+        chosen = [{choice.place: choice for choice in job.choices} for job in (self.names[name], second)]
+        differing = [
+            str(place[-1])
+            for place in chosen[0].keys() | chosen[1].keys()
+            if place and chosen[0].get(place) != chosen[1].get(place)
+        ]
+        keys = " and ".join(f"{{{key}}}" for key in sorted(set(differing)))
+        return f"add {keys}, which varies, to name" if keys else "use every key that varies in name"

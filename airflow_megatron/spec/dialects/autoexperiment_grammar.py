@@ -256,3 +256,13 @@ def place_of(document: YamlDocument, key: Any) -> KeyPath:
     """Return the place of the last node in the document whose key is ``key``, the one that wins."""
     places = [path for path in document.positions if path and path[-1] == key and type(path[-1]) is type(key)]
     return places[-1] if places else ()
+
+
+def value_at(data: Any, path: KeyPath) -> Any:
+    """Return the value at a place of a document, None when there is none."""
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data

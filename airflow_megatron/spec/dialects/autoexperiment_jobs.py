@@ -20,6 +20,7 @@ from airflow_megatron.spec.dialects.autoexperiment_expressions import (
     analyse_format,
     format_text,
 )
+from airflow_megatron.spec.dialects.autoexperiment_resolution import names_read
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.jobs import Dependency, Job
@@ -81,6 +82,11 @@ class ScriptTemplates:
     def why_missing(self, template: str) -> str:
         """Return why a template has no text."""
         return self._refusals.get(template, "")
+
+    def names(self, template: str) -> tuple[str, ...]:
+        """Return the keys that a template reads; none of one that is not there or cannot be formatted."""
+        text = self.text(template)
+        return names_read(text) if text is not None else ()
 
     def script(self, template: str, params: Mapping[str, Any]) -> str | None:
         """Return the script that a template makes of a job's values, None when there is no such file.

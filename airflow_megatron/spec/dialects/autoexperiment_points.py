@@ -58,10 +58,12 @@ class Outline:
 
     :param data: the document
     :param axes: its axes
+    :param by_label: items called after conversion or evaluation, beside others, are stages too, although they name no
+        script or condition of their own
     """
 
-    def __init__(self, data: Any, axes: Sequence[Axis]) -> None:
-        self.places = frozenset(_stage_lists(data, ()))
+    def __init__(self, data: Any, axes: Sequence[Axis], *, by_label: bool = False) -> None:
+        self.places = frozenset(_stage_lists(data, (), by_label))
         self._chooses: dict[KeyPath, bool] = {}
         self.by_point = not self._ambiguous(axes)
         keys = self._stage_keys(axes) if self.by_point else [()]
@@ -161,17 +163,27 @@ def _any_waits(axes: Sequence[Axis]) -> set[StageKey]:
     return {()} if any(flat.get("start_condition_cmd") for axis in axes for flat in axis.flats) else set()
 
 
-def _stage_lists(node: Any, path: KeyPath) -> Iterator[KeyPath]:
+def _stage_lists(node: Any, path: KeyPath, by_label: bool) -> Iterator[KeyPath]:
     """Yield the places of the named lists that choose a stage, outermost only."""
     if isinstance(node, dict):
         for key, value in node.items():
-            yield from _stage_lists(value, (*path, key))
+            yield from _stage_lists(value, (*path, key), by_label)
     elif isinstance(node, list) and node and isinstance(node[0], dict):
         fields = [tuple(sorted(_fields(item))) for item in node]
-        if len(set(fields)) > 1 or (len(fields) == 1 and fields[0]):
+        if (
+            len(set(fields)) > 1
+            or (len(fields) == 1 and fields[0])
+            or (by_label and _follow_each_other(node))
+        ):
             yield path
         for index, item in enumerate(node):
-            yield from _stage_lists(item, (*path, index))
+            yield from _stage_lists(item, (*path, index), by_label)
+
+
+def _follow_each_other(items: Sequence[Any]) -> bool:
+    """Tell whether some items of a list are called after conversion or evaluation, and some are not."""
+    labels = [str(next(iter(item), "")) for item in items if isinstance(item, dict)]
+    return len({bool(_FOLLOWS.search(label)) for label in labels}) == 2
 
 
 def _fields(node: Any) -> Iterator[tuple[str, str]]:

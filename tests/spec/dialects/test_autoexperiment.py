@@ -308,3 +308,63 @@ def test_warnings(text: str, message: str) -> None:
     )
     sweep = _load(f"{text}{fields}{name}")
     assert message in "\n".join(str(problem) for problem in sweep.warnings())
+
+
+class TestUnresolvedTexts:
+    """What reaches a script or a command must be resolved; what nothing reads, and the shell's braces, may stay."""
+
+    FILE = (
+        "cmd: sbatch {sbatch_script}\ntemplate: t.sbatch\nTOKENS: 100\noutput_file: o\n"
+        "sbatch_script: s\nname: n\ntermination_str: done\nA: '{A_TEXT}'\nA_TEXT: %s\n"
+    )
+
+    def jobs(self, tmp_path: Path, cluster: ClusterProfile, text: str, reads: str = "{A}") -> list[Job]:
+        (tmp_path / "t.sbatch").write_text(f"#!/bin/bash\necho {reads}\n")
+        sweep = _load(self.FILE % text, str(tmp_path / "study.yaml"))
+        return sweep.jobs(sweep.points[0], cluster)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (
+                "'{TOKENZ}'",
+                r"A_TEXT: there is no key 'TOKENZ', so the script would hold .*did you mean 'TOKENS'",
+            ),
+            ("'expr({TOKENZ} // 2)'", r":9:1: A_TEXT: there is no key 'TOKENZ'"),
+            (
+                r"'\${HOME} {TOKENS}'",
+                r"A_TEXT: \$\{HOME\} names no key, .*\{TOKENS\} too \(write .\$\{\{HOME\}\}",
+            ),
+        ],
+    )
+    def test_in_a_script(self, text: str, message: str, tmp_path: Path, cluster: ClusterProfile) -> None:
+        with pytest.raises(SpecError, match=message):
+            self.jobs(tmp_path, cluster, text)
+
+    @pytest.mark.parametrize("text", [r"'\${HOME}'", "'/d/{x}/{0000..0010}.tar'", "\"awk '{print $1}'\""])
+    def test_braces_of_the_shell(self, text: str, tmp_path: Path, cluster: ClusterProfile) -> None:
+        (job,) = self.jobs(tmp_path, cluster, text)
+        assert job.script is not None
+
+    def test_of_no_script(self, tmp_path: Path, cluster: ClusterProfile) -> None:
+        (job,) = self.jobs(tmp_path, cluster, "'{TOKENZ}'", reads="{TOKENS}")
+        assert job.script == "#!/bin/bash\necho 100\n"
+
+    @pytest.mark.parametrize("field", ["cmd", "termination_str", "output_file"])
+    def test_in_a_field_of_the_tool(self, field: str, tmp_path: Path, cluster: ClusterProfile) -> None:
+        text = self.FILE % "1"
+        lines = [
+            f"{field}: 'sbatch {{LOGZ}} x'" if line.startswith(field) else line for line in text.splitlines()
+        ]
+        (tmp_path / "t.sbatch").write_text("#!/bin/bash\n")
+        sweep = _load("\n".join(lines), str(tmp_path / "study.yaml"))
+        with pytest.raises(SpecError, match=rf"{field}: there is no key 'LOGZ'"):
+            sweep.jobs(sweep.points[0], cluster)
+
+
+def test_repeated_names_say_what_to_add() -> None:
+    sweep = _load("lr: [1, 2]\nm: [a, b]\nname: 'n{lr}'\noutput_file: o\nsbatch_script: s\ncmd: sbatch s\n")
+    with pytest.raises(
+        SpecError, match=r"given more than once: 'n1', 'n2' \(add \{m\}, which varies, to name\)"
+    ):
+        _ = sweep.points

@@ -1,0 +1,138 @@
+"""AutoExperiment files that this project's own scripts run: ``template: builtin``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.megatron.commands import job_command
+from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.dialects import autoexperiment
+from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.yaml_document import load_yaml_text
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.jobs import Job
+
+FILE = """\
+cmd: "sbatch {sbatch_script}"
+template: builtin
+NUM_LAYERS: 12
+HIDDEN_SIZE: 768
+NUM_ATTN_HEADS: 12
+SEQ_LENGTH: 2048
+MICRO_BATCH_SIZE: 8
+GLOBAL_BATCH_SIZE: 256
+LR: [2e-3, 1e-3]
+TRAIN_ITERS: 20000
+SAVE_INTERVAL: 1000
+TOKENIZER_MODEL: /data/tok/neox
+TOKENIZER_TYPE: HuggingFaceTokenizer
+TASKS_PATH: /data/tasks/oellm-core
+MODEL_TYPE: opensci
+PHASE:
+  - PRETRAIN:
+      MODE:
+        - TRAIN: {X: 1}
+        - CONVERT_EVAL: {X: 2}
+  - COOLDOWN:
+      TRAIN_ITERS: 10000
+      ITER: 9000
+      start_condition_cmd: "./cooldown_helper.sh x {EXP} {ITER} 10k"
+      MODE:
+        - TRAIN: {X: 1}
+        - CONVERT_EVAL: {X: 2}
+EXP: "lr{LR}"
+output_file: "logs/{name}.out"
+sbatch_script: "sb/{name}.sbatch"
+name: "{EXP}_{PHASE}_{MODE}"
+"""
+
+
+@pytest.fixture
+def cluster() -> ClusterProfile:
+    return load_cluster("local")
+
+
+def jobs_of(text: str, cluster: ClusterProfile) -> dict[str, Job]:
+    sweep = autoexperiment.load(load_yaml_text(text, "study.yaml"))
+    return {job.stage: job for job in sweep.jobs(sweep.points[0], cluster)}
+
+
+def test_modes_that_differ_by_name_only_are_stages(cluster: ClusterProfile) -> None:
+    jobs = jobs_of(FILE, cluster)
+    assert {stage: job.kind for stage, job in jobs.items()} == {
+        "PRETRAIN_TRAIN": "train",
+        "PRETRAIN_CONVERT_EVAL": "convert",
+        "PRETRAIN_CONVERT_EVAL.evaluate": "evaluate",
+        "COOLDOWN_TRAIN": "train",
+        "COOLDOWN_CONVERT_EVAL": "convert",
+        "COOLDOWN_CONVERT_EVAL.evaluate": "evaluate",
+    }
+    assert jobs["COOLDOWN_TRAIN"].iteration == 9000
+    assert jobs["COOLDOWN_TRAIN"].parent_dir == jobs["PRETRAIN_TRAIN"].run_dir
+    assert jobs["COOLDOWN_CONVERT_EVAL"].run_dir == jobs["COOLDOWN_TRAIN"].run_dir
+
+
+def test_each_checkpoint_is_converted_and_evaluated_as_it_comes(cluster: ClusterProfile) -> None:
+    jobs = jobs_of(FILE, cluster)
+    training = jobs["PRETRAIN_TRAIN"]
+    for stage in ("PRETRAIN_CONVERT_EVAL", "PRETRAIN_CONVERT_EVAL.evaluate"):
+        job = jobs[stage]
+        assert job.start is not None
+        assert job.finish is not None
+        assert job.start_every_attempt
+        fresh = next(leaf for leaf in job.start.leaves() if leaf.kind == "new_checkpoint")
+        assert fresh.iteration in (None, 0)
+        assert "each_checkpoint.py" in " ".join(job_command(job, cluster))
+    source = next(
+        leaf
+        for leaf in jobs["PRETRAIN_CONVERT_EVAL"].start.leaves()  # type: ignore[union-attr]
+        if leaf.kind == "new_checkpoint"
+    )
+    assert source.path == training.checkpoint_dir
+
+
+def test_the_helper_names_the_first_iteration(cluster: ClusterProfile) -> None:
+    text = FILE.replace(
+        "        - CONVERT_EVAL: {X: 2}\n  - COOLDOWN",
+        "        - CONVERT_EVAL: {start_condition_cmd: 'x/convert_helper.sh /runs/a ignored 5000'}\n  - COOLDOWN",
+    )
+    command = " ".join(job_command(jobs_of(text, cluster)["PRETRAIN_CONVERT_EVAL"], cluster))
+    assert "--from-iteration 5000" in command
+
+
+@pytest.mark.parametrize(
+    ("line", "architecture"),
+    [
+        ("MODEL_TYPE: opensci", "opensci"),
+        ("ARCHITECTURE: OpensciForCausalLM", "opensci"),
+        ("ARCHITECTURE: Qwen3MoeForCausalLM", "qwen3_moe"),
+        ("ARCHITECTURE: GPT2LMHeadModel", "gpt2"),
+        ("X: 1", None),
+    ],
+)
+def test_the_architecture_of_the_converted_model(
+    line: str, architecture: str | None, cluster: ClusterProfile
+) -> None:
+    words = job_command(
+        jobs_of(FILE.replace("MODEL_TYPE: opensci", line), cluster)["COOLDOWN_CONVERT_EVAL"], cluster
+    )
+    assert ("--architecture" in words) == (architecture is not None)
+    if architecture:
+        assert words[words.index("--architecture") + 1] == architecture
+
+
+def test_communication_overlaps_as_in_the_script_of_upstream(cluster: ClusterProfile) -> None:
+    params = jobs_of(FILE, cluster)["PRETRAIN_TRAIN"].params
+    assert params["overlap_grad_reduce"] is params["overlap_param_gather"] is True
+
+
+@pytest.mark.parametrize("line", ["TRAIN_ITERS: 'expr({TOKENZ}//2)'", "TRAIN_ITERS: '{TOKENZ}'"])
+def test_a_misspelt_key_is_refused(line: str, cluster: ClusterProfile) -> None:
+    text = FILE.replace("TRAIN_ITERS: 20000", f"TOKENS: 1000\n{line}")
+    with pytest.raises(
+        SpecError, match=r"study.yaml:11:1: TRAIN_ITERS: there is no key 'TOKENZ'.*did you mean 'TOKENS'"
+    ):
+        jobs_of(text, cluster)
