@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
+
+from airflow_megatron.planning.notice_files import append_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class JsonLinesNotifier(BaseNotifier):
-    """Append a line to a file on the machine that runs the task.
+    """Append a line to a file on the machine that runs the task, below one folder.
 
-    Each line is written at once, so that tasks that end together do not mix theirs (POSIX: ``O_APPEND``).
+    The folder is ``notices/`` in the folder of the machine's state, or the one that ``AIRFLOW_MEGATRON_NOTICES`` names;
+    see :func:`airflow_megatron.planning.notice_files.append_line`.
 
-    :param path: the file; its folder is made (templated)
-    :param message: added to the object as ``message`` (templated)
+    :param path: the file, relative to that folder; folders on the way are made (templated, in DAGs of your own)
+    :param message: added to the object as ``message`` (templated likewise)
     """
 
     template_fields: Sequence[str] = ("path", "message")
@@ -37,10 +38,4 @@ class JsonLinesNotifier(BaseNotifier):
         values: dict[str, Any] = dict(context)
         told = values.get("notice") or {"name": values["ti"].task_id, "sweep": values["ti"].dag_id}
         line = {"time": round(time.time(), 3), **told, **({"message": self.message} if self.message else {})}
-        path = Path(self.path).expanduser()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, (json.dumps(line, sort_keys=True) + "\n").encode())
-        finally:
-            os.close(descriptor)
+        append_line(self.path, json.dumps(line, sort_keys=True))

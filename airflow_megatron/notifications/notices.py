@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import get_current_context
 
 from airflow_megatron.planning.notice import Notice
-from airflow_megatron.planning.notifier_classes import notifier_class
+from airflow_megatron.planning.notifier_classes import notifier_class, rendered_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,8 +50,10 @@ def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -
         if notice.what not in section.on:
             continue
         try:
-            # made anew each time: rendering its templates changes it
-            notifier_class(section.notifier)(**section.arguments)(dict(values))
+            arguments = rendered_arguments(section.notifier, section.arguments, notice)
+            # not called, but asked: Airflow would render the arguments with connections and variables in reach, and
+            # what they hold by now may be a job's own words
+            notifier_class(section.notifier)(**arguments).notify(dict(values))
         except Exception:
             log.exception("%s could not tell: %s", section.notifier, notice.text)
 

@@ -180,11 +180,9 @@ def _placed_templates(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath,
 
 
 def _check_templates(document: YamlDocument) -> None:
-    """Refuse expressions that cannot be parsed, wherever they stand; those of notifiers are Airflow's."""
+    """Refuse expressions that cannot be parsed, wherever they stand."""
     problems: list[Problem] = []
     for path, source in _placed_templates(document.data):
-        if path[0] == "notify":
-            continue
         try:
             compile_expression(source)
         except ExpressionError as error:

@@ -281,13 +281,13 @@ class NotifySection(Strict):
     """An Airflow notifier, and what it tells."""
 
     notifier: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
-    """Its class path, of any provider: ``airflow.providers.smtp.notifications.smtp.SmtpNotifier``."""
+    """Its class path, one of those that the operator allows; always
+    ``airflow_megatron.notifications.json_lines.JsonLinesNotifier``."""
     on: list[NoticeKind] = Field(default=["failure", "health", "report"], min_length=1)
     """``failure``: a job was given up, or a task failed; ``retry``: its next attempt follows; ``health``: an event of
     a running job; ``finished``: a job has finished; ``report``: the sweep's report is written."""
     arguments: Values = {}
-    """Of the class. Airflow renders its templates, with ``notice`` in their context; secrets belong into an Airflow
-    connection."""
+    """Of the class. Expressions read ``notice`` and nothing else; secrets belong into an Airflow connection."""
 
 
 Trainer: TypeAlias = Literal["megatron_core", "megatron_lm", "megatron_deepspeed"]

@@ -36,6 +36,7 @@ HOSTILE: tuple[Callable[[], Iterator[tuple[str, str, str]]], ...] = (
     hostile_specs.too_many,
     hostile_specs.numbers,
     hostile_specs.shapes,
+    hostile_specs.notifiers,
     hostile_specs.expressions,
 )
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sweep_site import SweepSite
 
 pytestmark = pytest.mark.integration
@@ -21,7 +19,7 @@ restart: {{failed: 1, backoff: 0}}
 notify:
   - notifier: airflow_megatron.notifications.json_lines.JsonLinesNotifier
     on: [failure, retry, health, finished]
-    arguments: {{path: {path}, message: "{{{{ notice.stage }}}} in {{{{ dag_run.dag_id }}}}"}}
+    arguments: {{path: {path}, message: "{{{{ notice.stage }}}} in {{{{ notice.sweep }}}}"}}
 stages:
   good:
     kind: command
@@ -34,11 +32,11 @@ stages:
 """
 
 
-def test_every_kind(site: SweepSite, tmp_path: Path) -> None:
-    told = tmp_path / "told.jsonl"
-    (site.specs / "notified.yaml").write_text(SPEC.format(path=told))
+def test_every_kind(site: SweepSite) -> None:
+    (site.specs / "notified.yaml").write_text(SPEC.format(path="notified/told.jsonl"))
     status, output = site.run_dags_test("notified.point", {"point": "only"})
     assert status != 0, output[-4000:]
+    told = site.local / "notices" / "notified" / "told.jsonl"
     lines = [json.loads(line) for line in told.read_text().splitlines()]
     kinds = [(line["what"], line["stage"], line["attempt"]) for line in lines]
     assert kinds[0] == ("finished", "good", 1)
@@ -48,7 +46,7 @@ def test_every_kind(site: SweepSite, tmp_path: Path) -> None:
     failure = lines[-1]
     assert failure["reason"].startswith("the job ended as FAILED with exit code 3")
     assert failure["nodes"].startswith("n")
-    assert failure["message"] == "bad in notified.point"
+    assert failure["message"] == "bad in notified"
     assert "clear its watch task" in failure["next_action"]
     health = next(line for line in lines if line["what"] == "health")
     assert "look at it" in health["reason"]

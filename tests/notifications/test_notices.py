@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, BaseNotifier
 from airflow.sdk.execution_time.context import set_current_context
@@ -21,9 +22,13 @@ from airflow_megatron.spec.schema import NotifySection
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
 OWN = "airflow_megatron.notifications.json_lines.JsonLinesNotifier"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_MEGATRON_NOTICES", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_MEGATRON_NOTIFIERS", f"{__name__}.BrokenNotifier")
 
 
 class BrokenNotifier(BaseNotifier):
@@ -45,7 +50,7 @@ def told(path: Path) -> list[dict[str, Any]]:
 
 
 def test_what_ends_the_task_waits_for_its_callbacks(tmp_path: Path) -> None:
-    sections = [section(tmp_path / "a", "failure", "retry", message="{{ notice.name }} of {{ ti.run_id }}")]
+    sections = [section(tmp_path / "a", "failure", "retry", message="{{ notice.name }} of {{ notice.what }}")]
     values = context()
     with set_current_context(values):
         tell(sections, Notice("retry", "s.p.x", "lost"))
@@ -55,7 +60,7 @@ def test_what_ends_the_task_waits_for_its_callbacks(tmp_path: Path) -> None:
     NoticeCallback("failure", sections, always=True)(values)
     (_, line) = told(tmp_path / "a")
     assert (line["what"], line["reason"], line["iteration"]) == ("failure", "given up", 3)
-    assert line["message"] == "s.p.x of lr1"
+    assert line["message"] == "s.p.x of failure"
 
 
 def test_task_that_failed_without_a_job(tmp_path: Path) -> None:
@@ -83,7 +88,7 @@ NOTIFY = f"""\
 notify:
   - notifier: {OWN}
     on: [failure, finished, report]
-    arguments: {{path: "/x/{{{{ notice.sweep }}}}.jsonl"}}
+    arguments: {{path: "x-{{{{ notice.sweep }}}}.jsonl"}}
 """
 
 
@@ -113,5 +118,5 @@ def test_dags_with_callbacks_are_stored(tmp_path: Path, monkeypatch: pytest.Monk
     stored = [DagSerialization.to_dict(dag) for dag in bag.dags.values()]
     texts = [json.dumps(data, sort_keys=True) for data in stored]
     assert all("has_on_failure_callback" in text for text in texts)
-    assert not any("/x/" in text for text in texts)
+    assert not any("x-{{" in text for text in texts)
     assert {DagSerialization.from_dict(data).dag_id for data in stored} == {"chain", "chain.point"}
