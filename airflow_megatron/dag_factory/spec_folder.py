@@ -98,14 +98,20 @@ def _read_unknown(
         for file in waiting:
             left_s = deadline - time.monotonic()
             if spent + share > ALL_S or left_s <= 0:
-                found.setdefault(file, _deferred(file))
+                found.setdefault(file, _as_before(_deferred(file), known[file]))
                 continue
             entry = _read_alone(folder, file, Limits(share, clock_s=max(1.0, left_s / 3)))
             if entry.outline is None or not entry.complete:
                 spent += entry.processor_s
-            found[file] = cache.put(file, entry)
+            entry = cache.put(file, entry)
+            found[file] = entry if entry.complete else _as_before(entry, known[file])
             if not entry.complete and share == FIRST_S:
                 cut_off.append(file)
+
+
+def _as_before(entry: SpecEntry, before: SpecEntry | None) -> SpecEntry:
+    """Return the entry of a file that was not read to its end, with the sweep that it had: others take no DAGs away."""
+    return replace(entry, outline=entry.outline or (before.last_good if before else None))
 
 
 def _warm_up(folder: Path) -> None:

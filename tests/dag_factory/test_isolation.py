@@ -115,6 +115,16 @@ class TestTime:
             str(folder / f"bad{number:02}.yaml") for number in range(24)
         }
 
+    def test_a_changed_spec_that_there_is_no_time_for(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its DAGs stay as they were until it is read."""
+        assert names(folder) == GOOD_DAGS
+        monkeypatch.setattr(spec_folder, "ALL_S", 0.1)
+        (folder / "good.yaml").write_text(GOOD.replace("{a:", "{b:"))
+        assert names(folder) == GOOD_DAGS
+        assert ["not read yet" in problem for problem in problems(folder)] == [True]
+
     def test_a_spec_that_never_ends_is_read_once(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         never_ends(monkeypatch)
         (folder / "bad.yaml").write_text(spec(name="endless"))
