@@ -187,7 +187,7 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         # no evaluation; but from core_v0.16 on upstream divides by the interval and has no default for it
         arguments |= {"log_interval": 1, "eval_iters": 0, "eval_interval": job.params.get("train_iters")}
         arguments |= {"log_throughput": True} if table.get("log_throughput") else {}
-    elif (interval := table.get("eval_interval")) and interval.default is None:
+    elif job.trainer == "megatron_lm" and (every := table.get("eval_interval")) and every.default is None:
         arguments["eval_interval"] = _EVAL_INTERVAL
     given = {
         name: value
@@ -204,9 +204,26 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     if job.kind == "benchmark" and not arguments.get("wandb_project"):
         # upstream sends nothing to W&B that it does not write for TensorBoard
         arguments["tensorboard_dir"] = job.params.get("tensorboard_dir")
+    if (
+        job.kind == "train"
+        and job.trainer != TRAINER
+        and "save" not in given_dests
+        and _saves_nothing(arguments)
+    ):
+        # as a command line without --save: nothing is loaded again, and a signal ends it
+        arguments |= dict.fromkeys(("save", "load", "exit_signal_handler", "save_interval"))
     if isinstance(arguments.get(CONFIG), dict):
         arguments[CONFIG] = config_file(job)
     return arguments
+
+
+def _saves_nothing(arguments: dict[str, Any]) -> bool:
+    return "save_interval" in arguments and arguments["save_interval"] in (0, "0")
+
+
+def leaves_checkpoints(job: Job) -> bool:
+    """Whether a training leaves a checkpoint when it ends: not where the spec says ``save_interval: 0``."""
+    return not runs_pretrain_gpt(job.command) or "--save" in job.command or job.trainer == TRAINER
 
 
 def trainer_words(command: Sequence[str]) -> tuple[str, ...]:

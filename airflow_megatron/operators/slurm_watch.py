@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.megatron.checkpoints import tracked_iteration
+from airflow_megatron.megatron.commands import leaves_checkpoints
 from airflow_megatron.notifications.notices import tell
 from airflow_megatron.operators.slurm_submit import (
     job_attempts,
@@ -378,6 +379,7 @@ class SlurmWatchOperator(BaseOperator):
     ) -> dict[str, Any]:
         attempts = job_attempts(job, self.log)
         attempt = attempt_of(job, handle.attempt)
+        trains = job.kind == "train" and leaves_checkpoints(job)
         self.log.info("watching Slurm job %s, attempt %d of %s", handle.job_id, handle.attempt, job.name)
         self.defer(
             trigger=SlurmJobTrigger(
@@ -387,8 +389,8 @@ class SlurmWatchOperator(BaseOperator):
                 job_name=handle.job_name or attempt.job_name,
                 attempt_dir=attempt.directory,
                 log_file=job.log_file(handle.attempt),
-                kind="train" if job.kind == "train" else "command",
-                train_iters=int(job.params["train_iters"]) if job.kind == "train" else None,
+                kind="train" if trains else "command",
+                train_iters=job.last_iteration if trains else None,
                 checkpoint_dir=job.checkpoint_dir if job.kind in ("train", "command") else None,
                 required_files=job.outputs,
                 pieces=_pieces(job),

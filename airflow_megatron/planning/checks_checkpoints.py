@@ -31,6 +31,7 @@ class SavedCheckpoints:
     :param last: the iteration that it ends at, None where it is not counted in iterations
     :param every: ``save_interval``, None without one
     :param kept: ``save_retain_interval``, None without one
+    :param saves: False where the stage saves nothing at all
     """
 
     stage: str
@@ -38,6 +39,7 @@ class SavedCheckpoints:
     last: int | None
     every: int | None
     kept: int | None
+    saves: bool = True
 
     @classmethod
     def of(cls, arguments: TrainingArguments) -> SavedCheckpoints:
@@ -45,13 +47,17 @@ class SavedCheckpoints:
         return cls(
             arguments.job.stage,
             arguments.job.iteration or 0,
-            arguments.count("train_iters"),
+            arguments.count("train_iters") or arguments.job.last_iteration,
             arguments.count("save_interval"),
             arguments.count("save_retain_interval"),
+            arguments.value("save") is not None,
         )
 
     def obstacle(self, iteration: int) -> tuple[str, str, str] | None:
         """Return why there is no checkpoint of ``iteration``: rule, message and mend; None when there is one."""
+        if not self.saves:
+            what = f"needs checkpoint {iteration} of {self.stage}, which saves nothing (save_interval: 0)"
+            return "saves-nothing", what, f"set save_interval in {self.stage}"
         if iteration == self.last:
             return None
         if self.last is not None and iteration > self.last:

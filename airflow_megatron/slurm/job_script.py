@@ -199,7 +199,7 @@ def _templates(source: Path | tuple[tuple[str, str], ...]) -> jinja2.Environment
 def _chain_prologue(job: Job, number: int) -> str:
     previous = attempt_of(job, number - 1).directory
     tracker = f"{job.checkpoint_dir}/latest_checkpointed_iteration.txt"
-    return chain_prologue(previous, tracker, int(job.params["train_iters"]))
+    return chain_prologue(previous, tracker, job.last_iteration or 0)
 
 
 def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: Iterable[str] = ()) -> str:

@@ -16,6 +16,7 @@ from airflow_megatron.spec.schema import (
     StageKind,
     Trainer,
 )
+from airflow_megatron.spec.training_length import last_iteration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,6 +146,11 @@ class Job:
     wrapped_ranks: tuple[int, ...] = ()
     monitor: Mapping[str, Any] = field(default_factory=dict)
     pin: str = field(default="", compare=False)
+
+    @property
+    def last_iteration(self) -> int | None:
+        """The iteration at which a training ends, None where its parameters do not tell."""
+        return last_iteration(self.params, self.trainer, self.release)
 
     @property
     def runs_trainer(self) -> bool:

@@ -93,14 +93,12 @@ def each_checkpoint_conditions(
     :param done: path of what the work on a checkpoint leaves, with ``{iteration}`` in it
     :param parent: the job that makes the pieces of work
     """
-    last = parent.params.get("train_iters") if section.last else None
-    fresh = _new_checkpoint(section, source, done, scope, whole_number(last, "train_iters") if last else None)
+    end = training_end(parent)
+    fresh = _new_checkpoint(section, source, done, scope, end if section.last else None)
     ended = Condition("ended", path=parent.stage_dir)
-    if parent.kind == "train" and "train_iters" in parent.params:
+    if parent.kind == "train" and end is not None:
         # nobody may have judged the training yet, but what it was to make is there
-        final = Condition(
-            "checkpoint", path=parent.checkpoint_dir, iteration=int(parent.params["train_iters"])
-        )
+        final = Condition("checkpoint", path=parent.checkpoint_dir, iteration=end)
         ended = Condition("any", parts=(ended, final))
     start = Condition("any", parts=(fresh, ended))
     finish = Condition("all", parts=(ended, Condition("not", parts=(fresh,))))
@@ -204,6 +202,16 @@ def whole_iteration(value: object, name: str, least: int = 1) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ExpressionError(f"{name} is {value!r}, not an iteration (a whole number from {least})")
     return value
+
+
+def training_end(training: Job) -> int | None:
+    """Return the iteration at which a training ends, None where its parameters do not tell.
+
+    :raises ExpressionError: when ``train_iters`` is no whole number
+    """
+    if "train_iters" in training.params:
+        return whole_number(training.params["train_iters"], "train_iters")
+    return training.last_iteration
 
 
 def whole_number(value: object, name: str) -> int:

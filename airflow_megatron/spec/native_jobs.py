@@ -20,6 +20,7 @@ from airflow_megatron.spec.native_conditions import (
     each_found_condition,
     resolved_condition,
     resolved_event,
+    training_end,
     whole_iteration,
     whole_number,
 )
@@ -305,8 +306,8 @@ class JobBuilder:
             ended = (
                 start is None and instance.waits == "parent" and parent is not None and parent.kind == "train"
             )
-            last = parent.params.get("train_iters") if ended and parent else None
-            return start if last is None else whole_number(last, "train_iters")
+            last = training_end(parent) if ended and parent else None
+            return start if last is None else last
         if "iteration" in params:
             return whole_number(params["iteration"], "iteration")
         if start is not None:
@@ -315,9 +316,8 @@ class JobBuilder:
             return None
         if parent.source is not None and parent.kind != "train":
             return parent.iteration
-        if "train_iters" not in parent.params:
-            return parent.iteration
-        return whole_number(parent.params["train_iters"], "train_iters")
+        last = training_end(parent)
+        return parent.iteration if last is None else last
 
     def _check_branches(self) -> None:
         owners: dict[str, str] = {}
@@ -342,7 +342,7 @@ def _visible(job: Job) -> dict[str, Any]:
         "name": job.name,
         "run_dir": job.run_dir,
         "checkpoint_dir": job.checkpoint_dir,
-        "iteration": job.params.get("train_iters", job.iteration),
+        "iteration": job.params.get("train_iters", job.last_iteration or job.iteration),
         "log": job.log_file(1),
     }
 

@@ -341,7 +341,7 @@ class TestWaiting:
             assert stored["log_file"] == job.log_file(2)
             assert stored["train_iters"] == (300 if job.kind == "train" else None)
             assert stored["required_files"] == list(job.outputs)
-            watched = {"rules": HealthSection().model_dump(), "intervals": [10, 1000]}
+            watched = {"rules": HealthSection().model_dump(), "intervals": [10]}
             assert stored["health"] == (watched if job.kind == "train" else {})
             assert JobHandle(**stored["carry"]["handle"]) == JobHandle(**handle)
         await node.stop()

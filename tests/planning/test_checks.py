@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from checked_chain import TRUNK, alps, changed, checked, errors_of, line_of
 
+from airflow_megatron.megatron.commands import leaves_checkpoints
 from airflow_megatron.planning.checks_checkpoints import SavedCheckpoints
 from airflow_megatron.planning.checks_names import name_findings, template_findings
 from airflow_megatron.planning.plan import check_sweep
@@ -196,6 +197,24 @@ class TestSchedules:
         assert any(
             message in str(problem).replace("; the same at 1 more point", "") for problem in problems
         ), problems
+
+    @pytest.mark.parametrize("trainer", ["megatron_lm", "megatron_core"])
+    def test_a_training_that_saves_nothing(self, trainer: str) -> None:
+        """The launch commands of benchmarks say --save-interval 0 and give no --save."""
+        head, stages = TRUNK.split("  cooldown:")
+        alone = changed(
+            ("name: trunk\n", f"name: trunk\ntrainer: {trainer}\n"),
+            ("save_interval: 60", "save_interval: 0"),
+            text=head,
+        )
+        trainers = {"megatron_lm": TrainerSection(checkout="/opt/megatron")}
+        cluster = alps().model_copy(update={"trainers": trainers})
+        for job in checked(alone, cluster).jobs:
+            assert not {"--save", "--save-interval", "--load", "--exit-signal-handler"} & set(job.command)
+            assert not leaves_checkpoints(job)
+        (problem, *_) = errors_of(alone + "  cooldown:" + stages, cluster)
+        assert "needs checkpoint 240 of pretrain, which saves nothing (save_interval: 0)" in str(problem)
+        assert leaves_checkpoints(checked(TRUNK).jobs[0])
 
     def test_a_trunk_without_decay(self) -> None:
         """Upstream asserts only that the decay is given: with 0 the rate stays at its peak to the end."""

@@ -4,8 +4,9 @@
 
 Lines are JSON: ``{"argv": […], "world_size": n}``, and what the job's machine has: ``"env": {…}``,
 ``"transformer_engine": "2.8"``, ``"compute_capability": 9``, ``"packages": […]``. For each line it prints
-``{"ok", "stage", "message", "source"}``: ``stage`` is ``parse``, ``validate``, ``config`` or ``batches``, ``source`` the
-line of upstream that refuses. What runs is upstream's own ``parse_args``, ``validate_args``, ``TransformerConfig`` and
+``{"ok", "stage", "message", "source"}``: ``stage`` is ``parse``, ``validate``, ``config`` or ``batches``, ``source``
+the line of upstream that refuses. What runs is upstream's own ``parse_args``, ``validate_args``, ``TransformerConfig``,
+and
 microbatch calculator, with the defaults and arguments of ``pretrain_gpt.py``; only what they ask of the machine is
 answered in its place.
 """
