@@ -12,6 +12,7 @@ from airflow_megatron.planning.checks_limits import budget_problems, limit_findi
 from airflow_megatron.planning.checks_megatron import megatron_findings
 from airflow_megatron.planning.checks_memory import memory_findings
 from airflow_megatron.planning.checks_names import name_findings, template_findings
+from airflow_megatron.planning.checks_outputs import output_findings
 from airflow_megatron.planning.checks_patterns import pattern_findings
 from airflow_megatron.planning.checks_restarts import restart_findings
 from airflow_megatron.planning.checks_sbatch import sbatch_findings
@@ -51,6 +52,7 @@ def check_jobs(
     findings = itertools.chain(
         name_findings(jobs),
         template_findings(jobs, refuse=isinstance(sweep, NativeSweep)),
+        output_findings(sweep, jobs, trainings),
         checkpoint_findings(jobs, trainings),
         schedule_findings(trainings),
         megatron_findings(jobs, cluster),
