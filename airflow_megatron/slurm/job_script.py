@@ -241,6 +241,10 @@ def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: I
     return "\n".join([kept[0], *ours, *kept[1:], job_prologue(attempt.directory), *lines[head:], ""])
 
 
+_GPU_REQUEST = re.compile(r"--(?:gres=(?:.*,)?gpu\b|gpus(?:-per-node)?=)")
+"""An option of a job's own that asks for its GPUs, in place of the cluster's usual one."""
+
+
 def _directives(
     job: Job, cluster: ClusterProfile, attempt: Attempt, number: int, exclude: Iterable[str]
 ) -> list[str]:
@@ -272,6 +276,8 @@ def _directives(
         options[name] = getattr(slurm, name)
     excluded = ",".join([*([slurm.exclude] if slurm.exclude else []), *exclude])
     options["exclude"] = excluded or None
+    if any(_GPU_REQUEST.match(option) for option in slurm.options):
+        options.pop(cluster.gpu_option, None)
     lines = [
         f"--{name}={quote(_one_line(name, value))}" for name, value in options.items() if value is not None
     ]

@@ -20,14 +20,15 @@ from airflow_megatron.spec.dialects.oellm_configuration import (
     Surroundings,
     with_parameters,
 )
+from airflow_megatron.spec.dialects.oellm_errors import JobError
 from airflow_megatron.spec.dialects.oellm_jobs import (
-    JobError,
     Place,
     build_job,
     kind_of,
     neighbour,
     waits_of,
 )
+from airflow_megatron.spec.dialects.oellm_keys import passed_over
 from airflow_megatron.spec.dialects.oellm_siblings import (
     SiblingError,
     Siblings,
@@ -382,6 +383,8 @@ class OellmSweep(ForeignSweep):
             configuration = self.configuration(member, places, configurations)
             job, warnings = build_job(configuration, places[member.index], made)
             self._warnings.extend(self.document.problem(("job",), text) for text in warnings)
+            for key, text in passed_over(configuration, places[member.index].swept):
+                self._warnings.append(self.document.problem(self._place_of_key(key), text))
             made.append((job, neighbour(job, configuration)))
         return [job for job, _ in made]
 

@@ -136,6 +136,15 @@ class Configuration:
         value = self.value(keys)
         return default if value == MISSING else value
 
+    def raw(self, path: str) -> Any:
+        """Return what is written at a dotted path, unresolved; None where there is none, the whole tree for no path."""
+        if not path:
+            return self.root
+        try:
+            return self._locate(tuple(path.split(".")))[0]
+        except ConfigurationError:
+            return None
+
     def keys(self, path: str) -> list[str]:
         """Return the keys of the mapping at a dotted path, none where there is no mapping.
 

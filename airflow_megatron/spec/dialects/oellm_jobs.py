@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from airflow_megatron.spec.conditions import Condition
 from airflow_megatron.spec.dialects.oellm_conditions import ConditionError, Neighbour, Translator
 from airflow_megatron.spec.dialects.oellm_configuration import ConfigurationError
+from airflow_megatron.spec.dialects.oellm_errors import JobError
+from airflow_megatron.spec.dialects.oellm_slurm import RESOURCES, slurm_section
 from airflow_megatron.spec.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.jobs import Dependency, Job
-from airflow_megatron.spec.quantities import parse_duration
-from airflow_megatron.spec.schema import SlurmSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.spec.dialects.oellm_configuration import Configuration
-    from airflow_megatron.spec.schema import StageKind
+    from airflow_megatron.spec.schema import SlurmSection, StageKind
     from airflow_megatron.spec.stage_tree import Waits
 
 KINDS: Mapping[str, StageKind] = {
@@ -33,42 +33,14 @@ KINDS: Mapping[str, StageKind] = {
     "BashBackend": "command",
     "NullBackend": "command",
 }
-RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
 _MANAGED_ARGUMENTS = frozenset(
     {"aux", "save", "load", "tensorboard_dir", "ckpt_step", "exit_signal_handler", "class_name"}
-)
-_SBATCH_TEXT = ("mem", "partition", "account", "qos", "constraint", "reservation", "exclude")
-_SBATCH_MANAGED = frozenset(
-    {
-        "job_name",
-        "output",
-        "error",
-        "ntasks",
-        "ntasks_per_node",
-        "gres",
-        "gpu_bind",
-        "array",
-        "open_mode",
-        "requeue",
-    }
 )
 _ENV_MANAGED = re.compile(
     r"(?:MASTER_(?:ADDR|PORT)|NUM_(?:NODES|GPUS|GPUS_PER_NODE)|GPUS_PER_NODE|MACHINE_NAME|ARCH|SLURM_\w+"
     r"|PYTHONPATH|PROJECT_DIR|RUN_DIR|LOCAL_ADDR)\Z"
 )
 _ITERATION = re.compile(r"iter_0*([1-9][0-9]*)")
-
-
-class JobError(ValueError):
-    """A point that no job can be made of.
-
-    :param message: what is wrong
-    :param key: dotted configuration key at fault
-    """
-
-    def __init__(self, message: str, key: str, mend: str = "") -> None:
-        self.key, self.mend = key, mend
-        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -165,12 +137,13 @@ def build_job(
             "backend",
             "add the stage that makes it, and refer to it by ${sibling.STAGE.…}",
         )
-    slurm = _slurm(configuration, defaults)
+    passed: list[str] = []
+    slurm = slurm_section(configuration, kind, defaults, passed)
     resources = {key: getattr(slurm, key) or 1 for key in RESOURCES}
     arguments = _arguments(configuration) if kind == "train" else {}
     iteration = _iteration(configuration, kind, parent)
     own = Neighbour(place.stage, kind, place.run_dir, place.stage_dir, place.log, "", place.branch)
-    translator = Translator(own, [other for _, other in made], iteration)
+    translator = Translator(own, [other for _, other in made], iteration, passed)
     try:
         start = translator.condition(_condition_data(configuration, "start"))
         cancel = translator.condition(_condition_data(configuration, "cancel"))
@@ -349,66 +322,6 @@ def _command(configuration: Configuration) -> tuple[str, ...]:
     if not words:
         raise JobError("the backend has no command", "backend", "write command: …")
     return tuple(str(word) for word in words)
-
-
-def _slurm(configuration: Configuration, defaults: SlurmSection | None) -> SlurmSection:
-    sbatch = configuration.get("slurm.sbatch") or {}
-    if not isinstance(sbatch, dict):
-        raise JobError("slurm.sbatch takes keys with values", "slurm.sbatch")
-    data: dict[str, Any] = {}
-    for key in RESOURCES:
-        value = sbatch.get(key)
-        if value is not None:
-            data[key] = _whole(value, f"slurm.sbatch.{key}")
-    gres = re.search(r"gpu(?::\w*[A-Za-z]\w*)?:([0-9]+)", str(sbatch.get("gres") or ""))
-    if "gpus_per_node" not in data and gres:
-        data["gpus_per_node"] = int(gres[1])
-    if sbatch.get("time") not in (None, ""):
-        data["time"] = _slurm_seconds(sbatch["time"])
-    for key in _SBATCH_TEXT:
-        if sbatch.get(key) not in (None, ""):
-            data[key] = str(sbatch[key])
-    options = []
-    for key, value in sbatch.items():
-        if key in data or key in _SBATCH_MANAGED or key in (*_SBATCH_TEXT, *RESOURCES, "time"):
-            continue
-        if value is True:
-            options.append(f"--{key.replace('_', '-')}")
-        elif value not in (None, False, ""):
-            options.append(f"--{key.replace('_', '-')}={value}")
-    given = defaults.model_dump(exclude_none=True, exclude_unset=True) if defaults else {}
-    options = [*given.pop("options", []), *options]
-    if options:
-        data["options"] = options
-    return SlurmSection.model_validate({**given, **data})
-
-
-def _whole(value: Any, key: str) -> int:
-    number = int(value) if isinstance(value, float) and value.is_integer() else value
-    if isinstance(number, str) and number.isdigit():
-        number = int(number)
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise JobError(f"{key} is {value!r}, not a whole number", key)
-    return number
-
-
-def _slurm_seconds(value: Any) -> int:
-    """Return the seconds of a Slurm time: minutes, mm:ss, hh:mm:ss, d-hh, d-hh:mm or d-hh:mm:ss (sbatch(1))."""
-    text = str(value).strip()
-    if text.isdigit():
-        return int(text) * 60
-    days, dash, clock = text.rpartition("-")
-    parts = clock.split(":")
-    try:
-        numbers = [int(part) for part in parts]
-        if dash:
-            hours, minutes, seconds = (*numbers, 0, 0)[:3]
-            return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
-        if len(numbers) == 2:
-            return numbers[0] * 60 + numbers[1]
-        return parse_duration(text)
-    except ValueError as error:
-        raise JobError(f"slurm.sbatch.time is {value!r}", "slurm.sbatch.time", "write hh:mm:ss") from error
 
 
 def _environment(configuration: Configuration, warnings: list[str]) -> dict[str, str]:

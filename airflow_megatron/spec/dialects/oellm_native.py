@@ -10,8 +10,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.dialects.oellm_configuration import ConfigurationError
-from airflow_megatron.spec.dialects.oellm_jobs import RESOURCES, JobError
+from airflow_megatron.spec.dialects.oellm_errors import JobError
 from airflow_megatron.spec.dialects.oellm_siblings import SiblingError
+from airflow_megatron.spec.dialects.oellm_slurm import RESOURCES
 from airflow_megatron.spec.errors import SpecError
 
 if TYPE_CHECKING:
