@@ -157,7 +157,7 @@ class JobBuilder:
             command=tuple(str(evaluate_tree(word, names)) for word in section.command or ()),
             outputs=tuple(_under(run_dir, str(evaluate_tree(item, names))) for item in section.outputs),
             slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
-            env={key: str(evaluate_tree(value, names)) for key, value in recipe.env.items()},
+            env=_environment(recipe.env, names),
             restart=recipe.restart_at(names),
             health=recipe.health_at(names),
             template=section.template,
@@ -345,6 +345,12 @@ def _visible(job: Job) -> dict[str, Any]:
         "iteration": job.params.get("train_iters", job.last_iteration or job.iteration),
         "log": job.log_file(1),
     }
+
+
+def _environment(env: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables; one whose expression gives none is the cluster profile's."""
+    values = {key: evaluate_tree(value, names) for key, value in env.items()}
+    return {key: str(value) for key, value in values.items() if value is not None}
 
 
 def _source_iteration(source: CheckpointSource, section: StageSection) -> int | None:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
 
 _SECTIONS = frozenset({"job", "backend", "slurm", "project"})
-_NATIVE = frozenset({"stages", "point"})
+_NATIVE = frozenset({"stages", "point", "benchmark", "extends"})
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+-]+")
 _GROUP_LIST = re.compile(r"\[[A-Za-z][A-Za-z0-9,]*\]\Z")
 _MAX_NAME = 120
@@ -77,14 +77,15 @@ class _Shape:
 
 
 def recognises(document: YamlDocument) -> bool:
-    """Tell whether a document is a configuration of oellm-autoexp."""
+    """Tell whether a document is a configuration of oellm-autoexp, or takes its parts from one by a defaults list."""
     data = document.data
-    return (
-        isinstance(data, dict)
-        and isinstance(data.get("sweep"), dict)
-        and bool(_SECTIONS & data.keys())
-        and not _NATIVE & data.keys()
-    )
+    if not isinstance(data, dict) or _NATIVE & data.keys():
+        return False
+    if isinstance(data.get("defaults"), list):
+        return True
+    if isinstance(data.get("sweep"), dict):
+        return bool(_SECTIONS & data.keys())
+    return isinstance(data.get("backend"), dict)
 
 
 def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> OellmSweep:
@@ -282,13 +283,13 @@ class OellmSweep(ForeignSweep):
     def _places(
         self, family: Family, shape: _Shape, point: str, cluster: str, directory: str
     ) -> dict[int, Place]:
-        trains = [instance.name for instance in shape.instances if instance.kind == "train"]
+        first = next((instance.branch for instance in shape.instances if instance.branch), None)
         places: dict[int, Place] = {}
         for member, instance in zip(family, shape.instances, strict=True):
             if instance.branch is None:
                 run_dir = f"{directory}/{instance.name}"
             else:
-                run_dir = directory if instance.branch == trains[0] else f"{directory}/{instance.branch}"
+                run_dir = directory if instance.branch == first else f"{directory}/{instance.branch}"
             places[member.index] = Place(
                 self.name,
                 point,
@@ -418,7 +419,7 @@ class OellmSweep(ForeignSweep):
             base = re.sub(r"[^A-Za-z0-9_-]+", "_", stage_of(member)).strip("_-") or kind
             name = base
             for number in range(2, len(family) + len(tree) + 3):
-                branch = name if kind == "train" else parent.branch if parent and kind != "command" else None
+                branch = _branch(name, kind, parent)
                 instance = StageInstance(
                     name, stage_of(member) or kind, kind, "point", parent.name if parent else None, branch
                 )
@@ -550,6 +551,15 @@ class OellmSweep(ForeignSweep):
         while path and path not in self.document.positions:
             path = path[:-1]
         return path
+
+
+def _branch(name: str, kind: StageKind, parent: StageInstance | None) -> str | None:
+    """Return the branch of a stage; what works on a checkpoint from elsewhere has its own."""
+    if kind == "command":
+        return None
+    if kind == "train" or parent is None or parent.branch is None:
+        return name
+    return parent.branch
 
 
 def _common_beginning(names: Sequence[str]) -> str:

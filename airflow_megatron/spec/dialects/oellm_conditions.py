@@ -12,6 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.conditions import Condition, Event
+from airflow_megatron.spec.dialects.oellm_fields import (
+    ACTION_FIELDS,
+    GOOD_STATES,
+    LOG_EVENT_FIELDS,
+    STATE_EVENT_FIELDS,
+    FieldError,
+    checked_state,
+    condition_fields,
+    unread_fields,
+)
 from airflow_megatron.spec.errors import did_you_mean
 from airflow_megatron.spec.patterns import PatternError, line_pattern
 from airflow_megatron.spec.quoting import QuotingError, quote
@@ -27,10 +37,9 @@ _CHECKPOINT = re.compile(r"(?:/checkpoints)?/iter_0*([1-9][0-9]*)(?:/.*)?\Z")
 _TRACKER = re.compile(r"(?:/checkpoints)?/latest_checkpointed_iteration\.txt\Z")
 _CONVERTED = re.compile(r"/hf/(?:iter_)?0*([0-9]+)(?:/.*)?\Z")
 _DONE_MARKER = re.compile(r"/[^/]*(?:done|finish|complete)[^/]*\Z", re.IGNORECASE)
-_GOOD_STATES = frozenset({"COMPLETED", "SUCCESS", "FINISHED"})
 
 
-class ConditionError(ValueError):
+class ConditionError(FieldError):
     """A condition or event that cannot be expressed here."""
 
 
@@ -90,7 +99,14 @@ class Translator:
         if make is None:
             known = did_you_mean(name, _CONDITIONS) or f"known: {', '.join(sorted(_CONDITIONS))}"
             raise ConditionError(f"there is no condition {name!r}; {known}")
+        full = name if name in _CONDITIONS else f"{name}Condition"
+        self._note_unread(full, data, condition_fields(full))
         return make(self, data)
+
+    def _note_unread(self, what: str, data: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        fields = list(unread_fields(what, data, known))
+        if fields:
+            self.warnings.append(f"{what}: {', '.join(fields)}: nothing here reads it")
 
     def _combined(self, kind: str, parts: Any) -> Condition | None:
         if not isinstance(parts, list | None):
@@ -124,10 +140,12 @@ class Translator:
                 converter = self._converter_of(other)
                 if converter:
                     return Condition("finished", path=converter.stage_dir)
-            if _DONE_MARKER.search(rest):
-                return Condition(
-                    "any", parts=(Condition("finished", path=other.stage_dir), Condition("file", path=path))
+            if other.kind == "train" and _DONE_MARKER.search(rest):
+                self.warnings.append(
+                    f"FileExistsCondition: no training writes {rest.lstrip('/')}; "
+                    f"it is taken as: {other.stage} has finished"
                 )
+                return Condition("finished", path=other.stage_dir)
             break
         return Condition("file", path=path)
 
@@ -161,14 +179,18 @@ class Translator:
         )
 
     def _slurm_state(self, data: Mapping[str, Any]) -> Condition:
-        name, state = str(_needed(data, "job_name")), str(data.get("state", "FAILED")).upper()
+        name = str(_needed(data, "job_name"))
+        state = checked_state(data.get("state", "FAILED"), "SlurmStateCondition")
         other = next((item for item in self.siblings if item.job_name == name), None)
         if other is None:
+            self.warnings.append(
+                f"SlurmStateCondition: {name} is no job of this point; squeue is asked for it"
+            )
             pattern = _quoted(f"^{re.escape(state)}")
             query = f"squeue --noheader --states=all --format=%T --name={_quoted(name)}"
             return Condition("command", command=f"{query} | grep -q {pattern}")
         finished = Condition("finished", path=other.stage_dir)
-        if state in _GOOD_STATES:
+        if state in GOOD_STATES:
             return finished
         return Condition(
             "all", parts=(Condition("ended", path=other.stage_dir), Condition("not", parts=(finished,)))
@@ -187,6 +209,7 @@ class Translator:
         return tuple(event for event in made if event is not None)
 
     def _log_event(self, data: Mapping[str, Any]) -> Event | None:
+        self._note_unread(f"event {data.get('name')!r}", data, LOG_EVENT_FIELDS)
         kind = str(data.get("pattern_type", "substring"))
         pattern = str(data.get("pattern") or "")
         if kind in ("inactivity", "progress"):
@@ -197,7 +220,9 @@ class Translator:
         elif kind == "regex":
             pattern = _with_groups(pattern, data.get("extract_groups") or {})
         else:
-            raise ConditionError(f"pattern_type is {kind!r}; write substring, regex, inactivity or progress")
+            kinds = ("substring", "regex", "inactivity", "progress")
+            near = did_you_mean(kind, kinds) or f"write {', '.join(kinds)}"
+            raise ConditionError(f"pattern_type is {kind!r}; {near}")
         if not pattern:
             raise ConditionError(f"event {data.get('name')!r} has no pattern")
         action = data.get("action")
@@ -212,13 +237,19 @@ class Translator:
         )
 
     def _state_event(self, data: Mapping[str, Any]) -> Event | None:
+        what = f"event {data.get('name')!r}"
+        self._note_unread(what, data, STATE_EVENT_FIELDS)
         transition = data.get("transition")
         if not isinstance(transition, list) or len(transition) != 2:
             raise ConditionError(
                 f"event {data.get('name')!r}: transition takes [old, new], for example [RUNNING, FAILED]"
             )
-        new = transition[1]
-        state = ".*" if new is None else re.escape(str(new).upper().replace("SUCCESS", "COMPLETED"))
+        old, new = transition
+        if old is not None and checked_state(old, what) != "RUNNING":
+            self.warnings.append(f"{what}: the state before, {old}, is not looked at")
+        state = ".*"
+        if new is not None:
+            state = re.escape(re.sub("SUCCESS|FINISHED", "COMPLETED", checked_state(new, what)))
         return self._event(data, "state", pattern=f"^{state}", limit=1)
 
     def _event(
@@ -248,6 +279,8 @@ class Translator:
 
     def _action(self, action: Mapping[str, Any], event: str) -> tuple[EventAction, str, str] | None:
         name = str(action.get("class_name", "")).removesuffix("Action")
+        if name in ACTION_FIELDS:
+            self._note_unread(f"event {event}: {name}Action", action, ("class_name", *ACTION_FIELDS[name]))
         reason = str(action.get("reason") or "")
         match name:
             case "Finish":
@@ -273,9 +306,10 @@ class Translator:
                 )
                 return "notify", "", f"{name}Action: {reason}".rstrip(": ")
             case _:
+                known = [f"{one}Action" for one in ACTION_FIELDS]
+                near = did_you_mean(str(action.get("class_name")), known) or f"known: {', '.join(known)}"
                 raise ConditionError(
-                    f"event {event}: there is no action {action.get('class_name')!r}; "
-                    "known: Finish, Cancel, Restart, Log, AppendToFile, UpdateChainExcludes (each with …Action)"
+                    f"event {event}: there is no action {action.get('class_name')!r}; {near}"
                 )
 
 

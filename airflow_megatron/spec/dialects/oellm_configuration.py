@@ -224,6 +224,12 @@ class Configuration:
 
     def _missing(self, path: Path, depth: int, node: Any) -> MissingNameError:
         dotted = ".".join(path)
+        if path[0] == "sibling" and self.sibling is None:
+            return MissingNameError(
+                f"{dotted!r} is looked for before the points are known",
+                "",
+                f"escape it: \\\\${{{dotted}}}, which each point resolves by itself",
+            )
         if isinstance(node, dict):
             mend = did_you_mean(path[depth], node)
             if not mend and depth == 0:

@@ -11,13 +11,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.conditions import Condition
-from airflow_megatron.spec.dialects.oellm_conditions import ConditionError, Neighbour, Translator
+from airflow_megatron.spec.conditions import Condition, Event
+from airflow_megatron.spec.dialects.oellm_conditions import Neighbour, Translator
 from airflow_megatron.spec.dialects.oellm_configuration import ConfigurationError
 from airflow_megatron.spec.dialects.oellm_errors import JobError
+from airflow_megatron.spec.dialects.oellm_fields import FieldError
 from airflow_megatron.spec.dialects.oellm_slurm import RESOURCES, slurm_section
+from airflow_megatron.spec.dialects.oellm_sources import external_source, iteration_of_source
 from airflow_megatron.spec.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.jobs import Dependency, Job
+from airflow_megatron.spec.schema import RestartSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +39,13 @@ KINDS: Mapping[str, StageKind] = {
 _MANAGED_ARGUMENTS = frozenset(
     {"aux", "save", "load", "tensorboard_dir", "ckpt_step", "exit_signal_handler", "class_name"}
 )
+FORK_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "final_logit_softcapping": {"type": "float"},
+    "output_z_loss_coeff": {"type": "float"},
+    "save_extra_steps": {"type": "int", "nargs": "*"},
+}
+"""Arguments of OpenEuroLLM's fork of Megatron-LM that no release has, as its parser declares them."""
+_CONVERSION = ("ckpt_convert_format", "ckpt_convert_save")
 _ENV_MANAGED = re.compile(
     r"(?:MASTER_(?:ADDR|PORT)|NUM_(?:NODES|GPUS|GPUS_PER_NODE)|GPUS_PER_NODE|MACHINE_NAME|ARCH|SLURM_\w+"
     r"|PYTHONPATH|PROJECT_DIR|RUN_DIR|LOCAL_ADDR)\Z"
@@ -108,7 +118,7 @@ def neighbour(job: Job, configuration: Configuration) -> Neighbour:
         job.run_dir,
         job.stage_dir,
         job.log_file(1),
-        str(configuration.get("job.name") or ""),
+        str(configuration.get("job.name") or configuration.get("project.name") or ""),
         job.branch,
         last if isinstance(last, int) else None,
     )
@@ -131,16 +141,19 @@ def build_job(
     """
     kind = kind_of(configuration)
     parent = next((job for job, _ in made if job.stage == place.parent), None)
-    if kind in ("convert", "evaluate") and (parent is None or parent.branch is None):
-        raise JobError(
-            f"stage {place.stage} works on a checkpoint that no stage of the sweep makes",
-            "backend",
-            "add the stage that makes it, and refer to it by ${sibling.STAGE.…}",
-        )
     passed: list[str] = []
+    source = external_source(configuration, kind, place.run_dir, [job for job, _ in made], parent, passed)
     slurm = slurm_section(configuration, kind, defaults, passed)
     resources = {key: getattr(slurm, key) or 1 for key in RESOURCES}
-    arguments = _arguments(configuration) if kind == "train" else {}
+    arguments = _arguments(configuration, passed) if kind == "train" else {}
+    if source is not None:
+        arguments.pop("finetune", None)  # of the first attempt alone
+    of_fork = [name for name in FORK_ARGUMENTS if name in arguments]
+    if of_fork:
+        passed.append(
+            f"{', '.join(of_fork)}: only OpenEuroLLM's fork of Megatron-LM takes it; "
+            "the cluster profile's checkout has to be that fork"
+        )
     iteration = _iteration(configuration, kind, parent)
     own = Neighbour(place.stage, kind, place.run_dir, place.stage_dir, place.log, "", place.branch)
     translator = Translator(own, [other for _, other in made], iteration, passed)
@@ -149,11 +162,13 @@ def build_job(
         cancel = translator.condition(_condition_data(configuration, "cancel"))
         finish = translator.condition(_condition_data(configuration, "finish"))
         events = translator.events(configuration.get("job.log_events"), configuration.get("job.state_events"))
-    except ConditionError as error:
+    except FieldError as error:
         raise JobError(str(error), "job") from error
     if kind == "evaluate":
         start = _on_converted(start, parent)
-    if kind == "train" and parent and parent.kind == "train":
+    if source is not None:
+        iteration = iteration_of_source(source, kind)
+    elif kind == "train" and parent and parent.kind == "train":
         iteration = _starting_iteration(start, iteration, parent)
     elif kind == "train":
         iteration = None
@@ -176,17 +191,45 @@ def build_job(
         swept=(*swept, *(key.rpartition(".")[2] for key in place.swept if _argument_name(key) in arguments)),
         depends_on=(dependency,) if dependency else (),
         run_dir=place.run_dir,
-        parent_dir=parent.run_dir if parent and parent.branch else None,
+        parent_dir=parent.run_dir if parent and parent.branch and source is None else None,
         iteration=iteration,
+        source=source,
         command=_command(configuration) if kind == "command" else (),
         slurm=slurm,
         env=_environment(configuration, translator.warnings),
         start=start if waits == "condition" else None,
         cancel=cancel,
         finish=finish,
-        events=events,
+        events=(*events, *_inactivity(configuration)),
+        restart=_restart(configuration, kind, passed),
+        extra_arguments={name: FORK_ARGUMENTS[name] for name in of_fork},
     )
     return job, translator.warnings
+
+
+def _inactivity(configuration: Configuration) -> tuple[Event, ...]:
+    """Return the event of ``job.inactivity_threshold_seconds``, as the README names it: silence, then a restart."""
+    seconds = configuration.get("job.inactivity_threshold_seconds")
+    if seconds in (None, ""):
+        return ()
+    key = "job.inactivity_threshold_seconds"
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e9:
+        raise JobError(f"{key} is {seconds!r}, not a number of seconds", key)
+    return (Event("inactivity", "idle", "restart", after=float(seconds), limit=1),)
+
+
+def _restart(configuration: Configuration, kind: StageKind, warnings: list[str]) -> RestartSection:
+    """Return the restart policy: ``job.chain_repeat`` attempts of a training wait in the queue, one for the other."""
+    key = "job.chain_repeat"
+    repeat = configuration.get(key)
+    if repeat in (None, 1):
+        return RestartSection()
+    if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
+        raise JobError(f"{key} is {repeat!r}, not a whole number from 1 on", key)
+    if kind == "train":
+        return RestartSection(chain=repeat)
+    warnings.append(f"{key}: {repeat}: only trainings have attempts that wait for each other in the queue")
+    return RestartSection()
 
 
 def waits_of(job: Job) -> Waits:
@@ -203,15 +246,26 @@ def _condition_data(configuration: Configuration, word: str) -> Any:
     return one if one else configuration.get(f"job.{word}_conditions")
 
 
-def _arguments(configuration: Configuration) -> dict[str, Any]:
+def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, Any]:
     section = configuration.get("backend.megatron") or {}
     if not isinstance(section, dict):
         raise JobError("backend.megatron takes keys with values", "backend.megatron")
+    if section.get("ckpt_convert_format"):
+        # oellm-autoexp trains without them, and converts afterwards (megatron_backend.build_launch_command)
+        dropped = [key for key in _CONVERSION if section.get(key)]
+        warnings.append(
+            f"{', '.join(f'backend.megatron.{key}' for key in dropped)}: "
+            "the training does not convert its checkpoints; add a stage that converts"
+        )
+        section = {key: value for key, value in section.items() if key not in _CONVERSION}
     arguments = {
         key: value
         for key, value in section.items()
         if key not in _MANAGED_ARGUMENTS and value is not None and value != [] and not isinstance(value, dict)
     }
+    if arguments.get("save_interval") is None and arguments.get("train_iters"):
+        warnings.append("backend.megatron.save_interval is not given: the last checkpoint alone is saved")
+        arguments["save_interval"] = arguments["train_iters"]
     for key in ("train_iters", "train_samples", "save_interval", "lr_decay_iters", "lr_warmup_iters"):
         value = arguments.get(key)
         if isinstance(value, float) and value.is_integer():

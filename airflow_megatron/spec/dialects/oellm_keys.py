@@ -103,7 +103,11 @@ _TOP: Final = {
 _MEGATRON: Final = {"save": "directories", "tensorboard_dir": "directories"}
 _STRICT: Final = frozenset({"job", "slurm"})
 """Sections that upstream refuses unknown keys of."""
-_EMPTY: Final = (None, "", [], {}, False)
+_WORD: Final = re.compile(r"\.*[A-Za-z_]\w*(?:\.\w+)*")
+_OF_SIBLING: Final = re.compile(r"sibling\.\w+\.")
+_COMMAND_LINE: Final = frozenset({"backend.megatron", "backend"})
+"""What upstream makes the whole command of; that reads no variable of one's own in it."""
+_EMPTY: Final[tuple[Any, ...]] = (None, "", [], {}, False)
 
 
 def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -112,7 +116,7 @@ def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[
     :param swept: dotted keys that the sweep varies
     :raises JobError: for a misspelt key
     """
-    references = Texts(configuration.root)
+    references = References(configuration.root)
     by_reason: dict[str, list[str]] = {}
     for path, known in (("", _TOP), ("job", _JOB), ("slurm", _SLURM), ("backend", _BACKEND)):
         section = configuration.raw(path)
@@ -123,7 +127,7 @@ def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[
             if name in known:
                 if known[name] and value not in _EMPTY:
                     by_reason.setdefault(known[name], []).append(key)
-            elif not references.mention(name):
+            elif not references.mention(key):
                 _check_spelling(key, name, value, known, strict=path in _STRICT)
                 by_reason.setdefault("unread", []).append(key)
     for path, known in (("slurm.sbatch", MANAGED), ("backend.megatron", _MEGATRON)):
@@ -148,7 +152,7 @@ def _check_spelling(key: str, name: str, value: Any, known: Mapping[str, str], *
 
 
 def _unread(
-    configuration: Configuration, swept: Sequence[str], references: Texts
+    configuration: Configuration, swept: Sequence[str], references: References
 ) -> Iterator[tuple[str, str]]:
     """Yield the swept keys that no job reads: points that differ in one alone are the same job twice."""
     arguments = configuration.raw("backend.megatron")
@@ -161,7 +165,7 @@ def _unread(
         read = (
             first in _TOP and first not in ("aux", "metadata") and not key.startswith("backend.megatron.aux.")
         )
-        if read or references.mention(name):
+        if read or references.mention(key):
             continue
         near = ""
         if rest and isinstance(arguments, dict) and name in arguments:
@@ -173,20 +177,27 @@ def _unread(
         )
 
 
-class Texts:
-    """The texts of a configuration that refer to something.
+class References:
+    """What the texts of a configuration refer to.
 
     :param root: the configuration
     """
 
     def __init__(self, root: Any) -> None:
-        self._words = {
-            word for text in _strings(root) if "${" in text for word in re.findall(r"[A-Za-z0-9_]+", text)
-        }
+        words = {word for text in _strings(root) if "${" in text for word in _WORD.findall(text)}
+        self._paths = {_OF_SIBLING.sub("", word) for word in words if not word.startswith(".")}
+        self._tails = {word.lstrip(".") for word in words if word.startswith(".")}
 
-    def mention(self, name: str) -> bool:
-        """Tell whether one of them names a key."""
-        return name in self._words
+    def mention(self, key: str) -> bool:
+        """Tell whether one of them reads a dotted key, or what it stands in."""
+        parts = key.split(".")
+        around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)} - _COMMAND_LINE
+        if around & self._paths or any(path.startswith(f"{key}.") for path in self._paths):
+            return True
+        name = parts[-1]
+        return any(
+            tail == name or tail.endswith(f".{name}") or tail.startswith(f"{name}.") for tail in self._tails
+        )
 
 
 def _strings(node: Any) -> Iterator[str]:

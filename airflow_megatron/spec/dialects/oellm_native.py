@@ -100,6 +100,14 @@ class _Writer:
             "release": self.families[0][0].release,
             "point": f"{{{{ {_LABEL} }}}}",
         }
+        declared = {
+            name: dict(declaration)
+            for family in self.families
+            for job in family
+            for name, declaration in job.extra_arguments.items()
+        }
+        if declared:
+            spec["extra_arguments"] = declared
         if shared:
             spec["megatron"] = shared
         spec["sweep"] = {"configs": self.rows}
@@ -160,9 +168,18 @@ class _Writer:
         )
         if parent is not None:
             section["parent"] = _native_name(parent, self.families)
-        start = self._start(job, family)
+        start = self._start(job, family) or {}
+        if job.source is not None:
+            start |= {"from": _portable(job.source.path, job, family)}
+            if job.source.iteration is not None:
+                start["iteration"] = job.source.iteration
+            if job.source.mode != "continue":
+                start["mode"] = job.source.mode
         if start:
             section["start"] = start
+        restart = job.restart.model_dump(exclude_unset=True)
+        if restart:
+            section["restart"] = restart
         for word, condition in (("cancel", job.cancel), ("finish", job.finish)):
             written = self._condition(condition, job, family) if condition else None
             if written:
@@ -173,7 +190,7 @@ class _Writer:
         if job.command:
             section["command"] = list(job.command)
         params = {name: job.params[name] for name in job.variables if name not in RESOURCES}
-        if job.kind in ("convert", "evaluate") and job.iteration is not None:
+        if job.kind in ("convert", "evaluate") and job.iteration is not None and job.source is None:
             params["iteration"] = job.iteration
         slurm = job.slurm.model_dump(exclude_none=True, exclude_unset=True)
         for word, values in (("params", params), ("slurm", slurm), ("env", dict(job.env))):
@@ -260,11 +277,11 @@ class _Writer:
 
 
 def _fill_environments(sections: Sequence[dict[str, Any]]) -> None:
-    """Give every point the same variables; one that a point does not set is empty there."""
+    """Give every point the same variables; one that a point does not set is none there: the profile's stands."""
     names = dict.fromkeys(name for section in sections for name in section.get("env", ()))
     for section in sections:
         if names:
-            section["env"] = {name: section.get("env", {}).get(name, "") for name in names}
+            section["env"] = {name: section.get("env", {}).get(name) for name in names}
 
 
 def _column_name(name: str, key: str) -> str:

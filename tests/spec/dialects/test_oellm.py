@@ -168,7 +168,7 @@ def test_stages_of_the_readme(cluster: ClusterProfile) -> None:
     loaded = sweep(STAGES)
     assert [(item.name, item.parent, item.waits) for item in loaded.tree] == [
         ("stable", None, "parent"),
-        ("decay6B", "stable", "condition"),
+        ("decay6B", "stable", "parent"),
     ]
     assert len(loaded.points) == 9
     stable, decay = loaded.jobs(loaded.points[4], cluster)
@@ -178,8 +178,10 @@ def test_stages_of_the_readme(cluster: ClusterProfile) -> None:
     assert decay.run_dir == "/runs/study/exp_0.0005_128/decay6B"
     assert (decay.parent_dir, decay.iteration) == (stable.run_dir, 18000)
     finished = Condition("finished", path=stable.stage_dir)
-    assert decay.start == Condition(
-        "any", parts=(finished, Condition("file", path=f"{stable.run_dir}/checkpoints/done.txt"))
+    assert decay.start is None
+    assert [(item.stage, item.until) for item in decay.depends_on] == [("stable", "finished")]
+    assert "no training writes checkpoints/done.txt; it is taken as: stable has finished" in "\n".join(
+        problem.message for problem in loaded.warnings()
     )
     assert decay.cancel == Condition(
         "all", parts=(Condition("ended", path=stable.stage_dir), Condition("not", parts=(finished,)))

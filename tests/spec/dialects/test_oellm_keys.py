@@ -1,0 +1,316 @@
+"""Every key of an oellm-autoexp file is honoured, named in a warning with the reason, or refused with a near name."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_megatron.planning.plan import job_script, plan_sweep
+from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.conditions import Condition
+from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+TEXT = """\
+job:
+  name: "m_${backend.megatron.lr}"
+  JOB: 1
+backend:
+  class_name: MegatronBackend
+  BACKEND: 1
+  megatron:
+    num_layers: 2
+    lr: 1e-3
+    train_iters: 100
+    save_interval: 50
+    MEGATRON: 1
+slurm:
+  sbatch:
+    nodes: 2
+    gpus_per_node: 4
+    cpus_per_task: 12
+    time: "01:00:00"
+    SBATCH: 1
+  SLURM: 1
+TOP: 1
+sweep:
+  type: product
+  groups:
+    - params:
+        backend.megatron.lr: [1e-3, 2e-3]
+        SWEPT: 1
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> ClusterProfile:
+    return load_cluster("example-slurm").model_copy(update={"run_root": "/runs"})
+
+
+def text_of(**lines: str) -> str:
+    """Return a file in which each word above stands for a line, or for nothing."""
+    text = TEXT
+    for word in ("JOB", "BACKEND", "MEGATRON", "SBATCH", "SLURM", "TOP", "SWEPT"):
+        text = text.replace(f"{word}: 1", lines.get(word.lower(), "{}"))
+    return "\n".join(line for line in text.splitlines() if line.strip() != "{}") + "\n"
+
+
+def warnings_of(**lines: str) -> list[str]:
+    sweep = load_sweep_text(text_of(**lines), "study.yaml")
+    return [problem.message for problem in sweep.warnings()]
+
+
+def test_a_plain_file_has_no_warnings() -> None:
+    assert warnings_of() == []
+
+
+PASSED_OVER = {
+    "container": (
+        {"top": "container: {image: /c/megatron.sif, runtime: apptainer, bind: [/p]}"},
+        ("container (/c/megatron.sif)", "the cluster profile names the container"),
+    ),
+    "a stage's own image": (
+        {"swept": 'container.image: ["/c/a.sif", "/c/b.sif"]'},
+        ("container (/c/a.sif)", "the cluster profile names the container"),
+    ),
+    "launcher": (
+        {"slurm": 'launcher_cmd: "apptainer exec x"'},
+        ("slurm.launcher_cmd", "the cluster profile says how processes start"),
+    ),
+    "arrays": ({"slurm": "array: true"}, ("slurm.array", "each job is submitted by itself")),
+    "sbatch array": ({"sbatch": 'array: "0-3"'}, ("slurm.sbatch.array", "each job is submitted by itself")),
+    "postprocess": (
+        {"top": "postprocess: {convert: {class_name: MegatronToHF}}"},
+        ("postprocess", "add stages that convert and evaluate"),
+    ),
+    "directories": (
+        {"job": 'base_output_dir: "out/x"', "megatron": "save: out/x"},
+        ("job.base_output_dir, backend.megatron.save", "below <run_root>/<sweep>/<point>"),
+    ),
+    "output": ({"sbatch": "error: x.err"}, ("slurm.sbatch.error", "below <run_root>/<sweep>/<point>")),
+    "dependency": ({"sbatch": 'dependency: "afterok:1"'}, ("slurm.sbatch.dependency", "submits")),
+    "a key of one's own that nothing reads": ({"top": "mixture: web"}, ("mixture", "nothing here reads it")),
+    "a tracked step without a directory": (
+        {"megatron": "ckpt_step: 500"},
+        ("backend.megatron.ckpt_step: 500", "load names nothing"),
+    ),
+    "conversion while training": (
+        {"megatron": "ckpt_convert_format: torch"},
+        ("backend.megatron.ckpt_convert_format", "add a stage that converts"),
+    ),
+    "a condition's latch": (
+        {
+            "job": "cancel_condition: "
+            "{class_name: LogPatternCondition, pattern: nan, tail_lines: 5, persistent_fail: true}"
+        },
+        ("LogPatternCondition: tail_lines, persistent_fail", "nothing here reads it"),
+    ),
+    "an action's field": (
+        {
+            "job": "log_events: [{name: e, pattern: x, action: {class_name: RestartAction, pre_command: y}}]",
+        },
+        ("event e: RestartAction: pre_command", "nothing here reads it"),
+    ),
+    "another job": (
+        {"job": "cancel_condition: {class_name: SlurmStateCondition, job_name: other, state: FAILED}"},
+        ("other is no job of this point", "squeue is asked"),
+    ),
+    "another signal": ({"sbatch": "signal: USR1@60"}, ("slurm.sbatch.signal: USR1@60", "TERM")),
+    "a swept key that nothing reads": (
+        {"swept": "megatron.lr: [1, 2]"},
+        ("nothing reads the swept key megatron.lr", "did you mean backend.megatron.lr"),
+    ),
+    "a swept variable that nothing reads": (
+        {"swept": "aux.repeat: [1, 2]"},
+        ("nothing reads the swept key aux.repeat", "the same job twice"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PASSED_OVER)
+def test_what_has_no_effect_is_named_with_the_reason(case: str) -> None:
+    lines, words = PASSED_OVER[case]
+    assert any(all(word in message for word in words) for message in warnings_of(**lines)), warnings_of(
+        **lines
+    )
+
+
+def test_a_swept_variable_that_is_read_is_not_warned_of() -> None:
+    lines = {"swept": "aux.depth: [2, 3]", "megatron": "hidden_size: ${oc.muli:${aux.depth},64}"}
+    assert warnings_of(**lines) == []
+    assert warnings_of(top="mixture: web", megatron="hidden_size: ${mixture}") == []
+
+
+MISSPELT = {
+    "job": ({"job": "start_conditon: {class_name: FileExistsCondition, path: x}"}, 3, "'start_condition'"),
+    "slurm": ({"slurm": "lancher_cmd: x"}, None, "'launcher_cmd'"),
+    "sbatch": ({"sbatch": "nodess: 4"}, None, "'nodes'"),
+    "a section": ({"top": "slrum: {sbatch: {nodes: 3}}"}, None, "'slurm'"),
+    "a swept job key": (
+        {"swept": "job.start_conditon: [{class_name: AlwaysTrueCondition}]"},
+        None,
+        "'start_condition'",
+    ),
+    "a state": (
+        {"job": "cancel_condition: {class_name: SlurmStateCondition, job_name: x, state: FAILD}"},
+        None,
+        "'FAILED'",
+    ),
+    "a state of a transition": (
+        {
+            "job": "state_events: [{name: e, transition: [RUNING, FAILED], action: {class_name: RestartAction}}]"
+        },
+        None,
+        "'RUNNING'",
+    ),
+    "a field of a condition": (
+        {"job": "start_condition: {class_name: FileExistsCondition, pth: x}"},
+        None,
+        "'path'",
+    ),
+    "a field of an event": (
+        {"job": "log_events: [{name: e, patern: x, action: {class_name: RestartAction}}]"},
+        None,
+        "'pattern'",
+    ),
+    "a kind of pattern": (
+        {
+            "job": "log_events: [{name: e, pattern: x, pattern_type: regexp, action: {class_name: RestartAction}}]"
+        },
+        None,
+        "'regex'",
+    ),
+    "an action": (
+        {"job": "log_events: [{name: e, pattern: x, action: {class_name: RestrtAction}}]"},
+        None,
+        "'RestartAction'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISSPELT)
+def test_misspelt_keys_are_refused_with_the_name_that_was_meant(case: str) -> None:
+    lines, line, near = MISSPELT[case]
+    with pytest.raises(SpecError) as error:
+        load_sweep_text(text_of(**lines), "study.yaml")
+    assert f"did you mean {near}" in str(error.value)
+    if line:
+        assert f"study.yaml:{line}:" in str(error.value)
+
+
+def directives(cluster: ClusterProfile, **lines: str) -> dict[str, str]:
+    sweep = load_sweep_text(text_of(**lines), "study.yaml")
+    job = sweep.jobs(sweep.points[0], cluster)[0]
+    written = [line for line in job_script(job, cluster, 1).splitlines() if line.startswith("#SBATCH --")]
+    return dict([*line.removeprefix("#SBATCH --").split("=", 1), ""][:2] for line in written)
+
+
+def test_a_request_for_gpus_stays_as_it_is_written(cluster: ClusterProfile) -> None:
+    given = directives(cluster, sbatch="gres: gpu:a100:4")
+    assert given["gres"] == "gpu:a100:4"
+    plain = cluster.model_copy(update={"gpu_option": "gpus-per-node"})
+    given = directives(plain, sbatch="gres: gpu:h100:4")
+    assert given["gres"] == "gpu:h100:4"
+    assert "gpus-per-node" not in given
+
+
+def test_cores_of_a_nodes_task_are_those_that_were_asked_for(cluster: ClusterProfile) -> None:
+    given = directives(cluster)
+    assert (given["ntasks-per-node"], given["cpus-per-task"]) == ("1", "12")
+    odd = warnings_of(sbatch="ntasks_per_node: 3")
+    assert any("slurm.sbatch.ntasks_per_node: 3" in message for message in odd)
+
+
+def test_options_of_sbatch_are_passed_on(cluster: ClusterProfile) -> None:
+    given = directives(
+        cluster,
+        sbatch="exclusive: true\n    gpu_bind: none\n    mem_per_cpu: 4G\n    hint: null",
+        slurm='sbatch_extra_directives: ["#SBATCH --licenses=x", "--begin=now+1hour"]',
+    )
+    assert {key: given.get(key) for key in ("exclusive", "gpu-bind", "mem-per-cpu", "licenses", "begin")} == {
+        "exclusive": "",
+        "gpu-bind": "none",
+        "mem-per-cpu": "4G",
+        "licenses": "x",
+        "begin": "now+1hour",
+    }
+    assert "hint" not in given
+
+
+def test_the_signal_before_the_walltime(cluster: ClusterProfile) -> None:
+    assert directives(cluster, sbatch="signal: B:TERM@300")["signal"].endswith("TERM@300")
+
+
+def test_silence_restarts_a_job() -> None:
+    sweep = load_sweep_text(text_of(job="inactivity_threshold_seconds: 1800"), "study.yaml")
+    (event,) = sweep.jobs(sweep.points[0], load_cluster("local"))[0].events
+    assert (event.on, event.do, event.after) == ("idle", "restart", 1800)
+
+
+def test_repeats_of_a_chain_wait_in_the_queue() -> None:
+    sweep = load_sweep_text(text_of(job="chain_repeat: 3"), "study.yaml")
+    assert sweep.jobs(sweep.points[0], load_cluster("local"))[0].restart.chain == 3
+    with pytest.raises(SpecError, match="chain_repeat"):
+        load_sweep_text(text_of(job="chain_repeat: many"), "study.yaml")
+
+
+def test_an_unescaped_sibling_is_named_with_its_mend() -> None:
+    text = text_of(swept='backend.megatron.load: ["${sibling.stable.job.base_output_dir}/checkpoints"]')
+    with pytest.raises(SpecError, match=r"escape it: \\\\\$\{sibling.stable.job.base_output_dir\}"):
+        load_sweep_text(text, "study.yaml")
+
+
+def test_arguments_of_their_fork_are_declared(cluster: ClusterProfile) -> None:
+    text = text_of(megatron="output_z_loss_coeff: 1e-4")
+    sweep = load_sweep_text(text, "study.yaml")
+    job = plan_sweep(sweep, cluster).jobs[0]
+    assert job.command[job.command.index("--output-z-loss-coeff") + 1] == "0.0001"
+    assert any("only OpenEuroLLM's fork" in problem.message for problem in sweep.warnings())
+
+
+def test_a_training_that_saves_nothing_saves_its_last_checkpoint() -> None:
+    text = text_of().replace("    save_interval: 50\n", "")
+    sweep = load_sweep_text(text, "study.yaml")
+    assert sweep.jobs(sweep.points[0], load_cluster("local"))[0].params["save_interval"] == 100
+    assert any("save_interval is not given" in problem.message for problem in sweep.warnings())
+
+
+def test_a_file_without_a_sweep_is_one_point() -> None:
+    text = text_of()
+    sweep = load_sweep_text(text[: text.index("sweep:")], "study.yaml")
+    assert [point.name for point in sweep.points] == ["m_0.001"]
+
+
+def test_a_file_that_takes_parts_from_others_is_imported() -> None:
+    text = "# @package _global_\ndefaults:\n  - /backend: megatron\n  - _self_\njob: {name: x}\n"
+    with pytest.raises(SpecError, match=r"study\.yaml:2:1: .*airflow-megatron import oellm"):
+        load_sweep_text(text, "study.yaml")
+
+
+README_STAGES = r"""
+project: {name: none}
+backend:
+  class_name: BashBackend
+  command: "sleep 1; echo ${stage}"
+sweep:
+  type: product
+  groups:
+    - params: {aux.size: [1, 2]}
+    - configs:
+        - {stage: stable, project.name: "\\${stage}_\\${aux.size}"}
+        - stage: decay
+          project.name: "\\${stage}_\\${aux.size}"
+          job.start_conditions:
+            - {class_name: FileExistsCondition, path: "\\${sibling.stable.output_dir}/done.txt"}
+          job.cancel_conditions:
+            - {class_name: SlurmStateCondition, job_name: "\\${sibling.stable.name}", state: FAILED}
+"""
+
+
+def test_conditions_are_as_narrow_as_they_are_written() -> None:
+    sweep = load_sweep_text(README_STAGES, "study.yaml")
+    stable, decay = sweep.jobs(sweep.points[1], load_cluster("local"))
+    assert decay.start == Condition("file", path=f"{stable.run_dir}/done.txt")
+    finished = Condition("finished", path=stable.stage_dir)
+    assert decay.cancel == Condition(
+        "all", parts=(Condition("ended", path=stable.stage_dir), Condition("not", parts=(finished,)))
+    )
