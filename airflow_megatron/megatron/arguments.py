@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from airflow_megatron.spec.errors import near_names, suggestion
 from airflow_megatron.spec.file_values import path_of
+from airflow_megatron.spec.list_texts import meant_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -407,7 +408,11 @@ def _value_text(name: str, value: object, argument: Argument, release: str) -> s
     text = _TYPES.get(argument.type, _text_value)(value)
     if text is None:
         wanted = _TYPE_WORDS.get(argument.type, "text")
-        raise ArgumentError(name, release, f"must be {wanted}, not {value!r}")
+        values = meant_list(value)
+        text = (
+            f" (that is one text; to try several values write sweep: {{{name}: {values}}})" if values else ""
+        )
+        raise ArgumentError(name, release, f"must be {wanted}, not {value!r}{text}")
     if argument.choices is not None and text not in {str(choice) for choice in argument.choices}:
         choices = [str(choice) for choice in argument.choices]
         lower = {choice.lower(): choice for choice in choices}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_megatron.planning.checks_architectures import architecture_findings
 from airflow_megatron.planning.checks_checkpoints import checkpoint_findings
 from airflow_megatron.planning.checks_conversion import conversion_findings
+from airflow_megatron.planning.checks_data import data_findings
 from airflow_megatron.planning.checks_limits import budget_problems, limit_findings
 from airflow_megatron.planning.checks_megatron import megatron_findings
 from airflow_megatron.planning.checks_memory import memory_findings
@@ -54,6 +55,7 @@ def check_jobs(
         template_findings(jobs, refuse=isinstance(sweep, NativeSweep)),
         output_findings(sweep, jobs, trainings),
         checkpoint_findings(jobs, trainings),
+        data_findings(trainings),
         schedule_findings(trainings),
         megatron_findings(jobs, cluster),
         restart_findings(trainings),

@@ -250,8 +250,14 @@ class _Resolution:
             self.done[name] = self.scope[name] = value
             return
         if name in chain:
-            cycle = " → ".join([*chain[chain.index(name) :], name])
-            raise ExpressionError(f"reference cycle: {cycle}")
+            circle = [*chain[chain.index(name) :], name]
+            hint = (
+                f"{name} is defined by itself; drop it where it only repeats a value of the same name, which is known "
+                "here anyway, or write the value, or give it another name"
+                if len(circle) == 2
+                else "write the value of one of them"
+            )
+            raise ExpressionError(f"reference cycle: {' → '.join(circle)} ({hint})")
         if len(chain) >= MAX_CHAIN:
             raise ExpressionError(f"{chain[0]}: more than {MAX_CHAIN} values in a chain of references")
         chain.append(name)

@@ -16,6 +16,7 @@ from airflow_megatron.spec.expressions import (
     resolve,
     template_names,
 )
+from airflow_megatron.spec.list_texts import meant_list
 from airflow_megatron.spec.native_jobs import JobBuilder
 from airflow_megatron.spec.native_stages import StageRecipes
 from airflow_megatron.spec.stage_tree import stage_tree
@@ -94,6 +95,23 @@ class NativeSweep(Sweep):
         ]
         return next((path for path in candidates if path in self.document.positions), ("stages", stage))
 
+    def _bad_name(self, name: str, values: Mapping[str, Any]) -> Problem:
+        """Return what is wrong with a point's name: itself, or the text in it that was meant for a list."""
+        for axis, value in values.items():
+            wanted = meant_list(value)
+            if wanted and str(value) in name:
+                place = self._place_of(axis)
+                return self.document.problem(
+                    place, f"{axis} is one text, {value!r}, not a list of values", f"{axis}: {wanted}"
+                )
+        return self.document.problem(
+            ("point",), f"{name!r} cannot be a point's name", "letters, digits and ._=+- only, no '..'"
+        )
+
+    def _place_of(self, axis: str) -> KeyPath:
+        paths = (path for path in self.document.positions if path[:1] == ("sweep",) and path[-1:] == (axis,))
+        return next(paths, ("sweep",))
+
     def _points(self) -> Iterator[Point]:
         base = {**self.spec.params, **self.spec.megatron}
         seen: dict[str, int] = {}
@@ -107,13 +125,7 @@ class NativeSweep(Sweep):
             except ExpressionError as error:
                 raise SpecError(self.expression_problem(error)) from error
             if not _POINT_NAME.match(name):
-                problems.append(
-                    self.document.problem(
-                        ("point",),
-                        f"{name!r} cannot be a point's name",
-                        "letters, digits and ._=+- only, no '..'",
-                    )
-                )
+                problems.append(self._bad_name(name, combination.values))
             elif name in seen:
                 problems.append(
                     self.document.problem(

@@ -85,6 +85,7 @@ FIRST_ITERATION: Final = RuleBook(
     (
         first_iteration.TOKENIZER,
         parallelism.GROUPS,
+        first_iteration.DATA,
         first_iteration.MODEL,
         first_iteration.FIRST_ITERATION,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.megatron.data_blends import BLENDS, HINT, blend_problem
 from airflow_megatron.megatron.validation.batches import is_constant, samples_at_once
 from airflow_megatron.megatron.validation.experts import mixes_dense_layers
 from airflow_megatron.megatron.validation.nearest import divisors, multiples
@@ -131,6 +132,17 @@ TOKENIZER: Topic = (
         "give --vocab-size",
         TOKENIZERS,
     ),
+)
+
+DATA: Topic = tuple(
+    Rule(
+        f"data.{name.replace('_', '-')}-blend",
+        lambda s, name=name: blend_problem(vars(s)[name]) is not None,  # type: ignore[misc]
+        f"--{name.replace('_', '-')}: weights and data sets do not alternate in {{{name}}}",
+        HINT,
+        "megatron/core/datasets/utils.py get_blend_from_list",
+    )
+    for name in BLENDS
 )
 
 MODEL: Topic = (

@@ -1,0 +1,24 @@
+"""Texts that were meant for lists: ``lr: 1e-4, 3e-4`` is one text in YAML."""
+
+from __future__ import annotations
+
+
+def meant_list(value: object) -> str | None:
+    """Return the list that a text of several numbers was meant for, as YAML; None for any other value.
+
+    >>> meant_list("1e-4, 3e-4")
+    '[1e-4, 3e-4]'
+    """
+    if not isinstance(value, str):
+        return None
+    parts = [part.strip() for part in value.strip("()[] ").replace(";", ",").split(",")]
+    parts = parts if len(parts) > 1 else value.split()
+    return f"[{', '.join(parts)}]" if len(parts) > 1 and all(map(_is_number, parts)) else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
