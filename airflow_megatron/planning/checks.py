@@ -18,6 +18,7 @@ from airflow_megatron.planning.checks_patterns import pattern_findings
 from airflow_megatron.planning.checks_restarts import restart_findings
 from airflow_megatron.planning.checks_sbatch import sbatch_findings
 from airflow_megatron.planning.checks_schedules import schedule_findings
+from airflow_megatron.planning.checks_secrets import secret_findings
 from airflow_megatron.planning.checks_sources import source_findings
 from airflow_megatron.planning.checks_trainer import trainer_findings
 from airflow_megatron.planning.checks_walltime import walltime_findings
@@ -66,6 +67,7 @@ def check_jobs(
         conversion_findings(jobs),
         pattern_findings(jobs),
         sbatch_findings(jobs),
+        secret_findings(jobs, cluster),
     )
     errors, warnings = told(findings, sweep)
     if not errors:  # what is wrong by our own rules is told in their words, with the nearest good values

@@ -18,6 +18,7 @@ from airflow_megatron.slurm.gpu_samples import sampling_functions
 from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.quoting import MAX_JOB_NAME_LENGTH, quote
 from airflow_megatron.slurm.sbatch_options import kept_directive
+from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.submission import Attempt
 from airflow_megatron.spec.expressions import script_environment
 from airflow_megatron.spec.file_values import path_of
@@ -131,6 +132,7 @@ def render_job_script(
             env=_environment(job, cluster),
             command=(*_wrapper(job), *job.command),
             monitor=sampling_functions() if job.monitor else "",
+            secret_reader=shell_file("job_secret"),
             branch_arguments=tuple(branch_arguments),
             needed_to_start=needed_to_start,
             file_values=file_values,
@@ -352,15 +354,20 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
     return words
 
 
-def _environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
+def job_environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
+    """Return the variables that a rendered script sets: of the cluster, the trainer, the partition and the job."""
     given = (
         cluster.env,
         cluster.trainer(job.trainer).env,
         cluster.partition(job.slurm.partition).env,
         job.env,
     )
-    env = {key: str(value) for values in given for key, value in values.items()}
-    for name in env:
+    return {key: str(value) for values in given for key, value in values.items()}
+
+
+def _environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
+    env = job_environment(job, cluster)
+    for name in (*env, *job.secrets):
         if not _ENV_NAME.match(name):
             raise JobScriptError(
                 f"{name!r} cannot be the name of an environment variable; use letters, digits and '_'"

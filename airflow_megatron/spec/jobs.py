@@ -93,6 +93,7 @@ class Job:
         elsewhere; ``hidden``, the params that only these two read; ``gpu``, the cluster's kind of GPU
     :param max_jobs: jobs of the sweep in the queue at the same time, None for any number
     :param files: what its script writes before the command starts: path → text
+    :param secrets: environment variables that its script reads from private files: name → path on the cluster
     :param own_launch: its command starts the processes itself, so it is run once
     :param array: how many of the stage's jobs may run at once as tasks of one job array; None: each is submitted alone
     :param wrapper: words before the training command
@@ -141,6 +142,7 @@ class Job:
     max_jobs: int | None = None
     array: int | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
     own_launch: bool = False
     wrapper: tuple[str, ...] = ()
     wrapped_ranks: tuple[int, ...] = ()
@@ -199,7 +201,7 @@ class Job:
         for name in _TUPLES:
             data[name] = list(data[name])
         data["params"], data["env"], data["measure"] = dict(self.params), dict(self.env), dict(self.measure)
-        data["files"] = dict(self.files)
+        data["files"], data["secrets"] = dict(self.files), dict(self.secrets)
         data["extra_arguments"] = {name: dict(value) for name, value in self.extra_arguments.items()}
         for name in _CONDITIONS:
             condition: Condition | None = data[name]

@@ -158,6 +158,7 @@ class JobBuilder:
             outputs=tuple(_under(run_dir, str(evaluate_tree(item, names))) for item in section.outputs),
             slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
             env=_environment(recipe.env, names),
+            secrets={key: str(evaluate_tree(value, names)) for key, value in recipe.secrets.items()},
             restart=recipe.restart_at(names),
             health=recipe.health_at(names),
             template=section.template,

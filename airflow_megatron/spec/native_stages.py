@@ -41,6 +41,7 @@ class StageRecipe:
     :param slurm: resources, expressions not yet evaluated
     :param fixed_slurm: the resources, where they hold no expression
     :param env: environment, expressions not yet evaluated
+    :param secrets: variable → file on the cluster, expressions not yet evaluated
     :param explicit_arguments: names in ``megatron:`` sections
     :param variables: names in ``params:`` sections, and of resources
     :param visible: name that expressions may use for an earlier stage → its instance
@@ -55,6 +56,7 @@ class StageRecipe:
     slurm: Mapping[str, Any]
     fixed_slurm: SlurmSection | None
     env: Mapping[str, Any]
+    secrets: Mapping[str, str]
     explicit_arguments: tuple[str, ...]
     variables: tuple[str, ...]
     visible: Mapping[str, str]
@@ -109,7 +111,14 @@ class StageRecipes:
         spec, section = self.spec, self.spec.stages[instance.stage]
         slurm = _merged(_with_partition((self.cluster.slurm, spec.slurm, section.slurm), self.cluster))
         fixed = None if any(templates(slurm)) else SlurmSection.model_validate(slurm)
+        env = {**spec.env, **section.env}
+        secrets = {
+            name: secret.file
+            for given in (self.cluster.secrets, spec.secrets, section.secrets)
+            for name, secret in given.items()
+        }
         needs = template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm"}))
+        needs |= template_names([*env.values(), *secrets.values()])
         own = {*section.params, *instance.values, *RESOURCES, *KIND_PARAMS.get(section.kind, ())}
         return StageRecipe(
             section=section,
@@ -118,7 +127,8 @@ class StageRecipes:
             wanted=None if section.kind in TRAININGS else needs | own,
             slurm=slurm,
             fixed_slurm=fixed,
-            env={**spec.env, **section.env},
+            env=env,
+            secrets=secrets,
             explicit_arguments=tuple(sorted({**spec.megatron, **section.megatron})),
             variables=tuple(sorted({*RESOURCES, *spec.params, *section.params})),
             visible=self._visible(instance, self.tree[:index]),

@@ -21,6 +21,7 @@ from pydantic import (
 
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.quantities import parse_duration
+from airflow_megatron.spec.secret_names import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,6 +50,9 @@ Duration: TypeAlias = Annotated[
 
 # dots separate sweep, point and stage in job names, so no part may hold one
 Word: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
+EnvironmentName: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)
+]
 Scalar: TypeAlias = bool | int | float | str | None
 Values: TypeAlias = dict[str, Any]
 
@@ -84,6 +88,17 @@ class SlurmSection(Strict):
     """How long before the walltime the job is asked to save and exit."""
     options: list[str] = []
     """Further sbatch options, word by word."""
+
+
+class SecretSection(Strict):
+    """Where a job finds the value of a secret variable; the value itself stands in no spec."""
+
+    file: str
+    """Path on the cluster, ``~`` for the home of the connection's user. The file must be that user's own, and closed to
+    all others (mode 0600 or 0400)."""
+
+
+Secrets: TypeAlias = dict[EnvironmentName, SecretSection]
 
 
 class ConditionSection(Strict):
@@ -386,6 +401,8 @@ class StageSection(Strict):
     megatron: Values = {}
     slurm: SlurmSection = SlurmSection()
     env: dict[str, str | int | float] = {}
+    secrets: Secrets = {}
+    """Environment variables whose values a job reads from private files on the cluster: ``HF_TOKEN: {file: ~/.hf}``."""
     command: list[str | int | float] | None = None
     """The words of the command, for ``kind: command``; of any other kind it replaces the default one."""
     outputs: list[str] = []
@@ -443,6 +460,8 @@ class SweepSpecSection(Strict):
     """Arguments that only a fork of the release has; ``{}`` for one that takes text."""
     slurm: SlurmSection = SlurmSection()
     env: dict[str, str | int | float] = {}
+    secrets: Secrets = {}
+    """Environment variables whose values a job reads from private files on the cluster: ``HF_TOKEN: {file: ~/.hf}``."""
     restart: RestartSection = RestartSection()
     health: HealthRules = HealthSection()
     """Of every training; ``off`` looks for nothing."""
@@ -570,6 +589,8 @@ class ClusterSection(Strict):
     setup: list[str] = []
     """Shell lines run before the command."""
     env: dict[str, str | int | float] = {}
+    secrets: Secrets = {}
+    """Environment variables whose values a job reads from private files on the cluster: ``HF_TOKEN: {file: ~/.hf}``."""
     trainers: dict[Trainer, TrainerSection] = {}
     limits: LimitsSection = LimitsSection()
     gpu: str | None = None
@@ -630,7 +651,9 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
             # a union reports once for every member; the first place is enough
             name = ".".join(str(part) for part in path) or "the document"
             mend = "expected " + " or ".join(dict.fromkeys(expected))
-            yield document.problem(path, f"{name} is {_shown(detail['input'])}", mend)
+            shown = "…" if _may_be_secret(path) else _shown(detail["input"])
+            mend = f"{mend}; {SECRET_HINT}" if "secrets" in path else mend
+            yield document.problem(path, f"{name} is {shown}", mend)
 
 
 def _shown(value: Any) -> str:
@@ -640,6 +663,14 @@ def _shown(value: Any) -> str:
     except (ValueError, RecursionError):  # int() of so many digits is not allowed to become text
         return f"a value of type {type(value).__name__} that is too large to show"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+SECRET_HINT = "write NAME: {file: PATH}; the value stands in a private file on the cluster"
+
+
+def _may_be_secret(path: KeyPath) -> bool:
+    """Tell whether what stands at a place must not be repeated: it may be a token."""
+    return "secrets" in path or ("env" in path and any(is_secret_name(str(part)) for part in path))
 
 
 def _expected(detail: Any) -> str:

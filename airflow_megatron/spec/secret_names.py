@@ -1,0 +1,184 @@
+"""Names of environment variables that hold secrets: ``HF_TOKEN``, ``WANDB_API_KEY``, ``AWS_SECRET_ACCESS_KEY``.
+
+A name is taken apart at ``_``, so that ``TOKENIZERS_PARALLELISM``, ``MONKEY`` and ``NUM_TOKENS`` are no secrets;
+neither are a tokenizer's ``PAD_TOKEN``, a limit ``MAX_TOKEN`` and the place of a secret, ``HF_TOKEN_PATH``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_ALWAYS: Final = frozenset(
+    {
+        *("SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "PASSCODE", "CREDENTIAL"),
+        *("CREDENTIALS", "APIKEY", "APITOKEN", "AUTHTOKEN", "ACCESSKEY", "SECRETKEY", "PRIVATEKEY"),
+    }
+)
+_LAST: Final = frozenset({"TOKEN", "KEY", "PASS", "PWD", "PAT"})
+"""Words that mean a secret at a name's end, or before a number."""
+_HARMLESS_BEFORE: Final[dict[str, frozenset[str]]] = {
+    "TOKEN": frozenset(
+        [
+            "PAD",
+            "EOS",
+            "BOS",
+            "EOD",
+            "UNK",
+            "SEP",
+            "CLS",
+            "MASK",
+            "SPECIAL",
+            "IMAGE",
+            "AUDIO",
+            "VIDEO",
+            "START",
+            "END",
+            "STOP",
+            "MAX",
+            "MIN",
+            "NUM",
+            "PER",
+            "FIRST",
+            "LAST",
+            "NEXT",
+            "BEGIN",
+            "PREFIX",
+            "SUFFIX",
+            "CLASS",
+            "DUMMY",
+            "EXTRA",
+            "NEW",
+            "PRE",
+            "POST",
+            "BY",
+            "EACH",
+            "SINGLE",
+        ]
+    ),
+    "KEY": frozenset(
+        [
+            "PUBLIC",
+            "PRIMARY",
+            "FOREIGN",
+            "SORT",
+            "CACHE",
+            "PARTITION",
+            "GROUP",
+            "INDEX",
+            "JSON",
+            "TEXT",
+            "IMAGE",
+            "LABEL",
+            "DICT",
+            "HOT",
+            "LOOKUP",
+            "MAX",
+            "NUM",
+            "STATE",
+            "MODEL",
+            "DATA",
+            "FEATURE",
+            "INPUT",
+            "OUTPUT",
+            "TARGET",
+            "SHARD",
+            "HOST",
+            "PER",
+            "QUERY",
+            "VALUE",
+            "HEAD",
+        ]
+    ),
+    "PASS": frozenset(
+        [
+            "FORWARD",
+            "BACKWARD",
+            "SINGLE",
+            "FIRST",
+            "SECOND",
+            "MULTI",
+            "ONE",
+            "TWO",
+            "NUM",
+            "PER",
+            "LAST",
+            "MAX",
+            "EACH",
+        ]
+    ),
+    "PWD": frozenset({"OLD", ""}),
+    "PAT": frozenset({""}),
+}
+_HARMLESS_END: Final = frozenset(
+    [
+        "ID",
+        "IDS",
+        "PATH",
+        "PATHS",
+        "FILE",
+        "FILES",
+        "DIR",
+        "DIRS",
+        "DIRECTORY",
+        "FOLDER",
+        "LENGTH",
+        "LEN",
+        "COUNT",
+        "SIZE",
+        "LIMIT",
+        "TYPE",
+        "NAME",
+        "NAMES",
+        "TTL",
+        "BUDGET",
+        "RING",
+        "CHAIN",
+        "POLICY",
+        "MANAGER",
+        "COMMAND",
+        "CMD",
+        "HELPER",
+        "PROVIDER",
+        "TIMEOUT",
+        "EXPIRY",
+        "EXPIRATION",
+        "ENABLED",
+        "REQUIRED",
+        "PREFIX",
+        "URL",
+        "URI",
+        "ENDPOINT",
+        "HOST",
+        "PORT",
+        "REGION",
+        "VERSION",
+        "LOCATION",
+        "SERVER",
+    ]
+)
+_SWITCH: Final = re.compile(r"(?i)|true|false|yes|no|on|off|none|null|[0-9]{1,6}(?:\.[0-9]+)?\Z")
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell whether a variable of this name holds a secret."""
+    words = [word for word in name.upper().split("_") if word]
+    while words and words[-1].isdigit():
+        words.pop()
+    if not words or words[-1] in _HARMLESS_END:
+        return False
+    if any(word in _ALWAYS for word in words) or words[-1].endswith(("PASSWORD", "PASSWD", "APIKEY")):
+        return True
+    last = words[-1]
+    before = words[-2] if len(words) > 1 else ""
+    return last in _LAST and before not in _HARMLESS_BEFORE.get(last, frozenset())
+
+
+def holds_secret(name: str, value: str) -> bool:
+    """Tell whether a variable and its value are a secret in plain text: no switch, no number, no path to one."""
+    if not is_secret_name(name) or _SWITCH.fullmatch(value):
+        return False
+    is_path = re.fullmatch(r"(?:~|/|\./|\$\{?\w+\}?/)[\w.@~$/{}+-]*", value) is not None
+    # keys may hold slashes: a path is believed where a name speaks of keys and credentials, and it has two parts
+    last = name.upper().rsplit("_", 1)[-1]
+    return not (is_path and value.count("/") > 1 and last in ("KEY", "CREDENTIALS", "CREDENTIAL"))
