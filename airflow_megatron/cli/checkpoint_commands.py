@@ -16,6 +16,7 @@ from airflow_megatron.slurm.checkpoint_listing import listing_script, parse_list
 from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,15 +66,15 @@ def checkpoints(
     try:
         rows = _runs(cluster, sweep) if cluster else checkpoint_rows(read_checkpoints(Path(directory or "")))
     except (OSError, SpecError, TransportError) as error:
-        print(error, file=sys.stderr)
+        print("\n".join(map(shown, str(error).split("\n"))), file=sys.stderr)
         raise typer.Exit(1) from None
     if output is CheckpointsFormat.JSON:
         print(json.dumps(rows, indent=2))
         return
     for row in rows:
         if "run" in row:
-            print(f"{row['run']}  ", end="")
-        print(f"{row['iteration']:>10}  {row['format']:<12}  {row['verdict']:<12}  {row['reason']}")
+            print(f"{shown(row['run'])}  ", end="")
+        print(f"{row['iteration']:>10}  {row['format']:<12}  {row['verdict']:<12}  {shown(row['reason'])}")
     if not rows:
         print(f"{directory or cluster}: no iter_*, global_step* or release directory")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections import deque
 from datetime import datetime
@@ -27,12 +28,16 @@ from airflow_megatron.megatron.log_lines import (
     ValidationRecord,
     merge_iterations,
 )
+from airflow_megatron.spec.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from io import BufferedReader
 
 CHUNK_BYTES = 1 << 17
+
+_CONTROL = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
+"""What JSON lets stand as it is and a terminal acts on."""
 
 _EXITS = frozenset(
     {
@@ -52,6 +57,10 @@ _TYPES: dict[type[Any], str] = {
     ParameterCount: "parameters",
     ErrorRecord: "error",
 }
+
+
+_MOST_ROWS = 20
+_SIZES = ("allocated", "max_allocated", "reserved", "max_reserved")
 
 
 class LogFormat(StrEnum):
@@ -77,12 +86,13 @@ def log(
 ) -> None:
     """Print what training logs say: iterations, validation, memory, throughput, markers, checkpoints, exits."""
     try:
-        records = _read(files)
+        unread: list[int] = []
+        records = _read(files, unread)
         if output is LogFormat.JSONL:
             for record in _merged(records) if merged else records:
                 print(_dump(record_object(record)))
             return
-        content = log_object(list(records), merged=merged)
+        content = log_object(list(records), merged=merged, unread_lines=sum(unread))
     except OSError as error:
         print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -95,9 +105,12 @@ def log(
 def record_object(record: Record) -> dict[str, Any]:
     """Return the JSON object of a record: its ``type`` and its fields.
 
-    An iteration also has ``loss`` and ``is_nan``. Numbers that JSON cannot hold are null.
+    An iteration also has ``loss`` and ``is_nan``, and ``unread`` where fields of its line could not be read.
+    Numbers that JSON cannot hold are null.
     """
     fields = {name: _plain(value) for name, value in zip(record._fields, record, strict=True)}
+    if not fields.get("unread"):
+        fields.pop("unread", None)
     if isinstance(record, IterationRecord | ValidationRecord):
         fields["loss"] = _plain(record.loss)
     if isinstance(record, IterationRecord):
@@ -105,13 +118,15 @@ def record_object(record: Record) -> dict[str, Any]:
     return {"type": _TYPES[type(record)], **fields}
 
 
-def log_object(records: Sequence[Record], *, merged: bool = False) -> dict[str, Any]:
+def log_object(records: Sequence[Record], *, merged: bool = False, unread_lines: int = 0) -> dict[str, Any]:
     """Return what the logs of one run say, by kind of record, each in the log's order.
 
     :param records: of all attempts, oldest first.
     :param merged: of the iterations repeated after a resume, keep what belongs to the run.
+    :param unread_lines: iteration lines that could not be read, or not all of their fields.
     :returns: ``iterations``, ``validation``, ``memory``, ``parameters``, ``markers``, ``checkpoints``, ``exits``,
-        ``errors``, ``resumes`` (the iterations at which an attempt went on), ``throughput`` (median TFLOP/s per GPU)
+        ``errors``, ``resumes`` (the iterations at which an attempt went on), ``throughput`` (median TFLOP/s per GPU),
+        ``unread_lines``
     """
     kinds: dict[str, list[dict[str, Any]]] = {name: [] for name in _TYPES.values()}
     exits, resumes, speeds = [], [], []
@@ -140,13 +155,14 @@ def log_object(records: Sequence[Record], *, merged: bool = False) -> dict[str, 
         "errors": kinds["error"],
         "resumes": resumes,
         "throughput": speeds[len(speeds) // 2] if speeds else None,
+        "unread_lines": unread_lines,
     }
 
 
 _STARTS = frozenset({CheckpointEvent.LOADED, CheckpointEvent.RANDOM_START})
 
 
-def _read(files: Sequence[str]) -> Iterator[Record]:
+def _read(files: Sequence[str], unread: list[int]) -> Iterator[Record]:
     for name in files:
         # an attempt's log begins at a line of its own
         parser = LogParser()
@@ -160,6 +176,7 @@ def _read(files: Sequence[str]) -> Iterator[Record]:
                 while chunk := stream.read(CHUNK_BYTES):
                     yield from parser.feed(chunk)
         yield from parser.finish()
+        unread.append(parser.unread_lines)
 
 
 def _merged(records: Iterator[Record]) -> Iterator[Record]:
@@ -183,20 +200,45 @@ def _plain(value: Any) -> Any:
 
 
 def _dump(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    return text if text.isprintable() else _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _print_table(content: dict[str, Any]) -> None:
+    for line in _table_lines(content):
+        print(shown(line))
+
+
+def _table_lines(content: dict[str, Any]) -> Iterator[str]:
     iterations = content["iterations"]
-    for row in iterations[-20:]:
+    for row in content["parameters"]:
+        where = f" (rank {', '.join(map(str, row['ranks']))})" if row["ranks"] else ""
+        yield f"parameters, {row['scope']}{where}: {row['parameters']:,}"
+    for row in content["markers"]:
+        yield f"marker: {row['text']}" + (f" at {row['time']}" if row["time"] else "")
+    for row in iterations[-_MOST_ROWS:]:
         loss = "NaN" if row["is_nan"] else "" if row["loss"] is None else f"{row['loss']:.4f}"
         speed = "" if row["elapsed_ms"] is None else f"{row['elapsed_ms']:.1f} ms"
-        print(f"iteration {row['iteration']:>8}/{row['train_iters']}  loss {loss:>8}  {speed}")
-    if len(iterations) > 20:
-        print(f"(the last 20 of {len(iterations)} iteration lines)")
+        if row["throughput"] is not None:
+            speed += f"  {row['throughput']:.1f} TFLOP/s/GPU"
+        yield f"iteration {row['iteration']:>8}/{row['train_iters']}  loss {loss:>8}  {speed}".rstrip()
+    if len(iterations) > _MOST_ROWS:
+        yield f"(the last {_MOST_ROWS} of {len(iterations)} iteration lines)"
+    if content["throughput"] is not None:
+        yield f"throughput: {content['throughput']:.1f} TFLOP/s/GPU (median)"
+    for row in content["memory"]:
+        sizes = [f"{name.replace('_', ' ')} {row[name]:.0f}" for name in _SIZES if row[name] is not None]
+        yield f"memory of rank {row['rank']} {row['when']} (MB): {', '.join(sizes)}"
+    for row in content["checkpoints"][-_MOST_ROWS:]:
+        iteration = "" if row["iteration"] is None else f" iteration {row['iteration']}"
+        yield f"checkpoint: {row['event']}{iteration}" + (f": {row['path']}" if row["path"] else "")
+    if len(content["checkpoints"]) > _MOST_ROWS:
+        yield f"(the last {_MOST_ROWS} of {len(content['checkpoints'])} lines on checkpoints)"
     for row in content["validation"]:
-        print(f"{row['split']} loss at iteration {row['iteration']}: {row['loss']}")
+        yield f"{row['split']} loss at iteration {row['iteration']}: {row['loss']}"
     for row in content["exits"]:
-        print(f"exit: {row['text']}")
+        yield f"exit: {row['text']}"
     for row in content["errors"]:
-        print(f"error: {row['exception'] or row['kind']}: {row['message']}")
+        yield f"error: {row['exception'] or row['kind']}: {row['message']}"
+    if content["unread_lines"]:
+        yield f"{content['unread_lines']} iteration lines could not be read, or not all of their fields"

@@ -23,6 +23,7 @@ from airflow_megatron.megatron.checkpoints import (
 from airflow_megatron.megatron.dcp_metadata import DamagedMetadataError, read_dcp_metadata, read_inert
 from airflow_megatron.megatron.deepspeed_checkpoint import FORMAT as DEEPSPEED
 from airflow_megatron.megatron.deepspeed_checkpoint import DeepSpeedLayout, is_deepspeed, model_states
+from airflow_megatron.megatron.evidence_reader import read_evidences
 from airflow_megatron.megatron.legacy_checkpoint import MODEL_FILES, LegacyLayout, is_legacy
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _CHECKPOINT_FORMAT = re.compile(rb"ckpt_format.{1,16}?(fsdp_dtensor|torch_dcp|to
 _LARGEST_METADATA: Final = 1 << 30
 _LARGEST_ARGUMENTS: Final = 1 << 24
 _LARGEST_PICKLE: Final = 1 << 26
+_LARGEST_DECLARATION: Final = 1 << 20
 _HEAD: Final = 4096
 _TAIL: Final = 64
 _ARCHIVE: Final = b"PK\x03\x04"
@@ -68,7 +70,9 @@ def read_checkpoints(folder: Path) -> list[Checkpoint]:
         if not (parent / name).is_dir():
             continue  # --save-retain-interval deletes while we look
         listings[name] = files
-        evidence[name] = read_evidence(parent / name, files)
+    evidence |= read_evidences(
+        parent, {name: files for name, files in listings.items() if name not in evidence}
+    )
     return list_checkpoints(listings, tracker=_text(parent / TRACKER_FILE), evidence=evidence)
 
 
@@ -137,10 +141,11 @@ def read_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
 
 def _declared_backends(path: Path, damaged: dict[str, str]) -> dict[str, Any]:
     try:
-        content: Any = json.loads(path.read_bytes())
+        with path.open("rb") as stream:
+            content: Any = json.loads(stream.read(_LARGEST_DECLARATION))
     except OSError:
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         damaged[path.name] = f"it is not JSON: {error}"
         return {}
     if not isinstance(content, dict) or not isinstance(content.get("sharded_backend"), str):

@@ -31,6 +31,7 @@ from airflow_megatron.megatron.deepspeed_checkpoint import deepspeed_verdict, is
 from airflow_megatron.megatron.legacy_checkpoint import FORMAT as LEGACY
 from airflow_megatron.megatron.legacy_checkpoint import is_legacy, legacy_verdict
 from airflow_megatron.spec.checkpoint_directories import iteration_of
+from airflow_megatron.spec.json_records import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,8 +117,8 @@ def tracked_iteration(tracker: str | None) -> int | None:
     :param tracker: the text of :data:`TRACKER_FILE`, or None where there is none.
     :returns: its iteration; None without a tracker, for ``release`` and for text that is no number.
     """
-    text = (tracker or "").strip()
-    return int(text) if text.isascii() and text.isdigit() else None
+    found = whole(tracker)
+    return found if found is not None and found >= 0 else None
 
 
 def is_checkpoint(name: str) -> bool:

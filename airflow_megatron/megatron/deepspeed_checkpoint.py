@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Set
 
     from airflow_megatron.megatron.checkpoints import Completeness, Evidence
 
@@ -87,16 +87,14 @@ def _missing(files: Mapping[str, int], layout: DeepSpeedLayout | None) -> str | 
     model = max([model for model, _ in ranks] + [layout.model - 1 if layout else 0]) + 1
     data = max([data or 0 for _, data in ranks] + [layout.data - 1 if layout else 0]) + 1
     zero_3 = any(data is not None for _, data in held["model"])
-    if zero_3:
-        wanted: set[tuple[int, int | None]] = {(m, d) for m in range(model) for d in range(data)}
-    else:
-        wanted = {(m, None) for m in range(model)}
-    if lacking := wanted - held["model"]:
-        return f"no model states of rank ({_rank(min(lacking, key=_order))})"
-    if held["optim"] or (layout and layout.zero_stage):
-        wanted = {(m, d) for m in range(model) for d in range(data)}
-        if lacking := wanted - held["optim"]:
-            return f"no optimizer states of rank ({_rank(min(lacking, key=_order))})"
+    # names are anybody's: a grid that they span is gone through up to the first rank that is not there
+    parts: Iterable[int | None] = range(data) if zero_3 else (None,)
+    if (lacking := _first_missing(model, parts, held["model"])) is not None:
+        return f"no model states of rank ({_rank(lacking)})"
+    if (held["optim"] or (layout and layout.zero_stage)) and (
+        lacking := _first_missing(model, range(data), held["optim"])
+    ) is not None:
+        return f"no optimizer states of rank ({_rank(lacking)})"
     return _missing_layer(files)
 
 
@@ -112,8 +110,10 @@ def _missing_layer(files: Mapping[str, int]) -> str | None:
     return None
 
 
-def _order(rank: tuple[int, int | None]) -> tuple[int, int]:
-    return rank[0], rank[1] or 0
+def _first_missing(
+    model: int, data: Iterable[int | None], held: Set[tuple[int, int | None]]
+) -> tuple[int, int | None] | None:
+    return next(((m, d) for m in range(model) for d in data if (m, d) not in held), None)
 
 
 def _rank(rank: tuple[int, int | None]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Set
+    from collections.abc import Iterable, Iterator, Mapping, Set
 
     from airflow_megatron.megatron.checkpoints import Completeness, Evidence
 
@@ -23,6 +23,9 @@ FORMAT: Final = "torch"
 MODEL_FILES: Final = ("model_optim_rng.pt", "model_rng.pt")
 # "_dp_000": Megatron-LM of 2022, before the releases of core
 _RANK_FILE = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?(?:_dp_\d{3,})?/([^/]+)", re.ASCII)
+
+_MOST_TRIED: Final = 64
+"""Up to so many tensor-parallel ranks every split of the experts is tried, beyond them the even ones."""
 
 Rank = tuple[int, int, int]
 """Tensor-, pipeline- and expert-parallel rank."""
@@ -109,17 +112,37 @@ def _missing_rank(
         second_is_expert = told.pipeline == 1 and told.expert > 1
         seen = _sizes(_ranks(named, second_is_expert=second_is_expert))
         tensor, pipeline, expert = map(max, seen, (told.tensor, told.pipeline, told.expert))
-        needed = _needed(tensor, pipeline, expert, told.expert_tensor or tensor)
-        return min(needed - _ranks(with_model, second_is_expert=second_is_expert), default=None)
+        there = _ranks(with_model, second_is_expert=second_is_expert)
+        return _first_missing(_needed(tensor, pipeline, expert, told.expert_tensor or tensor), there)
     for second_is_expert in (False, True):
         tensor, pipeline, expert = _sizes(_ranks(named, second_is_expert=second_is_expert))
         there = _ranks(with_model, second_is_expert=second_is_expert)
-        if any(there == _needed(tensor, pipeline, expert, size) for size in range(1, tensor + 1)):
+        # names are anybody's: a grid that they span and do not fill is not gone through
+        if max(tensor, pipeline, expert) <= len(there) and any(
+            _fills(there, _needed(tensor, pipeline, expert, size)) for size in _expert_tensor_sizes(tensor)
+        ):
             return None
     tensor, pipeline, expert = _sizes(_ranks(named, second_is_expert=False))
-    return min(
-        _needed(tensor, pipeline, expert, tensor) - _ranks(with_model, second_is_expert=False), default=None
-    )
+    every = ((t, p, e) for t in range(tensor) for p in range(pipeline) for e in range(expert))
+    return _first_missing(every, _ranks(with_model, second_is_expert=False))
+
+
+def _expert_tensor_sizes(tensor: int) -> list[int]:
+    return [size for size in range(1, tensor + 1) if tensor <= _MOST_TRIED or tensor % size == 0]
+
+
+def _fills(there: Set[Rank], needed: Iterable[Rank]) -> bool:
+    """Tell whether the ranks are all that are needed, and no others; stops at the first that is not there."""
+    found: set[Rank] = set()
+    for rank in needed:
+        if rank not in there:
+            return False
+        found.add(rank)
+    return len(found) == len(there)
+
+
+def _first_missing(needed: Iterable[Rank], there: Set[Rank]) -> Rank | None:
+    return next((rank for rank in needed if rank not in there), None)
 
 
 def _ranks(numbers: Set[tuple[int, ...]], *, second_is_expert: bool) -> set[Rank]:
@@ -138,16 +161,14 @@ def _sizes(ranks: Set[Rank]) -> tuple[int, int, int]:
     return tensor, pipeline, expert
 
 
-def _needed(tensor: int, pipeline: int, expert: int, expert_tensor: int) -> set[Rank]:
-    """Return the ranks whose files are read when a run of this layout loads.
+def _needed(tensor: int, pipeline: int, expert: int, expert_tensor: int) -> Iterator[Rank]:
+    """Yield the ranks whose files are read when a run of this layout loads.
 
     Ranks are dealt out in the order tensor, expert, data, pipeline (``megatron/core/parallel_state.py``). Where experts
     are split otherwise than the rest, not every pair of tensor and expert rank exists.
     """
     if expert == 1:
         expert_tensor = tensor
-    return {
-        (rank % tensor, stage, rank // expert_tensor % expert)
-        for rank in range(math.lcm(tensor, expert_tensor * expert))
-        for stage in range(pipeline)
-    }
+    for rank in range(math.lcm(tensor, expert_tensor * expert)):
+        for stage in range(pipeline):
+            yield rank % tensor, stage, rank // expert_tensor % expert

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from enum import Enum
@@ -18,6 +17,7 @@ from airflow_megatron.slurm.observation import Watch
 from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.verdict import SETTLE_S, Outcome, Verdict
 from airflow_megatron.spec.checkpoint_directories import directory_name
+from airflow_megatron.spec.json_records import read_object, whole
 from airflow_megatron.spec.patterns import line_pattern
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _CARRY_BYTES = 64 * 1024
 _CATCH_UP_BYTES = 1024 * 1024
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 class Truth(Enum):
@@ -152,11 +152,8 @@ class ConditionWatch:
                 return Truth.YES if answer.output.strip() == leaf.prints else Truth.NO
 
     def _outcome(self, stage_dir: str, observation: Observation) -> str | None:
-        try:
-            verdict = json.loads(observation.files.get(f"{stage_dir}/verdict.json") or "null")
-        except ValueError:
-            return None
-        if isinstance(verdict, dict) and int(verdict.get("attempt", 0)) >= self._attempts.get(stage_dir, 1):
+        verdict = read_object(observation.files.get(f"{stage_dir}/verdict.json"))
+        if verdict is not None and whole(verdict.get("attempt"), 0) >= self._attempts.get(stage_dir, 1):
             return str(verdict.get("outcome"))
         return None
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.spec.json_records import real, whole
+from airflow_megatron.spec.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+
+_LONGEST_NAME: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +66,15 @@ def measurements(results: Mapping[str, Any]) -> Iterator[Measurement]:
                 continue
             error = figures.get(f"{metric}_stderr,{filter_name}" if filter_name else f"{metric}_stderr")
             yield Measurement(
-                task=task,
-                metric=metric,
-                filter=filter_name or "none",
+                task=shown(task)[:_LONGEST_NAME],
+                metric=shown(metric)[:_LONGEST_NAME],
+                filter=shown(filter_name)[:_LONGEST_NAME] or "none",
                 value=float(value),
                 stderr=float(error) if _is_finite(error) else None,
-                num_fewshot=shots if isinstance(shots, int) else None,
+                num_fewshot=whole(shots),
                 higher_is_better=flag if isinstance(flag := better.get(metric), bool) else None,
-                samples=samples if isinstance(samples, int) else None,
-                version=str(version) if version is not None else None,
+                samples=whole(samples),
+                version=shown(str(version))[:_LONGEST_NAME] if version is not None else None,
             )
 
 
@@ -82,4 +87,4 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return not isinstance(value, str) and real(value) is not None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
 import textwrap
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.spec.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,7 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+log = logging.getLogger(__name__)
+
 PANELS_PER_ROW: Final = 3
+MOST_PANELS: Final = 60
+"""More can neither be read nor, some thousand pixels further, be drawn."""
+_LONGEST_LABEL: Final = 300
 GREY: Final = "#5a5a5a"
 _STYLE: Final[dict[Any, Any]] = {
     "figure.dpi": 150,
@@ -62,6 +70,8 @@ class FigureMaker:
         """Return a new figure and its panels."""
         from matplotlib.figure import Figure
 
+        if panels > MOST_PANELS:
+            raise ValueError(f"{panels} panels are too many for a figure; the tables tell them")
         columns = min(panels, PANELS_PER_ROW)
         rows = -(-panels // columns)
         figure = Figure(figsize=(2.4 + 3.6 * columns, 0.8 + 3.0 * rows), layout="constrained")
@@ -71,6 +81,11 @@ class FigureMaker:
             unused.set_axis_off()
         self.made.append(figure)
         return figure, axes[:panels]
+
+
+def plain(text: str) -> str:
+    """Return a label that is drawn as it is written: names are not ours, and between two ``$`` stands a formula."""
+    return shown(text[:_LONGEST_LABEL]).replace("$", r"\$")
 
 
 @contextmanager
@@ -85,6 +100,15 @@ def figures() -> Iterator[FigureMaker]:
         yield maker
         for figure in maker.made:
             figure.clear()
+
+
+@contextmanager
+def attempted(name: str) -> Iterator[None]:
+    """Do without a figure that cannot be drawn: the tables tell what it would show, and are written all the same."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("figure %s is left out: %s", name, shown(str(error))[:_LONGEST_LABEL])
 
 
 def rendered(figure: Figure) -> tuple[bytes, bytes]:
@@ -137,7 +161,7 @@ def line_entry(
         ms=5,
         color=colour,
         mfc="white" if hollow else colour,
-        label=textwrap.fill(label, 32),
+        label=textwrap.fill(plain(label), 32),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import math
@@ -10,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.results.figures import (
     Plot,
+    attempted,
     figures,
     legend,
     line_entry,
     outer_labels,
     palette,
+    plain,
     rendered,
 )
 from airflow_megatron.results.point_table import Figure, PointTable
 from airflow_megatron.results.progress import stage_status
 from airflow_megatron.results.sweep_jobs import format_value
+from airflow_megatron.spec.json_records import real, word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,32 +104,23 @@ def _search(run: RunSnapshot, job: SweepJob) -> LearningRateSearch:
         point=job.point,
         sweep_params=job.sweep_params,
         outcome=stage_status(run, job).state.value,
-        optimizer=found.get("optimizer") or job.params.get("optimizer"),
-        suggested=_number(found.get("suggested")),
-        lowest_rate=_number(lowest.get("learning_rate")),
-        lowest_loss=_number(lowest.get("loss")),
-        steepest_descent=_number(found.get("steepest_descent")),
-        blow_up=_number(found.get("blow_up")),
-        minima=tuple(filter(None, map(_number, minima if isinstance(minima, list) else ()))),
+        optimizer=word(found.get("optimizer")) or job.params.get("optimizer"),
+        suggested=real(found.get("suggested")),
+        lowest_rate=real(lowest.get("learning_rate")),
+        lowest_loss=real(lowest.get("loss")),
+        steepest_descent=real(found.get("steepest_descent")),
+        blow_up=real(found.get("blow_up")),
+        minima=tuple(filter(None, map(real, minima if isinstance(minima, list) else ()))),
         curve=_curve(run.lr_curve),
     )
 
 
 def _curve(text: str) -> tuple[tuple[float, float], ...]:
-    points = (
-        (_number(row.get("learning_rate")), _number(row.get("loss")))
-        for row in csv.DictReader(io.StringIO(text))
-    )
+    points: list[tuple[float | None, float | None]] = []
+    with contextlib.suppress(csv.Error):  # a field that is too long, a NUL
+        for row in csv.DictReader(io.StringIO(text)):
+            points.append((real(row.get("learning_rate")), real(row.get("loss"))))
     return tuple((rate, loss) for rate, loss in points if rate is not None and loss is not None)
-
-
-def _number(value: object) -> float | None:
-    """Return a finite number as it stands in a file, None for anything else."""
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 _FIGURES: Final[tuple[Figure[LearningRateSearch], ...]] = (
@@ -168,12 +163,13 @@ def draw_searches(searches: Sequence[LearningRateSearch]) -> list[Plot]:
         panels.setdefault(search.other_params, []).append(search)
     optimizers = list(dict.fromkeys(search.optimizer for search in drawn))
     colours = dict(zip(optimizers, palette(len(optimizers)), strict=True))
-    with figures() as make:
+    note = "Each curve is one training whose learning rate rises exponentially; dotted lines are the suggested rates."
+    with attempted("lr_finder"), figures() as make:
         figure, axes = make(len(panels))
         for axis, (panel, inside) in zip(axes, panels.items(), strict=True):
             for search in inside:
                 _draw(axis, search, colours[search.optimizer])
-            axis.set_title(panel)
+            axis.set_title(plain(panel))
             axis.set_xscale("log")
             # What lies above the losses at the start has blown up.
             low = min(loss for search in inside for _, loss in search.curve)
@@ -188,8 +184,8 @@ def draw_searches(searches: Sequence[LearningRateSearch]) -> list[Plot]:
         ]
         entries += [line_entry("", "minimum", marker="o"), line_entry(":", "suggested")]
         png, svg = rendered(legend(figure, entries))
-    note = "Each curve is one training whose learning rate rises exponentially; dotted lines are the suggested rates."
-    return [Plot("lr_finder", "Learning-rate searches", note, png, svg)]
+        return [Plot("lr_finder", "Learning-rate searches", note, png, svg)]
+    return []
 
 
 def _draw(axis: Axes, search: LearningRateSearch, colour: str) -> None:

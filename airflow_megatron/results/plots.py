@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from airflow_megatron.results.figures import (
     GREY,
+    MOST_PANELS,
     Plot,
+    attempted,
     figures,
     legend,
     line_entry,
     outer_labels,
     palette,
+    plain,
     rendered,
 )
 from airflow_megatron.results.progress import StageState
@@ -54,7 +57,7 @@ def draw_plots(table: ResultTable) -> list[Plot]:
     """
     plots = []
     for name, title, note, draw in _PLOTS:
-        with figures() as make:
+        with attempted(name), figures() as make:
             figure = draw(table, make)
             if figure is not None:
                 plots.append(Plot(name, title, note, *rendered(figure)))
@@ -172,7 +175,7 @@ def _loss_by_learning_rate(table: ResultTable, make: FigureMaker) -> Figure | No
                 transform=axis.get_xaxis_transform(), clip_on=False,
             )  # fmt: skip
         _learning_rate_axis(axis, sorted({row.learning_rate for row in rows if row.learning_rate}))
-        axis.set_title(_branch_title(branch, inside))
+        axis.set_title(plain(_branch_title(branch, inside)))
     outer_labels(
         axes, "peak learning rate", f"{'validation' if validated else 'training'} loss (nats per token)"
     )
@@ -270,9 +273,10 @@ def _evaluations(table: ResultTable, make: FigureMaker) -> Figure | None:
         return None
     colours = _Colours(table.rows)
     groups = list(dict.fromkeys(row.group for row in table.rows))
-    figure, axes = make(len(points))
+    drawn_points = sorted(points.items())[:MOST_PANELS]
+    figure, axes = make(len(drawn_points))
     with_bars = False
-    for axis, (name, told) in zip(axes, sorted(points.items()), strict=True):
+    for axis, (name, told) in zip(axes, drawn_points, strict=True):
         lines: dict[tuple[str, bool], list[tuple[float, float, float]]] = {}
         rows = {row.point: row for row, *_ in told}
         for row, tokens, value, error in told:
@@ -295,7 +299,7 @@ def _evaluations(table: ResultTable, make: FigureMaker) -> Figure | None:
                 ls=":" if stable else "-",
             )
             with_bars |= drawn
-        axis.set_title(name)
+        axis.set_title(textwrap.fill(plain(name), 40))
         _count_axis(axis, "x")
     outer_labels(axes, _tokens_label(table), "value ± standard error" if with_bars else "value")
     entries = [
@@ -375,7 +379,7 @@ def _step(curve: Curve) -> float:
 
 def _panel_title(axis: Axes, panel: Group, branches: Sequence[Branch]) -> None:
     label = _group_label(panel, [branch.row for branch in branches], separator="\n")
-    axis.set_title("\n".join(textwrap.fill(line, 40) for line in label.split("\n")))
+    axis.set_title("\n".join(textwrap.fill(plain(line), 40) for line in label.split("\n")))
 
 
 def _group_label(group: Group, rows: Iterable[ResultRow], *, separator: str = ": ") -> str:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron.megatron.training_run import TrainingRun
 from airflow_megatron.slurm.restarts import explained
 from airflow_megatron.slurm.verdict import Outcome
+from airflow_megatron.spec.json_records import word
+from airflow_megatron.spec.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -217,7 +219,9 @@ def stage_status(
         train_iters=train_iters,
         loss=loss,
         seconds_left=seconds_left,
-        reason=explained(str(verdict.get("reason", "")), verdict.get("line")) if telling and verdict else "",
+        reason=shown(explained(str(verdict.get("reason", "")), word(verdict.get("line"))))
+        if telling and verdict
+        else "",
         intended=state is StageState.CANCELLED and bool(verdict and verdict.get("intended")),
     )
 

@@ -115,7 +115,6 @@ def write_report(
     if searches:
         point_tables.append(search_table(searches))
     grid = progress_grid(snapshot, sweep_jobs)
-    plots = [*draw_plots(table), *draw_searches(searches)]
     texts: dict[str, str] = {}
     if table.rows or not point_tables:
         texts |= {
@@ -132,6 +131,10 @@ def write_report(
     if evaluations:
         texts |= {f"evaluations.{kind}": write(evaluations) for kind, write in _EVALUATION_WRITERS.items()}
     tables = tuple(write_atomically(out / name, text) for name, text in texts.items())
+    plots = [
+        *draw_plots(table),
+        *draw_searches(searches),
+    ]  # after the tables: they are there whatever happens here
     pictures = []
     for plot in plots:
         pictures.append(write_atomically(out / f"{plot.name}.png", plot.png))

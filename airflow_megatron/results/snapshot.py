@@ -33,6 +33,7 @@ from airflow_megatron.slurm.records import (
     read_object,
 )
 from airflow_megatron.spec.checkpoint_directories import iteration_of
+from airflow_megatron.spec.json_records import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +42,7 @@ _BEGIN: Final = "airflow-megatron snapshot 1 begin"
 _END: Final = "airflow-megatron snapshot 1 end"
 _LR_FINDER_REPORT: Final = "lr_finder/lr_finder.json"
 _LR_FINDER_CURVE: Final = "lr_finder/lr_finder_data.csv"
-_RESULT_NAME = re.compile(r"iter_(\d+)", re.ASCII)
+_RESULT_NAME = re.compile(r"iter_(\d{1,15})", re.ASCII)
 
 # Keeps about `most` iteration lines, evenly spread, and the last `tail` of them; of the other lines the first
 # and the last `others`. Each kept line is printed behind a blank, in the order of the log.
@@ -278,8 +279,8 @@ def _read_sections(content: bytes) -> SweepSnapshot:
             files[header[1].removeprefix("./")] = b"\n".join(body).decode("utf-8", "replace")
         elif header[0] == "log":
             stage, _, attempt = header[1].removeprefix("logs/").removesuffix(".out").rpartition("-")
-            if stage and attempt.isdigit():
-                run.logs.append(LogExtract(stage, int(attempt), b"\n".join([*body, b""])))
+            if stage and (number := whole(attempt)) is not None:
+                run.logs.append(LogExtract(stage, number, b"\n".join([*body, b""])))
 
     def close_run() -> None:
         close_section()
@@ -346,8 +347,8 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
                 run.unreadable.append(path)
         elif parts[0] == ".jobs" and len(parts) == 3 and parts[2] == VERDICT_RECORD:
             _keep_object(run, run.verdicts, parts[1], path, text)
-        elif parts[0] == ".jobs" and len(parts) >= 4 and parts[2].isdigit():
-            attempts.setdefault((parts[1], int(parts[2])), {})["/".join(parts[3:])] = text
+        elif parts[0] == ".jobs" and len(parts) >= 4 and (number := whole(parts[2])) is not None:
+            attempts.setdefault((parts[1], number), {})["/".join(parts[3:])] = text
     for (stage, number), held in sorted(attempts.items()):
         submitted = SubmittedJob.from_record(held.get(JOB_ID_RECORD, ""))
         run.attempts.setdefault(stage, []).append(

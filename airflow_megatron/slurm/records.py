@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from airflow_megatron.spec.json_records import read_object as read_object
+from airflow_megatron.spec.json_records import real, whole
 
 JOB_RECORD = "job.json"
 VERDICT_RECORD = "verdict.json"
@@ -45,17 +47,6 @@ class SubmittedJob:
         return cls(found["job_id"], found["cluster"] or None, found["job_name"]) if found else None
 
 
-def read_object(text: str | None) -> dict[str, Any] | None:
-    """Return the JSON object in *text*, or None when it is absent, cut off or not an object."""
-    if not text:
-        return None
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
 @dataclass(frozen=True)
 class ExitRecord:
     """``exit.json``: how the job script ended, written by the script itself.
@@ -89,19 +80,19 @@ class ExitRecord:
         """Return the record, or None when *value* is not one."""
         if value is None:
             return None
-        try:
-            return cls(
-                exit_code=int(value["exit_code"]),
-                signal=str(value["signal"]) if value.get("signal") else None,
-                host=str(value.get("host", "")),
-                nodes=str(value.get("nodes", "")),
-                started=float(value.get("started", 0)),
-                ended=float(value["ended"]),
-                job_id=str(value.get("job_id", "")),
-                restart_count=int(value.get("restart_count", 0)),
-            )
-        except (KeyError, TypeError, ValueError):
+        exit_code, ended = whole(value.get("exit_code")), real(value.get("ended"))
+        if exit_code is None or ended is None:
             return None
+        return cls(
+            exit_code=exit_code,
+            signal=str(value["signal"]) if value.get("signal") else None,
+            host=str(value.get("host", "")),
+            nodes=str(value.get("nodes", "")),
+            started=real(value.get("started"), 0.0),
+            ended=ended,
+            job_id=str(value.get("job_id", "")),
+            restart_count=whole(value.get("restart_count"), 0),
+        )
 
 
 @dataclass(frozen=True)

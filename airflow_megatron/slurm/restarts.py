@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.slurm.verdict import Outcome, Verdict
+from airflow_megatron.spec.json_records import whole
 from airflow_megatron.spec.schema import RestartSection
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def read_verdict(value: Mapping[str, Any] | None) -> Verdict | None:
     """Return the verdict in a ``verdict.json``, None for a file that holds none."""
     try:
         return Verdict.from_json(value) if value is not None else None
-    except (KeyError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
 
 
@@ -227,7 +228,7 @@ def stopping_verdict(seen: Mapping[str, Any], job_id: str | None) -> Verdict:
         job_id=job_id,
         permanent=bool(seen.get("permanent")),
         rollback=do == "rollback",
-        before_iteration=int(before) if do == "rollback" and str(before).isdecimal() else None,
+        before_iteration=whole(before) if do == "rollback" else None,
         stopped=True,
     )
 

@@ -18,6 +18,7 @@ from airflow_megatron.slurm.outcomes import Outcome
 from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.torchrun_report import attributed, root_cause
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.plain_text import harmless
 from airflow_megatron.spec.project import clusters_dir
 from airflow_megatron.spec.yaml_document import load_yaml_file, load_yaml_text
 
@@ -140,7 +141,7 @@ def find_signature(
     name = _EXCEPTION if written.exception else _CHILD_FAILED
     for signature in wanted:
         if signature.generic and signature.name == name:
-            said = (written.exception or cause.said).decode(errors="replace").strip()
+            said = harmless(written.exception or cause.said).strip()
             reason = f"{cause.text}, the first to fail"
             return Finding(replace(signature, reason=reason), said or cause.text)
     return _first([signature for signature in wanted if signature.generic], lines, loading)
@@ -189,7 +190,7 @@ def _finding(signature: Signature, line: bytes, match: Any, loading: int | None)
     iteration = int(named) if named else loading if signature.while_loading else None
     return Finding(
         signature,
-        line.decode(errors="replace").strip(),
+        harmless(line).strip(),
         node.decode(errors="replace") if node else None,
         iteration,
     )

@@ -12,6 +12,7 @@ from airflow_megatron.slurm.records import ExitRecord, SubmittedJob, read_object
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.submission import Attempt
 from airflow_megatron.slurm.transport import CommandResult, TransportError
+from airflow_megatron.spec.json_records import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,7 +109,9 @@ def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict
                 stage = stage_dirs[int(rest)]
                 continue
             if word == "attempt" and stage:
-                values = attempts[stage].setdefault(int(rest), {})
+                # a directory whose name is no number of an attempt is passed over
+                number = whole(rest)
+                values = attempts[stage].setdefault(number, {}) if number is not None else {}
                 continue
         except (ValueError, IndexError):
             raise TransportError(f"unexpected line in a stage's state: {line!r}") from None
@@ -142,7 +145,7 @@ def _attempt_state(number: int, values: Mapping[str, str]) -> AttemptState:
         verdict=read_object(values.get("judged")),
         job_name=job.job_name if job else None,
         chained="chained" in values,
-        began_at=int(began) if (began := values.get("began_at", "")).isdecimal() else None,
+        began_at=whole(values.get("began_at")),
         array=_array(values.get("array", "")),
     )
 
@@ -151,7 +154,8 @@ def _array(text: str) -> Attempt | None:
     """Return the array that a claim speaks of, in the form NAME DIRECTORY."""
     name, _, directory = text.partition(" ")
     stage_dir, _, number = directory.rpartition("/")
-    return Attempt(name, stage_dir, int(number)) if number.isdecimal() else None
+    found = whole(number)
+    return Attempt(name, stage_dir, found) if found is not None else None
 
 
 def write_record_script(path: str, content: Mapping[str, Any]) -> str:

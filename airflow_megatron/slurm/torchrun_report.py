@@ -138,7 +138,7 @@ def _read(block: Sequence[bytes]) -> RootCause | None:
     return RootCause(
         rank=int(rank[1]),
         local_rank=int(rank[2]),
-        host=told.get(b"host", b"?").decode(errors="replace")[:80],
+        host=told.get(b"host", b"?").decode("ascii", "replace")[:80],
         time=told.get(b"time", b"").decode(errors="replace"),
         exit_code=int(ended[1]),
         signal=(ended[2] or b"").decode(),

@@ -16,6 +16,7 @@ from airflow_megatron.slurm.records import ExitRecord
 from airflow_megatron.slurm.signatures import Finding, find_signature, shipped_signatures
 from airflow_megatron.slurm.states import JobState, cancelled_by
 from airflow_megatron.spec.checkpoint_directories import directory_name
+from airflow_megatron.spec.json_records import real, whole, word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,26 +127,30 @@ class Verdict:
         :raises KeyError: without ``outcome`` or ``reason``; ValueError: for an unknown outcome or state.
         """
         return cls(
-            outcome=Outcome(value["outcome"]),
+            outcome=Outcome(str(value["outcome"])),
             reason=str(value["reason"]),
-            state=JobState(value["state"]) if value.get("state") else None,
-            exit_code=value.get("exit_code"),
-            iteration=value.get("iteration"),
-            job_id=value.get("job_id"),
-            node_list=value.get("node_list") or "",
-            failed_nodes=tuple(value.get("failed_nodes") or ()),
-            line=value.get("line"),
-            elapsed=value.get("elapsed"),
-            signature=value.get("signature"),
+            state=JobState(str(value["state"])) if value.get("state") else None,
+            exit_code=whole(value.get("exit_code")),
+            iteration=whole(value.get("iteration")),
+            job_id=str(value["job_id"]) if value.get("job_id") else None,
+            node_list=word(value.get("node_list")) or "",
+            failed_nodes=_words(value.get("failed_nodes")),
+            line=word(value.get("line")),
+            elapsed=real(value.get("elapsed")),
+            signature=word(value.get("signature")),
             permanent=bool(value.get("permanent", False)),
-            damaged_iteration=value.get("damaged_iteration"),
-            expected=value.get("expected"),
+            damaged_iteration=whole(value.get("damaged_iteration")),
+            expected=word(value.get("expected")),
             rollback=bool(value.get("rollback", False)),
-            before_iteration=value.get("before_iteration"),
+            before_iteration=whole(value.get("before_iteration")),
             stopped=bool(value.get("stopped", False)),
-            judged=value.get("judged"),
+            judged=real(value.get("judged")),
             progress=Progress.from_json(value.get("progress")),
         )
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(filter(None, map(word, value))) if isinstance(value, list | tuple) else ()
 
 
 @dataclass(frozen=True)
@@ -481,8 +486,7 @@ def _achievement(
 
 
 def _iteration(tracker: str | None) -> int:
-    text = (tracker or "").strip()
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return max(whole(tracker, 0), 0)
 
 
 def _age(observation: Observation, ended: float | None) -> float:

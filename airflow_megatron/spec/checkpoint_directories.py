@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Container
 
-_NAME = re.compile(r"iter_(\d{7}|[1-9]\d{7,})|global_step(0|[1-9]\d*)", re.ASCII)
+_NAME = re.compile(r"iter_(\d{7}|[1-9]\d{7,14})|global_step(0|[1-9]\d{0,14})", re.ASCII)
 
 
 def iteration_of(name: str) -> int | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.json_records import read_object, whole
 from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ class ProducedFileTrigger(ClusterTrigger):
     def producer_verdict(self, observation: Observation) -> dict[str, Any] | None:
         """Return how the producing job ended, None while it goes on."""
         for path in self.verdict_files:
-            try:
-                verdict = json.loads(observation.files.get(path) or "null")
-            except ValueError:
-                continue
-            if isinstance(verdict, dict) and int(verdict.get("attempt", 0)) >= self.producer_attempt:
+            verdict = read_object(observation.files.get(path))
+            if verdict is not None and whole(verdict.get("attempt"), 0) >= self.producer_attempt:
                 return verdict
         return None

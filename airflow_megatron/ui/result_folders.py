@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.json_records import read_json, real, word
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +55,10 @@ class ResultFolders:
 
     def sweeps(self) -> list[SweepResults]:
         """Return every sweep that has a report, the newest first."""
-        found = [self._summary(folder) for folder in self._folders().values()]
+        found = []
+        for folder in self._folders().values():
+            with contextlib.suppress(OSError):  # it was replaced or removed a moment ago
+                found.append(self._summary(folder))
         return sorted(found, key=lambda sweep: (-sweep.written.timestamp(), sweep.name))
 
     def report(self, sweep: str) -> Path | None:
@@ -78,7 +83,7 @@ class ResultFolders:
         return {
             path.name: path
             for path in self.root.iterdir()
-            if _SWEEP_NAME.fullmatch(path.name) and not path.is_symlink() and (path / REPORT).is_file()
+            if _SWEEP_NAME.fullmatch(path.name) and _is_own_folder(path)
         }
 
     @staticmethod
@@ -88,7 +93,7 @@ class ResultFolders:
         losses = {
             f"{row['point']} {row['branch']}": loss
             for row in rows
-            if isinstance(loss := row.get("validation_loss"), int | float)
+            if (loss := real(row.get("validation_loss"))) is not None
         }
         best = min(losses, key=losses.__getitem__, default="")
         return SweepResults(
@@ -105,9 +110,17 @@ class ResultFolders:
 def _rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of ``results.json``; none when it is missing or not a table, which the report itself survives."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        rows = None if path.is_symlink() else read_json(path.read_bytes())
+    except OSError:
         return []
-    if not isinstance(rows, list):
-        return []
-    return [row for row in rows if isinstance(row, dict) and "point" in row and "branch" in row]
+    return [
+        row
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict) and word(row.get("point")) and word(row.get("branch"))
+    ]
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Whether a folder holds a report: a link in its place would show a file from elsewhere."""
+    report = path / REPORT
+    return not path.is_symlink() and report.is_file() and not report.is_symlink()

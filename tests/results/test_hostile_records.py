@@ -1,0 +1,236 @@
+"""Records and results that a job has damaged, or made up, spoil what is said of that job and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from run_tree import RunTree, take_snapshot
+
+from airflow_megatron.megatron.checkpoints import tracked_iteration
+from airflow_megatron.planning.condition_watch import ConditionWatch
+from airflow_megatron.results import figures, plots
+from airflow_megatron.results.report import write_report
+from airflow_megatron.results.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.slurm.observation import AccountingRow, Observation
+from airflow_megatron.slurm.records import ExitRecord, read_object
+from airflow_megatron.slurm.restarts import read_verdict
+from airflow_megatron.slurm.states import JobState
+from airflow_megatron.slurm.verdict import Expectation, judge
+from airflow_megatron.spec.conditions import Condition
+from airflow_megatron.ui.result_folders import ResultFolders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VALUES = (
+    "Infinity",
+    "-Infinity",
+    "NaN",
+    "1e999",
+    "9" * 400,
+    "9" * 5000,
+    "-1",
+    "true",
+    "null",
+    '"x"',
+    '""',
+    "{}",
+    "[]",
+    '{"a": {}}',
+    "[1, [2]]",
+    '"\\u0000"',
+    '"\\ud800"',
+    '"' + "$" * 9 + '"',
+    '"\\u001b[2J\\n@run /other"',
+    "[" * 100_000,
+    '{"a":' * 100_000,
+)
+EXIT_KEYS = ("exit_code", "signal", "host", "nodes", "started", "ended", "job_id", "restart_count")
+VERDICT_KEYS = (
+    "outcome",
+    "reason",
+    "state",
+    "exit_code",
+    "iteration",
+    "job_id",
+    "failed_nodes",
+    "line",
+    "attempt",
+    "elapsed",
+)
+EXIT = {"exit_code": 1, "signal": None, "host": "n1", "nodes": "n1", "started": 1, "ended": 5, "job_id": "7"}
+VERDICT = {"outcome": "failed", "reason": "because", "attempt": 1}
+
+
+def with_value(record: dict[str, object], key: str, value: str) -> str:
+    return json.dumps({**record, key: "@"}).replace('"@"', value)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:12])
+def test_exit_records(value: str) -> None:
+    for key in EXIT_KEYS:
+        record = read_object(with_value(EXIT, key, value))
+        ExitRecord.from_json(record)
+        row = AccountingRow("7", "x", JobState.FAILED, "FAILED", 1, 0, "n1", 1, ended=1.0, elapsed=4)
+        for accounting in (row, None):
+            seen = Observation(
+                1000.0, queue_ok=True, accounting_ok=True, accounting=accounting, exit=record, tracker=value
+            )
+            judge(seen, Expectation("train", train_iters=100, complete=lambda files: True))
+    assert ExitRecord.from_json(read_object(value)) is None
+    assert tracked_iteration(value) is None or value.isdigit()
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:12])
+def test_verdicts(value: str) -> None:
+    for key in VERDICT_KEYS:
+        text = with_value(VERDICT, key, value)
+        read_verdict(read_object(text))
+        leaf = Condition("finished", path="/r/.jobs/train")
+        watch = ConditionWatch(leaf, {"/r/.jobs/train": 1})
+        watch.read([Observation(1.0, files={"/r/.jobs/train/verdict.json": text})])
+        watch.missing()
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> RunTree:
+    made = RunTree(tmp_path_factory.mktemp("sweep"))
+    for rate in (1e-3, 3e-3):
+        made.add_point({"num_layers": 2, "hidden_size": 64}, 1000, rate, train_iters=40)
+    return made
+
+
+def report(tree: RunTree, out: Path):
+    jobs = read_jobs(tree.jobs)
+    return write_report(take_snapshot(run_directories(jobs)), tree.jobs, out)
+
+
+def spoil(tree: RunTree, path: str, text: str) -> None:
+    file = next(iter(sorted(tree.root.rglob("logs")))).parent / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, errors="surrogatepass")
+
+
+@pytest.fixture(autouse=True)
+def _few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "_PLOTS", [plot for plot in plots._PLOTS if plot[0] == "evaluations"])
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:12])
+def test_a_report_survives_every_record(
+    tree: RunTree, tmp_path: Path, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "_PLOTS", [])
+    stage = read_jobs(tree.jobs)[0].stage
+    spoil(tree, f".jobs/{stage}/1/exit.json", with_value(EXIT, "exit_code", value))
+    spoil(tree, f".jobs/{stage}/1/job.json", value)
+    spoil(tree, f".jobs/{stage}/verdict.json", with_value(VERDICT, "line", value))
+    spoil(tree, "checkpoints/latest_checkpointed_iteration.txt", value)
+    spoil(tree, "lr_finder/lr_finder.json", with_value({"suggested": 1}, "lowest", value))
+    spoil(tree, "lr_finder/lr_finder_data.csv", f"learning_rate,loss\n{value},{value}\n\0,\n")
+    results = {"results": {"a": {"acc,none": 0.5}}, "n-shot": {"a": 0}}
+    spoil(tree, "eval_results/iter_40/results.json", with_value(results, "versions", value))
+    spoil(tree, "eval_results/iter_0000039/results.json", with_value({}, "results", value))
+    figure = json.dumps({"results": {"b": {"acc,none": "@", "acc_stderr,none": "@"}}}).replace('"@"', value)
+    spoil(tree, "eval_results/iter_0000038/results.json", figure)
+    spoil(tree, f"eval_results/iter_{'9' * 200}/results.json", "{}")
+    made = report(tree, tmp_path)
+    assert len(made.table.rows) == 2
+    assert "\x1b" not in made.text
+    assert (tmp_path / "results.csv").exists()
+    assert made.page.exists()
+
+
+TASKS = [
+    "$$",
+    "$",
+    "a$b$c",
+    r"\$x$",
+    "$\\frac{1}{$",
+    "a\nb",
+    "\x1b[31mred",
+    "x" * 5000,
+    "{}",
+    "%s",
+    "<b>",
+    "\u202eabc",
+    "\x00",
+    "_^",
+    "|",
+]
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: repr(task[:20]))
+def test_names_of_tasks_are_drawn_as_they_are(tree: RunTree, tmp_path: Path, task: str) -> None:
+    results = {"results": {task: {"acc,none": 0.5}}}
+    spoil(tree, "eval_results/iter_40/results.json", json.dumps(results))
+    made = report(tree, tmp_path)
+    assert [plot.name for plot in made.plots if plot.suffix == ".svg"] == ["evaluations.svg"]
+    assert task.replace("\x1b", "") == task or "\x1b" not in (tmp_path / "evaluations.md").read_text()
+
+
+def test_thousands_of_tasks(tree: RunTree, tmp_path: Path) -> None:
+    results = {"results": {f"task{number}": {"acc,none": 0.5} for number in range(3000)}}
+    spoil(tree, "eval_results/iter_40/results.json", json.dumps(results))
+    made = report(tree, tmp_path)
+    assert sum(row.measurement.task.startswith("task") for row in made.evaluations) == 3000
+    assert made.page.exists()
+
+
+def test_the_tables_are_written_when_no_figure_can_be(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no figure")
+
+    monkeypatch.setattr(plots, "_PLOTS", [("x", "x", "x", broken)])
+    made = report(tree, tmp_path)
+    assert made.plots == ()
+    assert made.page.exists()
+    with pytest.raises(ValueError, match="too many"), figures.figures() as make:
+        make(5000)
+
+
+ROWS = [
+    '[{"point": {}, "branch": "b"}]',
+    '[{"point": "p", "branch": []}]',
+    '[{"point": 1, "branch": 2}]',
+    '[{"point": "p", "branch": "b", "validation_loss": Infinity}]',
+    '[{"point": "p", "branch": "b", "validation_loss": true}]',
+    '[{"point": "p", "branch": "b", "validation_loss": {}}]',
+    '[{"point": "p", "branch": "b", "state": {}}]',
+    "[" * 100_000,
+    "{}",
+    "[null, 5, []]",
+    "9" * 5000,
+    "\x00",
+    "",
+]
+
+
+@pytest.mark.parametrize("text", ROWS, ids=lambda text: text[:30])
+def test_the_list_of_sweeps_survives_every_table(tmp_path: Path, text: str) -> None:
+    for name, content in (("good", '[{"point": "p", "branch": "b", "state": "finished"}]'), ("bad", text)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "report.html").write_text("x")
+        (tmp_path / name / "results.json").write_text(content)
+    found = {sweep.name: sweep for sweep in ResultFolders(tmp_path).sweeps()}
+    assert set(found) == {"good", "bad"}
+    assert found["good"].finished == 1
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "/dev/zero", "../outside", "absent"])
+@pytest.mark.parametrize("file", ["report.html", "results.json", "table.csv"])
+def test_links_are_not_followed(tmp_path: Path, target: str, file: str) -> None:
+    root = tmp_path / "root"
+    (root / "bad").mkdir(parents=True)
+    (root / "bad" / "report.html").write_text("x")
+    (root / "outside").write_text('[{"point": "p", "branch": "b"}]')
+    (root / "bad" / file).unlink(missing_ok=True)
+    (root / "bad" / file).symlink_to(target)
+    folders = ResultFolders(root)
+    assert all(sweep.branches == 0 for sweep in folders.sweeps())
+    assert (folders.report("bad") is None) == (file == "report.html")
+    assert file not in folders.downloads("bad")
