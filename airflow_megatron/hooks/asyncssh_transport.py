@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncssh
@@ -12,9 +13,16 @@ import asyncssh
 from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, TransportError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_megatron.hooks.connection_options import ConnectionOptions
 
 SESSION_PAUSE_S = 0.5
+KNOWN_HOSTS = (
+    *("~/.ssh/known_hosts", "~/.ssh/known_hosts2"),
+    *("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"),
+)
+"""Where ssh_config(5) has host keys looked up by default."""
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +162,24 @@ def client_options(options: ConnectionOptions) -> dict[str, Any]:
         chosen["known_hosts"] = None
     elif options.known_hosts is not None:
         chosen["known_hosts"] = str(options.known_hosts)
+    else:
+        chosen["known_hosts"] = _usual_known_hosts(chosen)
     return chosen
+
+
+def _usual_known_hosts(chosen: Mapping[str, Any]) -> list[str] | asyncssh.SSHKnownHosts:
+    """Return the files that OpenSSH would look a host key up in.
+
+    They are always given: asyncssh takes ``UserKnownHostsFile none`` in an SSH configuration as leave to check nothing.
+    """
+    configured = asyncssh.SSHClientConnectionOptions(
+        **{name: chosen[name] for name in ("host", "port", "username", "config") if name in chosen},
+        client_keys=None,
+        agent_path=None,
+    ).known_hosts
+    files = configured if isinstance(configured, list) else []
+    paths = [Path(str(file)).expanduser() for file in files or KNOWN_HOSTS]
+    return [str(path) for path in paths if path.is_file()] or asyncssh.import_known_hosts("")
 
 
 def _private_key(options: ConnectionOptions) -> asyncssh.SSHKey:

@@ -209,6 +209,8 @@ def client_words(options: ConnectionOptions, folder: Path) -> list[str]:
         "ServerAliveCountMax": "3",
         "LogLevel": "ERROR",
         "StrictHostKeyChecking": "yes" if options.check_host_key or options.host_key else "no",
+        # the user's own configuration can switch the check off for this machine, which tunnels lead to
+        "NoHostAuthenticationForLocalhost": "no",
     }
     if options.host_key is not None:
         settings |= _host_key_files(_written(folder / "host_key", f"* {options.host_key}\n"))

@@ -52,8 +52,8 @@ class ResolvePointOperator(BaseOperator):
         """Push the jobs and return the point's name."""
         conf: dict[str, Any] = dict(context["dag_run"].conf or {})
         params = context["params"]
-        point = str(conf.get("point") or params.get("point") or "")
-        if not point:
+        point = conf.get("point") or params.get("point") or ""
+        if not isinstance(point, str) or not point:
             raise AirflowFailException('which point? give the run a configuration: {"point": "<name>"}')
         if "jobs" in conf:
             raise AirflowFailException(

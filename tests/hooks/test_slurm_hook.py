@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,6 @@ from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, T
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -326,3 +326,66 @@ class TestLookUp:
         empty = SlurmHook("alps", connection=Connection(conn_id="alps", conn_type="ssh"))
         with pytest.raises(LoginRefusedError, match="connection 'alps' names no host"):
             await answer(empty)
+
+
+SWITCHES = (
+    *(
+        "UserKnownHostsFile none",
+        "UserKnownHostsFile None",
+        "UserKnownHostsFile NONE",
+        "userknownhostsfile none",
+    ),
+    *(
+        "UserKnownHostsFile=none",
+        "UserKnownHostsFile /dev/null",
+        "UserKnownHostsFile /nowhere",
+        'UserKnownHostsFile "none"',
+    ),
+    *(
+        "UserKnownHostsFile none\nGlobalKnownHostsFile none",
+        "GlobalKnownHostsFile none",
+        "GlobalKnownHostsFile /dev/null",
+    ),
+    *("StrictHostKeyChecking no", "StrictHostKeyChecking off", "StrictHostKeyChecking accept-new"),
+    *(
+        "NoHostAuthenticationForLocalhost yes",
+        "VerifyHostKeyDNS yes",
+        "UpdateHostKeys yes",
+        "HostKeyAlias other",
+    ),
+    *("CheckHostIP no", "HashKnownHosts yes", "UserKnownHostsFile none\nStrictHostKeyChecking no"),
+)
+
+
+@pytest.mark.parametrize("place", ["home", "extra"])
+@pytest.mark.parametrize("scope", ["", "Host *\n", "Host 127.*\n", "Match host 127.0.0.1\n"])
+@pytest.mark.parametrize("switch", SWITCHES)
+async def test_no_configuration_switches_host_keys_off(
+    switch: str, scope: str, place: str, node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that nobody knows gets no password, whatever the user's SSH configuration says."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    config = home / ".ssh" / "config" if place == "home" else tmp_path / "ssh_config"
+    config.write_text(f"{scope}{switch}\n")
+    extra = {"ssh_config": str(config)} if place == "extra" else {}
+    with pytest.raises(LoginRefusedError, match="host key is not the one"):
+        await answer(hook(node, host_key=None, password=PASSWORD, **extra))
+    assert (node.logins, node.commands) == (0, [])
+
+
+@pytest.mark.parametrize("file", ["~/.ssh/known_hosts", "~/.ssh/known_hosts2", "~/elsewhere", "ELSEWHERE"])
+async def test_a_key_that_the_configurations_files_hold(
+    file: str, node: LoginNode, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = Path(file.replace("ELSEWHERE", str(tmp_path / "other"))).expanduser()
+    path.parent.mkdir(exist_ok=True)
+    (tmp_path / ".ssh").mkdir(exist_ok=True)
+    path.write_text(f"[127.0.0.1]:{node.port} {public(HOST_KEY)}\n")
+    if ".ssh" not in file:
+        (tmp_path / ".ssh" / "config").write_text(
+            f"UserKnownHostsFile ~/nothing {file.replace('ELSEWHERE', str(path))}\n"
+        )
+    assert (await answer(hook(node, key_file, host_key=None))).stdout == "hello\n"
