@@ -30,7 +30,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
     for job in jobs:
         if not job.runs_trainer or job.trainer != TRAINER or job.script or not runs_pretrain_gpt(job.command):
             continue
-        world_size = job.world_size
+        world_size = job.active_processes
         words = comparable_words(job.command)
         key = (words, world_size, job.release, *sorted(job.env.items()))
         if key not in known:

@@ -102,7 +102,7 @@ def job_estimates(jobs: Iterable[Job], cluster: ClusterProfile) -> Estimates:
         if not job.runs_trainer or job.script is not None:
             continue
         params = _estimated_parameters(job, cluster)
-        key = repr((sorted(params.items()), job.world_size, job.release, sorted(job.env.items())))
+        key = repr((sorted(params.items()), job.active_processes, job.release, sorted(job.env.items())))
         if key not in known:
             known[key] = _estimate(params, job, machine_of(job, cluster))
         needs = known[key]
@@ -140,6 +140,6 @@ def _estimate(params: dict[str, object], job: Job, machine: Machine) -> Estimate
     if job.trainer == "megatron_deepspeed":
         return "there are estimates for Megatron-LM and megatron_core only"
     try:
-        return estimate(params, job.world_size, job.release, machine=machine)
+        return estimate(params, job.active_processes, job.release, machine=machine)
     except (ArgumentError, EstimateError) as error:
         return str(error)

@@ -165,6 +165,14 @@ class Job:
         return int(self.slurm.nodes or 1) * int(self.slurm.gpus_per_node or 1)
 
     @property
+    def active_processes(self) -> int:
+        """Processes that Megatron sees: those that its in-process restart keeps in reserve do not count."""
+        active = self.params.get("inprocess_active_world_size")
+        if self.params.get("inprocess_restart") is True and isinstance(active, int) and active > 0:
+            return active
+        return self.world_size
+
+    @property
     def stage_dir(self) -> str:
         """Directory of the stage's attempts; instances of one branch share a run directory, so the name is in it."""
         return f"{self.run_dir}/.jobs/{self.stage}"

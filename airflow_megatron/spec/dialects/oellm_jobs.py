@@ -263,9 +263,8 @@ def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, A
         for key, value in section.items()
         if key not in _MANAGED_ARGUMENTS and value is not None and value != [] and not isinstance(value, dict)
     }
-    if arguments.get("save_interval") is None and arguments.get("train_iters"):
-        warnings.append("backend.megatron.save_interval is not given: the last checkpoint alone is saved")
-        arguments["save_interval"] = arguments["train_iters"]
+    if not section.get("save") and arguments.get("save_interval") is None:
+        arguments["save_interval"] = 0  # upstream's command line has no --save either
     for key in ("train_iters", "train_samples", "save_interval", "lr_decay_iters", "lr_warmup_iters"):
         value = arguments.get(key)
         if isinstance(value, float) and value.is_integer():

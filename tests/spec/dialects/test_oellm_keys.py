@@ -267,11 +267,12 @@ def test_arguments_of_their_fork_are_declared(cluster: ClusterProfile) -> None:
     assert any("only OpenEuroLLM's fork" in problem.message for problem in sweep.warnings())
 
 
-def test_a_training_that_saves_nothing_saves_its_last_checkpoint() -> None:
+def test_a_training_that_names_no_directory_and_no_interval_saves_nothing(cluster: ClusterProfile) -> None:
     text = text_of().replace("    save_interval: 50\n", "")
-    sweep = load_sweep_text(text, "study.yaml")
-    assert sweep.jobs(sweep.points[0], load_cluster("local"))[0].params["save_interval"] == 100
-    assert any("save_interval is not given" in problem.message for problem in sweep.warnings())
+    for job in plan_sweep(load_sweep_text(text, "study.yaml"), cluster).jobs:
+        assert not {"--save", "--save-interval"} & set(job.command)
+    for job in plan_sweep(load_sweep_text(text_of(), "study.yaml"), cluster).jobs:
+        assert {"--save", "--save-interval"} <= set(job.command)
 
 
 def test_a_file_without_a_sweep_is_one_point() -> None:
