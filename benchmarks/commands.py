@@ -1,0 +1,168 @@
+"""Time whole commands, start to end, beside those of AutoExperiment and oellm-autoexp, in one run on one machine.
+
+What a person waits for is the process, imports included. Each command runs several times in a fresh process; the best
+counts, as other work only adds. The other tools are installed as by ``expansion.py``. Usage::
+
+    python benchmarks/commands.py [--autoexperiment PATH] [--oellm PATH] [--environments DIRECTORY] [--only-ours]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from expansion import AUTOEXPERIMENT, OELLM, OELLM_VARIABLES, ROOT, SCALING_STUDY, installed
+
+REPETITIONS = 5
+COMMAND_SWEEP = """\
+name: many
+point: "a{{{{ a }}}}_b{{{{ b }}}}"
+sweep:
+  params: {{a: {a}, b: {b}}}
+stages:
+  go: {{kind: command, command: [echo, "{{{{ a }}}}", "{{{{ b }}}}"]}}
+"""
+TEMPLATE = "#!/bin/bash\n#SBATCH --job-name={name}\necho {LR} {TRAIN_ITERS}\n"
+OELLM_SWEEP = (
+    "++sweep.type=product",
+    "++sweep.groups=[{params:{backend.megatron.lr:[%s]}}]",
+)
+OELLM_POINTS = 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    :param seconds: wall time of the best run
+    :param processor: processor time of that run, its children included
+    :param memory: largest resident size of any of the runs so far, MiB
+    """
+
+    what: str
+    seconds: float
+    processor: float
+    memory: float
+
+
+def timed(
+    what: str,
+    words: list[str],
+    *,
+    repetitions: int = REPETITIONS,
+    clean: Path | None = None,
+    **options: object,
+) -> Row:
+    """Run a command several times.
+
+    :param clean: folder that it writes and that is removed before each run
+    """
+    best: tuple[float, float] | None = None
+    for _ in range(repetitions):
+        if clean is not None:
+            shutil.rmtree(clean, ignore_errors=True)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        begin = time.perf_counter()
+        done = subprocess.run(words, capture_output=True, check=False, **options)  # type: ignore[call-overload]
+        seconds = time.perf_counter() - begin
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if done.returncode:
+            raise RuntimeError(f"{what}: {done.stderr.decode().strip().splitlines()[-1:]}")
+        processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        if best is None or seconds < best[0]:
+            best = seconds, processor
+    assert best is not None
+    return Row(what, *best, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
+
+
+def scaling_study(directory: Path) -> Path:
+    """Write AutoExperiment's scaling study with a script template and paths that exist here; 1,080 jobs."""
+    directory.mkdir()
+    (directory / "job.sbatch").write_text(TEMPLATE, encoding="utf-8")
+    text = SCALING_STUDY.read_text(encoding="utf-8")
+    text = re.sub(r"template: .*", f"template: {directory / 'job.sbatch'}", text)
+    spec = directory / "scaling_exps.yaml"
+    spec.write_text(re.sub(r"(?<=\")/p/", f"{directory}/p/", text), encoding="utf-8")
+    return spec
+
+
+def of_ours(directory: Path) -> list[Row]:
+    spec = scaling_study(directory / "ours")
+    program = [sys.executable, "-m", "airflow_megatron.cli.app"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "AIRFLOW_MEGATRON_LOCAL": str(directory)}
+    rows = [
+        timed("airflow-megatron --help", [*program, "--help"], env=environment),
+        timed("lint, 4 points", [*program, "lint", "quickstart"], env=environment),
+        timed(
+            "plan --format json, 1,080 jobs",
+            [*program, "plan", str(spec), "--format", "json"],
+            env=environment,
+        ),
+        timed(
+            "build, 1,080 scripts",
+            [*program, "build", str(spec), str(directory / "scripts")],
+            env=environment,
+            clean=directory / "scripts",
+        ),
+    ]
+    for points in (1000, 100_000):
+        many = directory / f"many_{points}.yaml"
+        many.write_text(
+            COMMAND_SWEEP.format(a=list(range(points // 100)), b=list(range(100))), encoding="utf-8"
+        )
+        words = [*program, "plan", str(many), "--format", "json"]
+        rows.append(timed(f"plan --format json, {points:,} points", words, repetitions=2, env=environment))
+    return rows
+
+
+def of_autoexperiment(checkout: Path | None, directory: Path) -> Row:
+    python, _ = installed("autoexperiment", AUTOEXPERIMENT, checkout, directory, "omegaconf", "clize")
+    spec = scaling_study(directory / "theirs")
+    words = [python, "-c", "from autoexperiment.cli import main; main()", "build", str(spec)]
+    return timed("AutoExperiment: build, 1,080 scripts", words)
+
+
+def of_oellm(checkout: Path | None, directory: Path) -> Row:
+    python, source = installed("oellm", OELLM, checkout, directory)
+    rates = ",".join(f"{(number + 1) * 1e-5:.6f}" for number in range(OELLM_POINTS))
+    environment = {**os.environ, **dict.fromkeys(OELLM_VARIABLES, "/tmp"), "USER": "user"}
+    words = [python, "scripts/visualize_plan.py", "--config-name", "experiments/megatron_sanity_check"]
+    words += [OELLM_SWEEP[0], OELLM_SWEEP[1] % rates]
+    what = f"oellm-autoexp: plan, {OELLM_POINTS} points"
+    return timed(what, words, repetitions=1, cwd=source, env=environment)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--autoexperiment", type=Path)
+    parser.add_argument("--oellm", type=Path)
+    parser.add_argument("--environments", type=Path, help="keep the environments here")
+    parser.add_argument("--only-ours", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        rows = of_ours(Path(temporary))
+        if not options.only_ours:
+            environments = (options.environments or Path(temporary) / "environments").absolute()
+            environments.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(environments / "theirs", ignore_errors=True)
+            for measure, checkout in ((of_autoexperiment, options.autoexperiment), (of_oellm, options.oellm)):
+                try:
+                    rows.append(measure(checkout, environments))
+                except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+                    print(f"left out: {error}")
+    for row in rows:
+        print(f"{row.what:42} {row.seconds:8.2f} s {row.processor:8.2f} s CPU {row.memory:8.0f} MiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
