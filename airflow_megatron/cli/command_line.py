@@ -38,6 +38,8 @@ COMMANDS: Final[dict[str, CommandPlace]] = {
     ),
     "schema": CommandPlace(f"{_CLI}.spec_commands:schema", "Print the JSON Schema of sweep specs."),
     "status": CommandPlace(f"{_CLI}.run_commands:status", "Show how far every job of a sweep is."),
+    "cancel": CommandPlace(f"{_CLI}.run_commands:cancel", "Stop a sweep, or some of its points."),
+    "report": CommandPlace(f"{_CLI}.run_commands:report", "Write the report of a sweep's run."),
     "quickstart": CommandPlace(
         f"{_CLI}.run_commands:quickstart", "Run a small sweep on a local cluster, start to end."
     ),

@@ -156,7 +156,7 @@ def _show_results(plan: Plan) -> None:
     if not table.exists():
         return
     print(f"\n{table.read_text()}")
-    for path in sorted(folder.iterdir()):
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
         print(f"wrote {os.path.relpath(path)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -37,6 +38,57 @@ def status(
         print_status(plan, output, every if watch else None)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption = None) -> None:
+    """Stop a sweep, or the selected points: cancel its jobs in Slurm, and mark its runs failed in Airflow."""
+    from airflow_megatron.cli.cancel import cancel_jobs, jobs_to_cancel, stop_in_airflow
+    from airflow_megatron.planning.pinned import choose_points
+    from airflow_megatron.planning.plan import plan_sweep
+    from airflow_megatron.slurm.transport import TransportError
+    from airflow_megatron.spec.cluster_profile import load_cluster
+
+    sweep = load_spec(spec)
+    points = {point.name for point in choose_points(sweep, select)} if select.strip() else None
+    stopped = stop_in_airflow(sweep.name, points)
+    for run in stopped or ():
+        print(f"stopped {run}")
+    plan = plan_sweep(sweep, load_cluster(cluster or sweep.settings.cluster))
+    try:
+        cancelled = cancel_jobs(jobs_to_cancel(plan, points))
+    except TransportError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from None
+    for name in cancelled:
+        print(f"cancelled {name}")
+    print(f"{len(stopped or ())} runs stopped, {len(cancelled)} jobs cancelled")
+    if stopped is None:
+        print(
+            "mark the runs failed in Airflow too: they go on with what comes next otherwise", file=sys.stderr
+        )
+        raise typer.Exit(1)
+
+
+def report(
+    spec: SpecArgument,
+    run: Annotated[
+        str, typer.Option("--run", metavar="RUN", help="Id of the sweep's run; the newest when left out")
+    ] = "",
+    cluster: ClusterOption = None,
+) -> None:
+    """Write the report of a run from what is on its cluster now; of the spec itself where nothing has run."""
+    from airflow_megatron.cli.report import run_report
+    from airflow_megatron.planning.pin_store import PinError
+    from airflow_megatron.slurm.transport import TransportError
+
+    try:
+        written = run_report(load_spec(spec), run, cluster)
+    except (PinError, TransportError) as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(written.text)
+    for path in written.paths:
+        print(f"wrote {path}")
 
 
 def quickstart(

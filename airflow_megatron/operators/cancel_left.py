@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.planning.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
@@ -24,7 +25,7 @@ AWAY_PAUSE_S = 60
 _NEVER_SUBMITTED = (None, "skipped", "upstream_failed", "removed")
 
 
-class CancelLeftJobsOperator(BaseOperator):
+class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
     """Cancel jobs that nobody waits for any more; the teardown of a run, whatever became of its other tasks.
 
     Whoever marks or clears a task that waits for a job has the job cancelled by the trigger. Nobody does it where no

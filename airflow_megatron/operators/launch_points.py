@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from airflow_megatron.operators.point_runs import (
     runs_without_scheduler,
     trigger_point_run,
 )
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import stored_plan
 from airflow_megatron.planning.pinned import jobs_by_point, point_digest
 
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 TEST_WORKERS = 3
+HELPER_END_S = 15
 
 
-class LaunchPointsOperator(BaseOperator):
+class LaunchPointsOperator(EndsTestRun, BaseOperator):
     """Start a run of the point DAG for every point; its configuration refers to the stored plan.
 
     The run id is the point's name, see :func:`~airflow_megatron.operators.point_runs.point_run_id`. A point whose run
@@ -63,6 +66,7 @@ class LaunchPointsOperator(BaseOperator):
         self.plan_only = plan_only
         self.fresh_start = fresh_start
         self.submitted = submitted
+        self._helpers: list[subprocess.Popen[str]] = []
 
     def execute(self, context: Context) -> dict[str, str]:
         """Start the runs; return point → run id."""
@@ -100,6 +104,14 @@ class LaunchPointsOperator(BaseOperator):
                 return run_id
             number += 1
 
+    def end_helpers(self) -> None:
+        """End the runs of points that are worked here, each by its own SIGTERM."""
+        for process in self._helpers:
+            process.terminate()
+        for process in self._helpers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(HELPER_END_S)
+
     def _work_here(self, confs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         self.log.info("no scheduler runs under `airflow dags test`: working %d points here", len(confs))
         with ThreadPoolExecutor(TEST_WORKERS) as pool:
@@ -125,6 +137,7 @@ class LaunchPointsOperator(BaseOperator):
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
+            self._helpers.append(process)
             assert process.stdout is not None
             for line in process.stdout:
                 self.log.info("[%s] %s", conf["point"], line.rstrip())

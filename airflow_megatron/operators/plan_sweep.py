@@ -8,6 +8,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.operators.run_configuration import SWEEP_KEYS, refuse_unknown_keys
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.planning.pin_store import PinStore
 from airflow_megatron.planning.pinned import PinnedSweep, choose_points
 from airflow_megatron.planning.plan import check_sweep
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PlanSweepOperator(BaseOperator):
+class PlanSweepOperator(EndsTestRun, BaseOperator):
     """Expand a sweep spec, check it, and store what the run executes.
 
     Returns a reference to the stored plan (:class:`airflow_megatron.planning.pinned.PinnedSweep`), which everything

@@ -12,12 +12,15 @@ from airflow_megatron.operators.run_configuration import (
     POINT_KEYS,
     refuse_unknown_keys,
 )
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import newest_plan
+from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.pin_store import PinError, PinStore
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import check_document, plan_sweep
 from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.planning.sweep_owners import record_owner
+from airflow_megatron.spec.dag_names import LAUNCH
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ResolvePointOperator(BaseOperator):
+class ResolvePointOperator(EndsTestRun, BaseOperator):
     """Push each stage's job of a point as an XCom, keyed by the stage's name; None for stages that the point lacks.
 
     A run that the sweep's DAG launched reads them from what its run has pinned last. A run that a person started for
@@ -62,7 +65,7 @@ class ResolvePointOperator(BaseOperator):
             )
         try:
             if "pin" in conf:
-                pinned = self._launched(conf)
+                pinned = self._launched(context, conf)
             else:
                 refuse_unknown_keys(conf, POINT_KEYS)
                 cluster = conf.get("cluster") or params.get("cluster")
@@ -81,10 +84,16 @@ class ResolvePointOperator(BaseOperator):
         self.log.info("point %s of plan %s: %s", point, pinned.pin[:16], ", ".join(jobs))
         return point
 
-    def _launched(self, conf: Mapping[str, Any]) -> PinnedSweep:
+    def _launched(self, context: Context, conf: Mapping[str, Any]) -> PinnedSweep:
         """Return what the sweep's run that launched this one has pinned last."""
         refuse_unknown_keys(conf, LAUNCHED_POINT_KEYS)
-        pinned = newest_plan(self.sweep, str(conf.get("run")))
+        run_id = str(conf.get("run"))
+        states: Any = context["ti"].get_task_states(dag_id=self.sweep, task_ids=[LAUNCH], run_ids=[run_id])
+        if not just_cleared(context) and states.get(run_id, {}).get(LAUNCH) == "failed":
+            raise AirflowFailException(
+                f"run {run_id} of {self.sweep} was stopped while it launched its points"
+            )
+        pinned = newest_plan(self.sweep, run_id)
         if pinned.pin != conf["pin"]:
             self.log.info(
                 "run %s of %s was planned again since it launched this one", conf["run"], self.sweep

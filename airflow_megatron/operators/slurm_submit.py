@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import job_surroundings, report_changes
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.attempt_chain import extend_chain, is_chained, withdraw_chain
@@ -122,7 +123,7 @@ def submitted(
     )
 
 
-class SlurmSubmitOperator(BaseOperator):
+class SlurmSubmitOperator(EndsTestRun, BaseOperator):
     """Submit a job of a sweep to Slurm, exactly once, and return a handle for the operators that watch it.
 
     A job that has finished already is passed over. A task that died between submission and record takes up the job

@@ -19,6 +19,7 @@ from airflow_megatron.operators.slurm_submit import (
     wait_for_login_node,
     wait_for_room,
 )
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import job_surroundings, report_changes
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
@@ -34,6 +35,7 @@ from airflow_megatron.planning.attempt_preparation import (
     restart_policy,
 )
 from airflow_megatron.planning.attempts import (
+    WITHDRAWN_VERDICT,
     SubmissionRefusedError,
     attempt_after_giving_up,
     was_waited_for,
@@ -83,7 +85,7 @@ WAITED_FOR = "waited_for"
 """The attempt that a try of the task began to wait for."""
 
 
-class SlurmWatchOperator(BaseOperator):
+class SlurmWatchOperator(EndsTestRun, BaseOperator):
     """Wait for a job; submit the next attempt when one ends before the job is done and its restart policy allows it.
 
     Done is decided by what the job left behind (for training: the last iteration's complete checkpoint), not by
@@ -197,6 +199,9 @@ class SlurmWatchOperator(BaseOperator):
         """Record a verdict and do what follows from it."""
         attempts = job_attempts(job, self.log)
         state = attempts.state()
+        recorded = state.verdict or {}
+        if recorded.get(WITHDRAWN_VERDICT) and recorded.get("attempt") == handle.attempt:
+            raise AirflowFailException(f"{job.name} was cancelled: {recorded.get('reason')}")
         verdict = dataclasses.replace(verdict, judged=time.time())
         if verdict.stopped and job.kind == "train":
             # an attempt that hung before it saved has made no progress

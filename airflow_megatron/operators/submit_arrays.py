@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.slurm_submit import task_origin
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import stored_plan
 from airflow_megatron.planning.array_attempts import ArrayDeferredError, JobArrays, attempts_to_submit
 from airflow_megatron.planning.attempts import slurm_commands
@@ -26,7 +27,7 @@ CHOSEN_ATTEMPTS = "attempts"
 CONTROLLER_AWAY_PAUSE_S = 60
 
 
-class SubmitArraysOperator(BaseOperator):
+class SubmitArraysOperator(EndsTestRun, BaseOperator):
     """Submit the jobs of stages with ``array: true`` of all chosen points, before the points' runs start.
 
     Each point's run finds its job submitted and follows that task of the array. Jobs that have run

@@ -9,9 +9,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import stored_plan
 from airflow_megatron.planning.attempts import slurm_commands
-from airflow_megatron.planning.results import write_results
+from airflow_megatron.planning.results import ReportedRun, write_results
 from airflow_megatron.results.progress import StageState
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.jobs import Job
 
 
-class SweepReportOperator(BaseOperator):
+class SweepReportOperator(EndsTestRun, BaseOperator):
     """Fetch what the points left on the cluster and write result tables and plots.
 
     The task fails, after having written everything, when a job of the sweep has not finished; jobs that a condition of
@@ -46,7 +47,12 @@ class SweepReportOperator(BaseOperator):
         pinned = stored_plan(self.pinned)
         cluster = pinned.surroundings.cluster
         plan = pinned.plan()
-        report = write_results(plan, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run)
+        report = write_results(
+            plan,
+            SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run,
+            ReportedRun.of(pinned, context["ti"].run_id),
+            digest=pinned.digest,
+        )
         self.log.info("\n%s", report.text)
         for path in report.paths:
             self.log.info("wrote %s", path)

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT")
 
+WITHDRAWN_VERDICT = "withdrawn"
+"""Key of a stage's ``verdict.json``: a person has stopped the job, and no attempt is to follow."""
 ASK_AGAIN_S = 3.0
 TROUBLE_WINDOW_S = 300.0
 
@@ -239,7 +241,7 @@ class JobAttempts:
         verdict = Verdict(
             Outcome.CANCELLED, "its run was stopped, or its task was marked", job_id=latest.job_id
         ).to_json()
-        self.record_end(latest.number, verdict)
+        self.record_end(latest.number, {**verdict, WITHDRAWN_VERDICT: True})
         return True
 
     def run_command(self, command: str, variables: Mapping[str, str]) -> str:

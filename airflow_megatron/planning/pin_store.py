@@ -9,7 +9,7 @@ import tempfile
 import zlib
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from airflow_megatron.spec.project import PINS_VARIABLE, pins_dir
 
@@ -75,6 +75,22 @@ class PinStore:
             return self._run(dag_id, run_id).read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError):
             return None
+
+    def runs(self, dag_id: str) -> list[str]:
+        """Return the ids of the runs of a DAG that have pinned something, the newest first."""
+        folder = self._run(dag_id, "").parent
+        files = [path for path in folder.iterdir() if path.name.startswith("_")] if folder.is_dir() else []
+        newest_first = sorted(files, key=lambda path: -path.stat().st_mtime_ns)
+        return [unquote(path.name.removeprefix("_")) for path in newest_first]
+
+    def pins(self, dag_id: str) -> set[str]:
+        """Return the digests of the newest pins of all runs of a DAG."""
+        folder = self._run(dag_id, "").parent
+        found = set()
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.name.startswith("_"):
+                found.add(path.read_text(encoding="ascii", errors="replace"))
+        return found
 
     def set_owner(self, sweep: str, file: str) -> None:
         """Note the spec file that a sweep is planned from."""

@@ -14,10 +14,12 @@ from airflow_megatron import __version__
 from airflow_megatron.planning.pin_store import PinError, PinStore
 from airflow_megatron.planning.plan import Plan, job_digest, plan_sweep
 from airflow_megatron.planning.surroundings import Surroundings
+from airflow_megatron.spec.commit import commit_of
 from airflow_megatron.spec.errors import SpecError, did_you_mean
 from airflow_megatron.spec.expressions import ExpressionError, evaluate, is_template, resolve, template_names
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.spec.named_files import NamedFileError, read_named_file, read_spec_file
+from airflow_megatron.spec.project import project_root
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 POINTS_IN_ONE_OBJECT: Final = 64
 """A point's run reads the jobs of so many points to find its own."""
-_FORM: Final = 1
+_FORM: Final = 2
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class PinnedSweep:
     :param limit: how many at most, None for all
     :param package: version of this package that planned it
     :param description: of the sweep
+    :param all_points: how many points the whole sweep has
+    :param commit: of the project's checkout when it was planned, empty when it is not known
     """
 
     pin: str
@@ -60,6 +64,8 @@ class PinnedSweep:
     limit: int | None
     package: str
     description: str
+    all_points: int
+    commit: str
     _objects: tuple[str, ...]
     _shared: tuple[Mapping[str, Any], ...]
     _surroundings: str
@@ -107,6 +113,8 @@ class PinnedSweep:
                 "limit": limit,
                 "package": __version__,
                 "description": sweep.settings.description,
+                "all_points": len(sweep.points),
+                "commit": commit_of(project_root()),
                 "objects": objects,
                 "shared": [job.to_json() for job in jobs.get("", ())],
                 "surroundings": store.put(surroundings.to_json(plan.jobs)),
@@ -137,6 +145,8 @@ class PinnedSweep:
             limit=data["limit"],
             package=data["package"],
             description=data["description"],
+            all_points=data["all_points"],
+            commit=data["commit"],
             _objects=tuple(data["objects"]),
             _shared=tuple(data["shared"]),
             _surroundings=data["surroundings"],

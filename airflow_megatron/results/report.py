@@ -38,7 +38,7 @@ from airflow_megatron.results.tables import (
 from airflow_megatron.results.text_tables import aligned_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_megatron.results.figures import Plot
     from airflow_megatron.results.point_table import PointTable
@@ -91,6 +91,7 @@ def write_report(
     out_dir: Path | str,
     *,
     title: str = "Sweep results",
+    about: Sequence[str] = (),
 ) -> Report:
     """Write a sweep's results to a directory: of its trainings, and of benchmarks and searches where it has any.
 
@@ -102,6 +103,7 @@ def write_report(
         the same of ``benchmark``, ``lr_finder`` and ``evaluations``, ``branches.json``, ``<plot>.png``, ``.svg``,
         ``report.html``.
     :param title: heading of the page, usually the sweep's name.
+    :param about: lines under it: what was run, where and when.
     :returns: the files and the table.
     """
     out = Path(out_dir)
@@ -150,7 +152,7 @@ def write_report(
         plots=tuple(pictures),
         page=out / "report.html",
     )
-    write_atomically(report.page, to_html(report, plots, title=title))
+    write_atomically(report.page, to_html(report, plots, title=title, about=about))
     return report
 
 
@@ -161,12 +163,13 @@ _EVALUATION_WRITERS: Final = {
 }
 
 
-def to_html(report: Report, plots: Iterable[Plot], *, title: str) -> str:
+def to_html(report: Report, plots: Iterable[Plot], *, title: str, about: Sequence[str] = ()) -> str:
     """Write the page: it needs no other file and no network.
 
     :param report: the results.
     :param plots: the plots to show.
     :param title: heading.
+    :param about: lines under it.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -178,6 +181,7 @@ def to_html(report: Report, plots: Iterable[Plot], *, title: str) -> str:
     )
     return environment.get_template("report.html.j2").render(
         title=title,
+        about=about,
         summary=report.grid.summary(),
         problems=[status for status in report.grid.cells.values() if status.reason],
         point_tables=[(table, table.display()) for table in report.point_tables],

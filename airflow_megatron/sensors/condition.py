@@ -11,6 +11,7 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import job_surroundings
 from airflow_megatron.operators.turns import has_time_left, pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempts import slurm_commands
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.conditions import Condition
 
 
-class StartConditionSensor(BaseSensorOperator):
+class StartConditionSensor(EndsTestRun, BaseSensorOperator):
     """Wait until the ``start`` condition of a job holds; fail at once when it cannot hold any more. Always deferrable.
 
     :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it; None skips the task (templated)

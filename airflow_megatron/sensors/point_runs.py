@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 
 from airflow_megatron.operators.point_runs import runs_without_scheduler
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.triggers.point_runs import ENDED, PointRunsTrigger, count_runs
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PointRunsSensor(BaseSensorOperator):
+class PointRunsSensor(EndsTestRun, BaseSensorOperator):
     """Wait until the runs of all points have ended, well or not.
 
     :param point_dag_id: the point DAG

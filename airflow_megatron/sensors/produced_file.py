@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
 
+from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import cluster_profile
 from airflow_megatron.operators.turns import has_time_left, pass_turn, turn_deadline
 from airflow_megatron.planning.attempts import slurm_commands
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_megatron.triggers.produced_file import ProducedFileTrigger
 
 
-class ProducedFileSensor(BaseSensorOperator):
+class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
     """Wait for something that a job writes. Always deferrable: the looks at the cluster are shared by all tasks.
 
     The sensor fails at once when the job that should write has ended without. ``timeout`` bounds the wait.

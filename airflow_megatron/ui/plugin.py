@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_megatron.links.sweep_results import PAGE_ROUTE, URL_PREFIX
+from airflow_megatron.ui import run_listener
 from airflow_megatron.ui.app import sweep_results_app
 
 
@@ -15,6 +16,7 @@ class AirflowMegatronPlugin(AirflowPlugin):
     fastapi_apps = [  # noqa: RUF012
         {"app": sweep_results_app(), "url_prefix": URL_PREFIX, "name": "Megatron sweeps"}
     ]
+    listeners = [run_listener]  # noqa: RUF012
     external_views = [  # noqa: RUF012
         {
             "name": "Sweeps",  # the navigation has room for a short word

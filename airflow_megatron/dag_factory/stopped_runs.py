@@ -1,0 +1,56 @@
+"""Stopping the runs of a sweep's points in Airflow's database, as the web page's *Mark failed* does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
+from airflow.models.dagbag import DBDagBag
+from airflow.models.dagrun import DagRun
+from airflow.utils.state import DagRunState
+from sqlalchemy import select
+
+from airflow_megatron.spec.dag_names import LAUNCH, point_dag_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.orm import Session
+
+
+def stop_runs(dag_id: str, session: Session, wanted: Callable[[DagRun], bool]) -> list[str]:
+    """Mark the runs of a DAG failed that wait or run; return their ids.
+
+    Their tasks end as when a person marks the run: triggers cancel the jobs that they wait for, teardowns what else is
+    in Slurm's queue.
+
+    :param session: of Airflow's database
+    :param wanted: which of them
+    """
+    under_way = select(DagRun).where(
+        DagRun.dag_id == dag_id, DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING])
+    )
+    runs = [run for run in session.scalars(under_way).all() if wanted(run)]
+    dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session) if runs else None
+    for run in runs:
+        queued = run.state == DagRunState.QUEUED
+        if dag is not None:
+            set_dag_run_state_to_failed(dag=dag, run_id=run.run_id, commit=True, session=session)
+        if queued or dag is None:  # none of its tasks has begun, so there is nothing for a teardown to do
+            run.set_state(DagRunState.FAILED)
+    return [run.run_id for run in runs]
+
+
+def stop_points_of(run: DagRun, session: Session) -> list[str]:
+    """Mark the point runs failed that a sweep's run has launched or waits for; return their ids.
+
+    :param run: the sweep's run
+    """
+    launch = run.get_task_instance(LAUNCH, session=session)
+    waited_for: Any = launch.xcom_pull(task_ids=LAUNCH, session=session) if launch else None
+    ids = set(waited_for.values()) if isinstance(waited_for, dict) else set()
+    return stop_runs(
+        point_dag_id(run.dag_id),
+        session,
+        lambda point: point.run_id in ids or (point.conf or {}).get("run") == run.run_id,
+    )

@@ -1,0 +1,72 @@
+"""Ending ``airflow dags test`` when it is asked to.
+
+There, one process runs all tasks, and Airflow answers SIGTERM with the ``on_kill`` of the task alone: the next task
+would begin. Jobs stay in Slurm as they do when a scheduler is stopped; the next run takes them up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any, Final
+
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import CommsDecoder
+
+EXIT_STATUS: Final = 143
+"""What a shell reports of a process that SIGTERM ended."""
+_LONGEST_RECORD_S: Final = 5.0
+
+
+class EndsTestRun:
+    """An operator or sensor whose ``on_kill`` ends ``airflow dags test``; in a worker it does nothing."""
+
+    def on_kill(self) -> None:
+        """End the process where it runs all tasks of the run."""
+        comms = getattr(task_runner, "SUPERVISOR_COMMS", None)
+        if isinstance(comms, CommsDecoder):
+            return
+        self.end_helpers()
+        # the task that was interrupted may hold the database: the record is not waited for
+        record = threading.Thread(target=_record_end, args=(_run_of(self),), daemon=True)
+        record.start()
+        record.join(_LONGEST_RECORD_S)
+        print(
+            "stopped by SIGTERM: jobs in Slurm go on, and the next run takes them up "
+            "(`airflow-megatron cancel SPEC` cancels them)",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(EXIT_STATUS)
+
+    def end_helpers(self) -> None:
+        """End the processes that the task has started."""
+
+
+def _run_of(operator: Any) -> tuple[str, str] | None:
+    """Return DAG and run of the task that is under way."""
+    from airflow.sdk import get_current_context
+
+    try:
+        return operator.dag_id, get_current_context()["ti"].run_id
+    except (RuntimeError, KeyError):  # between two tasks
+        return None
+
+
+def _record_end(run: tuple[str, str] | None) -> None:
+    """Record that a run has failed: a scheduler that starts later would go on with it otherwise."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import update
+
+    if run is None:
+        return
+    dag_id, run_id = run
+    with create_session() as session:
+        session.execute(
+            update(DagRun)
+            .where(DagRun.dag_id == dag_id, DagRun.run_id == run_id, DagRun.state == DagRunState.RUNNING)
+            .values(state=DagRunState.FAILED)
+        )
