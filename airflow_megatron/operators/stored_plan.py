@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowFailException
 from jinja2 import pass_context
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from airflow_megatron.planning.surroundings import Surroundings
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
+
+
+CHANGED: Final = "changed since this run was planned"
 
 
 def stored_plan(reference: Mapping[str, Any] | str | None) -> PinnedSweep:
@@ -125,7 +128,4 @@ def changed_message(changed: list[str], sweep: str, dag_id: str, launched_by: st
         what = f"clear `plan` of run {launched_by} of {sweep}, then the failed tasks of this run"
     else:
         what = "clear `resolve` of this run, with what follows it"
-    return (
-        f"changed since this run was planned: {', '.join(changed)}. "
-        f"Its tasks execute what was planned; to take the change, {what}"
-    )
+    return f"{CHANGED}: {', '.join(changed)}. Its tasks execute what was planned; to take the change, {what}"

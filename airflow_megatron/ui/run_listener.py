@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
+from airflow.utils.state import TaskInstanceState
 from sqlalchemy.orm import object_session
 
+from airflow_megatron.operators.stored_plan import CHANGED, changed_message
+from airflow_megatron.planning.pin_store import PinError, PinStore
+from airflow_megatron.planning.pinned import PinnedSweep
+from airflow_megatron.spec.dag_names import PLAN, RESOLVE, sweep_of
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.models.dagrun import DagRun
 
 MARKED = "manually set"
@@ -32,6 +40,44 @@ def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
     log.info("stopped %d points of %s %s", len(stopped), dag_run.dag_id, dag_run.run_id)
 
 
+@hookimpl
+def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
+    """Note on a run that was cleared what has changed since it was planned, and what to clear instead."""
+    session = object_session(dag_run)
+    tags = _tags(dag_run)
+    if not dag_run.clear_number or session is None or not ("sweep" in tags or "point" in tags):
+        return
+    planner = dag_run.get_task_instance(PLAN if "sweep" in tags else RESOLVE, session=session)
+    planned = planner is not None and planner.state == TaskInstanceState.SUCCESS
+    # where it was cleared too, it takes the change
+    text = changes_note(dag_run.dag_id, dag_run.run_id, dag_run.conf or {}) if planned else ""
+    old = dag_run.note or ""
+    new = "\n\n".join(part for part in (old.partition(CHANGED)[0].strip(), text) if part)
+    if new != old:
+        dag_run.note = new
+
+
+def changes_note(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> str:
+    """Return what the note of a run says of changed sources, empty when there are none.
+
+    :param conf: the run's configuration
+    """
+    store, sweep = PinStore(), sweep_of(dag_id)
+    launched_by = conf.get("run")
+    place = (sweep, str(launched_by)) if launched_by else (dag_id, run_id)
+    digest = store.newest(*place)
+    try:
+        changed = PinnedSweep.read(digest, store).changes() if digest else []
+    except PinError as error:
+        return f"{CHANGED}? {error}"
+    return changed_message(changed, sweep, dag_id, launched_by) if changed else ""
+
+
 def _is_sweep(dag_run: DagRun) -> bool:
+    return "sweep" in _tags(dag_run)
+
+
+def _tags(dag_run: DagRun) -> set[str]:
+    """Return the tags of a run's DAG, none for one that is no sweep's."""
     tags = {tag.name for tag in dag_run.dag_model.tags} if dag_run.dag_model else set()
-    return {"megatron", "sweep"} <= tags
+    return tags if "megatron" in tags else set()

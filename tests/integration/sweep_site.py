@@ -68,6 +68,9 @@ class SiteAirflow(LocalAirflow):
         answer = self._request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", json={"state": state})
         assert answer.status_code == 200, answer.text
 
+    def run_note(self, dag_id: str, run_id: str) -> str:
+        return self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}").json().get("note") or ""
+
     def try_number(self, dag_id: str, run_id: str, task_id: str) -> int:
         answer = self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
         return int(answer.json()["try_number"])
