@@ -89,7 +89,7 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
         refuse_unknown_keys(conf, LAUNCHED_POINT_KEYS)
         run_id = str(conf.get("run"))
         states: Any = context["ti"].get_task_states(dag_id=self.sweep, task_ids=[LAUNCH], run_ids=[run_id])
-        if not just_cleared(context) and states.get(run_id, {}).get(LAUNCH) == "failed":
+        if states.get(run_id, {}).get(LAUNCH) == "failed" and not just_cleared(context):
             raise AirflowFailException(
                 f"run {run_id} of {self.sweep} was stopped while it launched its points"
             )

@@ -69,6 +69,10 @@ class Instance:
     def __init__(self, dag_id: str = "chain", run_id: str = "manual__1") -> None:
         self.pushed: dict[str, Any] = {}
         self.dag_id, self.run_id = dag_id, run_id
+        self.states: dict[str, dict[str, str]] = {}
+
+    def get_task_states(self, **_: Any) -> dict[str, dict[str, str]]:
+        return self.states
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = value
@@ -234,6 +238,27 @@ class TestResolvePoint:
         assert after["pretrain"]["pin"] == second["pin"]
         sizes = [jobs["pretrain"]["params"]["global_batch_size"] for jobs in (before, after)]
         assert sizes == [16, 32]
+
+    @pytest.mark.parametrize(("tries", "goes_on"), [((1, 2), False), ((4, 5), True)])
+    def test_a_run_launched_while_its_sweep_was_stopped(
+        self, tries: tuple[int, int], goes_on: bool, tmp_path: Path
+    ) -> None:
+        """It ends, unless a person clears it later."""
+        file = tmp_path / "s.yaml"
+        plan, _ = TestPlanSweep().run(file, CHAIN)
+        instance = Instance("chain.point", "lr0.004")
+        instance.try_number, instance.max_tries = tries
+        instance.states = {"manual__1": {"launch": "failed"}}
+        task = ResolvePointOperator(
+            task_id="resolve", spec_file=str(file), sweep="chain", stages=STAGES, retries=2
+        )
+        conf = {"point": "lr0.004", "pin": plan["pin"], "run": "manual__1"}
+        context: Any = {"ti": instance, "dag_run": Run(conf), "params": {}, "task": task}
+        if goes_on:
+            assert task.execute(context) == "lr0.004"
+        else:
+            with pytest.raises(AirflowFailException, match="was stopped while it launched its points"):
+                task.execute(context)
 
     def test_stages_that_the_dag_no_longer_has(self, tmp_path: Path) -> None:
         file = tmp_path / "s.yaml"
