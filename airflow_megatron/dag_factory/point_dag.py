@@ -143,6 +143,11 @@ class StageTasks:
                 task_id="await_start",
                 job=self._job(instance.name),
                 producers={stage: self._handle(self.submits[stage]) for stage in _awaited(instance)},
+                earlier={
+                    stage: self._handle(self.submits[stage])
+                    for stage in self._before(instance)
+                    if stage not in _awaited(instance)
+                },
                 # a stage that must have finished may have failed: the sensor tells so
                 trigger_rule="all_done" if instance.after_end else "all_success",
                 poll_interval=self.sweep.settings.poll_interval,
@@ -172,6 +177,16 @@ class StageTasks:
             pattern=f"{{{{ ({own} or none) and {own}['depends_on'][0]['pattern'] }}}}",
             **producer,
         )
+
+    def _before(self, instance: StageInstance) -> list[str]:
+        """Return the stages that an instance descends from, nearest first."""
+        parents = {item.name: item.parent for item in self.sweep.tree}
+        found: list[str] = []
+        stage = instance.parent
+        while stage:
+            found.append(stage)
+            stage = parents.get(stage)
+        return found
 
     def _job(self, stage: str) -> str:
         return f"{{{{ {self._planned(stage)} }}}}"

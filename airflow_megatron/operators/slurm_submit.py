@@ -24,12 +24,14 @@ from airflow_megatron.planning.attempts import (
     next_attempt,
     slurm_commands,
 )
+from airflow_megatron.planning.early_conditions import holds
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.plan import job_digest
 from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.submission import SubmissionOutcome
 from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.verdict import Outcome, Verdict
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.queue_room import QueueRoomTrigger
@@ -120,6 +122,7 @@ def submitted(
         outcome.job_id,
         resumes_from=prepared.resumes_from,
         job_name=outcome.job_name,
+        first=prepared.first,
     )
 
 
@@ -193,12 +196,12 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
                 number = chosen.number
                 if chosen.finished:
                     self.log.info("%s has finished in attempt %d; passed over", job.name, number)
-                    return self._done(context, JobHandle(job.name, number, state.job_id, finished=True))
+                    return self._done(context, _ended_handle(job, state, finished=True))
                 if chosen.cancelled:
                     self.log.info(
                         "%s was cancelled by its own condition in attempt %d; passed over", job.name, number
                     )
-                    return self._done(context, JobHandle(job.name, number, state.job_id, cancelled=True))
+                    return self._done(context, _ended_handle(job, state, cancelled=True))
                 if chosen.replaces is not None and state.job_id:
                     attempts.cancel(chosen.replaces, state.job_id, state.job_name)
                 if record.get("number") != number:
@@ -209,6 +212,9 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
             if isinstance(prepared, StillWriting):
                 self.log.info("%s", prepared.reason)
                 self._pause(STILL_WRITING_PAUSE_S)
+            early = self._decided_early(attempts, state, number, prepared.first)
+            if early is not None:
+                return self._done(context, early)
             outcome = attempts.submit(number, prepared, origin=task_origin(context))
         except RunNotFitError as error:
             context["task_state_store"].delete(ATTEMPT_RECORD)
@@ -233,6 +239,32 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
         self.log.info("%s", outcome.message)
         return self._done(context, submitted(attempts, number, outcome, prepared))
 
+    def _decided_early(
+        self, attempts: JobAttempts, state: StageState | None, number: int, first: int
+    ) -> JobHandle | None:
+        """Return the handle of a job that need not be submitted: its cancel or finish condition holds already.
+
+        What was submitted before is left to those that watch it, and so is a finish condition of a job that runs again.
+        """
+        job = attempts.job
+        if job.cancel is None and job.finish is None:
+            return None
+        state = attempts.state() if state is None else state
+        own = next((attempt for attempt in state.attempts if attempt.number == number), None)
+        if own is not None and (own.claimed or own.job_id is not None):
+            return None
+        latest = state.latest_attempt
+        if holds(job.cancel, attempts, number, first):
+            verdict = Verdict(Outcome.CANCELLED, f"its cancel condition holds already: {job.cancel}")
+            attempts.record_end(latest, {**verdict.to_json(), "intended": True})
+            self.log.warning("%s is not submitted: %s", job.name, verdict.reason)
+            return JobHandle(job.name, latest, state.job_id, cancelled=True, first=first)
+        if first == 1 and holds(job.finish, attempts, number, first):
+            verdict = attempts.record_finished(f"its finish condition holds already: {job.finish}")
+            self.log.info("%s is not submitted: %s", job.name, verdict.reason)
+            return JobHandle(job.name, latest, state.job_id, finished=True, first=first)
+        return None
+
     def _pause(self, seconds: float) -> NoReturn:
         self.defer(trigger=PauseTrigger(until=time.time() + seconds), method_name="submit_again")
         raise AssertionError("defer does not return")
@@ -256,6 +288,16 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
     def _done(self, context: Context, handle: JobHandle) -> dict[str, Any]:
         context["task_state_store"].set(ATTEMPT_RECORD, {"phase": "done", "number": handle.attempt})
         return dataclasses.asdict(handle)
+
+
+def _ended_handle(
+    job: Job, state: StageState, *, finished: bool = False, cancelled: bool = False
+) -> JobHandle:
+    """Return the handle of a job for which nothing is submitted."""
+    first = int((state.record or {}).get("first") or 0)
+    return JobHandle(
+        job.name, state.latest_attempt, state.job_id, finished=finished, cancelled=cancelled, first=first
+    )
 
 
 def task_origin(context: Context) -> dict[str, Any]:

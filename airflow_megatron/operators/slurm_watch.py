@@ -40,6 +40,7 @@ from airflow_megatron.planning.attempts import (
     attempt_after_giving_up,
     was_waited_for,
 )
+from airflow_megatron.planning.early_conditions import conditions_of, holds, runs_of_others
 from airflow_megatron.planning.expected_ends import as_expected
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.live_log import harmless
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_megatron.planning.attempts import JobAttempts
     from airflow_megatron.slurm.restarts import NextStep
     from airflow_megatron.slurm.stage_records import StageState
     from airflow_megatron.spec.cluster_profile import ClusterProfile
@@ -342,6 +344,9 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             if isinstance(prepared, StillWriting):
                 self.log.info("%s", prepared.reason)
                 return self._submit_after(job, self.poll_interval, number)
+            if job.cancel is not None and holds(job.cancel, attempts, number, prepared.first):
+                attempts.record_end(number - 1, {**_cancelled_early(job).to_json(), "intended": True})
+                raise AirflowSkipException(f"{job.name} was cancelled: {_cancelled_early(job).reason}")
             outcome = attempts.submit(number, prepared)
         except RunNotFitError as error:
             verdict = Verdict(Outcome.FAILED, str(error))
@@ -404,7 +409,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 deadline=time.time() + self.timeout if self.timeout else None,
                 cancel_on_kill=self.cancel_on_kill,
                 chained=is_chained(job),
-                conditions=_conditions(job),
+                conditions={**_conditions(job), **self._runs(attempts, handle)},
                 health=_health(job, attempts.cluster),
                 memory=memory,
                 resumes_from=handle.resumes_from,
@@ -414,6 +419,18 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             method_name="execute_complete",
         )
         raise AssertionError("defer does not return")
+
+    def _runs(self, attempts: JobAttempts, handle: JobHandle) -> dict[str, Any]:
+        """Return which attempts the conditions of a job may speak of: nothing that an earlier run has left."""
+        conditions = conditions_of(attempts.job)
+        if not conditions:
+            return {}
+        runs: dict[str, int] = {}
+        try:
+            runs = runs_of_others(attempts, conditions)
+        except (LoginRefusedError, TransportError) as error:
+            self.log.warning("%s; the conditions of %s are asked of all attempts", error, attempts.job.name)
+        return {"runs": {**runs, attempts.job.stage_dir: handle.run_began}}
 
     def _keep_tail(self, event: Mapping[str, Any]) -> None:
         """Write the last lines that the trigger has shown into this task's own log.
@@ -430,6 +447,10 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         decided_by = event.get("verdict", {}).get("line")
         if decided_by:
             self.log.error("the line that decided: %s", harmless(decided_by.encode()))
+
+
+def _cancelled_early(job: Job) -> Verdict:
+    return Verdict(Outcome.CANCELLED, f"its cancel condition holds before it is submitted: {job.cancel}")
 
 
 def _history(state: StageState, number: int) -> list[Verdict]:

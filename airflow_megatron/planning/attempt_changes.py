@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ class AttemptChanges:
     :param nodes: number of nodes, None for the plan's
     :param arguments: words added at the end of a training's command: the last of two equal arguments counts
     :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none
+    :param first: the first attempt of this run of the job: what older ones have left behind belongs to an earlier run;
+        0 where that is not known
     :param after_job: id of the attempt before, for whose end this one waits in Slurm's queue; None when that has ended
     """
 
@@ -26,6 +28,7 @@ class AttemptChanges:
     arguments: tuple[str, ...] = ()
     resumes_from: int = 0
     after_job: str | None = None
+    first: int = field(default=0, compare=False)
 
     def applied(self, job: Job) -> Job:
         """Return the job as this attempt runs it."""
@@ -40,6 +43,7 @@ class AttemptChanges:
             "arguments": list(self.arguments),
             "resumes_from": self.resumes_from,
             "after_job": self.after_job,
+            "first": self.first,
         }
 
 

@@ -44,6 +44,7 @@ from airflow_megatron.slurm.quarantine import (
 )
 from airflow_megatron.slurm.restarts import RestartPolicy, excluded_nodes, read_verdict, series
 from airflow_megatron.slurm.rollback import RollbackError, choose_rollback, parse_rollback, rollback_script
+from airflow_megatron.slurm.verdict import Outcome
 from airflow_megatron.spec.checkpoint_directories import directory_name
 
 if TYPE_CHECKING:
@@ -249,7 +250,19 @@ class _Preparation:
             None if allocation.nodes == wanted else allocation.nodes,
             tuple(arguments),
             resumes_from,
+            first=self._first,
         )
+
+    @property
+    def _first(self) -> int:
+        """The attempt that this run of the job began with: the one after an end for good, or after a replaced one."""
+        record = self._state.record or {}
+        if record.get("attempt") == self._number:
+            return int(record.get("first") or self._number)
+        last = read_verdict(self._earlier[-1].verdict) if self._earlier else None
+        if self._fresh_start or not self._series or last is None or last.outcome is Outcome.CANCELLED:
+            return self._number
+        return int(record.get("first") or self._number - len(self._series))
 
     def _checkpoints_in_order(self, run: Observation) -> int:
         """Return the iteration of the checkpoint that the attempt will load, 0 for none."""

@@ -14,7 +14,7 @@ from airflow_megatron.megatron.checkpoints import (
     verdicts_by_iteration,
 )
 from airflow_megatron.slurm.observation import Watch
-from airflow_megatron.slurm.quoting import quote
+from airflow_megatron.slurm.quoting import quote, quote_glob
 from airflow_megatron.slurm.verdict import SETTLE_S, Outcome, Verdict
 from airflow_megatron.spec.checkpoint_directories import directory_name
 from airflow_megatron.spec.json_records import read_object, whole
@@ -43,16 +43,24 @@ class ConditionWatch:
     """The state of a condition while it is followed.
 
     :param condition: what to follow
-    :param attempts: stage directory → the attempt from which on a verdict in it counts; an older one tells of an
-        earlier run of that stage
+    :param attempts: stage directory → the attempt from which on what it has written counts: verdicts, logs and files of
+        an older one tell of an earlier run of that stage
     :param check_interval: seconds between two runs of a command
+    :param own: stage directory and attempt of the job whose condition this is, while it runs: of its logs, that of this
+        attempt counts
     """
 
     def __init__(
-        self, condition: Condition, attempts: Mapping[str, int] | None = None, check_interval: float = 0.0
+        self,
+        condition: Condition,
+        attempts: Mapping[str, int] | None = None,
+        check_interval: float = 0.0,
+        own: tuple[str, int] | None = None,
     ) -> None:
         self._condition = condition
         self._attempts = dict(attempts or {})
+        self._own = own
+        self._read_logs: dict[Condition, int] = {}
         self._check_interval = check_interval
         self.leaves: tuple[Condition, ...] = tuple(dict.fromkeys(condition.leaves()))
         self._truth: dict[Condition, Truth] = dict.fromkeys(self.leaves, Truth.NO)
@@ -110,9 +118,14 @@ class ConditionWatch:
                     return Watch(key, globs=(leaf.path.replace("{iteration}", "*"), *done))
                 return Watch(key, checkpoint_dir=leaf.path, checkpoint_from=leaf.iteration or 0, globs=done)
             case "log":
-                path = leaf.path.replace("{attempt}", str(self._attempts.get(leaf.producer, 1)))
-                return Watch(key, log_file=path, read_files=_verdict_file(leaf))
+                path = self._log(leaf)
+                following = self._log(leaf, after=1)
+                more = (following,) if following != path else ()
+                return Watch(key, log_file=path, read_files=_verdict_file(leaf), check_files=more)
             case "file":
+                first = self._attempts.get(leaf.producer, 1)
+                if first > 1:
+                    return Watch(key, commands=(_newer_text(leaf, first),))
                 if any(character in leaf.path for character in "*?["):
                     return Watch(key, globs=(leaf.path,))
                 return Watch(key, check_files=(leaf.path,))
@@ -120,6 +133,13 @@ class ConditionWatch:
                 return Watch(key, commands=(_shell_text(leaf),), command_interval=self._check_interval)
             case _:
                 raise ValueError(f"{leaf.kind} is made of other conditions")
+
+    def _log(self, leaf: Condition, after: int = 0) -> str:
+        """Return the log that is read now, or the one of the attempt ``after`` it."""
+        if self._own is not None and leaf.producer == self._own[0]:
+            return leaf.path.replace("{attempt}", str(self._own[1]))
+        attempt = self._attempts.get(leaf.producer, 1) + self._read_logs.get(leaf, 0) + after
+        return leaf.path.replace("{attempt}", str(attempt))
 
     def _judge(self, leaf: Condition, observation: Observation) -> Truth:
         match leaf.kind:
@@ -137,8 +157,20 @@ class ConditionWatch:
                 if self._truth[leaf] is Truth.YES:
                     return Truth.YES
                 found = self._search(leaf, observation.log_chunk)
-                return self._unless_ended(leaf, observation, holds=found, unread=bool(observation.log_chunk))
+                following = self._log(leaf, after=1)
+                more = observation.existing.get(following, False) and following != self._log(leaf)
+                if more and not observation.log_chunk and not self._behind[leaf]:
+                    # the attempt has ended, and another one writes
+                    self._read_logs[leaf] = self._read_logs.get(leaf, 0) + 1
+                    self._carry.pop(leaf, None)
+                unread = bool(observation.log_chunk) or more
+                return self._unless_ended(leaf, observation, holds=found, unread=unread)
             case "file":
+                if (first := self._attempts.get(leaf.producer, 1)) > 1:
+                    answer = observation.answers.get(_newer_text(leaf, first))
+                    if answer is None:
+                        return self._truth[leaf]
+                    return Truth.YES if answer.exit_code == 0 else Truth.NO
                 found = any(observation.matches.get(leaf.path, ())) or observation.existing.get(
                     leaf.path, False
                 )
@@ -265,6 +297,15 @@ def _numbers(pattern: str, paths: Sequence[str]) -> set[int]:
 def _shell_text(leaf: Condition) -> str:
     """Return a command that runs in its directory; before the first job there may be none."""
     return f"cd {quote(leaf.directory)} 2>/dev/null; {leaf.command}" if leaf.directory else leaf.command
+
+
+def _newer_text(leaf: Condition, first: int) -> str:
+    """Return a command that succeeds where a file was made, or changed, since an attempt was submitted."""
+    submitted = quote(f"{leaf.producer}/{first}/created")
+    return (
+        f"for am_file in {quote_glob(leaf.path)}; do "
+        f'[ -z "$(find "$am_file" -maxdepth 0 -cnewer {submitted} 2>/dev/null)" ] || exit 0; done; exit 1'
+    )
 
 
 def _verdict_file(leaf: Condition) -> tuple[str, ...]:

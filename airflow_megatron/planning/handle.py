@@ -15,6 +15,7 @@ class JobHandle:
     :param finished: it had finished before; there is nothing to wait for
     :param cancelled: its own condition had cancelled it before; there is nothing to wait for
     :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none
+    :param first: the first attempt of this run of the job, 0 where that is not known
     :param job_name: its name in Slurm where that is not the attempt's own: of a task of an array
     """
 
@@ -25,3 +26,9 @@ class JobHandle:
     cancelled: bool = False
     resumes_from: int = 0
     job_name: str | None = None
+    first: int = 0
+
+    @property
+    def run_began(self) -> int:
+        """The first attempt that counts as this run of the job."""
+        return self.first or (1 if self.finished else self.attempt)

@@ -26,6 +26,7 @@ from airflow_megatron.planning.checks import check_jobs
 from airflow_megatron.planning.checks_foreign import check_trainer
 from airflow_megatron.planning.checks_notifiers import notifier_problems
 from airflow_megatron.planning.estimates import gpu_hours
+from airflow_megatron.planning.file_owners import with_file_owners
 from airflow_megatron.planning.job_names import job_called
 from airflow_megatron.planning.training_estimates import Estimates, job_estimates
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
@@ -172,7 +173,7 @@ def plan_point(sweep: Sweep, point: Point, cluster: ClusterProfile) -> list[Job]
 
     :raises SpecError: naming file and line
     """
-    return _with_commands(sweep, sweep.jobs(point, cluster), cluster)
+    return with_file_owners(_with_commands(sweep, sweep.jobs(point, cluster), cluster))
 
 
 def plan_sweep(

@@ -15,6 +15,7 @@ from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import job_surroundings
 from airflow_megatron.operators.turns import has_time_left, pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempts import slurm_commands
+from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.triggers.condition import ConditionTrigger
 
@@ -31,11 +32,16 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
 
     :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it; None skips the task (templated)
     :param producers: stage → handle of its submission, for the stages that the condition may speak of (templated)
+    :param earlier: the same for the other stages before this one, whose files it may wait for (templated)
     :param poll_interval: seconds between two looks at the cluster
     """
 
-    template_fields: Sequence[str] = ("job", "producers")
-    template_fields_renderers = {"job": "json", "producers": "json"}  # noqa: RUF012
+    template_fields: Sequence[str] = ("job", "producers", "earlier")
+    template_fields_renderers = {  # noqa: RUF012
+        "job": "json",
+        "producers": "json",
+        "earlier": "json",
+    }
     ui_color = "#e6f1f2"
 
     def __init__(
@@ -43,12 +49,14 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
         *,
         job: Mapping[str, Any] | str | None,
         producers: Mapping[str, Any] | None = None,
+        earlier: Mapping[str, Any] | None = None,
         poll_interval: float = 15.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.job = job
         self.producers = dict(producers or {})
+        self.earlier = dict(earlier or {})
         self.poll_interval = poll_interval
 
     def execute(self, context: Context) -> None:
@@ -67,9 +75,9 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
         attempts: dict[str, int] = {}
         for leaf in start.leaves():
             for stage_dir in (leaf.producer, leaf.path):
-                handle = self.producers.get(stage_dir.rsplit("/", 1)[-1])
+                handle = {**self.earlier, **self.producers}.get(stage_dir.rsplit("/", 1)[-1])
                 if isinstance(handle, Mapping):
-                    attempts[stage_dir] = int(handle.get("attempt", 1))
+                    attempts[stage_dir] = JobHandle(**handle).run_began
         self.log.info("waiting for: %s", start)
         self.defer(
             trigger=ConditionTrigger(

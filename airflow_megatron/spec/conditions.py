@@ -42,7 +42,7 @@ class Condition:
     :param spacing: ``new_checkpoint``: least iterations between two that are wanted
     :param last: ``new_checkpoint``: an iteration that is wanted whatever the spacing
     :param producer: ``checkpoint``, ``log``: stage directory of the job that writes it; when that job has ended
-        without, the condition cannot hold any more
+        without, the condition cannot hold any more. ``file``: of the job that makes it, empty for any other file
     :param done: ``new_checkpoint``: path of the marker of a checkpoint that was worked on, ``{iteration}`` in it
     :param pattern: regular expression
     :param command: shell text for the login node

@@ -24,13 +24,20 @@ class ConditionFollower:
     def __init__(self, watch: ConditionWatch | None, subscriptions: list[Subscription]) -> None:
         self._watch = watch
         self._subscriptions = subscriptions
+        self._logs = [question.log_file for question in watch.watches()] if watch else []
 
     async def look(self) -> Truth | None:
         """Wait for the next answers and return what they say."""
         if self._watch is None:
             return None
         # all questions of a poll are answered together, so waiting for them in turn costs nothing
-        return self._watch.read([await anext(subscription) for subscription in self._subscriptions])
+        truth = self._watch.read([await anext(subscription) for subscription in self._subscriptions])
+        for index, question in enumerate(self._watch.watches()):
+            if question.log_file != self._logs[index]:  # the next attempt has a log of its own
+                self._logs[index] = question.log_file
+                changes = {"log_file": question.log_file, "check_files": question.check_files}
+                self._subscriptions[index].update(log_offset=0, **changes)
+        return truth
 
     @property
     def is_behind(self) -> bool:
@@ -48,14 +55,18 @@ async def followed(
     condition: Mapping[str, Any] | None,
     attempts: Mapping[str, int],
     check_interval: float = 0.0,
+    own: tuple[str, int] | None = None,
 ) -> AsyncIterator[ConditionFollower]:
     """Ask a cluster about a condition for as long as the context lasts.
 
     :param condition: as :meth:`airflow_megatron.spec.conditions.Condition.to_json` gives it, or None
     :param attempts: stage directory → attempt from which on a verdict counts
     :param check_interval: seconds between two runs of a command
+    :param own: stage directory and attempt of the job whose condition it is, while it runs
     """
-    watch = ConditionWatch(Condition.from_json(condition), attempts, check_interval) if condition else None
+    watch = (
+        ConditionWatch(Condition.from_json(condition), attempts, check_interval, own) if condition else None
+    )
     async with AsyncExitStack() as stack:
         subscriptions = [
             await stack.enter_async_context(poller.subscribe(question))

@@ -74,7 +74,8 @@ class SlurmJobTrigger(ClusterTrigger):
     :param visibility_window: seconds after which a job that Slurm does not know is lost
     :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
     :param chained: attempts may be queued behind this one: they are cancelled with it
-    :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``
+    :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``;
+        ``runs``: stage directory → the first attempt of its present run
     :param health: of a training: ``rules`` (:class:`airflow_megatron.spec.schema.HealthSection`) and ``intervals``, the
         numbers of iterations after which it saves or validates
     :param memory: what an earlier trigger of this attempt knew when it handed over to a worker: its event's ``memory``
@@ -205,12 +206,17 @@ class SlurmJobTrigger(ClusterTrigger):
 
     def _condition(self, name: str) -> AbstractAsyncContextManager[ConditionFollower]:
         interval = float(self.conditions.get("check_interval") or 0.0)
-        return followed(self.poller, self.conditions.get(name), self._attempts(), interval)
+        return followed(self.poller, self.conditions.get(name), self._runs(), interval, self._own())
 
-    def _attempts(self) -> dict[str, int]:
+    def _own(self) -> tuple[str, int]:
         """Return this attempt, for conditions that speak of the job itself."""
         stage_dir, _, number = self.attempt_dir.rpartition("/")
-        return {stage_dir: int(number)}
+        return stage_dir, int(number)
+
+    def _runs(self) -> dict[str, int]:
+        """Return the first attempt of the present run of each stage that conditions speak of."""
+        stage_dir, number = self._own()
+        return {stage_dir: number, **self.conditions.get("runs", {})}
 
     def _training_health(self) -> TrainingHealth | None:
         if not self.health:
@@ -230,7 +236,9 @@ class SlurmJobTrigger(ClusterTrigger):
         for item in events.read(look, progressed=report.progressed, end=end):
             condition = item.event.condition
             if condition is not None:
-                async with followed(self.poller, condition.to_json(), self._attempts()) as follower:
+                async with followed(
+                    self.poller, condition.to_json(), self._runs(), own=self._own()
+                ) as follower:
                     if await follower.look() is not Truth.YES:
                         continue
             events.count(item.event)

@@ -119,6 +119,21 @@ def test_first_attempt(run: Run) -> None:
     assert run.prepared(1).resumes_from == 100
 
 
+def test_which_attempts_make_up_a_run_of_the_job(run: Run) -> None:
+    assert run.prepared(1).first == 1
+    run.attempt(1, first=1)
+    assert run.prepared(2).first == 1
+    assert run.prepared(2, fresh_start=True).first == 2
+    run.attempt(2, given_up="no more", first=1)
+    assert run.prepared(3).first == 3
+    run.attempt(3, Verdict(Outcome.CANCELLED, "its task was cleared"), first=3)
+    assert run.prepared(4).first == 4
+    run.attempt(4, first=4)
+    assert run.prepared(5).first == 4
+    run.attempt(5, None, first=4)
+    assert run.prepared(5).first == 4  # a task that died begins again
+
+
 def test_a_complete_checkpoint_is_gone_on_from(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(100)
