@@ -7,6 +7,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 local_dir=${1:-${AIRFLOW_MEGATRON_LOCAL:-$root/.local}}
 mkdir -p "$local_dir"
+if [ -O "$local_dir" ]; then chmod go= "$local_dir"; fi # keys and passwords come to lie below it
 
 say() { printf '%s install: %s\n' "$(date +%T)" "$*"; }
 

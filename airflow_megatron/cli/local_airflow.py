@@ -16,7 +16,10 @@ from typing import Any
 import httpx
 
 from airflow_megatron.cli.patience import Patience
+from airflow_megatron.cli.private_files import keep_new_files_private, make_private
 from airflow_megatron.spec.project import local_dir, project_root
+
+LOOPBACK = "127.0.0.1"
 
 START_WORK_S = 180
 """Processor time of Airflow: on two idle cores it is ready after 20 s of it."""
@@ -47,6 +50,8 @@ class LocalAirflow:
     def environment(self) -> dict[str, str]:
         """Return the environment that every Airflow command of this home needs."""
         defaults = {
+            # who else shall reach it, says so: AIRFLOW__API__HOST=0.0.0.0
+            "AIRFLOW__API__HOST": LOOPBACK,
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(project_root() / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(project_root() / "plugins"),
@@ -79,7 +84,8 @@ class LocalAirflow:
         :param cluster: what the local cluster wrote into ``cluster.json``
         :raises LocalAirflowError: with Airflow's own words when one of its commands fails
         """
-        self.home.mkdir(parents=True, exist_ok=True)
+        keep_new_files_private()
+        make_private(self.home)
         ssh = cluster["ssh"]
         connection = {
             "slurm_local": {
@@ -111,6 +117,8 @@ class LocalAirflow:
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port(8793)),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port(8794)),
         }
+        keep_new_files_private()
+        make_private(self.home)
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "airflow", "standalone"],

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_megatron.cli.local_airflow import LocalAirflow, LocalAirflowError
+from airflow_megatron.cli.private_files import keep_new_files_private, make_private
 from airflow_megatron.cli.progress_table import short_duration
 from airflow_megatron.planning.plan import Plan, check_sweep
 from airflow_megatron.planning.results import results_dir
@@ -74,6 +75,8 @@ def run_ui() -> int:
 def local_services() -> Iterator[LocalAirflow]:
     """Start the local cluster and Airflow; stop what was started here, whatever happens."""
     signal.signal(signal.SIGTERM, _interrupt)
+    keep_new_files_private()
+    make_private(local_dir())
     was_up = _cluster("status", quiet=True) == 0
     airflow = LocalAirflow()
     try:

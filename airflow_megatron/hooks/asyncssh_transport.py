@@ -173,7 +173,8 @@ def _usual_known_hosts(chosen: Mapping[str, Any]) -> list[str] | asyncssh.SSHKno
     They are always given: asyncssh takes ``UserKnownHostsFile none`` in an SSH configuration as leave to check nothing.
     """
     configured = asyncssh.SSHClientConnectionOptions(
-        **{name: chosen[name] for name in ("host", "port", "username", "config") if name in chosen},
+        **{name: chosen[name] for name in ("host", "port", "username") if name in chosen},
+        config=chosen.get("config", ()),  # (): the user's own, as for asyncssh.connect
         client_keys=None,
         agent_path=None,
     ).known_hosts

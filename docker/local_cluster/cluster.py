@@ -427,7 +427,7 @@ class Cluster:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Let one command work on the cluster at a time; a second one waits for the first."""
-        self.layout.directory.mkdir(parents=True, exist_ok=True)
+        self.layout.make_own_directory()
         with self._lock_file().open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

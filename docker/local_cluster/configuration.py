@@ -39,6 +39,8 @@ class Machine:
     :param openssh_version: for example (9, 2).
     :param private_path: whether nobody else can write on the way to the SSH files, as StrictModes demands.
     :param password_locked: whether the user's account is locked, which sshd only accepts with PAM.
+    :param address: loopback address that Slurm's daemons are reached at.
+    :param only_loopback: whether that is what the host's name means: then they can listen there and nowhere else.
     """
 
     host: str
@@ -47,6 +49,8 @@ class Machine:
     openssh_version: tuple[int, int]
     private_path: bool = True
     password_locked: bool = False
+    address: str = LOOPBACK
+    only_loopback: bool = False
 
 
 def slurm_conf(layout: Layout, settings: Settings, machine: Machine) -> str:
@@ -54,7 +58,7 @@ def slurm_conf(layout: Layout, settings: Settings, machine: Machine) -> str:
     size = settings.size
     lines = [
         f"ClusterName={CLUSTER_NAME}",
-        f"SlurmctldHost={machine.host}({LOOPBACK})",
+        f"SlurmctldHost={machine.host}({machine.address})",
         f"SlurmctldPort={settings.ports['slurmctld']}",
         f"SlurmUser={machine.user}",
         f"SlurmdUser={machine.user}",
@@ -102,19 +106,20 @@ def slurm_conf(layout: Layout, settings: Settings, machine: Machine) -> str:
         "PreemptType=preempt/partition_prio",
         "PreemptMode=REQUEUE",
         "AccountingStorageType=accounting_storage/slurmdbd",
-        f"AccountingStorageHost={LOOPBACK}",
+        f"AccountingStorageHost={machine.address}",
         f"AccountingStoragePort={settings.ports['slurmdbd']}",
         f"AccountingStoragePass={layout.munge_socket}",
         # An unknown account is refused, and limits of accounts and QOSs hold, as on a real cluster.
         "AccountingStorageEnforce=associations,limits,qos",
         "AccountingStoreFlags=job_comment",
+        *_only_loopback(machine),
     ]
     if size.gpus_per_node:
         lines += ["AccountingStorageTRES=gres/gpu", "GresTypes=gpu"]
     gres = f" Gres=gpu:{size.gpus_per_node}" if size.gpus_per_node else ""
     for node in size.node_names:
         lines.append(
-            f"NodeName={node} NodeHostname={machine.host} NodeAddr={LOOPBACK} "
+            f"NodeName={node} NodeHostname={machine.host} NodeAddr={machine.address} "
             f"Port={settings.ports[f'slurmd:{node}']} CPUs={size.cpus_per_node} Boards=1 SocketsPerBoard=1 "
             f"CoresPerSocket={size.cpus_per_node} ThreadsPerCore=1 RealMemory={size.memory_mb}{gres} State=UNKNOWN"
         )
@@ -200,7 +205,7 @@ def slurmdbd_conf(layout: Layout, settings: Settings, machine: Machine, password
             "AuthType=auth/munge",
             f"AuthInfo=socket={layout.munge_socket}",
             "DbdHost=localhost",
-            f"DbdAddr={LOOPBACK}",
+            f"DbdAddr={machine.address}",
             f"DbdPort={settings.ports['slurmdbd']}",
             f"SlurmUser={machine.user}",
             "StorageType=accounting_storage/mysql",
@@ -211,6 +216,7 @@ def slurmdbd_conf(layout: Layout, settings: Settings, machine: Machine, password
             f"StorageLoc={DATABASE_NAME}",
             f"LogFile={layout.log('slurmdbd')}",
             f"PidFile={layout.runtime}/slurmdbd.pid",
+            *_only_loopback(machine),
         ]
     )
 
@@ -281,6 +287,15 @@ def sshd_config(layout: Layout, settings: Settings, machine: Machine) -> str:
     if machine.openssh_version >= SSHD_HAS_PENALTIES:
         lines.append("PerSourcePenalties no")
     return _text(lines)
+
+
+def _only_loopback(machine: Machine) -> list[str]:
+    """Return the line that has Slurm listen at the address of the host's name instead of at all (slurm.conf(5)).
+
+    Where the name means an address that other machines reach, they listen at all addresses: every message still needs
+    munge's key.
+    """
+    return ["CommunicationParameters=NoCtldInAddrAny,NoInAddrAny"] if machine.only_loopback else []
 
 
 def _text(lines: list[str]) -> str:

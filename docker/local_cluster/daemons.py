@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from local_cluster import processes
-from local_cluster.configuration import Machine, mariadbd_arguments
+from local_cluster.configuration import LOOPBACK, Machine, mariadbd_arguments
 from local_cluster.errors import ClusterError
 from local_cluster.packages import program
 
@@ -214,6 +214,7 @@ def ask_slurm(layout: Layout, *command: str, timeout: float = 30.0) -> str:
 def describe_machine(layout: Layout) -> Machine:
     """Find out what the configuration files need to know about this machine and user."""
     user = pwd.getpwuid(os.geteuid()).pw_name
+    loopback = _loopback_address(socket.gethostname())
     return Machine(
         host=socket.gethostname().partition(".")[0],
         user=user,
@@ -221,7 +222,20 @@ def describe_machine(layout: Layout) -> Machine:
         openssh_version=_version([program("ssh"), "-V"]),
         private_path=_only_owner_writes(layout.ssh),
         password_locked=_password_is_locked(user),
+        address=loopback or LOOPBACK,
+        only_loopback=loopback is not None,
     )
+
+
+def _loopback_address(host: str) -> str | None:
+    """Return the one loopback address that a host's name means, None when other machines reach it by what it means."""
+    try:
+        found = {
+            str(each[4][0]) for each in socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+        }
+    except OSError:
+        return None
+    return found.pop() if len(found) == 1 and all(one.startswith("127.") for one in found) else None
 
 
 def _printed(name: str, layout: Layout) -> str:

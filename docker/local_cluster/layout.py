@@ -151,12 +151,19 @@ class Layout:
         """Return the log file of a daemon."""
         return self.directory / "log" / f"{daemon.replace(':', '-')}.log"
 
+    def make_own_directory(self) -> None:
+        """Create the cluster's directory, or close it to other users: it holds keys, passwords and what jobs wrote."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self.directory.stat()
+        if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+            self.directory.chmod(stat.S_IMODE(found.st_mode) & ~0o077)
+
     def make_directories(self) -> None:
         """Create the directories, private to this user.
 
         :raises ClusterError: if the runtime directory exists and somebody else could have made or can enter it.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.make_own_directory()
         for path in (
             self.slurm_conf.parent,
             self.controller_state,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -159,3 +160,35 @@ def test_a_runtime_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
     runtime.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ClusterError, match="private"):
         Layout(tmp_path / "cluster", runtime).make_directories()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1"])
+def test_slurm_listens_at_the_loopback_address_of_the_hosts_name(address: str, layout: Layout) -> None:
+    """Debian names a host 127.0.1.1 in /etc/hosts; others reach neither."""
+    machine = dataclasses.replace(MACHINE, address=address, only_loopback=True)
+    settings = make_settings(nodes=2)
+    slurm = configuration.slurm_conf(layout, settings, machine)
+    database = configuration.slurmdbd_conf(layout, settings, machine, "00")
+    for text in (slurm, database):
+        assert values(text, "CommunicationParameters") == ["NoCtldInAddrAny,NoInAddrAny"]
+    assert values(slurm, "SlurmctldHost") == [f"laptop({address})"]
+    assert all(f"NodeAddr={address} " in node for node in values(slurm, "NodeName"))
+    assert values(slurm, "AccountingStorageHost") == values(database, "DbdAddr") == [address]
+
+
+def test_slurm_listens_at_all_addresses_where_the_hosts_name_means_another(layout: Layout) -> None:
+    settings = make_settings()
+    for text in (
+        configuration.slurm_conf(layout, settings, MACHINE),
+        configuration.slurmdbd_conf(layout, settings, MACHINE, "00"),
+    ):
+        assert values(text, "CommunicationParameters") == []
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o750, 0o700])
+def test_the_clusters_directory_is_closed_to_others(mode: int, tmp_path: Path) -> None:
+    layout = Layout.at(tmp_path / "cluster")
+    layout.directory.mkdir()
+    layout.directory.chmod(mode)
+    layout.make_own_directory()
+    assert layout.directory.stat().st_mode & 0o777 == 0o700

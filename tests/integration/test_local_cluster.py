@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -123,6 +124,24 @@ def test_a_job_that_takes_over_no_environment_has_a_path(cluster: SecondCluster)
     cluster.submit("srun env", "--wait", "--export=NONE", "-o", "env.out")
     names = {line.partition("=")[0] for line in (cluster.place / "env.out").read_text().splitlines()}
     assert {"PATH", "HOME", "USER", "SLURM_CONF", "SLURM_JOB_ID"} <= names
+
+
+def test_nothing_listens_where_others_reach_it(cluster: SecondCluster) -> None:
+    """Where the host's name means a loopback address, as in /etc/hosts of Debian."""
+    named = socket.gethostbyname(socket.gethostname())
+    if not named.startswith("127."):
+        pytest.skip(f"this host's name means {named}")
+    ports = json.loads((cluster.place / "settings.json").read_text())["ports"]
+    listening: dict[str, set[str]] = {}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        address, port = line.split()[1].split(":")
+        if line.split()[3] == "0A":
+            listening.setdefault(str(int(port, 16)), set()).add(
+                socket.inet_ntoa(bytes.fromhex(address)[::-1])
+            )
+    found = {name: listening[str(port)] for name, port in ports.items()}
+    assert all(address.startswith("127.") for addresses in found.values() for address in addresses), found
+    assert cluster.place.stat().st_mode & 0o077 == 0
 
 
 def test_an_unknown_account_is_refused(cluster: SecondCluster) -> None:
