@@ -191,7 +191,11 @@ def _add_parallelism(parser: argparse.ArgumentParser) -> None:
     add("--overlap-param-gather", action="store_true")
     add("--distributed-backend", choices=["nccl", "gloo"], default="nccl")
     add("--distributed-timeout-minutes", type=int, default=10)
-    add("--use-cpu-initialization", action="store_true", help="weights do not depend on the parallel layout")
+    add(
+        "--use-cpu-initialization",
+        action="store_true",
+        help="weights do not depend on the number of tensor parallel ranks; with pipeline stages they are others",
+    )
 
 
 def _add_training(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
-    from airflow_megatron.spec.schema import SweepSpecSection
+    from airflow_megatron.spec.schema import StageKind, SweepSpecSection
     from airflow_megatron.spec.stage_tree import StageInstance
 
 _STALL_TIMES = ("after", "startup", "quiet")
@@ -132,7 +132,7 @@ class StageRecipes:
             explicit_arguments=tuple(sorted({**spec.megatron, **section.megatron})),
             variables=tuple(sorted({*RESOURCES, *spec.params, *section.params})),
             visible=self._visible(instance, self.tree[:index]),
-            restart=_restart(spec.restart, section.restart),
+            restart=_restart(spec.restart, section.restart, section.kind),
             health=_health(spec.health, section.health) if section.kind == "train" else None,
         )
 
@@ -150,9 +150,14 @@ class StageRecipes:
         return instance.scope == "point" and (parent is None or parent.branch is None)
 
 
-def _restart(of_sweep: RestartSection, of_stage: RestartSection | None) -> RestartSection:
-    """Return the policy of a stage: what it does not say itself is as in the sweep's."""
+def _restart(of_sweep: RestartSection, of_stage: RestartSection | None, kind: StageKind) -> RestartSection:
+    """Return the policy of a stage: what it does not say itself is as in the sweep's.
+
+    Only trainings are rolled back, so the sweep's ``after_rollback``, which may read what a point varies, is theirs.
+    """
     own = of_stage.model_dump(exclude_unset=True) if of_stage else {}
+    if kind != "train":
+        own.setdefault("after_rollback", {})
     return of_sweep.model_copy(update=own)
 
 

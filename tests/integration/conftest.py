@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -6,11 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from blocks import yaml_blocks
 from studies import STUDIES, Study
 from study_site import RELEASE, StudySite
 from upstream import UpstreamMissingError, find_upstream
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from slurm_cluster import SlurmCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.trainer]
@@ -52,6 +55,18 @@ def test_a_benchmark_by_upstream(spec: str, select: str, study_site: StudySite) 
     assert (row.outcome, row.reason) == ("finished", "")
     rows = json.loads((study_site.local / "results" / spec / "benchmark.json").read_text())
     assert [(row["outcome"], row["iterations"]) for row in rows] == [("ok", 8)] * row.jobs
+
+
+def test_the_spec_of_the_readme(study_site: StudySite, tmp_path: Path) -> None:
+    """As it stands there; its cooldown ends better than its trunk."""
+    (text,) = (block.text for block in yaml_blocks() if block.page == "README.md" and "point:" in block.text)
+    path = tmp_path / "learning-rates.yaml"
+    path.write_text(text)
+    row = study_site.run(Study("learning-rates", ("poll_interval=1",), "lr0.003"), path)
+    assert (row.outcome, row.jobs, row.reason) == ("finished", 3, "")
+    branches = json.loads((study_site.local / "results" / "learning-rates" / "results.json").read_text())
+    loss = {branch["branch"]: branch["validation_loss"] for branch in branches}
+    assert 0 < loss["cooldown"] < loss["pretrain"]
 
 
 def test_out_of_memory_is_what_was_expected(study_site: StudySite) -> None:

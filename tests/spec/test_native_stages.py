@@ -95,3 +95,18 @@ def test_restart_of_a_stage_is_merged_key_by_key_with_the_sweeps() -> None:
     sweep = load_sweep_text(text, "s.yaml")
     jobs = {job.stage: job.restart for job in sweep.jobs(sweep.points[0], load_cluster("local"))}
     assert (jobs["pretrain"].retryable, jobs["cooldown"].retryable) == (3, 10)
+
+
+def test_what_follows_a_rollback_is_read_by_trainings_alone() -> None:
+    """It may name what a point varies, which a stage of the whole sweep does not know."""
+    sweep = load_sweep_text(
+        NAMED.replace("stages:", "restart: {after_rollback: {lr: '{{ lr / 2 }}'}}\nstages:")
+        + "  prepare: {kind: command, scope: sweep, command: ['true']}\n",
+        "s.yaml",
+    )
+    cluster = load_cluster("local")
+    (shared,) = sweep.shared_jobs(cluster)
+    assert shared.restart.after_rollback == {}
+    jobs = {job.stage: job for job in sweep.jobs(sweep.points[0], cluster)}
+    assert jobs["pretrain"].restart.after_rollback == {"lr": 5e-4}
+    assert jobs["pretrain.convert"].restart.after_rollback == {}

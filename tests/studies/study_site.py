@@ -81,13 +81,16 @@ class StudySite(SweepSite):
         for suffix in ("bin", "idx"):
             (self.data / "c4" / f"merged.{suffix}").symlink_to(self.data / f"train_text_document.{suffix}")
 
-    def run(self, study: Study, timeout: float = 900) -> Row:
-        """Run a study's chosen points to their ends."""
+    def run(self, study: Study, shipped: Path | None = None, timeout: float = 900) -> Row:
+        """Run a study's chosen points to their ends.
+
+        :param shipped: the spec; that of ``sweep_specs/`` when left out
+        """
         begun = time.monotonic()
         settings = [
             text.replace("{data}", str(self.data)).replace("{place}", str(HERE)) for text in study.settings
         ]
-        shipped = PROJECT / "sweep_specs" / f"{study.spec}.yaml"
+        shipped = shipped or PROJECT / "sweep_specs" / f"{study.spec}.yaml"
         name = _name(study)
         document = overridden(extended(load_yaml_file(shipped)), [*settings, f"name={name}"])
         path = self.specs / f"{name}.yaml"
