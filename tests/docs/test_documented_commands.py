@@ -47,7 +47,15 @@ def parsed(words: list[str]) -> None:
 def test_our_own(place: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = [PLACEHOLDERS.get(word, word) for word in words[words.index("airflow-megatron") + 1 :]]
-    given = [word for word in given if word != "…"]
+    given = (
+        [
+            "x" if given[index - 1].startswith("--") else None if word == "…" else word
+            for index, word in enumerate(given)
+        ]
+        if "…" in given
+        else given
+    )
+    given = [word for word in given if word]
     variants = [given]
     for index, word in enumerate(given):
         if re.fullmatch(r"[a-z]+(\|[a-z]+)+", word):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.jobs import Job
 
 HERE = Path(__file__).resolve().parent
+_ENVIRONMENT = threading.RLock()
+"""Held by whoever needs the project's folders, or this site's in their place, while several studies run."""
 RELEASE = "core_v0.16.1"
 TEXT = ("--train-tokens", "60000", "--valid-tokens", "8000", "--test-tokens", "8000")
 EVALUATION = ("--heldout-pieces", "3", "--questions", "6")
@@ -113,17 +117,11 @@ class StudySite(SweepSite):
         )
 
     def _plan(self, path: Path, select: str) -> Plan:
-        before = {name: os.environ.get(name) for name in self.folders}
-        os.environ.update(self.folders)
-        try:
+        with _ENVIRONMENT, pytest.MonkeyPatch.context() as patch:
+            for name, value in self.folders.items():
+                patch.setenv(name, value)
             sweep = load_sweep(path)
             return check_sweep(sweep, load_cluster("local"), choose_points(sweep, select))
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
 
     def _reason(self, plan: Plan) -> str:
         """Return why the first job that has not finished, or not trained to its end, has not."""
@@ -153,10 +151,11 @@ def not_run(study: Study, upstream: Path) -> list[Row]:
     :raises AssertionError: when a script cannot be read by bash, or upstream refuses a command
     """
     begun = time.monotonic()
-    plan = shipped_plan(study.spec)
-    unreadable = unreadable_scripts(plan)
-    assert not unreadable, unreadable
-    asked, refused = refused_by_upstream(plan.jobs, upstream)
+    with _ENVIRONMENT:
+        plan = shipped_plan(study.spec)
+        unreadable = unreadable_scripts(plan)
+        assert not unreadable, unreadable
+        asked, refused = refused_by_upstream(plan.jobs, upstream)
     assert not refused, refused
     rows = []
     for pattern, reason in study.not_run.items():
