@@ -32,6 +32,7 @@ class SavedCheckpoints:
     :param every: ``save_interval``, None without one
     :param kept: ``save_retain_interval``, None without one
     :param saves: False where the stage saves nothing at all
+    :param extra: ``save_extra_steps`` of OpenEuroLLM's fork: further iterations that it saves at
     """
 
     stage: str
@@ -40,6 +41,7 @@ class SavedCheckpoints:
     every: int | None
     kept: int | None
     saves: bool = True
+    extra: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, arguments: TrainingArguments) -> SavedCheckpoints:
@@ -51,6 +53,7 @@ class SavedCheckpoints:
             arguments.count("save_interval"),
             arguments.count("save_retain_interval"),
             arguments.value("save") is not None,
+            tuple(arguments.value("save_extra_steps") or ()),
         )
 
     def obstacle(self, iteration: int) -> tuple[str, str, str] | None:
@@ -58,7 +61,7 @@ class SavedCheckpoints:
         if not self.saves:
             what = f"needs checkpoint {iteration} of {self.stage}, which saves nothing (save_interval: 0)"
             return "saves-nothing", what, f"set save_interval in {self.stage}"
-        if iteration == self.last:
+        if iteration == self.last or iteration in self.extra:
             return None
         if self.last is not None and iteration > self.last:
             rule, what = "after-the-end", f"ends at iteration {self.last}"

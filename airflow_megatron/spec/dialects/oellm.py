@@ -413,15 +413,17 @@ class OellmSweep(ForeignSweep):
         kinds = {member.index: kind_of(self.configuration(member)) for member in family}
         instances: dict[int, StageInstance] = {}
         taken: set[str] = set()
+        computed = self._computed_stages(family)
         for member in family:
             parent = self._parent(member, kinds, instances)
             kind = kinds[member.index]
-            base = re.sub(r"[^A-Za-z0-9_-]+", "_", stage_of(member)).strip("_-") or kind
+            stage = computed.get(member.index, stage_of(member))
+            base = re.sub(r"[^A-Za-z0-9_-]+", "_", stage).strip("_-") or kind
             name = base
             for number in range(2, len(family) + len(tree) + 3):
                 branch = _branch(name, kind, parent)
                 instance = StageInstance(
-                    name, stage_of(member) or kind, kind, "point", parent.name if parent else None, branch
+                    name, stage or kind, kind, "point", parent.name if parent else None, branch
                 )
                 if name not in taken and _agree(tree.get(name), instance):
                     break
@@ -429,6 +431,23 @@ class OellmSweep(ForeignSweep):
             taken.add(name)
             instances[member.index] = instance
         return _Shape(tuple(instances[member.index] for member in family))
+
+    def _computed_stages(self, family: Family) -> dict[int, str]:
+        """Return the stages of a family that are computed, resolved, where all families of its shape agree on them.
+
+        The names of stages are those of tasks, which all points share.
+        """
+        places = [place for place, member in enumerate(family) if "${" in stage_of(member)]
+        if not places:
+            return {}
+        key = self._shape_key(family)
+        alike = [other for other in self.families if self._shape_key(other) == key]
+        resolved = {}
+        for place in places:
+            names = {str(self.configuration(other[place]).get("stage")) for other in alike}
+            if len(names) == 1:
+                resolved[family[place].index] = names.pop()
+        return resolved
 
     def _parent(
         self, member: SweepPoint, kinds: Mapping[int, StageKind], instances: Mapping[int, StageInstance]

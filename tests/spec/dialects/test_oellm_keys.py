@@ -315,3 +315,28 @@ def test_conditions_are_as_narrow_as_they_are_written() -> None:
     assert decay.cancel == Condition(
         "all", parts=(Condition("ended", path=stable.stage_dir), Condition("not", parts=(finished,)))
     )
+
+
+COMPUTED = r"""
+job: {name: "m_${aux.size}_${stage}"}
+backend:
+  class_name: BashBackend
+  command: "echo ${stage}"
+stage: ""
+aux: {size: 1, start: 5}
+sweep:
+  type: product
+  groups:
+    - params: {aux.size: [1, 2]}
+    - type: list
+      defaults: {stage: "at_\\${aux.start}", backend.command: "cat \\${sibling.first.job.base_output_dir}/x"}
+      configs: [{stage: first, backend.command: echo}, {aux.start: START}, {aux.start: 20}]
+"""
+
+
+def test_computed_stages_have_the_names_that_they_resolve_to() -> None:
+    sweep = load_sweep_text(COMPUTED.replace("START", "10"), "study.yaml")
+    assert [instance.name for instance in sweep.tree] == ["first", "at_10", "at_20"]
+    varying = COMPUTED.replace("START", '"\\\\${oc.muli:\\\\${aux.size},10}"')
+    sweep = load_sweep_text(varying, "study.yaml")
+    assert [instance.name for instance in sweep.tree] == ["first", "at__aux_start", "at_20"]
