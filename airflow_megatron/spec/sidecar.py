@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.sweep import SweepSettings
 
 SUFFIXES: Final = (".airflow.yml", ".airflow.yaml")
+NO_SPEC: Final = ("this is the sidecar of another file, no spec", "name the file that it stands beside")
+"""What is wrong with reading one as a spec, and what to do."""
 
 
 class SidecarSection(Strict):

@@ -13,7 +13,7 @@ from airflow_megatron.spec.extension import extended
 from airflow_megatron.spec.native_sweep import NativeSweep
 from airflow_megatron.spec.overrides import overridden
 from airflow_megatron.spec.schema import SweepSpecSection, validate
-from airflow_megatron.spec.sidecar import is_sidecar, refuse_sidecar
+from airflow_megatron.spec.sidecar import NO_SPEC, is_sidecar, refuse_sidecar
 from airflow_megatron.spec.yaml_document import load_yaml_file, load_yaml_text
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def load_sweep_text(text: str, file: str, sources: Mapping[str, str] | None = No
 
 
 def _sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep:
+    if is_sidecar(Path(document.file)):
+        raise SpecError(document.problem((), *NO_SPEC))
     document, settings = extended(document), list(settings)
     sweep = dialect_sweep(document, settings)
     if sweep is None:

@@ -118,6 +118,12 @@ def test_is_no_spec(file: Path) -> None:
     assert spec_files(file.parent) == [file]
 
 
+def test_is_not_read_as_one(file: Path) -> None:
+    sidecar = beside(file, "max_jobs: 7")
+    with pytest.raises(SpecError, match="no spec"):
+        load_sweep(sidecar)
+
+
 def test_stands_among_the_sources_of_the_sweep(file: Path) -> None:
     sidecar = beside(file, "max_jobs: 7")
     sweep = load_sweep(file)

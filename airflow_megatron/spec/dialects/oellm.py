@@ -564,7 +564,7 @@ class OellmSweep(ForeignSweep):
 
     def _place_of_key(self, key: str) -> KeyPath:
         for path in self.document.positions:
-            if path and path[-1] == key and path[0] == "sweep":
+            if path and path[0] == "sweep" and f"{path[-1]}.".startswith(f"{key}."):
                 return path
         path = tuple(key.split("."))
         while path and path not in self.document.positions:

@@ -240,8 +240,10 @@ class _Expander:
                 self.document.problem(place, "expected keys with lists of values", "write lr: [1e-3, 1e-4]")
             )
         for key, values in params.items():
+            near = did_you_mean(key, _GROUP_WORDS) if "." not in key else ""
+            if near and isinstance(values, list) and any(isinstance(value, dict) for value in values):
+                raise SpecError(self.document.problem((*place, key), f"a group has no key {key!r}", near))
             if not isinstance(values, list):
-                near = did_you_mean(key, _GROUP_WORDS) if "." not in key else ""
                 raise SpecError(
                     self.document.problem(
                         (*place, key), f"{key} takes a list of values", near or f"write {key}: [{values}]"

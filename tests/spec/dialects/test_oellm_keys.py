@@ -253,6 +253,21 @@ def test_repeats_of_a_chain_wait_in_the_queue() -> None:
         load_sweep_text(text_of(job="chain_repeat: many"), "study.yaml")
 
 
+@pytest.mark.parametrize(
+    ("line", "near"),
+    [
+        ("param: {backend.megatron.seed: [1, 2]}", "'params'"),
+        ("confgs: [{stage: a}, {stage: b}]", "'configs'"),
+        ("params: {backend.megatrn.seed: [1, 2]}", "'megatron'"),
+    ],
+)
+def test_misspelt_words_of_a_sweep_have_their_place(line: str, near: str) -> None:
+    text = text_of().replace("    - params:\n", f"    - {line}\n    - params:\n")
+    number = text[: text.index(line)].count("\n") + 1
+    with pytest.raises(SpecError, match=rf"study\.yaml:{number}:.*did you mean {near}"):
+        load_sweep_text(text, "study.yaml")
+
+
 def test_an_unescaped_sibling_is_named_with_its_mend() -> None:
     text = text_of(swept='backend.megatron.load: ["${sibling.stable.job.base_output_dir}/checkpoints"]')
     with pytest.raises(SpecError, match=r"escape it: \\\\\$\{sibling.stable.job.base_output_dir\}"):
