@@ -16,6 +16,7 @@ from rich.live import Live
 from airflow_megatron.cli.progress_table import progress_table
 from airflow_megatron.planning.attempts import slurm_commands
 from airflow_megatron.planning.plan import Plan, plan_row
+from airflow_megatron.planning.queue_states import fetch_queue_states
 from airflow_megatron.planning.results import fetch_snapshot
 from airflow_megatron.results.progress import ProgressGrid, changed_lines, progress_grid, progress_lines
 from airflow_megatron.results.sweep_jobs import read_jobs
@@ -37,14 +38,16 @@ class StatusFormat(StrEnum):
 
 
 def sweep_progress(plan: Plan) -> ProgressGrid:
-    """Return the state of every job of a plan, read with one remote command.
+    """Return the state of every job of a plan: what its files say, and what Slurm says now.
 
     :raises TransportError: when the login node does not answer
     """
     cluster = load_cluster(plan.cluster)
     hook = command_line_hook(cluster)
     snapshot = fetch_snapshot(plan.jobs, hook.run, log_tail_bytes=STATUS_LOG_BYTES)
-    return progress_grid(snapshot, read_jobs(plan_row(job) for job in plan.jobs))
+    # after the files: a job that they tell of is in the queue, or was
+    queue_states = fetch_queue_states(slurm_commands(cluster), hook.run)
+    return progress_grid(snapshot, read_jobs(plan_row(job) for job in plan.jobs), queue_states=queue_states)
 
 
 def command_line_hook(cluster: ClusterProfile) -> SlurmHook:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncssh
 
+from airflow_megatron.hooks.connection_options import host_key_refusal
 from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, TransportError
 
 if TYPE_CHECKING:
@@ -105,11 +106,7 @@ class AsyncsshTransport:
             try:
                 return await asyncssh.connect(**options)
             except asyncssh.HostKeyNotVerifiable as error:
-                raise LoginRefusedError(
-                    f"{address}: the login node's host key is not the one that connection {conn_id!r} "
-                    f"trusts ({_reason(error)}); if the key changed for a good reason, put the new one into the "
-                    "connection's host_key extra"
-                ) from error
+                raise LoginRefusedError(host_key_refusal(self._options, _reason(error))) from error
             except asyncssh.PermissionDenied as error:
                 raise LoginRefusedError(
                     f"{address}: login refused ({_reason(error)}); check login and key_file of connection {conn_id!r}"

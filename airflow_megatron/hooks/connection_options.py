@@ -130,3 +130,22 @@ def _host_key(text: Any) -> str | None:
     if not words:
         return None
     return " ".join(words[:2]) if len(words) > 1 else f"ssh-rsa {words[0]}"
+
+
+def host_key_refusal(options: ConnectionOptions, reason: str) -> str:
+    """Say that a login node's host key was refused: it is another one, or none was given to compare it with.
+
+    :param reason: what the SSH client said
+    """
+    where = f"connection {options.conn_id!r}"
+    changed = "changed" in reason.lower()
+    if options.host_key is not None or options.known_hosts is not None or changed:
+        return (
+            f"{options.address}: the login node's host key is not the one that {where} trusts ({reason}); if the key "
+            "changed for a good reason, put the new one into the connection's host_key extra"
+        )
+    return (
+        f"{options.address}: the login node's host key is not the one of a known host ({reason}): {where} has no "
+        "host_key, and known_hosts no entry for this key; compare it with the key that the site publishes, and put "
+        "that one into the connection's host_key extra"
+    )

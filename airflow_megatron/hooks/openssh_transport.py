@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_megatron.hooks.connection_options import host_key_refusal
 from airflow_megatron.slurm.framing import END
 from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, TransportError
 
@@ -144,11 +145,7 @@ class OpensshTransport:
             if ended.status == 0:
                 return master
             if ended.told(*_HOST_KEY_TROUBLE):
-                raise LoginRefusedError(
-                    f"{address}: the login node's host key is not the one that connection {conn_id!r} trusts "
-                    f"({ended.reason}); if the key changed for a good reason, put the new one into the connection's "
-                    "host_key extra"
-                )
+                raise LoginRefusedError(host_key_refusal(self._options, ended.reason))
             if ended.told(*_REFUSED):
                 raise LoginRefusedError(
                     f"{address}: login refused ({ended.reason}); check login and key_file of connection {conn_id!r} "

@@ -59,17 +59,22 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
                 if attempts.withdraw():
                     cancelled.append(attempts.job.name)
             except LoginRefusedError as error:
-                raise AirflowFailException(f"{attempts.job.name} may go on in Slurm: {error}") from None
+                was_submitted = bool(task_instance.xcom_pull(task_ids=f"{stage}.submit", key="return_value"))
+                raise AirflowFailException(_unasked(attempts.job.name, error, was_submitted)) from None
             except TransportError as error:
-                self.log.warning(
-                    "%s; %s may go on in Slurm until it is asked again", error, attempts.job.name
-                )
+                self.log.warning("%s; whether %s is in Slurm is asked again", error, attempts.job.name)
                 self.defer(trigger=PauseTrigger(until=time.time() + AWAY_PAUSE_S), method_name="try_again")
         return cancelled
 
     def try_again(self, context: Context, event: Any = None) -> list[str]:
         """Go on after the pause that a login node's absence made necessary; what is cancelled is not touched again."""
         return self.execute(context)
+
+
+def _unasked(name: str, error: LoginRefusedError, was_submitted: bool) -> str:
+    if was_submitted:
+        return f"{name} may go on in Slurm: {error}"
+    return f"{name} was not submitted as far as is known, and Slurm cannot be asked: {error}"
 
 
 def left_stages(stages: Sequence[str], states: Mapping[str, str | None]) -> list[str]:

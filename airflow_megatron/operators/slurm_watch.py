@@ -239,6 +239,8 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         if isinstance(step, Done):
             attempts.record_end(handle.attempt, verdict.to_json())
             self.log.info("finished: %s", verdict.reason)
+            if verdict.warning:
+                self.log.warning("finished with a warning: %s", verdict.warning)
             return {"job": job.name, "attempt": handle.attempt, **verdict.to_json()}
         if isinstance(step, Restart):
             off = f", off {', '.join(step.exclude_nodes)}" if step.exclude_nodes else ""

@@ -121,7 +121,7 @@ def _job_notice(
     return Notice(
         what=what,
         name=job.name,
-        reason=verdict.reason,
+        reason=f"{verdict.reason}; warning: {verdict.warning}" if verdict.warning else verdict.reason,
         next_action=next_action,
         sweep=job.sweep,
         point=job.point,

@@ -156,6 +156,7 @@ def plan_row(job: Job) -> dict[str, Any]:
         **({"source": dataclasses.asdict(job.source)} if job.source else {}),
         **({"expect": job.expect} if job.expect else {}),
         **({"measure": dict(job.measure)} if job.measure else {}),
+        **({} if job.slurm.gpus_per_node else {"gpus": False}),
     }
 
 

@@ -176,19 +176,27 @@ class SharedCompute:
     :param branches: branches that end at a result of their own
     :param trained: iterations that were trained, once each
     :param separate: iterations of as many trainings from the beginning
-    :param gpu_hours_saved: the difference in hours of GPUs, None where no step times are known
+    :param gpu_hours_saved: the difference in hours of training processes, one for each GPU where there are GPUs; None
+        where no step times are known
+    :param trunks: trunks that went on beyond their last branch, to a result of their own
+    :param gpus: whether the processes have GPUs
     """
 
     branches: int
     trained: int
     separate: int
     gpu_hours_saved: float | None
+    trunks: int = 0
+    gpus: bool = True
 
     @property
     def text(self) -> str:
-        """Write it for people; less than nothing is saved where a trunk went on far beyond its last branch."""
+        """Write it for people."""
         what = "1 branch" if self.branches == 1 else f"{self.branches} branches"
-        hours = "" if self.gpu_hours_saved is None else f", {self.gpu_hours_saved:.3g} GPU-hours"
+        if self.trunks:
+            what += f" and {self.trunks} {'trunk' if self.trunks == 1 else 'trunks'} that went on beyond them"
+        unit = "GPU-hours" if self.gpus else "hours of processes without GPUs"
+        hours = "" if self.gpu_hours_saved is None else f", {self.gpu_hours_saved:.3g} {unit}"
         return (
             f"{what}: {self.trained:,} iterations trained, trunks included; {self.separate:,} if each had been trained"
             f" from its beginning. Saved: {1 - self.trained / self.separate:.0%}{hours}."
@@ -198,7 +206,7 @@ class SharedCompute:
 def shared_compute(table: ResultTable, points: Sequence[BranchPoint]) -> SharedCompute | None:
     """Add up what branches share.
 
-    A trunk counts with all that it trained, also beyond its last branch, and not as a result of its own.
+    A trunk that went on beyond its last branch is a result of its own too; one that ended there is not.
 
     :param table: the trainings of a sweep.
     :param points: their branches.
@@ -210,7 +218,12 @@ def shared_compute(table: ResultTable, points: Sequence[BranchPoint]) -> SharedC
     trunks = {(point.point, point.parent_branch) for point in points if (point.point, point.branch) in starts}
     if not trunks:
         return None
-    trained = separate = branches = 0
+    last_branch = dict.fromkeys(trunks, 0)
+    for point in points:
+        if point.checkpoint is not None:
+            trunk = (point.point, point.parent_branch)
+            last_branch[trunk] = max(last_branch[trunk], point.checkpoint)
+    trained = separate = branches = continued = 0
     seconds: float | None = 0.0
     for branch in table.branches:
         key = (branch.row.point, branch.row.branch)
@@ -219,10 +232,11 @@ def shared_compute(table: ResultTable, points: Sequence[BranchPoint]) -> SharedC
             continue
         own = end - starts.get(key, 0)
         trained += own
-        if key in trunks:
+        if key in trunks and end <= last_branch[key]:
             seconds = _plus(seconds, branch, -own)
             continue
-        branches += 1
+        branches += key not in trunks
+        continued += key in trunks
         separate += own
         ancestor, last = table.parent_of(branch), starts.get(key)
         while ancestor is not None and last is not None:
@@ -230,7 +244,14 @@ def shared_compute(table: ResultTable, points: Sequence[BranchPoint]) -> SharedC
             separate += last - begin
             seconds = _plus(seconds, ancestor, last - begin)
             ancestor, last = table.parent_of(ancestor), begin
-    return SharedCompute(branches, trained, separate, seconds / 3600 if seconds is not None else None)
+    return SharedCompute(
+        branches,
+        trained,
+        separate,
+        seconds / 3600 if seconds is not None else None,
+        trunks=continued,
+        gpus=any(branch.job.gpus for branch in table.branches),
+    )
 
 
 def _plus(seconds: float | None, branch: Branch, iterations: int) -> float | None:

@@ -64,26 +64,36 @@ def draw_plots(table: ResultTable) -> list[Plot]:
     return plots
 
 
-def loss_curve(branch: Branch) -> Curve:
+def loss_curve(branch: Branch, trunk: Branch | None = None) -> Curve:
     """Take a branch's training loss over tokens.
 
     :param branch: the branch.
+    :param trunk: what it goes on from: its losses are in the first means, as wide as the trunk's own, so that the
+        curve goes on from the trunk's as the training does.
     :returns: points (tokens, nats per token), smoothed by a running mean over a thirtieth of the curve;
         samples stand for tokens when the parameters tell no sequence length.
     """
-    per_sample = branch.job.seq_length or 1
-    raw = [
-        (float(record.consumed_samples * per_sample), record.loss)
-        for record in branch.training.iterations
-        if record.loss is not None and math.isfinite(record.loss)
-    ]
-    window = max(1, len(raw) // 30)
+    raw = _losses(branch)
+    before = _losses(trunk) if trunk is not None and raw else []
+    window = max(1, len(before or raw) // 30)
+    before = [point for point in before if point[0] < raw[0][0]][1 - window :] if window > 1 else []
+    raw = before + raw
     sums = list(itertools.accumulate((loss for _, loss in raw), initial=0.0))
     curve = []
     for end, (tokens, _) in enumerate(raw, start=1):
         start = max(0, end - window)
         curve.append((tokens, (sums[end] - sums[start]) / (end - start)))
-    return curve
+    return curve[len(before) :]
+
+
+def _losses(branch: Branch) -> Curve:
+    """Return the losses that a training has logged, as they are."""
+    per_sample = branch.job.seq_length or 1
+    return [
+        (float(record.consumed_samples * per_sample), record.loss)
+        for record in branch.training.iterations
+        if record.loss is not None and math.isfinite(record.loss)
+    ]
 
 
 def loss_at(curve: Curve, tokens: float) -> float | None:
@@ -97,7 +107,7 @@ def loss_at(curve: Curve, tokens: float) -> float | None:
 
 
 def _loss_curves(table: ResultTable, make: FigureMaker) -> Figure | None:
-    curves = {id(branch): loss_curve(branch) for branch in table.branches}
+    curves = {id(branch): loss_curve(branch, table.parent_of(branch)) for branch in table.branches}
     if not any(len(curve) > 1 for curve in curves.values()):
         return None
     colours = _Colours(table.rows)

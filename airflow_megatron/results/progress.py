@@ -169,7 +169,8 @@ def progress_grid(
 
     :param snapshot: the run directories.
     :param jobs: the jobs of the plan.
-    :param queue_states: Slurm job id → state (``RUNNING``) of the jobs in the queue now, when known.
+    :param queue_states: Slurm job id → state (``RUNNING``) of the jobs in the queue now, ended ones too; None when that
+        is not known.
     :returns: the grid.
     """
     return ProgressGrid(
@@ -197,7 +198,7 @@ def stage_status(
     # those that wait in the queue for others are not due
     due = [item for item in attempts if item.started or not item.chained]
     latest = due[-1] if due else None
-    state = _state(run, job, latest, verdict, queue_states or {})
+    state = _state(run, job, latest, verdict, queue_states)
     iteration = train_iters = loss = seconds_left = None
     if job.kind in ("train", "benchmark"):
         train_iters = job.train_iters
@@ -207,7 +208,6 @@ def stage_status(
             loss = float("nan") if last.is_nan else last.loss
             if state is StageState.RUNNING and last.elapsed_ms and train_iters:
                 seconds_left = max(0, train_iters - last.iteration) * last.elapsed_ms / 1000
-    telling = state in (StageState.FAILED, StageState.CANCELLED, StageState.RESTARTING)
     return StageStatus(
         point=job.point,
         stage=job.stage,
@@ -219,11 +219,20 @@ def stage_status(
         train_iters=train_iters,
         loss=loss,
         seconds_left=seconds_left,
-        reason=shown(explained(str(verdict.get("reason", "")), word(verdict.get("line"))))
-        if telling and verdict
-        else "",
+        reason=_reason(state, verdict or {}),
         intended=state is StageState.CANCELLED and bool(verdict and verdict.get("intended")),
     )
+
+
+def _reason(state: StageState, verdict: Mapping[str, Any]) -> str:
+    if state is StageState.FINISHED:
+        warning = word(verdict.get("warning"))
+        return f"warning: {shown(warning)}" if warning else ""
+    if state is StageState.CANCELLED and verdict.get("outcome") != Outcome.CANCELLED:
+        return "cancelled in Slurm; there is no verdict yet"
+    if state not in (StageState.FAILED, StageState.CANCELLED, StageState.RESTARTING) or not verdict:
+        return ""
+    return shown(explained(str(verdict.get("reason", "")), word(verdict.get("line"))))
 
 
 def _state(
@@ -231,7 +240,7 @@ def _state(
     job: SweepJob,
     latest: AttemptSnapshot | None,
     verdict: Mapping[str, Any] | None,
-    queue_states: Mapping[str, str],
+    queue_states: Mapping[str, str] | None,
 ) -> StageState:
     judged = _VERDICT_STATES.get(str(verdict.get("outcome", ""))) if verdict else None
     if judged is not None and verdict is not None and latest is not None:
@@ -243,13 +252,19 @@ def _state(
         return judged
     if latest is None:
         return judged or StageState.WAITING
-    queued = _QUEUE_STATES.get(queue_states.get(latest.job_id or "", ""))
+    in_queue = (queue_states or {}).get(latest.job_id or "", "")
+    queued = _QUEUE_STATES.get(in_queue)
     if queued is not None:
         return queued
+    if in_queue == "CANCELLED" and judged is None:
+        return StageState.CANCELLED
     if latest.exit is not None:
         return judged or StageState.ENDED
     if judged is not None:
         return judged
+    if queue_states is not None and latest.job_id:
+        # what has left the queue, or is there as ended, goes on no more, whatever its files say
+        return StageState.ENDED
     logged = any(log.stage == job.stage and log.attempt == latest.number for log in run.logs)
     if latest.started or logged:
         return StageState.RUNNING

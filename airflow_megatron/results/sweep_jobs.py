@@ -29,6 +29,7 @@ class SweepJob:
     :param release: the Megatron release whose arguments its parameters are
     :param start_iteration: the checkpoint that it starts from or works on
     :param expect: ``oom`` when it is meant to run out of memory
+    :param gpus: whether its processes have GPUs, one each
     :param measure: of a benchmark: what :class:`airflow_megatron.spec.jobs.Job` says
     """
 
@@ -45,6 +46,7 @@ class SweepJob:
     start_iteration: int | None = None
     expect: str | None = None
     measure: Mapping[str, Any] = field(default_factory=dict)
+    gpus: bool = True
 
     @property
     def learning_rate(self) -> float | None:
@@ -108,6 +110,7 @@ def read_jobs(jobs: Iterable[Mapping[str, Any]]) -> tuple[SweepJob, ...]:
                 params=dict(job.get("params") or {}),
                 sweep_params=dict(job.get("sweep_params") or {}),
                 release=job.get("release"),
+                gpus=job.get("gpus") is not False,
                 start_iteration=job.get("iteration"),
                 expect=job.get("expect"),
                 measure=dict(job.get("measure") or {}),

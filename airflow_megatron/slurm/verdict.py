@@ -92,6 +92,7 @@ class Verdict:
     :param rollback: the numbers of a training went bad (NaN, a loss spike): the next attempt has to begin before that.
     :param before_iteration: from which iteration on they were bad, None when that is not known.
     :param stopped: the job did not end by itself: it is cancelled once this verdict is recorded.
+    :param warning: of a job that has finished: what a person should look at all the same.
     :param judged: Unix time at which it was recorded.
     :param progress: of a command: how far it got.
     """
@@ -114,6 +115,7 @@ class Verdict:
     before_iteration: int | None = None
     stopped: bool = False
     judged: float | None = None
+    warning: str | None = None
     progress: Progress | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -145,6 +147,7 @@ class Verdict:
             before_iteration=whole(value.get("before_iteration")),
             stopped=bool(value.get("stopped", False)),
             judged=real(value.get("judged")),
+            warning=word(value.get("warning")),
             progress=Progress.from_json(value.get("progress")),
         )
 
@@ -225,8 +228,15 @@ def judge(
         reason = f"{reason}; {shortfall}"
     if outcome is Outcome.DUPLICATE:
         job_id = observation.owner_job_id or job_id
+    warning = None
+    if outcome is Outcome.FINISHED and not _clean(ending):
+        finding = find_signature(catalogue, log_tail, ending.state)
+        told = f": {finding.line}" if finding is not None else ""
+        warning = f"{_described(ending)} after its last checkpoint{told}"
+        finding = None
     return Verdict(
         outcome=outcome,
+        warning=warning,
         reason=f"{reason} [{ending.source}]",
         state=ending.state,
         exit_code=ending.exit_code,
@@ -269,7 +279,10 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
             return _ending_by(record)
         at_once = record is None and ran <= RELAUNCH_S
         began = at_once and observation.owner_job_id == told.job_id
-        launched = not (at_once and _was_cancelled_by_slurm(told, observation.owner_job_id))
+        # of a job that Slurm had put back into the queue, the nodes are those of its run before
+        requeued = observation.controller is not None and observation.controller.restarts > 0
+        by_slurm = at_once and not requeued and _was_cancelled_by_slurm(told, observation.owner_job_id)
+        launched = not by_slurm
         if (began or not launched) and _age(observation, told.ended) < ACCOUNTING_LAG_S:
             return "the job was cancelled as soon as it had started; its exit.json tells whether it runs all the same"
     if accounting is not None and accounting.is_final:

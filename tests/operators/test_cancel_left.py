@@ -78,3 +78,30 @@ def test_a_login_node_that_is_away_is_asked_again(
         task.execute(context)
     with pytest.raises(outcome):
         task.try_again(context)
+
+
+@pytest.mark.parametrize(
+    ("handle", "text"), [({"job_id": "7"}, "may go on in Slurm"), (None, "was not submitted")]
+)
+def test_a_refused_login_says_what_is_known_of_the_job(
+    handle: object, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
+
+    class Instance:
+        dag_id, run_id = "x.point", "p"
+
+        def get_task_states(self, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
+            return {"p": {"a.submit": "failed", "a.watch": "upstream_failed"}}
+
+        def xcom_pull(self, task_ids: str, key: str) -> object:
+            return job.to_json() if key == "a" else handle
+
+    def refused(hook: SlurmHook, script: str) -> CommandResult:
+        raise LoginRefusedError("no")
+
+    monkeypatch.setattr(SlurmHook, "run", refused)
+    task = CancelLeftJobsOperator(task_id="t", source="resolve", stages=["a"])
+    context: Any = {"ti": Instance()}
+    with pytest.raises(AirflowFailException, match=text):
+        task.execute(context)

@@ -133,3 +133,12 @@ def test_expressions_read_the_notice() -> None:
     sweep = load_sweep_text(spec_text(point="p", more=f"notify:\n{text}"), "a.yaml")
     check_document(sweep)
     assert sweep.settings.notify[0].on == ["failure", "health", "report"]
+
+
+def test_a_warning_of_a_finished_job_is_part_of_its_notice(job: Job) -> None:
+    verdict = Verdict(
+        Outcome.FINISHED, "iteration 100 has a complete checkpoint", warning="exit code 1 at its end"
+    )
+    notice = end_notice(job, 1, verdict, Done())
+    assert notice.what == "finished"
+    assert "warning: exit code 1 at its end" in notice.text

@@ -156,6 +156,22 @@ def test_what_sharing_saves(tree: RunTree) -> None:
     assert written["shared"]["separate"] == 150
 
 
+def test_a_trunk_that_goes_on_is_a_result_of_its_own(tree: RunTree) -> None:
+    """A trunk of 60 and one cooldown of 10 from 20: two results that would have taken 60 and 30."""
+    jobs = [{**job(tree, "trunk", 60), "gpus": False}]
+    write_training(tree, "trunk", dict.fromkeys(range(10, 61, 10), PEAK), 60)
+    jobs.append({**job(tree, "from20", 30, "trunk", 20), "gpus": False})
+    write_training(tree, "from20", {21: 0.9 * PEAK, 30: 0.0}, 30, loaded(20))
+    table = result_table(take_snapshot([one["run_dir"] for one in jobs]), read_jobs(jobs))
+    shared = shared_compute(table, branch_points(table))
+    assert shared is not None
+    assert (shared.branches, shared.trunks, shared.trained, shared.separate) == (1, 1, 70, 90)
+    assert shared.gpu_hours_saved == pytest.approx(20 * 0.125 * 2 / 3600)
+    assert "1 branch and 1 trunk that went on beyond them" in shared.text
+    assert "Saved: 22%" in shared.text
+    assert "GPU-hours" not in shared.text
+
+
 def test_a_sweep_without_branches(tree: RunTree) -> None:
     write_training(tree, "trunk", {10: PEAK}, 60)
     table = result_table(take_snapshot([str(tree.root / "trunk")]), read_jobs([job(tree, "trunk", 60)]))

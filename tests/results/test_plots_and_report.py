@@ -7,7 +7,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 import pytest
-from run_tree import take_snapshot
+from run_tree import RunTree, take_snapshot
 
 from airflow_megatron.results import plots as plots_module
 from airflow_megatron.results.plots import draw_plots, loss_at, loss_curve
@@ -17,8 +17,6 @@ from airflow_megatron.results.tables import result_table
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from run_tree import RunTree
 
     from airflow_megatron.results.figures import Plot
     from airflow_megatron.results.report import Report
@@ -119,6 +117,30 @@ def test_curves_are_smoothed_and_read_between_points(sweep: tuple[RunTree, Sweep
     assert loss_at([(0.0, 4.0), (10.0, 2.0)], 10.0) == 2.0
     assert loss_at([(0.0, 4.0), (10.0, 2.0)], 11.0) is None
     assert loss_at([], 1.0) is None
+
+
+def test_a_branch_begins_with_means_as_wide_as_its_trunks(tmp_path: Path) -> None:
+    """Its first point is no single iteration's loss: the figure would show a jump that the training did not make."""
+    tree = RunTree(tmp_path)
+    size = {"num_layers": 2, "hidden_size": 64}
+    tree.add_point(size, 120_000, 1e-3, train_iters=2000, budgets={"1M": 2000})
+    jobs = read_jobs(tree.jobs)
+    table = result_table(take_snapshot(run_directories(jobs)), jobs)
+    (cooldown,) = (branch for branch in table.branches if branch.row.parent_branch)
+    trunk = table.parent_of(cooldown)
+    assert trunk is not None
+    raw = [record.loss for record in cooldown.training.iterations]
+    before = [
+        record.loss
+        for record in trunk.training.iterations
+        if record.iteration < cooldown.training.iterations[0].iteration
+    ]
+    window = len(trunk.training.iterations) // 30
+    assert window > 1
+    alone, joined = loss_curve(cooldown), loss_curve(cooldown, trunk)
+    assert alone[0][1] == pytest.approx(raw[0])
+    assert joined[0][1] == pytest.approx((sum(before[1 - window :]) + raw[0]) / window)
+    assert [tokens for tokens, _ in joined] == [tokens for tokens, _ in alone]
 
 
 class _Page(html.parser.HTMLParser):

@@ -168,3 +168,40 @@ def test_only_changes_are_told(sweep: tuple[RunTree, SweepSnapshot]) -> None:
 def test_jobs_need_a_run_directory() -> None:
     with pytest.raises(ValueError, match=r"job s\.p of the plan has no stage and no run_dir"):
         read_jobs([{"name": "s.p"}])
+
+
+@pytest.mark.parametrize(
+    ("queue", "state"),
+    [
+        ({"7": "RUNNING"}, StageState.RUNNING),
+        ({"7": "COMPLETING"}, StageState.RUNNING),
+        ({"7": "PENDING"}, StageState.PENDING),
+        ({"7": "CANCELLED"}, StageState.CANCELLED),
+        ({"7": "TIMEOUT"}, StageState.ENDED),
+        ({"8": "RUNNING"}, StageState.ENDED),
+        ({}, StageState.ENDED),
+        (None, StageState.RUNNING),
+    ],
+)
+def test_slurm_knows_better_than_files(
+    tree: RunTree, queue: dict[str, str] | None, state: StageState
+) -> None:
+    attempt = tree.root / "p" / ".jobs" / "pretrain" / "1"
+    tree.write(attempt / "jobid", "7\n")
+    tree.write(attempt / "run" / "job_id", "7")
+    status = status_of(tree, queue_states=queue)
+    assert status.state is state
+    assert status.reason == (
+        "cancelled in Slurm; there is no verdict yet" if state is StageState.CANCELLED else ""
+    )
+
+
+def test_a_warning_stands_beside_what_has_finished(tree: RunTree) -> None:
+    tree.attempt(tree.root / "p", "pretrain", 1)
+    verdict = {"outcome": "finished", "reason": "done", "warning": "exit code 1 after its last checkpoint"}
+    tree.write(tree.root / "p" / ".jobs" / "pretrain" / "verdict.json", json.dumps(verdict))
+    status = status_of(tree)
+    assert (status.state, status.reason) == (
+        StageState.FINISHED,
+        "warning: exit code 1 after its last checkpoint",
+    )

@@ -268,6 +268,16 @@ def test_job_that_goes_on_after_its_relaunch_was_cancelled():
     assert judge(seen(accounting=cancelled, owner_job_id="7"), COMMAND).outcome is Outcome.CANCELLED
 
 
+def test_a_person_cancels_a_job_soon_after_its_requeue():
+    """Without accounting the queue still shows the nodes of the run before; nobody submits the job again."""
+    at_once = {"started": NOW - 11, "ended": NOW - 10}
+    row = queued(JobState.CANCELLED, **at_once)
+    again = ControllerRow("7", "x", JobState.CANCELLED, "", 0, 15, requeue=True, restarts=1, node_list="n1")
+    for controller, outcome in ((again, Outcome.CANCELLED), (replace(again, restarts=0), Outcome.RETRYABLE)):
+        observation = seen(queue=row, controller=controller, accounting_enabled=False, accounting_ok=False)
+        assert judge(replace(observation, time=NOW + 60), COMMAND).outcome is outcome
+
+
 def test_job_that_slurm_could_not_launch():
     """Its script has not begun: nobody owns the attempt, even when there was time for it."""
     at_once = {"started": NOW - 11, "ended": NOW - 10}
@@ -443,3 +453,31 @@ def test_waiting_task_of_an_array_that_was_cancelled_leaves_no_trace():
         replace(seen(siblings_queued=True), queue_ok=False),
     ):
         assert judge(other, TRAIN).outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "warns"),
+    [
+        (JobState.COMPLETED, 0, None),
+        (
+            JobState.FAILED,
+            1,
+            "the job ended as FAILED with exit code 1 after its last checkpoint: TypeError: no len",
+        ),
+        (JobState.TIMEOUT, 0, "the job ended as TIMEOUT after its last checkpoint"),
+        (
+            JobState.OUT_OF_MEMORY,
+            1,
+            "the job ended as OUT_OF_MEMORY with exit code 1 after its last checkpoint",
+        ),
+    ],
+)
+def test_a_bad_end_after_the_last_checkpoint_is_a_warning(
+    state: JobState, code: int, warns: str | None
+) -> None:
+    observation = seen(accounting=accounted(state, code), time=NOW + 60, **DONE)
+    verdict = judge(observation, TRAIN, log_tail=b"TypeError: no len\n")
+    assert verdict.outcome is Outcome.FINISHED
+    assert (verdict.warning is None) == (warns is None)
+    assert (verdict.warning or "").startswith(warns or "")
+    assert Verdict.from_json(verdict.to_json()) == verdict
