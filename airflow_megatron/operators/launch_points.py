@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_megatron.planning.pinned import PinnedSweep
+
 TEST_WORKERS = 3
 HELPER_END_S = 15
 
@@ -73,22 +75,30 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         pinned = stored_plan(self.pinned)
         if self.plan_only:
             raise AirflowSkipException(f"dry run: {len(pinned.points)} points are not started")
-        jobs = jobs_by_point(pinned.plan().jobs)
+        confs = self.configurations(pinned, context["ti"].run_id)
+        if runs_without_scheduler():
+            return self._work_here(confs)
+        return {point: self._launch(point, conf) for point, conf in confs.items()}
+
+    def configurations(self, pinned: PinnedSweep, run_id: str) -> dict[str, dict[str, Any]]:
+        """Return point → configuration of its run: small, as it travels as one argument to ``airflow dags test``.
+
+        :param run_id: of the sweep's run
+        """
         submitted: Mapping[str, Mapping[str, int]] = self.submitted or {}  # type: ignore[assignment]
-        confs: dict[str, dict[str, Any]] = {}
-        for point in pinned.points:
-            confs[point] = {
+        jobs = jobs_by_point(pinned.plan().jobs)
+        return {
+            point: {
                 "point": point,
                 "pin": pinned.pin,
-                "run": context["ti"].run_id,
+                "run": run_id,
                 "digest": point_digest([*jobs.get("", ()), *jobs.get(point, ())]),
                 "cluster": pinned.cluster,
                 "fresh_start": bool(self.fresh_start),
                 "submitted": dict(submitted.get(point, {})),
             }
-        if runs_without_scheduler():
-            return self._work_here(confs)
-        return {point: self._launch(point, conf) for point, conf in confs.items()}
+            for point in pinned.points
+        }
 
     def _launch(self, point: str, conf: Mapping[str, Any]) -> str:
         number = 1

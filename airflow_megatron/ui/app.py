@@ -80,7 +80,12 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
         report = folders.report(dag_id)
         if report is None:
             return page("no_report.html.j2", sweep=dag_id)
-        return page("sweep.html.j2", sweep=dag_id, files=list(folders.downloads(dag_id)))
+        return page(
+            "sweep.html.j2",
+            sweep=dag_id,
+            files=list(folders.downloads(dag_id)),
+            runs=list(folders.runs(dag_id)),
+        )
 
     @app.get("/sweeps/{dag_id}/report", dependencies=readable)
     def report(dag_id: str) -> Response:
@@ -88,6 +93,14 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
         path = folders.report(dag_id)
         if path is None:
             raise HTTPException(404, "this sweep has no report")
+        return FileResponse(path, media_type="text/html", headers=REPORT_HEADERS)
+
+    @app.get("/sweeps/{dag_id}/runs/{run}/report", dependencies=readable)
+    def run_report(dag_id: str, run: str) -> Response:
+        """Send the report page of one run."""
+        path = folders.runs(dag_id).get(run)
+        if path is None:
+            raise HTTPException(404, "this sweep has no report of such a run")
         return FileResponse(path, media_type="text/html", headers=REPORT_HEADERS)
 
     @app.get("/sweeps/{dag_id}/files/{name}", dependencies=readable)

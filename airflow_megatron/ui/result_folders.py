@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 RESULTS = "results.json"
+RUNS = "runs"
 DOWNLOADS = frozenset((".csv", ".json", ".md", ".png", ".svg"))
 
 _SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -65,6 +66,19 @@ class ResultFolders:
         """Return the report page of a sweep, None when there is none."""
         folder = self._folders().get(sweep)
         return folder / REPORT if folder else None
+
+    def runs(self, sweep: str) -> dict[str, Path]:
+        """Return the report pages of a sweep's runs by the names of their folders, the newest first."""
+        folder = self._folders().get(sweep)
+        place = folder / RUNS if folder else None
+        if place is None or not place.is_dir() or place.is_symlink():
+            return {}
+        pages = {
+            path.name: path / REPORT
+            for path in place.iterdir()
+            if not path.is_symlink() and (path / REPORT).is_file() and not (path / REPORT).is_symlink()
+        }
+        return dict(sorted(pages.items(), key=lambda item: -item[1].stat().st_mtime_ns))
 
     def downloads(self, sweep: str) -> dict[str, Path]:
         """Return the tables and plots of a sweep by file name, sorted."""

@@ -21,6 +21,7 @@ from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
+from airflow_megatron.operators.run_configuration import LAUNCHED_POINT_KEYS
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
@@ -36,6 +37,7 @@ from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.jobs import Job
+from airflow_megatron.spec.project import sweep_specs_dir
 from airflow_megatron.spec.schema import HealthSection
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -303,6 +305,18 @@ class TestLaunchPoints:
             LaunchPointsOperator(task_id="l", point_dag_id="x.point", pinned=pinned, plan_only=True).execute(
                 {}
             )
+
+    def test_configurations_are_small(self) -> None:
+        """What a point executes is stored; one argument of a process has 128 kB."""
+        file = sweep_specs_dir() / "scaling_exps.yaml"
+        context: Any = {"ti": Instance(), "dag_run": Run()}
+        plan = PlanSweepOperator(task_id="plan", spec_file=str(file)).execute(context)
+        pinned = PinnedSweep.from_json(plan)
+        task = LaunchPointsOperator(task_id="l", point_dag_id="x.point", pinned=pinned.to_json())
+        confs = task.configurations(pinned, "manual__2026-11-22T08:20:13.939576+00:00")
+        assert len(confs) == len(pinned.points) > 50
+        assert max(len(json.dumps(conf)) for conf in confs.values()) < 1000
+        assert set(confs[pinned.points[0]]) == set(LAUNCHED_POINT_KEYS)
 
 
 class TestWaiting:

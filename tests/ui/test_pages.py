@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+RUN = "manual__2026-11-22T08:20:13.939576+00:00"
 PATHS = [
     "/megatron/",
     "/megatron/sweeps/demo",
@@ -57,6 +59,9 @@ def results(tmp_path: Path) -> Path:
     (folder / "report.html").write_text("<h1>the report</h1>")
     rows = [{"point": "<b>S</b>", "branch": "pretrain", "state": "finished", "validation_loss": 2.5}]
     (folder / "results.json").write_text(json.dumps(rows))
+    run = folder / "runs" / RUN
+    run.mkdir(parents=True)
+    (run / "report.html").write_text("<h1>of one run</h1>")
     (tmp_path / "secret.json").write_text("secret")
     return folder.parent
 
@@ -133,6 +138,13 @@ def test_a_sweep_shows_its_report_without_giving_it_access_to_airflow(reader: Te
     assert report.headers["content-security-policy"].startswith("sandbox allow-scripts;")
 
 
+def test_each_run_has_a_report_of_its_own(reader: TestClient) -> None:
+    (address,) = re.findall(r'href="(demo/runs/[^"]*)"', reader.get("/megatron/sweeps/demo").text)
+    report = reader.get(f"/megatron/sweeps/{address}")
+    assert report.text == "<h1>of one run</h1>"
+    assert report.headers["content-security-policy"].startswith("sandbox allow-scripts;")
+
+
 def test_a_sweep_without_a_report_says_so(reader: TestClient) -> None:
     page = reader.get("/megatron/sweeps/later")
     assert page.status_code == 200
@@ -156,6 +168,8 @@ def test_files_are_sent_as_downloads(reader: TestClient) -> None:
         "sweeps/%2e%2e/files/secret.json",
         "sweeps/demo/files/%00",
         "sweeps/demo/files/report.html",
+        "sweeps/demo/runs/%2e%2e/report",
+        "sweeps/demo/runs/..%2f..%2fdemo/report",
     ],
 )
 def test_no_path_leaves_the_result_folders(reader: TestClient, path: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,3 +73,17 @@ def test_a_linked_folder_is_not_followed(tmp_path: Path) -> None:
     root.mkdir()
     (root / "other").symlink_to(elsewhere)
     assert ResultFolders(root).sweeps() == []
+
+
+def test_runs_of_a_sweep_are_those_with_a_report_of_their_own(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, "demo", "[]")
+    for number, name in enumerate(("manual__2026-11-22T08:20:13.9+00:00", "scheduled__1")):
+        write_sweep(folder / "runs", name, "[]")
+        os.utime(folder / "runs" / name / "report.html", (number, number))
+    (folder / "runs" / "unfinished").mkdir()
+    (folder / "runs" / "link").symlink_to(tmp_path / "demo")
+    (folder / "runs" / "inner").mkdir()
+    (folder / "runs" / "inner" / "report.html").symlink_to(folder / "report.html")
+    runs = ResultFolders(tmp_path).runs("demo")
+    assert list(runs) == ["scheduled__1", "manual__2026-11-22T08:20:13.9+00:00"]
+    assert ResultFolders(tmp_path).runs("absent") == {}
