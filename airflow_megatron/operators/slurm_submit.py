@@ -123,6 +123,7 @@ def submitted(
         resumes_from=prepared.resumes_from,
         job_name=outcome.job_name,
         first=prepared.first,
+        log_from=prepared.log_from,
     )
 
 

@@ -415,6 +415,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 health=_health(job, attempts.cluster),
                 memory=memory,
                 resumes_from=handle.resumes_from,
+                log_from=handle.log_from,
                 signatures=job_surroundings(job).signatures,
                 carry={"handle": dataclasses.asdict(handle)},
             ),

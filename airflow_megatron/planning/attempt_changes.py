@@ -20,6 +20,7 @@ class AttemptChanges:
     :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none
     :param first: the first attempt of this run of the job: what older ones have left behind belongs to an earlier run;
         0 where that is not known
+    :param log_from: bytes of a log that all attempts share which were there before this one
     :param after_job: id of the attempt before, for whose end this one waits in Slurm's queue; None when that has ended
     """
 
@@ -29,6 +30,7 @@ class AttemptChanges:
     resumes_from: int = 0
     after_job: str | None = None
     first: int = field(default=0, compare=False)
+    log_from: int = field(default=0, compare=False)
 
     def applied(self, job: Job) -> Job:
         """Return the job as this attempt runs it."""
@@ -44,6 +46,7 @@ class AttemptChanges:
             "resumes_from": self.resumes_from,
             "after_job": self.after_job,
             "first": self.first,
+            "log_from": self.log_from,
         }
 
 

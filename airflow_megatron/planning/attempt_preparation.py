@@ -32,7 +32,7 @@ from airflow_megatron.slurm.allocation import (
 from airflow_megatron.slurm.fresh_start import FreshStartError, fresh_start_script, parse_fresh_start
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.lost_tracker import LostTrackerError, parse_tracker, tracker_script
-from airflow_megatron.slurm.observation import Observation, Watch
+from airflow_megatron.slurm.observation import END_OF_LOG, Observation, Watch
 from airflow_megatron.slurm.polling import parse_poll, poll_script
 from airflow_megatron.slurm.quarantine import (
     QUARANTINE_PREFIX,
@@ -118,6 +118,7 @@ class _Preparation:
         self._attempts, self._job, self._number = attempts, attempts.job, number
         self._fresh_start = fresh_start
         self._state, self._log = state, attempts.log
+        self._log_size = 0
         self._earlier = [attempt for attempt in state.attempts if attempt.number < number]
         told = [attempt.verdict for attempt in self._earlier]
         self._series: list[Verdict] = [] if fresh_start else series(told)
@@ -130,12 +131,14 @@ class _Preparation:
         if own is not None and (own.claimed or own.job_id is not None):
             began_at = self._chained_from(own) if own.chained else self._began_at
             return self._changes(began_at, {})
-        if not self._earlier and (self._state.tracker is None or not self._has_checkpoints):
+        nothing_there = self._state.tracker is None or not self._has_checkpoints
+        if not self._earlier and nothing_there and self._job.shared_log is None:
             return self._changes(
                 self._awaited(self._parents), {}
             )  # nothing to look at, as with most submissions
         seen = self._look()
         run = seen[_RUN]
+        self._log_size = run.log_size or 0
         writing = self._still_in_queue(seen)
         if writing is not None:
             return StillWriting(writing)
@@ -205,6 +208,8 @@ class _Preparation:
                 checkpoint_dir=job.checkpoint_dir if self._has_checkpoints else None,
                 globs=self._set_aside if self._has_checkpoints else (),
                 commands=(self._partition_command,) if chooses else (),
+                log_file=job.shared_log,
+                log_offset=END_OF_LOG,
             )
         )
         script = poll_script(watches, self._attempts.commands)
@@ -251,7 +256,15 @@ class _Preparation:
             tuple(arguments),
             resumes_from,
             first=self._first,
+            log_from=self._log_from,
         )
+
+    @property
+    def _log_from(self) -> int:
+        record = self._state.record or {}
+        if record.get("attempt") == self._number:
+            return int(record.get("log_from") or 0)
+        return self._log_size
 
     @property
     def _first(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,20 @@ class Truth(Enum):
     NEVER = "cannot hold any more"
 
 
+@dataclass(frozen=True)
+class OwnAttempt:
+    """The attempt whose conditions are asked.
+
+    :param stage_dir: stage directory of its job
+    :param number: of the attempt
+    :param log_from: byte at which what it writes begins in its log
+    """
+
+    stage_dir: str
+    number: int
+    log_from: int = 0
+
+
 class ConditionWatch:
     """The state of a condition while it is followed.
 
@@ -46,8 +60,7 @@ class ConditionWatch:
     :param attempts: stage directory → the attempt from which on what it has written counts: verdicts, logs and files of
         an older one tell of an earlier run of that stage
     :param check_interval: seconds between two runs of a command
-    :param own: stage directory and attempt of the job whose condition this is, while it runs: of its logs, that of this
-        attempt counts
+    :param own: the attempt whose condition this is: of its job's logs, what this attempt writes counts
     """
 
     def __init__(
@@ -55,7 +68,7 @@ class ConditionWatch:
         condition: Condition,
         attempts: Mapping[str, int] | None = None,
         check_interval: float = 0.0,
-        own: tuple[str, int] | None = None,
+        own: OwnAttempt | None = None,
     ) -> None:
         self._condition = condition
         self._attempts = dict(attempts or {})
@@ -121,7 +134,10 @@ class ConditionWatch:
                 path = self._log(leaf)
                 following = self._log(leaf, after=1)
                 more = (following,) if following != path else ()
-                return Watch(key, log_file=path, read_files=_verdict_file(leaf), check_files=more)
+                begin = self._own.log_from if self._is_own(leaf) and self._own else 0
+                return Watch(
+                    key, log_file=path, log_offset=begin, read_files=_verdict_file(leaf), check_files=more
+                )
             case "file":
                 first = self._attempts.get(leaf.producer, 1)
                 if first > 1:
@@ -136,10 +152,13 @@ class ConditionWatch:
 
     def _log(self, leaf: Condition, after: int = 0) -> str:
         """Return the log that is read now, or the one of the attempt ``after`` it."""
-        if self._own is not None and leaf.producer == self._own[0]:
-            return leaf.path.replace("{attempt}", str(self._own[1]))
+        if self._own is not None and self._is_own(leaf):
+            return leaf.path.replace("{attempt}", str(self._own.number))
         attempt = self._attempts.get(leaf.producer, 1) + self._read_logs.get(leaf, 0) + after
         return leaf.path.replace("{attempt}", str(attempt))
+
+    def _is_own(self, leaf: Condition) -> bool:
+        return self._own is not None and leaf.producer == self._own.stage_dir
 
     def _judge(self, leaf: Condition, observation: Observation) -> Truth:
         match leaf.kind:

@@ -6,7 +6,8 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.planning.condition_watch import ConditionWatch, Truth
+from airflow_megatron.planning.condition_watch import ConditionWatch, OwnAttempt, Truth
+from airflow_megatron.slurm.observation import END_OF_LOG
 from airflow_megatron.slurm.polling import parse_poll, poll_script
 from airflow_megatron.slurm.stage_records import parse_stage_states, stage_state_script
 
@@ -60,7 +61,7 @@ def holds(condition: Condition | None, attempts: JobAttempts, number: int, first
     if condition is None:
         return False
     runs = {**runs_of_others(attempts, (condition,)), attempts.job.stage_dir: first}
-    watch = ConditionWatch(condition, runs, own=(attempts.job.stage_dir, number))
+    watch = ConditionWatch(condition, runs, own=OwnAttempt(attempts.job.stage_dir, number, END_OF_LOG))
     offsets: dict[tuple[str, str | None], int] = {}
     for _ in range(MOST_LOOKS):
         questions = [_from(question, offsets) for question in watch.watches()]
@@ -80,4 +81,5 @@ def holds(condition: Condition | None, attempts: JobAttempts, number: int, first
 
 
 def _from(question: Watch, offsets: dict[tuple[str, str | None], int]) -> Watch:
-    return dataclasses.replace(question, log_offset=offsets.get((question.key, question.log_file), 0))
+    offset = offsets.get((question.key, question.log_file), question.log_offset)
+    return dataclasses.replace(question, log_offset=offset)

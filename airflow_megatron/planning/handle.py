@@ -16,6 +16,7 @@ class JobHandle:
     :param cancelled: its own condition had cancelled it before; there is nothing to wait for
     :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none
     :param first: the first attempt of this run of the job, 0 where that is not known
+    :param log_from: byte at which what this attempt writes begins in its log
     :param job_name: its name in Slurm where that is not the attempt's own: of a task of an array
     """
 
@@ -27,6 +28,7 @@ class JobHandle:
     resumes_from: int = 0
     job_name: str | None = None
     first: int = 0
+    log_from: int = 0
 
     @property
     def run_began(self) -> int:

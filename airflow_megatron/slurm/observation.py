@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.slurm.quoting import checked_job_id, checked_job_name, checked_path, quote_glob
 
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.slurm.states import JobState
+
+
+END_OF_LOG: Final = 2**53
+"""As ``log_offset``: nothing of the log is brought but its size."""
 
 
 @dataclass(frozen=True)

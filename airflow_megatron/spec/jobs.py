@@ -198,6 +198,11 @@ class Job:
         """Path of the logs, with ``{attempt}`` in it where each attempt has its own."""
         return self.log or f"{self.run_dir}/logs/{self.stage}-{{attempt}}.out"
 
+    @property
+    def shared_log(self) -> str | None:
+        """The log, where all attempts write into one."""
+        return None if self.log is None or "{attempt}" in self.log else self.log
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data, from which :meth:`from_json` makes an equal job."""
         data = {name: getattr(self, name) for name in _FIELDS}

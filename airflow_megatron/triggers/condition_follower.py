@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.planning.condition_watch import ConditionWatch, Truth
+from airflow_megatron.planning.condition_watch import ConditionWatch, OwnAttempt, Truth
 from airflow_megatron.spec.conditions import Condition
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ async def followed(
     condition: Mapping[str, Any] | None,
     attempts: Mapping[str, int],
     check_interval: float = 0.0,
-    own: tuple[str, int] | None = None,
+    own: OwnAttempt | None = None,
 ) -> AsyncIterator[ConditionFollower]:
     """Ask a cluster about a condition for as long as the context lasts.
 
     :param condition: as :meth:`airflow_megatron.spec.conditions.Condition.to_json` gives it, or None
     :param attempts: stage directory → attempt from which on a verdict counts
     :param check_interval: seconds between two runs of a command
-    :param own: stage directory and attempt of the job whose condition it is, while it runs
+    :param own: the attempt whose condition it is
     """
     watch = (
         ConditionWatch(Condition.from_json(condition), attempts, check_interval, own) if condition else None

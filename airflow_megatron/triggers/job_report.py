@@ -37,9 +37,12 @@ class JobReport:
     :param log: the task's log
     :param log_file: the job's log on the cluster, for people
     :param memory: what :meth:`memory` of an earlier report on this attempt gave
+    :param log_from: the byte at which the log begins to be this attempt's
     """
 
-    def __init__(self, log: Any, log_file: str, memory: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, log: Any, log_file: str, memory: Mapping[str, Any] | None = None, log_from: int = 0
+    ) -> None:
         known = dict(memory or {})
         self._log = log
         self._log_file = log_file
@@ -50,9 +53,9 @@ class JobReport:
         self._next_progress = 0.0
         self._iterations = False
         self._looks_in_vain = 0
-        self._told: int = known.get("offset", 0)
+        self._told: int = max(known.get("offset", 0), log_from)
         # what was told already is read again, to be searched for the line that explains an end
-        self.position = max(0, self._told - LOG_TAIL_BYTES // 2)
+        self.position = max(log_from, self._told - LOG_TAIL_BYTES // 2)
         self._begin = self._told
         self.new_bytes = b""
         self.records: Sequence[Record] = ()

@@ -14,7 +14,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_megatron.megatron.checkpoints import checkpoint_verdict, tracked_iteration
 from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
 from airflow_megatron.megatron.resume_check import ResumeCheck
-from airflow_megatron.planning.condition_watch import Truth, with_finish
+from airflow_megatron.planning.condition_watch import OwnAttempt, Truth, with_finish
 from airflow_megatron.planning.event_watch import EventWatch
 from airflow_megatron.slurm.absence import Absence
 from airflow_megatron.slurm.attempt_chain import parse_withdrawn, withdraw_chain_script
@@ -80,6 +80,7 @@ class SlurmJobTrigger(ClusterTrigger):
         numbers of iterations after which it saves or validates
     :param memory: what an earlier trigger of this attempt knew when it handed over to a worker: its event's ``memory``
     :param resumes_from: iteration of the checkpoint that training has to begin with, 0 for none
+    :param log_from: byte at which what this attempt writes begins in its log: attempts may share one
     :param signatures: the cluster profile's own files of log lines: name → content, or names relative to the profile
     :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
     :param cluster: as for :class:`~airflow_megatron.triggers.cluster_trigger.ClusterTrigger`
@@ -104,6 +105,7 @@ class SlurmJobTrigger(ClusterTrigger):
         health: Mapping[str, Any] | None = None,
         memory: Mapping[str, Any] | None = None,
         resumes_from: int = 0,
+        log_from: int = 0,
         signatures: Mapping[str, str] | Sequence[str] = (),
         carry: Mapping[str, Any] | None = None,
         **cluster: Any,
@@ -125,6 +127,7 @@ class SlurmJobTrigger(ClusterTrigger):
         self.health = dict(health or {})
         self.memory = dict(memory or {})
         self.resumes_from = resumes_from
+        self.log_from = log_from
         self.signatures = dict(signatures) if isinstance(signatures, Mapping) else list(signatures)
         self.carry = dict(carry or {})
 
@@ -132,7 +135,7 @@ class SlurmJobTrigger(ClusterTrigger):
         """Follow the job; a cluster that does not answer is waited for."""
         expectation = self._expectation()
         signatures = site_signatures(self.signatures, self.log)
-        report = JobReport(self.log, self.log_file, self.memory.get("log"))
+        report = JobReport(self.log, self.log_file, self.memory.get("log"), self.log_from)
         # the beginning of a log that was read before is not read again
         resume = ResumeCheck(0 if self.memory.get("log") else self.resumes_from)
         events = EventWatch(
@@ -208,15 +211,15 @@ class SlurmJobTrigger(ClusterTrigger):
         interval = float(self.conditions.get("check_interval") or 0.0)
         return followed(self.poller, self.conditions.get(name), self._runs(), interval, self._own())
 
-    def _own(self) -> tuple[str, int]:
+    def _own(self) -> OwnAttempt:
         """Return this attempt, for conditions that speak of the job itself."""
         stage_dir, _, number = self.attempt_dir.rpartition("/")
-        return stage_dir, int(number)
+        return OwnAttempt(stage_dir, int(number), self.log_from)
 
     def _runs(self) -> dict[str, int]:
         """Return the first attempt of the present run of each stage that conditions speak of."""
-        stage_dir, number = self._own()
-        return {stage_dir: number, **self.conditions.get("runs", {})}
+        own = self._own()
+        return {own.stage_dir: own.number, **self.conditions.get("runs", {})}
 
     def _training_health(self) -> TrainingHealth | None:
         if not self.health:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,20 @@ def test_which_attempts_make_up_a_run_of_the_job(run: Run) -> None:
     assert run.prepared(5).first == 4
     run.attempt(5, None, first=4)
     assert run.prepared(5).first == 4  # a task that died begins again
+
+
+def test_where_an_attempt_begins_in_a_log_that_all_share(run: Run) -> None:
+    log = Path(run.job.run_dir) / "all.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("of another tool\n")
+    run.attempts.job = run.job = replace(run.job, log=str(log))
+    assert run.prepared(1).log_from == 16
+    run.attempt(1, log_from=16)
+    log.write_text("of another tool\nof attempt 1\n")
+    assert run.prepared(2).log_from == 29
+    run.attempt(2, None, log_from=29)
+    log.write_text("of another tool\nof attempt 1\nof attempt 2\n")
+    assert run.prepared(2).log_from == 29
 
 
 def test_a_complete_checkpoint_is_gone_on_from(run: Run) -> None:

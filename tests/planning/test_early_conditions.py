@@ -14,7 +14,7 @@ import pytest
 from example_specs import spec_text
 
 from airflow_megatron.planning.attempts import JobAttempts
-from airflow_megatron.planning.condition_watch import ConditionWatch, Truth
+from airflow_megatron.planning.condition_watch import ConditionWatch, OwnAttempt, Truth
 from airflow_megatron.planning.early_conditions import holds, runs_of_others
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.plan import plan_sweep
@@ -72,9 +72,9 @@ def submitted(job: Job, number: int, first: int | None = None) -> None:
     time.sleep(0.02)  # what the job writes comes later
 
 
-def truth(condition: Condition, runs: dict[str, int], own: tuple[str, int] | None = None) -> Truth:
+def truth(condition: Condition, runs: dict[str, int], own: OwnAttempt | None = None) -> Truth:
     watch = ConditionWatch(condition, runs, own=own)
-    offset, log = 0, watch.watches()[0].log_file
+    offset, log = watch.watches()[0].log_offset, watch.watches()[0].log_file
     found = Truth.NO
     for _ in range(6):
         (question,) = watch.watches()
@@ -122,7 +122,16 @@ def test_a_pattern_in_the_log_of_any_attempt_of_the_run(jobs: dict[str, Job]) ->
     write(make.log_file(3), "fine\nDIVERGED\n")
     assert truth(condition, {make.stage_dir: 2}) is Truth.YES
     # of its own logs, that of the attempt
-    assert truth(condition, {make.stage_dir: 1}, own=(make.stage_dir, 2)) is Truth.NO
+    assert truth(condition, {make.stage_dir: 1}, own=OwnAttempt(make.stage_dir, 2)) is Truth.NO
+
+
+def test_attempts_that_share_a_log(jobs: dict[str, Job]) -> None:
+    make = jobs["make"]
+    log = f"{make.run_dir}/log"
+    condition = Condition("log", path=log, pattern="DIV.RGED", producer=make.stage_dir)
+    write(log, "DIVERGED\nanew\n")
+    assert truth(condition, {}, own=OwnAttempt(make.stage_dir, 2, 9)) is Truth.NO
+    assert truth(condition, {}, own=OwnAttempt(make.stage_dir, 1)) is Truth.YES
 
 
 def test_it_is_asked_before_a_submission(jobs: dict[str, Job], cluster: ClusterProfile) -> None:

@@ -49,6 +49,7 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
         "train_iters": 300,
         "checkpoint_dir": "/r/checkpoints",
         "required_files": ["/r/a"],
+        "log_from": 17,
         "pieces": ["/r/converted_checkpoints/*.done"],
         "poll_interval": 7.0,
         "visibility_window": 20.0,

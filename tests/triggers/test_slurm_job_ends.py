@@ -44,6 +44,7 @@ async def outcome(
     cancel: dict[str, Any] | None = None,
     finish: dict[str, Any] | None = None,
     required: tuple[str, ...] = (),
+    log_from: int = 0,
 ) -> dict[str, Any]:
     """Return what the trigger hands to the worker first."""
     monkeypatch.setattr(ClusterTrigger, "poller", ScriptedPoller(looks, log))
@@ -61,6 +62,7 @@ async def outcome(
         required_files=required,
         conditions=conditions,
         memory=memory,
+        log_from=log_from,
         carry={"handle": {}},
     )
     event = await anext(aiter(trigger.run()))
@@ -175,3 +177,14 @@ async def test_a_command_that_ends_tells_how_far_it_got(monkeypatch: pytest.Monk
     event = await outcome(monkeypatch, [end], log, [], required=(FINAL, "/r/other"))
     assert event["verdict"]["outcome"] == "failed"
     assert event["verdict"]["progress"] == {"began": 21, "reached": 30, "saved": 20, "outputs": [FINAL]}
+
+
+async def test_an_event_of_an_earlier_attempt_in_the_same_log_is_not_seen_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = b"boom\nfine\n"
+    events = [Event("e", "log", "restart", pattern="boom")]
+    end = look(JobState.COMPLETED, log)
+    assert acted(await outcome(monkeypatch, [end], log, events, log_from=5)) == []
+    event = await outcome(monkeypatch, [look(JobState.FAILED, log, code=1)], log, events)
+    assert acted(event) == ["restart"]
