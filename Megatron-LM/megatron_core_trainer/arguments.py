@@ -205,6 +205,14 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
     add("--global-batch-size", type=int, help="default micro batch size x data-parallel size")
     add("--seq-length", type=int)
     add("--train-iters", type=int)
+    add("--train-samples", type=int, help="length of the training, in place of --train-iters")
+    add(
+        "--rampup-batch-size",
+        nargs=3,
+        type=int,
+        metavar=("START", "INCREMENT", "SAMPLES"),
+        help="grow to --global-batch-size over so many samples; with --train-samples",
+    )
     add("--seed", type=int, default=1234)
     add("--bf16", action="store_true")
     add(
@@ -245,14 +253,21 @@ def _add_learning_rate(parser: argparse.ArgumentParser) -> None:
     add("--min-lr", type=float, default=0.0)
     add("--lr-decay-style", choices=styles, default="linear")
     add("--lr-decay-iters", type=int, help="default --train-iters")
+    add("--lr-decay-samples", type=int, help="default --train-samples")
     add(
         "--lr-wsd-decay-style",
         choices=["exponential", "linear", "cosine", "minus_sqrt"],
         default="exponential",
     )
     add("--lr-wsd-decay-iters", type=int)
+    add("--lr-wsd-decay-samples", type=int)
     add("--lr-warmup-iters", type=int, default=0)
-    add("--lr-warmup-fraction", type=float, help="of --lr-decay-iters, in place of --lr-warmup-iters")
+    add("--lr-warmup-samples", type=int, default=0)
+    add(
+        "--lr-warmup-fraction",
+        type=float,
+        help="of --lr-decay-iters (or samples), in place of the two others",
+    )
     add("--lr-warmup-init", type=float, default=0.0)
     # Flags of Megatron-DeepSpeed, fractions of --lr-decay-iters.
     add("--lr_constant_plus_cooldown", "--lr-constant-plus-cooldown", action="store_true")
@@ -325,6 +340,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data")
     add = group.add_argument
     add("--data-path", nargs="*")
+    add("--data-args-path", help="file with what --data-path would say, for blends that are long")
     add("--split", help="shares of --data-path, default 969,30,1")
     add("--train-data-path", nargs="*")
     add("--valid-data-path", nargs="*")
@@ -357,6 +373,10 @@ def _add_logging(parser: argparse.ArgumentParser) -> None:
     add("--log-progress", action="store_true", help="append what happens to SAVE/progress.txt")
     add("--tensorboard-dir")
     add("--tensorboard-log-interval", type=int, default=1)
+    add("--wandb-project", help="send what TensorBoard gets to Weights & Biases too")
+    add("--wandb-entity")
+    add("--wandb-exp-name")
+    add("--wandb-save-dir", help="default SAVE/wandb")
 
 
 def _signal(text: str) -> signal.Signals:
@@ -463,6 +483,7 @@ def complete_args(args: argparse.Namespace) -> None:
     _check_optimizer(args)
     _check_checkpointing(args)
     _check_data(args)
+    _check_wandb(args)
     args.consumed_train_samples = args.skipped_train_samples = args.consumed_valid_samples = 0
     args.iteration = 0
 
@@ -473,6 +494,12 @@ def check_machine(args: argparse.Namespace) -> None:
     :param args: complete arguments.
     :raises ArgumentError: naming what is missing.
     """
+    if args.data_args_path is not None:
+        if not Path(args.data_args_path).is_file():
+            raise ArgumentError(f"--data-args-path: there is no file {args.data_args_path}")
+        args.data_path = Path(args.data_args_path).read_text(encoding="utf-8").split()
+    if args.wandb_project and not importlib.util.find_spec("wandb"):
+        raise ArgumentError("--wandb-project needs the package wandb; install it")
     per_split = [args.train_data_path, args.valid_data_path, args.test_data_path]
     for path in [*(args.data_path or []), *(prefix for paths in per_split for prefix in paths or [])]:
         if not _is_number(path) and not Path(path + ".idx").is_file():
@@ -672,43 +699,84 @@ def _complete_parallelism(args: argparse.Namespace) -> None:
 
 
 def _complete_batch(args: argparse.Namespace) -> None:
-    _require(args, "micro_batch_size", "train_iters")
-    _positive(args, "micro_batch_size", "global_batch_size", "train_iters", "log_interval", "seed")
+    _require(args, "micro_batch_size")
+    if args.train_samples is None:
+        _require(args, "train_iters")
+    _positive(args, "micro_batch_size", "global_batch_size", "train_iters", "train_samples")
+    _positive(args, "log_interval", "seed")
+    _check_length(args)
     rows = args.micro_batch_size * args.data_parallel_size
     if args.global_batch_size is None:
         args.global_batch_size = rows
     _divides("--global-batch-size", args.global_batch_size, "--micro-batch-size x data-parallel size", rows)
     args.num_microbatches = args.global_batch_size // rows
+    if args.rampup_batch_size is not None:
+        _check_ramp_up(args, rows)
+
+
+def _unit(args: argparse.Namespace) -> str:
+    """Return what the length of the training is given in, the end of its arguments' names."""
+    return "iters" if args.train_samples is None else "samples"
+
+
+def _check_length(args: argparse.Namespace) -> None:
+    unit = _unit(args)
+    other = "samples" if unit == "iters" else "iters"
+    names = [f"{name}_{other}" for name in ("train", "lr_decay", "lr_warmup", "lr_wsd_decay")]
+    given = [name for name in names if getattr(args, name)]
+    if unit == "iters" and args.rampup_batch_size is not None:
+        given.append("rampup_batch_size")
+    if given:
+        flag = "--" + given[0].replace("_", "-")
+        raise ArgumentError(f"{flag} does not go with --train-{unit}: it belongs to --train-{other}")
+    if args.lr_finder:
+        _require(args, "train_iters")
+
+
+def _check_ramp_up(args: argparse.Namespace, rows: int) -> None:
+    start, increment, samples = args.rampup_batch_size
+    growth = args.global_batch_size - start
+    if start < 1 or increment < 1 or samples < 1 or growth < 1 or growth % increment:
+        raise ArgumentError(
+            f"--rampup-batch-size {start} {increment} {samples} does not lead to --global-batch-size"
+            f" ({args.global_batch_size}): start below it, and a number of increments up to it"
+        )
+    _divides("the start of --rampup-batch-size", start, "--micro-batch-size x data-parallel size", rows)
+    _divides(
+        "the increment of --rampup-batch-size", increment, "--micro-batch-size x data-parallel size", rows
+    )
 
 
 def _complete_learning_rate(args: argparse.Namespace) -> None:
     _require(args, "lr")
-    _positive(args, "lr_decay_iters")
+    unit = _unit(args)
+    wsd_decay, warmup = getattr(args, f"lr_wsd_decay_{unit}"), getattr(args, f"lr_warmup_{unit}")
+    _positive(args, "lr_decay_iters", "lr_decay_samples")
     if not 0 <= args.min_lr <= args.lr:
         raise ArgumentError(f"--min-lr ({args.min_lr}) must lie between 0 and --lr ({args.lr})")
     if args.lr_warmup_init > args.lr:
         raise ArgumentError(f"--lr-warmup-init ({args.lr_warmup_init}) must not exceed --lr ({args.lr})")
-    decay = args.lr_decay_iters or args.train_iters
+    decay = getattr(args, f"lr_decay_{unit}") or getattr(args, f"train_{unit}")
     if args.lr_warmup_fraction is not None:
-        if args.lr_warmup_iters:
-            raise ArgumentError("give --lr-warmup-fraction or --lr-warmup-iters, not both")
+        if warmup:
+            raise ArgumentError(f"give --lr-warmup-fraction or --lr-warmup-{unit}, not both")
         if not 0 <= args.lr_warmup_fraction < 1:
             raise ArgumentError(f"--lr-warmup-fraction must lie in [0, 1), not {args.lr_warmup_fraction}")
-    elif args.lr_warmup_iters >= decay:
-        raise ArgumentError(
-            f"--lr-warmup-iters ({args.lr_warmup_iters}) must be below --lr-decay-iters ({decay})"
-        )
+    elif warmup >= decay:
+        raise ArgumentError(f"--lr-warmup-{unit} ({warmup}) must be below --lr-decay-{unit} ({decay})")
     if args.lr_decay_style == "WSD":
-        if args.lr_wsd_decay_iters is None:
-            raise ArgumentError("--lr-decay-style WSD needs --lr-wsd-decay-iters (0: no decay)")
-        if args.lr_wsd_decay_iters < 0:
-            raise ArgumentError("--lr-wsd-decay-iters must not be negative")
-        if args.lr_wsd_decay_iters > decay:
+        if wsd_decay is None:
+            raise ArgumentError(f"--lr-decay-style WSD needs --lr-wsd-decay-{unit} (0: no decay)")
+        if wsd_decay < 0:
+            raise ArgumentError(f"--lr-wsd-decay-{unit} must not be negative")
+        if wsd_decay > decay:
             raise ArgumentError(
-                f"--lr-wsd-decay-iters ({args.lr_wsd_decay_iters}) must not exceed --lr-decay-iters ({decay})"
+                f"--lr-wsd-decay-{unit} ({wsd_decay}) must not exceed --lr-decay-{unit} ({decay})"
             )
-    _check_closed_forms(args, decay)
-    args.lr_decay_iters = decay
+    _check_closed_forms(
+        args, warmup if args.lr_warmup_fraction is None else args.lr_warmup_fraction * decay, decay
+    )
+    setattr(args, f"lr_decay_{unit}", decay)
     if args.override_opt_param_scheduler and args.use_checkpoint_opt_param_scheduler:
         raise ArgumentError(
             "--override-opt_param-scheduler and --use-checkpoint-opt_param-scheduler exclude each other"
@@ -725,8 +793,7 @@ def _complete_learning_rate(args: argparse.Namespace) -> None:
         raise ArgumentError("weight decay must not be negative and may only grow")
 
 
-def _check_closed_forms(args: argparse.Namespace, decay: int) -> None:
-    warmup = args.lr_warmup_iters if args.lr_warmup_fraction is None else args.lr_warmup_fraction * decay
+def _check_closed_forms(args: argparse.Namespace, warmup: float, decay: int) -> None:
     if args.lr_constant_plus_cooldown:
         share = args.lr_constant_plus_cooldown_frac
         if args.lr_decay_style != "constant":
@@ -775,7 +842,10 @@ def _check_data(args: argparse.Namespace) -> None:
     if args.eval_iters < 0:
         raise ArgumentError("--eval-iters must not be negative")
     per_split = [args.train_data_path, args.valid_data_path, args.test_data_path]
-    given = [args.mock_data, args.data_path is not None, any(path is not None for path in per_split)]
+    if args.data_path is not None and args.data_args_path is not None:
+        raise ArgumentError("give --data-path or --data-args-path, not both")
+    blend = args.data_path is not None or args.data_args_path is not None
+    given = [args.mock_data, blend, any(path is not None for path in per_split)]
     if sum(given) != 1:
         raise ArgumentError(
             "give exactly one of --mock-data, --data-path, or --train-data-path with --valid-data-path"
@@ -793,6 +863,17 @@ def _check_data(args: argparse.Namespace) -> None:
         _require(args, "tokenizer_model")
     else:
         raise ArgumentError("--tokenizer-type must be given (HuggingFaceTokenizer or NullTokenizer)")
+
+
+def _check_wandb(args: argparse.Namespace) -> None:
+    if not args.wandb_project:
+        return
+    if args.wandb_exp_name == "":
+        raise ArgumentError("--wandb-project needs --wandb-exp-name to be more than an empty text")
+    if not args.wandb_save_dir and not args.save:
+        raise ArgumentError("--wandb-project without --save needs --wandb-save-dir")
+    if not args.tensorboard_dir:
+        raise ArgumentError("--wandb-project needs --tensorboard-dir: it gets what TensorBoard gets")
 
 
 def _is_number(text: str) -> bool:

@@ -142,7 +142,7 @@ def _sample_counts(args: argparse.Namespace) -> tuple[int, int | None, int]:
         1 if args.skip_train or not args.eval_interval else args.train_iters // args.eval_interval + 1
     )
     valid = None if args.full_validation else validations * args.eval_iters * batch
-    return args.train_iters * batch, valid, args.eval_iters * batch
+    return args.train_samples or args.train_iters * batch, valid, args.eval_iters * batch
 
 
 def _dataset_config(args: argparse.Namespace, tokenizer: Tokenizer) -> GPTDatasetConfig:

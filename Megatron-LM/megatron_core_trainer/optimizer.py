@@ -132,11 +132,13 @@ def build_scheduler(args: argparse.Namespace, optimizer: Any) -> ParamScheduler:
     :param args: complete arguments.
     :param optimizer: the optimizer whose parameter groups it sets.
     """
-    batch = args.global_batch_size
-    decay = args.lr_decay_iters * batch
-    warmup = (
-        args.lr_warmup_iters * batch if args.lr_warmup_fraction is None else args.lr_warmup_fraction * decay
-    )
+    # samples, or iterations of one batch each
+    unit, batch = ("iters", args.global_batch_size) if args.train_samples is None else ("samples", 1)
+    decay, wsd_decay = getattr(args, f"lr_decay_{unit}") * batch, getattr(args, f"lr_wsd_decay_{unit}")
+    if args.lr_warmup_fraction is None:
+        warmup = getattr(args, f"lr_warmup_{unit}") * batch
+    else:
+        warmup = args.lr_warmup_fraction * decay
     return ParamScheduler(
         optimizer,
         schedule=_schedule(args, warmup, decay),
@@ -148,11 +150,11 @@ def build_scheduler(args: argparse.Namespace, optimizer: Any) -> ParamScheduler:
         lr_decay_style=args.lr_decay_style,
         start_wd=args.start_weight_decay,
         end_wd=args.end_weight_decay,
-        wd_incr_steps=args.train_iters * batch,
+        wd_incr_steps=getattr(args, f"train_{unit}") * batch,
         wd_incr_style=args.weight_decay_incr_style,
         use_checkpoint_opt_param_scheduler=args.use_checkpoint_opt_param_scheduler,
         override_opt_param_scheduler=args.override_opt_param_scheduler,
-        wsd_decay_steps=None if args.lr_wsd_decay_iters is None else args.lr_wsd_decay_iters * batch,
+        wsd_decay_steps=None if wsd_decay is None else wsd_decay * batch,
         lr_wsd_decay_style=args.lr_wsd_decay_style,
     )
 

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
-from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
-from megatron_core_trainer import checkpointing, console, flops
+from megatron_core_trainer import batch_sizes, checkpointing, console, flops
 from megatron_core_trainer.console import print_marker, print_rank_0, print_rank_last
 from megatron_core_trainer.datasets import SplitData, eval_iterations
 from megatron_core_trainer.distributed import max_over_ranks
@@ -29,6 +28,7 @@ from megatron_core_trainer.model import (
 )
 from megatron_core_trainer.optimizer import build_optimizer, build_scheduler, learning_rate
 from megatron_core_trainer.optimizer_choices import LIBRARY
+from megatron_core_trainer.scalars import open_scalars
 
 if TYPE_CHECKING:
     import argparse
@@ -48,13 +48,8 @@ class Trainer:
 
     def __init__(self, args: argparse.Namespace, tokenizer: Tokenizer, exits: ExitConditions) -> None:
         self._args, self._exits = args, exits
-        init_num_microbatches_calculator(
-            torch.distributed.get_rank(),
-            None,
-            args.global_batch_size,
-            args.micro_batch_size,
-            args.data_parallel_size,
-        )
+        batch_sizes.start(args)
+        self._batch = args.global_batch_size
         print_rank_0("building GPT model ...")
         self._config = transformer_config(args)
         model = build_model(args, self._config)
@@ -80,7 +75,7 @@ class Trainer:
         self._data = SplitData(args, tokenizer)
         print_marker("after dataloaders are built")
         self._losses = _LossSum()
-        self._writer = _tensorboard(args)
+        self._writer = open_scalars(args)
         self._step = partial(
             get_forward_backward_func(),
             forward_step_func=partial(forward_step, args),
@@ -132,8 +127,8 @@ class Trainer:
             grad_norm, zeros = self._train_step(batches)
             args.iteration += 1
             since += 1
-            args.consumed_train_samples += args.global_batch_size
-            self._operations += flops.floating_point_operations(args, args.global_batch_size)
+            args.consumed_train_samples += self._batch
+            self._operations += flops.floating_point_operations(args, self._batch)
             due = args.iteration % args.log_interval == 0
             if due or first:
                 seconds = (time.perf_counter() - started) / since
@@ -168,7 +163,7 @@ class Trainer:
             grad_norm, zeros = self._train_step(batches)
             args.iteration += 1
             since += 1
-            args.consumed_train_samples += args.global_batch_size
+            args.consumed_train_samples += self._batch
             if parallel_state.is_pipeline_last_stage():
                 stop = curve.add(rate, self._losses.last)
             stop = bool(max_over_ranks(float(stop))[0])
@@ -196,10 +191,11 @@ class Trainer:
     def _train_step(self, batches: Iterator[Any] | None) -> tuple[float | None, float | None]:
         self._model.zero_grad_buffer()
         self._optimizer.zero_grad()
-        reports = self._step(data_iterator=batches, forward_only=False)
+        self._batch, microbatches = batch_sizes.at(self._args.consumed_train_samples)
+        reports = self._step(data_iterator=batches, forward_only=False, num_microbatches=microbatches)
         updated, grad_norm, zeros = self._optimizer.step()
         if updated:
-            self._scheduler.step(increment=self._args.global_batch_size)
+            self._scheduler.step(increment=self._batch)
         if parallel_state.is_pipeline_last_stage():
             loss = _mean_loss(reports)
             self._losses.add(loss, skipped=not updated)
@@ -242,7 +238,7 @@ class Trainer:
 
     def _log_iteration(self, seconds: float, grad_norm: float | None, zeros: float | None) -> None:
         args = self._args
-        work = flops.floating_point_operations(args, args.global_batch_size)
+        work = flops.floating_point_operations(args, self._batch)
         line = console.iteration_line(
             iteration=args.iteration,
             train_iters=args.train_iters,
@@ -250,7 +246,7 @@ class Trainer:
             seconds=seconds,
             throughput=work / (seconds * 1e12 * args.world_size) if args.log_throughput else None,
             learning_rate=learning_rate(self._optimizer),
-            global_batch_size=args.global_batch_size,
+            global_batch_size=self._batch,
             losses=self._losses.means(),
             loss_scale=float(self._optimizer.get_loss_scale().item()),
             grad_norm=grad_norm,
@@ -331,7 +327,7 @@ class Trainer:
             return
         values = {
             "learning-rate": learning_rate(self._optimizer),
-            "batch-size": args.global_batch_size,
+            "batch-size": self._batch,
             "lm loss": self._losses.last,
         }
         if grad_norm is not None:
@@ -369,11 +365,3 @@ def _mean_loss(reports: list[dict[str, torch.Tensor]]) -> float:
         total, group=parallel_state.get_data_parallel_group(with_context_parallel=True)
     )
     return float(total[0] / total[1])
-
-
-def _tensorboard(args: argparse.Namespace) -> Any:
-    if not args.tensorboard_dir or torch.distributed.get_rank() != args.world_size - 1:
-        return None
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(log_dir=args.tensorboard_dir, max_queue=1000)

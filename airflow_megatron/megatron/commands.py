@@ -212,6 +212,11 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     ):
         # as a command line without --save: nothing is loaded again, and a signal ends it
         arguments |= dict.fromkeys(("save", "load", "exit_signal_handler", "save_interval"))
+    if arguments.get("wandb_project") and table.get("wandb_save_dir"):
+        # upstream ends without a name, and takes a folder below --save
+        arguments.setdefault("wandb_exp_name", job.name)
+        if not arguments.get("save"):
+            arguments.setdefault("wandb_save_dir", f"{job.run_dir}/wandb")
     if isinstance(arguments.get(CONFIG), dict):
         arguments[CONFIG] = config_file(job)
     return arguments

@@ -218,6 +218,13 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
     [
         (EXPERTS | {"global_batch_size": 24}, 6, "parallel.expert-groups", "world size of 4 or 8"),
         ({"eval_interval": None}, 8, "iteration.evaluation-interval", "--eval-interval 1000"),
+        ({"wandb_project": "p"}, 8, "wandb.directory", "--wandb-save-dir"),
+        (
+            {"wandb_project": "p", "wandb_exp_name": "", "wandb_save_dir": "w"},
+            8,
+            "wandb.name",
+            "--wandb-exp-name",
+        ),
         ({"data_path": ["0.6", "A", "B"]}, 8, "data.data-path-blend", "[0.6, A, 0.4, B]"),
         ({"train_data_path": ["A", "0.4", "B"]}, 8, "data.train-data-path-blend", "[0.6, A, 0.4, B]"),
         ({"eval_interval": 0}, 8, "iteration.evaluation-interval", "--eval-interval 1000"),

@@ -584,6 +584,12 @@ class TestBenchmarkOfUpstream:
         assert "--tensorboard-dir" not in self.words()
         words = self.words(wandb_project="p", wandb_exp_name="e")
         assert words[words.index("--tensorboard-dir") + 1] == "/scratch/runs/s/p/benchmark/tensorboard"
+        assert words[words.index("--wandb-save-dir") + 1] == "/scratch/runs/s/p/benchmark/wandb"
+
+    def test_a_run_of_weights_and_biases_has_a_name(self) -> None:
+        """Upstream ends without one."""
+        words = self.words(wandb_project="p")
+        assert words[words.index("--wandb-exp-name") + 1] == "s.p.benchmark"
         words = self.words(tensorboard_dir="/tb")
         assert words[words.index("--tensorboard-dir") + 1] == "/tb"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,15 @@ def test_a_schedule_without_decay_is_taken() -> None:
         (["--save-intervall", "4"], "did you mean --save-interval"),
         (["--global-batch-size", "5"], "--global-batch-size (5) must be a multiple of"),
         (["--lr-wsd-decay-iters", "13"], "--lr-wsd-decay-iters (13) must not exceed --lr-decay-iters (12)"),
+        (["--train-samples", "48"], "--train-iters does not go with --train-samples"),
+        (["--lr-decay-samples", "48"], "--lr-decay-samples does not go with --train-iters"),
+        (["--rampup-batch-size", "1", "1", "8"], "--rampup-batch-size does not go with --train-iters"),
+        (["--wandb-project", "p"], "--wandb-project needs --tensorboard-dir"),
+        (
+            ["--wandb-project", "p", "--wandb-exp-name", "", "--tensorboard-dir", "/t"],
+            "--wandb-exp-name to be more than an empty text",
+        ),
+        (["--data-args-path", "/nowhere"], "give exactly one of --mock-data, --data-path"),
         (["--lr-wsd-decay-iters", "-1"], "--lr-wsd-decay-iters must not be negative"),
         (["--lr-warmup-iters", "12"], "--lr-warmup-iters (12) must be below --lr-decay-iters (12)"),
         (["--tensor-model-parallel-size", "2"], "the number of processes (1) must be a multiple of"),
@@ -218,3 +228,20 @@ def test_place_in_the_job() -> None:
         {**srun, "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_PORT": "9"}
     )
     assert (torchrun.rank, torchrun.world_size, torchrun.master_port) == (1, 2, 9)
+
+
+@pytest.mark.parametrize(
+    ("ramp", "message"),
+    [
+        (["8", "8", "24"], "does not lead to --global-batch-size (8)"),
+        (["2", "4", "24"], "does not lead to --global-batch-size (8)"),
+        (["2", "0", "24"], "does not lead to --global-batch-size (8)"),
+        (["4", "1", "24"], "the increment of --rampup-batch-size (1) must be a multiple of"),
+    ],
+)
+def test_batches_that_cannot_grow_so(ramp: list[str], message: str) -> None:
+    length = ["--micro-batch-size", "2", "--global-batch-size", "8", "--train-samples", "60", "--lr", "1e-3"]
+    argv = [*MODEL, *length, *MOCK, "--rampup-batch-size", *ramp]
+    args = arguments.parse_args(argv, world_size=1, has_cuda=False)
+    with pytest.raises(arguments.ArgumentError, match=re.escape(message)):
+        arguments.complete_args(args)

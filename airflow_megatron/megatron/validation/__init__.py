@@ -84,6 +84,7 @@ BEFORE_THE_MODEL: Final = RuleBook(
 FIRST_ITERATION: Final = RuleBook(
     (
         first_iteration.TOKENIZER,
+        first_iteration.LOGGING,
         parallelism.GROUPS,
         first_iteration.DATA,
         first_iteration.MODEL,

@@ -26,6 +26,8 @@ INTERLEAVED: Final = (
     "megatron/core/pipeline_parallel/schedules.py forward_backward_pipelining_with_interleaving"
 )
 
+WANDB: Final = "megatron/training/global_vars.py _set_wandb_writer"
+
 _SIZES: Final = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "seq_length")
 _OF_A_MODEL_FILE: Final = (
     *("HuggingFaceTokenizer", "Llama2Tokenizer", "TikTokenizer", "SFTTokenizer"),
@@ -131,6 +133,23 @@ TOKENIZER: Topic = (
         "--tokenizer-type {tokenizer_type} needs --vocab-size",
         "give --vocab-size",
         TOKENIZERS,
+    ),
+)
+
+LOGGING: Topic = (
+    Rule(
+        "wandb.name",
+        lambda s: s.wandb_project and s.wandb_exp_name == "",
+        "--wandb-project needs --wandb-exp-name to be more than an empty text",
+        "give --wandb-exp-name",
+        WANDB,
+    ),
+    Rule(
+        "wandb.directory",
+        lambda s: s.wandb_project and not s.wandb_save_dir and s.save is None,
+        "--wandb-project without --save needs --wandb-save-dir",
+        "give --wandb-save-dir",
+        WANDB,
     ),
 )
 
