@@ -21,6 +21,7 @@ from airflow_megatron.results.branch_points import (
     shared_compute,
 )
 from airflow_megatron.results.evaluation_table import EvaluationRow, evaluation_rows
+from airflow_megatron.results.job_table import job_table
 from airflow_megatron.results.lr_searches import draw_searches, read_searches, search_table
 from airflow_megatron.results.plots import draw_plots
 from airflow_megatron.results.progress import ProgressGrid, progress_grid
@@ -36,6 +37,7 @@ from airflow_megatron.results.tables import (
     to_text,
 )
 from airflow_megatron.results.text_tables import aligned_text
+from airflow_megatron.results.vocabulary_padding import padding_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -77,6 +79,7 @@ class Report:
         parts += [table.to_text() for table in self.point_tables]
         parts += [aligned_text(display_table(self.branches))] if self.branches else []
         parts += [self.shared.text] if self.shared else []
+        parts += list(filter(None, [padding_note(self.table.rows)]))
         return "\n".join(parts)
 
     @property
@@ -117,6 +120,8 @@ def write_report(
     if searches:
         point_tables.append(search_table(searches))
     grid = progress_grid(snapshot, sweep_jobs)
+    if not table.rows and not point_tables and sweep_jobs:
+        point_tables.append(job_table(sweep_jobs, grid))
     texts: dict[str, str] = {}
     if table.rows or not point_tables:
         texts |= {
@@ -188,6 +193,7 @@ def to_html(report: Report, plots: Iterable[Plot], *, title: str, about: Sequenc
         columns=display_columns(report.table),
         rows=list(zip(report.table.rows, display_rows(report.table), strict=True)),
         branches=display_table(report.branches) if report.branches else [],
+        note=padding_note(report.table.rows),
         broken=[bool(point.problems) for point in report.branches],
         shared=report.shared,
         evaluations=evaluation_table.display_table(report.evaluations) if report.evaluations else [],

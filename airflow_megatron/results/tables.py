@@ -15,6 +15,7 @@ from airflow_megatron.results.evaluations import measurements
 from airflow_megatron.results.progress import StageState, stage_status
 from airflow_megatron.results.sweep_jobs import SweepJob, format_value
 from airflow_megatron.results.text_tables import aligned_text, markdown_table
+from airflow_megatron.results.vocabulary_padding import padding_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ class ResultRow:
     :param state: state of the branch's training job
     :param reason: why it failed or was cancelled
     :param parameters: number of parameters of the model
+    :param parameters_without_padding: without those of the vocabulary's padding, None where its size is not known
     :param tokens: tokens seen at the last logged iteration, pretraining included
     :param iteration: last logged iteration
     :param train_iters: iteration at which training ends
@@ -59,6 +61,7 @@ class ResultRow:
     state: str
     reason: str = ""
     parameters: int | None = None
+    parameters_without_padding: int | None = None
     tokens: int | None = None
     iteration: int | None = None
     train_iters: int | None = None
@@ -179,6 +182,7 @@ def _branch(run: RunSnapshot, job: SweepJob) -> Branch:
         state=status.state.value,
         reason=status.reason,
         parameters=training.parameters,
+        parameters_without_padding=_unpadded(training.parameters, job),
         tokens=last.consumed_samples * seq_length if last and seq_length else None,
         iteration=last.iteration if last else None,
         train_iters=status.train_iters,
@@ -195,6 +199,15 @@ def _branch(run: RunSnapshot, job: SweepJob) -> Branch:
         attempts=status.attempts,
     )
     return Branch(job, run, training, row)
+
+
+def _unpadded(parameters: int | None, job: SweepJob) -> int | None:
+    padding = padding_parameters(job.params)
+    return (
+        parameters - padding
+        if parameters is not None and padding is not None and padding < parameters
+        else None
+    )
 
 
 def _wall_seconds(run: RunSnapshot, job: SweepJob, training: TrainingRun) -> float | None:
@@ -243,6 +256,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[ResultRow], object]], ...]] = (
     ("wall_seconds", lambda row: row.wall_seconds),
     ("tokens_per_second", lambda row: row.tokens_per_second),
     ("attempts", lambda row: row.attempts),
+    ("parameters_without_padding", lambda row: row.parameters_without_padding),
     ("reason", lambda row: row.reason),
 )
 
@@ -394,6 +408,13 @@ _OPTIONAL_COLUMNS: Final[
     tuple[tuple[str, Callable[[ResultRow], object], Callable[[ResultRow], str]], ...]
 ] = (
     ("parameters", lambda row: row.parameters, lambda row: format_count(row.parameters)),
+    (
+        "without padding",
+        lambda row: (
+            row.parameters_without_padding if row.parameters_without_padding != row.parameters else None
+        ),
+        lambda row: format_count(row.parameters_without_padding),
+    ),
     ("tokens", lambda row: row.tokens, lambda row: format_count(row.tokens)),
     ("iterations", lambda row: row.iteration, _iterations_cell),
     ("train loss", lambda row: row.iteration, _train_loss_cell),

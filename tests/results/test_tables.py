@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from run_tree import BATCH, SEQ_LENGTH, take_snapshot
 
+from airflow_megatron.results.report import write_report
 from airflow_megatron.results.sweep_jobs import read_jobs, run_directories
 from airflow_megatron.results.tables import (
     ResultRow,
@@ -24,8 +25,11 @@ from airflow_megatron.results.tables import (
     to_markdown,
     to_text,
 )
+from airflow_megatron.results.vocabulary_padding import padding_note, padding_parameters
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from run_tree import RunTree
 
     from airflow_megatron.results.snapshot import SweepSnapshot
@@ -206,3 +210,64 @@ def test_branches_know_where_they_start(table: ResultTable) -> None:
         else:
             assert parent is not None
             assert (parent.row.point, parent.row.branch) == (branch.row.point, "pretrain")
+
+
+@pytest.mark.parametrize(
+    ("params", "padding"),
+    [
+        ({"vocab_size": 1000, "hidden_size": 64}, 24 * 64),
+        ({"vocab_size": 1024, "hidden_size": 64}, 0),
+        ({"vocab_size": 1000, "hidden_size": 64, "tensor_model_parallel_size": 4}, 24 * 64),
+        ({"vocab_size": 1100, "hidden_size": 64, "tensor_model_parallel_size": 4}, 436 * 64),
+        ({"vocab_size": 1000, "hidden_size": 64, "untie_embeddings_and_output_weights": True}, 2 * 24 * 64),
+        ({"vocab_size": 1000, "hidden_size": 64, "make_vocab_size_divisible_by": 1}, 0),
+        ({"tokenizer_type": "GPT2BPETokenizer", "hidden_size": 8}, 47 * 8),
+        ({"hidden_size": 64}, None),
+        ({"vocab_size": "x", "hidden_size": 64}, None),
+        ({"vocab_size": 1000}, None),
+    ],
+)
+def test_parameters_of_the_vocabularys_padding(params: dict[str, object], padding: int | None) -> None:
+    assert padding_parameters(params) == padding
+
+
+def test_counts_with_and_without_padding(tree: RunTree) -> None:
+    """Tensor parallelism changes the padding: equal models have different numbers of parameters."""
+    for tensor, parameters in ((1, 120_000), (4, 150_000)):
+        tree.add_point({"num_layers": 2, "hidden_size": 64}, parameters, 1e-3 * tensor)
+    for job in tree.jobs:
+        tensor = 1 if job["params"]["lr"] == 1e-3 else 4
+        job["params"] |= {"vocab_size": 1100, "tensor_model_parallel_size": tensor}
+    jobs = read_jobs(tree.jobs)
+    table = result_table(take_snapshot(run_directories(jobs)), jobs)
+    assert [row.parameters_without_padding for row in table.rows] == [120_000 - 52 * 64, 150_000 - 436 * 64]
+    assert "without padding" in to_text(table)
+    assert "compare those without padding" in padding_note(table.rows)
+    assert padding_note(table.rows[:1]) == ""
+
+
+def test_a_sweep_of_commands_has_a_table_of_its_jobs(tmp_path: Path) -> None:
+    jobs = [
+        {
+            "name": f"s.{point}.work",
+            "point": point,
+            "stage": "work",
+            "kind": "command",
+            "run_dir": str(tmp_path / point),
+        }
+        for point in ("a", "b")
+    ]
+    attempt = tmp_path / "a" / ".jobs" / "work" / "1"
+    attempt.mkdir(parents=True)
+    (attempt / "jobid").write_text("7\n")
+    verdict = {"outcome": "failed", "reason": "exit code 3", "job_id": "7"}
+    (attempt.parent / "verdict.json").write_text(json.dumps(verdict))
+    report = write_report(take_snapshot([job["run_dir"] for job in jobs]), jobs, tmp_path / "out")
+    assert [path.name for path in report.tables] == ["jobs.csv", "jobs.json", "jobs.md"]
+    rows = json.loads((tmp_path / "out" / "jobs.json").read_text())
+    assert [(row["point"], row["outcome"], row["job_id"]) for row in rows] == [
+        ("a", "failed", "7"),
+        ("b", "waiting", None),
+    ]
+    assert "exit code 3" in report.text
+    assert "exit code 3" in report.page.read_text()
