@@ -268,6 +268,26 @@ class TestCache:
         (folder / "presets" / "base.yaml").unlink()
         assert names(folder) == ["zz", "zz.point"]
 
+    def test_a_sidecar_that_appears_changes_or_goes_changes_the_sweep(self, folder: Path) -> None:
+        (folder / "alone.yaml").write_text(
+            "job: {name: x}\nbackend: {class_name: BashBackend, command: echo}\nsweep: {type: product, groups: []}\n"
+        )
+        sidecar = folder / "alone.yaml.airflow.yml"
+
+        def active() -> list[int]:
+            return [dag.max_active_runs for dag in build_sweep_dags(folder) if dag.dag_id == "alone.point"]
+
+        usual = active()
+        for number in (3, 4):
+            sidecar.write_text(f"max_active_points: {number}\n")
+            assert active() == [number]
+        sidecar.write_text("max_active_point: 3\n")
+        assert active() == []
+        (problem,) = problems(folder)
+        assert f"{sidecar}:1:1: unknown key 'max_active_point' (did you mean 'max_active_points'" in problem
+        sidecar.unlink()
+        assert active() == usual
+
     @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", '{"key": 1}', "\0", "[" * 100_000])
     def test_a_damaged_one_is_not_used(self, content: str, folder: Path) -> None:
         names(folder)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_megatron.planning.plan import plan_sweep
+from airflow_megatron.spec.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.oellm_import import MissingHydraError, import_oellm, spec_text
@@ -150,6 +152,30 @@ def test_values_of_the_native_spec(jobs: dict[str, Job]) -> None:
     assert (checkpoint.path, checkpoint.iteration) == (decay.checkpoint_dir, 800)
     assert command.command == f"test -d {stable.run_dir}/{{{{braces}}}}"
     assert [event.do for event in stable.events] == ["cancel"]
+
+
+def test_what_the_file_alone_does_not_say_is_written(config_dir: Path, cluster: ClusterProfile) -> None:
+    pytest.importorskip("hydra")
+    overrides = [
+        "++backend.megatron.load=/old/checkpoints",
+        "++backend.megatron.ckpt_step=500",
+        "++backend.megatron.finetune=true",
+        "++backend.megatron.output_z_loss_coeff=1e-4",
+        "++job.chain_repeat=2",
+        "++slurm.sbatch.gres=gpu:a100:2",
+        "++slurm.launcher_cmd=apptainer",
+    ]
+    text = import_oellm(config_dir, "study", overrides, environment={})
+    assert "\ntrainer: megatron_lm\nrelease: core_v0.16.1\n" in text
+    assert "# Note: slurm.launcher_cmd: the cluster profile says how processes start" in text
+    assert "extra_arguments:\n  output_z_loss_coeff:\n    type: float\n" in text
+    sweep = load_sweep_text(text, "study.yaml")
+    stable, decay, _ = plan_sweep(sweep, cluster).jobs[:3]
+    assert stable.source == CheckpointSource("/old/checkpoints", 500, "finetune")
+    assert (decay.source, decay.iteration, decay.parent_dir) == (None, 600, stable.run_dir)
+    assert stable.restart.chain == 2
+    assert "--gres=gpu:a100:2" in stable.slurm.options
+    assert "--output-z-loss-coeff" in stable.command
 
 
 @pytest.mark.parametrize(
