@@ -6,8 +6,9 @@ written as people write it, ``2B`` or ``100_000_000``.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.spec.file_values import file_value
 from airflow_megatron.spec.quantities import parse_duration, parse_quantity
@@ -168,40 +169,76 @@ def output_init_std(std: float, num_layers: int) -> float:
     return std / math.sqrt(2 * num_layers)
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+MAX_DIGITS: Final = 4096
+"""Bits of a whole number that a function takes."""
+MAX_QUANTITY: Final = 100
+"""Characters of a text that stands for a number, ``100M``."""
+
+
+def of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an arithmetic function that refuses all but numbers, and quantities such as ``2B``.
+
+    ``*`` on a text or a list would repeat it, as often as the spec says.
+    """
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, str) and len(value) <= MAX_QUANTITY:
+                continue
+            if value is not None and not isinstance(value, int | float):
+                raise TypeError(f"{function.__name__} takes numbers, not a {type(value).__name__}")
+            if isinstance(value, int) and value.bit_length() > MAX_DIGITS:
+                raise ValueError(f"a number of {value.bit_length()} bits is too large")
+        return _no_text(function, function(*args, **kwargs))
+
+    return checked
+
+
+def _no_text(function: Callable[..., Any], result: Any) -> Any:
+    if isinstance(result, str | list | tuple):
+        raise TypeError(f"{function.__name__} takes numbers, not a {type(result).__name__}")
+    return result
+
+
+_OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
     "abs": abs,
     "approximate_parameters": approximate_parameters,
     "ceil": math.ceil,
     "ceil_div": ceil_div,
-    "duration": parse_duration,
     "exp": math.exp,
     "ffn_size": ffn_size,
-    "file_value": file_value,
-    "float": float,
     "floor": math.floor,
     "gcd": math.gcd,
     "gpt_parameters": gpt_parameters,
-    "int": int,
     "iterations": iterations,
-    "len": len,
     "log": math.log,
     "log10": math.log10,
     "log2": math.log2,
-    "max": max,
-    "min": min,
     "output_init_std": output_init_std,
     "padded_vocab": padded_vocab,
-    "quantity": parse_quantity,
     "round": bounded_round,
     "round_down": round_down,
     "round_up": round_up,
     "small_init_std": small_init_std,
     "sqrt": math.sqrt,
-    "str": str,
-    "sum": sum,
     "tokens_in": tokens_in,
     "training_flops": training_flops,
     "warmup_for_fraction": warmup_for_fraction,
     "warmup_for_parameters": warmup_for_parameters,
     "warmup_for_tokens": warmup_for_tokens,
+}
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{name: of_numbers(function) for name, function in _OF_NUMBERS.items()},
+    "duration": parse_duration,
+    "file_value": file_value,
+    "float": float,
+    "int": int,
+    "len": len,
+    "max": max,
+    "min": min,
+    "quantity": parse_quantity,
+    "str": str,
+    "sum": sum,
 }

@@ -18,6 +18,7 @@ import jinja2.meta
 import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from airflow_megatron.spec.bounds import TooMuchWorkError, begin_evaluation
 from airflow_megatron.spec.errors import did_you_mean
 from airflow_megatron.spec.expression_functions import FUNCTIONS
 from airflow_megatron.spec.sandbox import SizeError, checked_template, checked_value, environment, joined
@@ -146,13 +147,14 @@ def evaluate(source: str, names: Mapping[str, Any]) -> Any:
             raise ExpressionError(
                 f"{_shown(source)} uses {unknown[0]!r}, which is not defined{'; ' + hint if hint else ''}"
             )
+    begin_evaluation()
     try:
         return expression.evaluate(names)
     except jinja2.UndefinedError as error:
         raise ExpressionError(f"{_shown(source)}: {error.message}") from error
     except jinja2.TemplateError as error:
         raise ExpressionError(f"{_shown(source)}: {error}") from error
-    except SizeError as error:
+    except (SizeError, TooMuchWorkError) as error:
         raise ExpressionError(f"{_shown(source)}: {error}") from error
     except _FAILURES as error:
         raise ExpressionError(f"{_shown(source)} fails: {type(error).__name__}: {error}") from error

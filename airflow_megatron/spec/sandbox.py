@@ -22,12 +22,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import missing
 from jinja2.visitor import NodeTransformer
 
+from airflow_megatron.spec.bounds import charge, nested_size
 from airflow_megatron.spec.expression_functions import FUNCTIONS, bounded_round
 
 MAX_SOURCE: Final = 20_000
 """Characters of one template string."""
 MAX_TEXT: Final = 100_000
 """Characters of a text that an expression makes."""
+MAX_NESTED_TEXT: Final = 1_000_000
+"""Characters of all texts in a list that an expression makes."""
 MAX_ITEMS: Final = 10_000
 """Items of a list that an expression makes, at any depth, and rounds of a loop."""
 MAX_BITS: Final = 4096
@@ -75,10 +78,22 @@ def _items(length: int) -> None:
 
 
 def _size(sequence: object, times: int = 1) -> None:
+    charge(sequence)
     if isinstance(sequence, str | bytes):
         _text(len(sequence) * times)
-    elif isinstance(sequence, list | tuple):
-        _items(len(sequence) * times)
+    elif isinstance(sequence, list | tuple | dict):
+        items, text = nested_size(sequence, MAX_ITEMS, MAX_NESTED_TEXT)
+        _items(items * max(times, 1))
+        if text * times > MAX_NESTED_TEXT:
+            raise SizeError(
+                f"it makes texts of {text * times} characters; at most {MAX_NESTED_TEXT} are allowed"
+            )
+
+
+def _measured(value: Any) -> Any:
+    """Return a list or mapping that an expression writes down, measured with what it refers to."""
+    _size(value)
+    return value
 
 
 def checked_value(value: Any) -> Any:
@@ -118,7 +133,7 @@ def checked_value(value: Any) -> Any:
 
 def _power(left: Any, right: Any) -> Any:
     if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > MAX_BITS:
-        raise SizeError(f"{left}**{right} is too large")
+        raise SizeError("the power is too large")
     return left**right
 
 
@@ -134,6 +149,8 @@ def _times(left: Any, right: Any) -> Any:
 
 
 def _plus(left: Any, right: Any) -> Any:
+    if isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
+        _size([left, right])
     total = left + right
     _size(total)
     return total
@@ -142,8 +159,8 @@ def _plus(left: Any, right: Any) -> Any:
 def _percent(left: Any, right: Any) -> Any:
     if isinstance(left, str):
         if _WIDE_FORMAT.search(left):
-            raise SizeError(f"format {left!r} is too wide")
-        _text(len(left))
+            raise SizeError("the format is too wide")
+        _size([left, *right] if isinstance(right, tuple) else [left, right])
     return left % right
 
 
@@ -153,6 +170,8 @@ def _replace(text: str, old: str, new: str, count: int = -1) -> str:
 
 
 def _join(separator: str, values: Iterable[object]) -> str:
+    values = list(values)
+    _size(values)
     texts = [str(value) for value in values]
     _items(len(texts))
     _text(sum(map(len, texts)) + len(separator) * len(texts))
@@ -161,7 +180,8 @@ def _join(separator: str, values: Iterable[object]) -> str:
 
 def _format(text: str, *args: Any, **kwargs: Any) -> str:
     if _WIDE_FORMAT.search(text) or _NESTED_FORMAT.search(text):
-        raise SizeError(f"format {text!r} is too wide")
+        raise SizeError("the format is too wide")
+    _size([text, *args, *kwargs.values()])
     made = SandboxedFormatter(environment()).vformat(text, args, kwargs)
     _text(len(made))
     return made
@@ -174,6 +194,7 @@ def _concatenate(*values: object) -> str:
 def _loop_items(values: Any) -> list[Any]:
     items = list(values)
     _items(len(items))
+    charge(items)
     return items
 
 
@@ -238,12 +259,25 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
         )
     },
     "concatenate": _concatenate,
+    "measured": _measured,
     "format": _format_filter,
     "join": lambda values, separator="": _join(str(separator), values),
     "loop_items": _loop_items,
     "replace": lambda text, old, new, count=-1: _replace(str(text), str(old), str(new), count),
     "round": _round_filter,
 }
+
+
+def _charged(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter whose work is counted before it is done."""
+
+    @functools.wraps(function)
+    def charged(*args: Any, **kwargs: Any) -> Any:
+        charge(*args, *kwargs.values())
+        return function(*args, **kwargs)
+
+    return charged
+
 
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "**": _power,
@@ -284,7 +318,7 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(undefined=jinja2.StrictUndefined, autoescape=False, optimized=False)
         self.globals.clear()
-        self.filters = dict(_FILTERS)
+        self.filters = {name: _charged(function) for name, function in _FILTERS.items()}
         self.settings = EvalContext(self)
 
     def scope(self, names: Mapping[str, Any]) -> Context:
@@ -318,6 +352,7 @@ class SpecEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(__obj, jinja2.Undefined):
             __obj._fail_with_undefined_error()
         if isinstance(__obj, functools.partial) or (callable(__obj) and __obj in _CALLABLE):
+            charge(__obj.args if isinstance(__obj, functools.partial) else None, *args, *kwargs.values())
             return __obj(*args, **kwargs)
         raise jinja2.TemplateRuntimeError(f"a {type(__obj).__name__} cannot be called")
 
@@ -357,11 +392,28 @@ def _check_node(node: nodes.Node) -> None:
 
 
 class _Bounds(NodeTransformer):
-    """Routes ``~`` and the lists of loops through filters that measure them."""
+    """Routes ``~``, lists that are written down and the lists of loops through filters that measure them."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         first, *rest = [self.visit(part) for part in node.nodes]
         return nodes.Filter(first, "concatenate", rest, [], None, None, lineno=node.lineno)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return self._measured(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        return self._measured(node) if node.ctx == "load" else node
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        return self._measured(node)
+
+    def _measured(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        if all(isinstance(item, nodes.Const | nodes.Pair) for item in node.iter_child_nodes()) and not any(
+            isinstance(item, nodes.Name | nodes.Call) for item in node.find_all((nodes.Name, nodes.Call))
+        ):
+            return node
+        return nodes.Filter(node, "measured", [], [], None, None, lineno=node.lineno)
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.spec.bounds import begin_spec
 from airflow_megatron.spec.dag_names import name_problems
 from airflow_megatron.spec.dialects import dialect_sweep
 from airflow_megatron.spec.errors import SpecError
@@ -49,6 +50,7 @@ def load_sweep_text(text: str, file: str, sources: Mapping[str, str] | None = No
 def _sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep:
     if is_sidecar(Path(document.file)):
         raise SpecError(document.problem((), *NO_SPEC))
+    begin_spec()
     document, settings = extended(document), list(settings)
     sweep = dialect_sweep(document, settings)
     if sweep is None:

@@ -7,6 +7,7 @@ project of it (:mod:`airflow_megatron.spec.dialects.autoexperiment_builtin`).
 from __future__ import annotations
 
 import functools
+import posixpath
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,6 +143,7 @@ class AutoExperimentSweep(ForeignSweep):
             if self._run_dirs_are_own:
                 given = str(own["RUN_DIR"]).rstrip("/")
                 run_dir = given if given.startswith("/") else f"{sweep_dir}/{given}"
+                self._check_run_dir(given, run_dir, cluster)
             try:
                 made[stage.name] = script_job(
                     own,
@@ -177,6 +179,21 @@ class AutoExperimentSweep(ForeignSweep):
             problems |= dict.fromkeys(found)
         if problems:
             raise SpecError(list(problems))
+
+    def _check_run_dir(self, given: str, run_dir: str, cluster: ClusterProfile) -> None:
+        """Refuse a RUN_DIR that steps out of where runs belong; an absolute one is meant as it is.
+
+        :raises SpecError: when it does
+        """
+        root = posixpath.normpath(cluster.run_root)
+        inside = posixpath.normpath(run_dir)
+        escapes = ".." in given.split("/") if given.startswith("/") else not inside.startswith(f"{root}/")
+        if escapes:
+            message = f"RUN_DIR {given!r} leaves the run root {root}"
+            place = place_of(self.document, "RUN_DIR")
+            raise SpecError(
+                self.document.problem(place, message, "write a path below it, or an absolute one")
+            )
 
     def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
         """Return nothing: every job of such a file belongs to one point."""

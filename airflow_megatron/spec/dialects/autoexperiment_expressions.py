@@ -17,6 +17,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.bounds import TooMuchWorkError, begin_evaluation, charge
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -80,9 +82,12 @@ def _parse_and_evaluate(text: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source, mode="eval")
+        begin_evaluation()
         value = _evaluate(tree.body)
     except (RecursionError, MemoryError) as error:
         raise RefusedExpressionError("the expression is nested too deeply", "split it") from error
+    except TooMuchWorkError as error:
+        raise RefusedExpressionError(str(error), "split it") from error
     except (RefusedExpressionError, UnresolvedError):
         raise
     except (SyntaxError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
@@ -373,6 +378,7 @@ def _call(function: ast.expr, arguments: Sequence[ast.expr], keywords: Sequence[
     else:
         _refuse(function)
     values = [_evaluate(argument) for argument in arguments]
+    charge(*values)
     named = {keyword.arg: _evaluate(keyword.value) for keyword in keywords if keyword.arg}
     if len(named) < len(keywords):
         _refuse(function)

@@ -39,7 +39,7 @@ class _References:
 
     def __init__(self, document: YamlDocument, environment: Mapping[str, str]) -> None:
         self.document, self.environment = document, environment
-        self.count = 0
+        self.count = self.depth = 0
         self.warnings: list[Problem] = []
 
     def value(self, raw: Any, path: KeyPath, chain: tuple[KeyPath, ...]) -> Any:
@@ -95,7 +95,11 @@ class _References:
 
     def _reference(self, body: str, path: KeyPath, chain: tuple[KeyPath, ...]) -> Any:
         if "${" in body:
+            if self.depth >= _MAX_CHAIN:
+                raise self._error(path, "references are nested too deeply", "refer to the value itself")
+            self.depth += 1
             body = str(self._text(body, path, chain))
+            self.depth -= 1
         variable = _ENVIRONMENT.match(body)
         if variable:
             return self._variable(variable["name"], variable["default"], path)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.yaml_document import KeyPath
 
 MAX_DEPTH = 64
+MAX_NUMBER = 1000
+"""Characters of a number: one in base 60 takes time that grows with the square of them."""
 MAX_NODES = 300_000
 """Nodes of a document after its aliases are expanded."""
 
@@ -171,6 +173,11 @@ class _Reader:
 
     def _scalar(self, node: Any) -> Any:
         text: str = node.value
+        if len(text) > MAX_NUMBER and node.tag in (f"{_TAG}int", f"{_TAG}float"):
+            self.problems.append(
+                self._problem(node, f"a number of {len(text):,} characters", "quote it as text")
+            )
+            return text
         try:
             match node.tag.removeprefix(_TAG):
                 case "str":

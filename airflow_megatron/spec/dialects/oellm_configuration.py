@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_megatron.spec.bounds import charge
 from airflow_megatron.spec.dialects.oellm_eval import EvaluationError
 from airflow_megatron.spec.dialects.oellm_resolvers import RESOLVERS, excluded_nodes
 from airflow_megatron.spec.dialects.oellm_templates import (
@@ -317,12 +318,14 @@ class Configuration:
             )
         arguments = [self._evaluate(argument, container) for argument in node.arguments]
         try:
+            charge(*arguments)
             return function(*arguments)
         except (
             ArithmeticError,
             AttributeError,
             EvaluationError,
             LookupError,
+            MemoryError,
             OSError,
             TypeError,
             ValueError,

@@ -11,12 +11,16 @@ import ast
 import operator
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.bounds import TooMuchWorkError, begin_evaluation, charge, nested_size
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MAX_TEXT = 10_000
 MAX_BITS = 10_000
 MAX_LENGTH = 100_000
+MAX_NESTED_TEXT = 1_000_000
+MAX_DIGITS = 400
 
 
 class EvaluationError(ValueError):
@@ -69,6 +73,26 @@ def _power(base: Any, exponent: Any, modulus: Any = None) -> Any:
     return pow(base, exponent, modulus)
 
 
+def _rounded(value: Any, digits: int | None = None) -> Any:
+    if digits is not None and abs(digits) > MAX_DIGITS:
+        raise EvaluationError(f"round to more than {MAX_DIGITS} digits")
+    return round(value, digits)
+
+
+def _summed(values: Any, start: Any = 0) -> Any:
+    if isinstance(start, list | tuple):  # each sum copies the one before
+        for _ in range(len(values) // 4):
+            charge(values)
+    return sum(values, start)
+
+
+def _joined_texts(glue: str, items: Any) -> str:
+    texts = list(items)
+    if sum(map(len, texts)) + len(glue) * len(texts) > MAX_NESTED_TEXT:
+        raise EvaluationError("join makes a text that is too long")
+    return glue.join(texts)
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": abs,
     "all": all,
@@ -83,10 +107,10 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "min": min,
     "pow": _power,
     "range": _range,
-    "round": round,
+    "round": _rounded,
     "sorted": sorted,
     "str": str,
-    "sum": sum,
+    "sum": _summed,
     "tuple": tuple,
 }
 
@@ -109,7 +133,7 @@ METHODS: Mapping[str, Callable[..., Any]] = {
     "endswith": str.endswith,
     "find": str.find,
     "isdigit": str.isdigit,
-    "join": str.join,
+    "join": _joined_texts,
     "lower": str.lower,
     "lstrip": str.lstrip,
     "removeprefix": str.removeprefix,
@@ -134,9 +158,12 @@ def evaluate_python(source: str) -> Any:
         raise EvaluationError(f"the expression has more than {MAX_TEXT:,} characters")
     try:
         tree = ast.parse(source.strip(), mode="eval")
+        begin_evaluation()
         return _value(tree.body)
     except EvaluationError:
         raise
+    except TooMuchWorkError as error:
+        raise EvaluationError(f"{_short(source)}: {error}") from error
     except SyntaxError as error:
         raise EvaluationError(f"{_short(source)} is not an expression: {error.msg}") from error
     except (ArithmeticError, TypeError, ValueError, LookupError, AttributeError) as error:
@@ -160,13 +187,13 @@ def _value(node: ast.expr) -> Any:
         case ast.IfExp():
             return _value(node.body) if _value(node.test) else _value(node.orelse)
         case ast.List():
-            return [_value(item) for item in node.elts]
+            return _bounded([_value(item) for item in node.elts])
         case ast.Tuple():
-            return tuple(_value(item) for item in node.elts)
+            return _bounded(tuple(_value(item) for item in node.elts))
         case ast.Dict() if all(node.keys):
-            return {
-                _value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key
-            }
+            return _bounded(
+                {_value(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+            )
         case ast.Subscript():
             return _value(node.value)[_index(node.slice)]
         case ast.Call():
@@ -222,6 +249,7 @@ def _index(node: ast.expr) -> Any:
 
 def _call(node: ast.Call) -> Any:
     arguments = [_value(argument) for argument in node.args]
+    charge(*arguments)
     if node.keywords:
         raise EvaluationError("named arguments are not allowed in oc.eval")
     if isinstance(node.func, ast.Name):
@@ -249,7 +277,8 @@ def _check_power(base: Any, exponent: Any) -> None:
 
 def _check_repetition(items: Any, times: Any) -> None:
     if isinstance(items, str | bytes | list | tuple) and isinstance(times, int):
-        if len(items) * times > MAX_LENGTH:
+        count, text = nested_size(items, MAX_LENGTH, MAX_NESTED_TEXT)
+        if max(count * times, text * times // 10, len(items) * times) > MAX_LENGTH:
             raise EvaluationError("the result is too long")
     elif isinstance(items, int) and isinstance(times, int) and items.bit_length() > MAX_BITS:
         raise EvaluationError("the result is too large")
@@ -258,8 +287,13 @@ def _check_repetition(items: Any, times: Any) -> None:
 def _bounded(value: Any) -> Any:
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise EvaluationError("the result is too large")
-    if isinstance(value, str | bytes | list | tuple) and len(value) > MAX_LENGTH * 10:
+    if isinstance(value, str | bytes) and len(value) > MAX_NESTED_TEXT:
         raise EvaluationError("the result is too long")
+    if isinstance(value, list | tuple | dict):
+        charge(value)
+        items, text = nested_size(value, MAX_LENGTH, MAX_NESTED_TEXT)
+        if items > MAX_LENGTH or text > MAX_NESTED_TEXT:
+            raise EvaluationError("the result is too long")
     return value
 
 

@@ -14,11 +14,11 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.dialects.oellm_eval import MAX_LENGTH, evaluate_python
+from airflow_megatron.spec.dialects.oellm_eval import MAX_BITS, MAX_LENGTH, MAX_NESTED_TEXT, evaluate_python
 from airflow_megatron.spec.patterns import line_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9._\[\]-]{1,256}\Z")
@@ -33,7 +33,17 @@ def _number(kind: type[int] | type[float], value: Any) -> Any:
 
 def _product(kind: type[int] | type[float], *values: Any) -> Any:
     numbers = [number for number in (_number(kind, value) for value in values) if number is not None]
-    return math.prod(numbers, start=kind(1))
+    return _bounded_number(math.prod(numbers, start=kind(1)) if _are_small(numbers) else kind(0), numbers)
+
+
+def _are_small(numbers: list[Any]) -> bool:
+    return sum(number.bit_length() for number in numbers if isinstance(number, int)) <= MAX_BITS
+
+
+def _bounded_number(result: Any, numbers: list[Any]) -> Any:
+    if not _are_small(numbers):
+        raise ValueError(f"the result has more than {MAX_BITS:,} bits")
+    return result
 
 
 def _total(kind: type[int] | type[float], *values: Any) -> Any:
@@ -96,27 +106,52 @@ def _choice(condition: Any, yes: Any, no: Any) -> Any:
 
 
 def _join(glue: str, items: list[Any]) -> str:
-    return glue.join(str(item) for item in items)
+    texts = [str(item) for item in items]
+    _check_text(sum(map(len, texts)) + len(glue) * len(texts))
+    return glue.join(texts)
+
+
+def _check_text(length: int) -> None:
+    if length > MAX_NESTED_TEXT:
+        raise ValueError(f"it makes a text of more than {MAX_NESTED_TEXT:,} characters")
 
 
 def _fill(template: str, item: Any) -> str:
-    return template.replace("%", str(item))
+    text = str(item)
+    _check_text(len(template) + template.count("%") * len(text))
+    return template.replace("%", text)
 
 
 def _fill_each(template: str, items: list[Any]) -> list[str]:
-    return [_fill(template, item) for item in items]
+    return _bounded_list(_fill(template, item) for item in items)
+
+
+def _bounded_list(texts: Iterable[str]) -> list[str]:
+    """Return the texts as a list; each is counted before the next is made."""
+    made: list[str] = []
+    length = 0
+    for text in texts:
+        length += len(text)
+        _check_text(length)
+        made.append(text)
+    return made
 
 
 def _fill_each_under_key(key: str, template: str, items: list[Any]) -> list[dict[str, str]]:
-    return [{key: _fill(template, item)} for item in items]
+    return [{key: text} for text in _fill_each(template, items)]
 
 
 def _fill_pairs(template: str, items: dict[str, Any]) -> list[str]:
-    return [template.replace("%k", str(key)).replace("%v", str(value)) for key, value in items.items()]
+    texts: list[str] = []
+    for key, value in items.items():
+        _check_text(len(template) * (1 + len(str(key))) * (1 + len(str(value))) // 4)
+        texts.append(template.replace("%k", str(key)).replace("%v", str(value)))
+    return _bounded_list(texts)
 
 
 def _fill_values(template: str, items: dict[str, Any]) -> dict[str, str]:
-    return {key: template.replace("%v", str(value)) for key, value in items.items()}
+    texts = _bounded_list(template.replace("%v", str(value)) for value in items.values())
+    return dict(zip(items, texts, strict=True))
 
 
 def _fill_by_pattern(pattern: str, yes: str, no: str, items: list[Any]) -> list[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 MAX_DEPTH = 60
+MAX_DIGITS = 1000
 
 _INTEGER = re.compile(r"[+-]?(?:0|[1-9](?:_?[0-9])*)\Z")
 _FLOAT = re.compile(
@@ -107,6 +108,8 @@ def parse_element(text: str) -> Node:
 def plain_value(text: str) -> Any:
     """Return what an unquoted word of an argument means: a number, true, false, null or text."""
     if _INTEGER.match(text):
+        if len(text) > MAX_DIGITS:
+            raise TemplateError(f"a number of {len(text):,} digits is too large")
         return int(text.replace("_", ""))
     if _FLOAT.match(text) or _SPECIAL_FLOAT.match(text):
         return float(text.replace("_", ""))
