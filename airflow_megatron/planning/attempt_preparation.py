@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.schema import RestartSection
 
 _RUN = "run"
+_MADE_OF_CHECKPOINTS = ("converted_hf", "converted_checkpoints", "eval_results")
 LONGEST_ANSWER = 4096
 """Bytes of a command's output that a poll brings (:class:`~airflow_megatron.slurm.observation.CommandAnswer`)."""
 
@@ -283,11 +284,15 @@ class _Preparation:
         tracked = tracked_iteration(run.tracker)
         try:
             if self._fresh_start:
-                aside = self._attempts.answered(
-                    fresh_start_script(job.checkpoint_dir, self._number), parse_fresh_start
-                )
-                if aside:
-                    self._log.info("fresh start: the checkpoints so far are in %s", aside)
+                # conversions and evaluations as well: stages that work on each checkpoint would pass over the new ones
+                for folder in (
+                    job.checkpoint_dir,
+                    *(f"{job.run_dir}/{name}" for name in _MADE_OF_CHECKPOINTS),
+                ):
+                    script = fresh_start_script(folder, self._number)
+                    aside = self._attempts.answered(script, parse_fresh_start)
+                    if aside:
+                        self._log.info("fresh start: what was there so far is in %s", aside)
                 tracked = None
             lost = tracked is None and not self._fresh_start and (run.tracker or "").strip() != RELEASE
             if lost:

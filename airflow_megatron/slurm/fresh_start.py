@@ -1,4 +1,4 @@
-"""Setting the checkpoints of a run aside, so that its next attempt starts anew."""
+"""Setting the checkpoints of a run, and what was made of them, aside, so that its next attempt starts anew."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class FreshStartError(Exception):
     """The login node could not rename the folder."""
 
 
-def fresh_start_script(checkpoint_dir: str, attempt: int) -> str:
-    """Return the remote script that renames a checkpoints folder ``….before_<attempt>``; nothing is deleted.
+def fresh_start_script(folder: str, attempt: int) -> str:
+    """Return the remote script that renames a folder ``….before_<attempt>``; nothing is deleted.
 
     It may run any number of times before that attempt is submitted. Only while no job writes to the folder.
 
-    :param checkpoint_dir: Megatron's ``--save`` directory, absolute.
+    :param folder: Megatron's ``--save`` directory, or one of what was made of its checkpoints; absolute.
     :param attempt: number of the attempt that starts anew.
     """
     return framed(
-        f"am_from={quote_path(checkpoint_dir.rstrip('/'))}\nam_to=$am_from.before_{int(attempt)}\n"
+        f"am_from={quote_path(folder.rstrip('/'))}\nam_to=$am_from.before_{int(attempt)}\n"
         'if [ ! -e "$am_from" ] || [ -e "$am_to" ]; then\n  printf \'nothing\\n\'\n'
         'elif am_said=$(mv "$am_from" "$am_to" 2>&1); then\n  printf \'aside %s\\n\' "$am_to"\n'
         "else\n  printf 'failed %s\\n' \"$am_said\"\nfi"

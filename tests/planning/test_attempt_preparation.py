@@ -396,9 +396,14 @@ def test_another_experiment_under_the_same_name(run: Run) -> None:
     assert "seed was 4321, is None" in str(caught.value)
     assert "train_iters" not in str(caught.value)
     assert "changed: continue" in str(caught.value)
+    converted = run.checkpoints.with_name("converted_checkpoints") / "iter_100.done"
+    converted.parent.mkdir()
+    converted.touch()
     assert run.prepared(2, fresh_start=True) == AttemptChanges()
     assert not run.checkpoints.exists()
     assert (run.checkpoints.with_name("checkpoints.before_2") / "iter_0000100").is_dir()
+    assert not converted.parent.exists()
+    assert converted.parent.with_name("converted_checkpoints.before_2").is_dir()
     run.checkpoint(10)  # by the attempt whose submission was not answered
     run.attempt(2, None)
     assert run.prepared(2, fresh_start=True).resumes_from == 0
