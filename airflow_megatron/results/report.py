@@ -106,7 +106,7 @@ def write_report(
         the same of ``benchmark``, ``lr_finder`` and ``evaluations``, ``branches.json``, ``<plot>.png``, ``.svg``,
         ``report.html``.
     :param title: heading of the page, usually the sweep's name.
-    :param about: lines under it: what was run, where and when.
+    :param about: lines under it, in the Markdown files too: what was run, where and when.
     :returns: the files and the table.
     """
     out = Path(out_dir)
@@ -137,6 +137,9 @@ def write_report(
         texts["branches.json"] = branches_json(branches, shared)
     if evaluations:
         texts |= {f"evaluations.{kind}": write(evaluations) for kind, write in _EVALUATION_WRITERS.items()}
+    if about:
+        heading = "".join(f"{line}\n\n" for line in (f"# {title}", *about))
+        texts = {name: heading + text if name.endswith(".md") else text for name, text in texts.items()}
     tables = tuple(write_atomically(out / name, text) for name, text in texts.items())
     plots = [
         *draw_plots(table),

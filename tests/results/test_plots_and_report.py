@@ -216,3 +216,11 @@ def test_cooldowns_compare_validations_of_the_same_samples(
     cooled = tree.root / "toy" / point / "cooldown_s1M" / "logs" / "cooldown_1M-1.out"
     tree.write(cooled, cooled.read_text() + line)
     assert "validation loss" in axis_label()
+
+
+def test_what_a_report_is_about_stands_under_its_title(tmp_path: Path) -> None:
+    about = ["a <b> sweep", "2 points on alps"]
+    report = write_report(take_snapshot(["/nowhere"]), [NOWHERE], tmp_path, title="toy", about=about)
+    page, text = report.page.read_text(), (tmp_path / "results.md").read_text()
+    assert '<p class="about">a &lt;b&gt; sweep</p>\n<p class="about">2 points on alps</p>' in page
+    assert text.startswith("# toy\n\na <b> sweep\n\n2 points on alps\n\n|")
