@@ -7,12 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from airflow import settings
 from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-from airflow.models import import_all_models
-from airflow.models.base import Base
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -20,36 +17,17 @@ from airflow_megatron.ui.app import sweep_results_app
 from airflow_megatron.ui.result_folders import ResultFolders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 RUN = "manual__2026-11-22T08:20:13.939576+00:00"
+pytestmark = pytest.mark.usefixtures("airflow_database")
+
 PATHS = [
     "/megatron/",
     "/megatron/sweeps/demo",
     "/megatron/sweeps/demo/report",
     "/megatron/sweeps/demo/files/results.json",
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def airflow_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """An empty Airflow database: tokens and rights are looked up there."""
-    with pytest.MonkeyPatch.context() as patch:
-        path = tmp_path_factory.mktemp("airflow") / "airflow.db"
-        patch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{path}")
-        patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", "ada:admin")
-        _reconnect()
-        import_all_models()
-        Base.metadata.create_all(settings.engine)
-        yield
-    _reconnect()
-
-
-def _reconnect() -> None:
-    settings.dispose_orm()
-    settings.configure_vars()
-    settings.configure_orm()
 
 
 @pytest.fixture

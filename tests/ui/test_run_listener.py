@@ -1,0 +1,139 @@
+"""What Airflow's processes do to runs of a sweep, in a real database of Airflow's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow import settings
+from airflow.models.dag import DagModel, DagTag
+from airflow.models.dagbundle import DagBundleModel
+from airflow.models.dagrun import DagRun
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from example_specs import CHAIN
+
+from airflow_megatron.dag_factory.stopped_runs import stop_points_of
+from airflow_megatron.operators.stored_plan import CHANGED
+from airflow_megatron.planning.pin_store import PinStore
+from airflow_megatron.planning.pinned import PinnedSweep
+from airflow_megatron.planning.plan import plan_sweep
+from airflow_megatron.planning.surroundings import Surroundings
+from airflow_megatron.spec import project
+from airflow_megatron.spec.spec_files import load_sweep
+from airflow_megatron.ui import run_listener
+from airflow_megatron.ui.run_listener import changes_note, on_dag_run_failed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sqlalchemy.orm import Session
+
+pytestmark = pytest.mark.usefixtures("airflow_database")
+MARKED = "Dag Run's state was manually set to `failed`."
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with settings.Session() as session:
+        session.merge(DagBundleModel(name="dags-folder"))
+        session.flush()
+        for dag_id, kind in (("chain", "sweep"), ("chain.point", "point"), ("other", "")):
+            tags = [DagTag(name=name, dag_id=dag_id) for name in ("megatron", kind) if name]
+            if session.get(DagModel, dag_id) is None:
+                session.add(DagModel(dag_id=dag_id, bundle_name="dags-folder", tags=tags))
+        session.flush()
+        yield session
+        session.rollback()
+
+
+def run_of(session: Session, dag_id: str, run_id: str, **conf: Any) -> DagRun:
+    run = DagRun(
+        dag_id=dag_id,
+        run_id=run_id,
+        run_type=DagRunType.MANUAL,
+        state=DagRunState.QUEUED,
+        conf=conf,
+        triggered_by=DagRunTriggeredByType.TEST,
+    )
+    session.add(run)
+    session.flush()
+    return run
+
+
+@pytest.mark.parametrize(("msg", "state"), [(MARKED, "failed"), ("task_failure", "queued")])
+def test_a_sweeps_run_that_a_person_marks_failed_stops_its_points(
+    msg: str, state: str, session: Session
+) -> None:
+    sweep = run_of(session, "chain", "manual__1")
+    own = run_of(session, "chain.point", "a", run="manual__1", point="a")
+    others = [
+        run_of(session, "chain.point", "b", run="manual__2", point="b"),
+        run_of(session, "chain.point", "alone", point="c"),
+    ]
+    on_dag_run_failed(dag_run=sweep, msg=msg)
+    assert own.state == state
+    assert [run.state for run in others] == ["queued", "queued"]
+
+
+def test_runs_of_other_dags_are_left_alone(session: Session) -> None:
+    other = run_of(session, "other", "manual__1")
+    point = run_of(session, "chain.point", "a", run="manual__1")
+    on_dag_run_failed(dag_run=other, msg=MARKED)
+    assert point.state == "queued"
+    assert stop_points_of(other, session) == []
+
+
+def test_the_note_names_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))
+    file, store = tmp_path / "chain.yaml", PinStore()
+    file.write_text(CHAIN)
+    sweep, around = load_sweep(file), Surroundings.now("local")
+    plan = PinnedSweep.stored(sweep, CHAIN, plan_sweep(sweep, around.cluster), around, store)
+    store.set_newest("chain", "manual__1", plan.pin)
+    launched = {"run": "manual__1", "point": "lr0.001"}
+    assert changes_note("chain", "manual__1", {}) == ""
+    assert changes_note("chain.point", "lr0.001", launched) == ""
+    file.write_text(CHAIN + "# corrected\n")
+    of_sweep = changes_note("chain", "manual__1", {})
+    assert of_sweep.startswith(f"{CHANGED}: {file}.")
+    assert "clear `plan` of this run" in of_sweep
+    assert "clear `plan` of run manual__1 of chain" in changes_note("chain.point", "lr0.001", launched)
+    assert changes_note("chain.point", "never planned", {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "changed", "planned", "after"),
+    [
+        ("", f"{CHANGED}: a.yaml.", "success", f"{CHANGED}: a.yaml."),
+        ("mine", f"{CHANGED}: a.yaml.", "success", f"mine\n\n{CHANGED}: a.yaml."),
+        (f"mine\n\n{CHANGED}: a.yaml.", f"{CHANGED}: b.yaml.", "success", f"mine\n\n{CHANGED}: b.yaml."),
+        (f"{CHANGED}: a.yaml.", "", "success", ""),
+        (f"mine\n\n{CHANGED}: a.yaml.", f"{CHANGED}: a.yaml.", None, "mine"),
+        ("mine", "", "success", "mine"),
+    ],
+)
+def test_the_note_of_a_cleared_run(
+    before: str,
+    changed: str,
+    planned: str | None,
+    after: str,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where `plan` was cleared too it has no state yet, and takes the change: nothing is to be said."""
+    monkeypatch.setattr(run_listener, "changes_note", lambda *_: changed)
+    monkeypatch.setattr(DagRun, "get_task_instance", lambda *_, **__: SimpleNamespace(state=planned))
+    run = run_of(session, "chain", "manual__3")
+    if before:
+        run.note = before
+    session.flush()
+    run_listener.on_dag_run_running(dag_run=run, msg="started")
+    assert (run.note or "") == before  # not cleared yet
+    run.clear_number = 1
+    run_listener.on_dag_run_running(dag_run=run, msg="started")
+    session.flush()
+    session.expire(run)
+    assert (run.note or "") == after
