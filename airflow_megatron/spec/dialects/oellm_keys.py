@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.spec.dialects.oellm_configuration import ConfigurationError
 from airflow_megatron.spec.dialects.oellm_errors import JobError
 from airflow_megatron.spec.dialects.oellm_slurm import MANAGED
 from airflow_megatron.spec.errors import did_you_mean
@@ -139,9 +140,17 @@ def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[
     for reason, keys in by_reason.items():
         if reason == "container" and not configuration.raw("container.image"):
             continue
-        image = f" ({configuration.get('container.image')})" if reason == "container" else ""
+        image = f" ({_image(configuration)})" if reason == "container" else ""
         yield keys[0], f"{', '.join(keys)}{image}: {REASONS[reason]}"
     yield from _unread(configuration, swept, references)
+
+
+def _image(configuration: Configuration) -> Any:
+    """Return the container's image; as it is written where a variable of its site is missing here."""
+    try:
+        return configuration.get("container.image")
+    except ConfigurationError:
+        return configuration.raw("container.image")
 
 
 def _check_spelling(key: str, name: str, value: Any, known: Mapping[str, str], *, strict: bool) -> None:

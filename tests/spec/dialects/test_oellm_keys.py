@@ -72,6 +72,10 @@ PASSED_OVER = {
         {"swept": 'container.image: ["/c/a.sif", "/c/b.sif"]'},
         ("container (/c/a.sif)", "the cluster profile names the container"),
     ),
+    "an image of another machine": (
+        {"top": "container: {image: '${oc.env:NOT_SET_ANYWHERE}/m.sif'}"},
+        ("container (${oc.env:NOT_SET_ANYWHERE}/m.sif)", "the cluster profile names the container"),
+    ),
     "launcher": (
         {"slurm": 'launcher_cmd: "apptainer exec x"'},
         ("slurm.launcher_cmd", "the cluster profile says how processes start"),
