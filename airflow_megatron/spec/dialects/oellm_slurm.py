@@ -140,8 +140,12 @@ def _options(sbatch: Mapping[str, Any], configuration: Configuration) -> list[st
             options.append(f"--{key.replace('_', '-')}")
         elif value not in (None, False, ""):
             options.append(f"--{key.replace('_', '-')}={value}")
-    for line in configuration.get("slurm.sbatch_extra_directives") or ():
-        options.append(str(line).removeprefix("#SBATCH").strip())
+    lines = configuration.get("slurm.sbatch_extra_directives") or []
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        key = "slurm.sbatch_extra_directives"
+        raise JobError(f"{key} is {lines!r}, not a list of lines", key, 'write ["--licenses=x"]')
+    for line in lines:
+        options.append(line.removeprefix("#SBATCH").strip())
     return options
 
 

@@ -240,6 +240,12 @@ def test_options_of_sbatch_are_passed_on(cluster: ClusterProfile) -> None:
     assert "hint" not in given
 
 
+@pytest.mark.parametrize("value", ["5", "x", "[1]", "{a: b}"])
+def test_further_options_are_lines(value: str) -> None:
+    with pytest.raises(SpecError, match=r"sbatch_extra_directives is .*, not a list of lines"):
+        load_sweep_text(text_of(slurm=f"sbatch_extra_directives: {value}"), "study.yaml")
+
+
 def test_the_signal_before_the_walltime(cluster: ClusterProfile) -> None:
     assert directives(cluster, sbatch="signal: B:TERM@300")["signal"].endswith("TERM@300")
 
