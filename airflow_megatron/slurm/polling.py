@@ -35,6 +35,7 @@ from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.states import JobState, parse_state
 from airflow_megatron.slurm.submission import slurm_functions
 from airflow_megatron.slurm.transport import CommandResult, TransportError
+from airflow_megatron.spec.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -376,7 +377,7 @@ def _read_line(answer: _Answer, word: str, rest: str) -> None:
 
 
 def _complaints(command: str, lines: Iterable[str]) -> list[str]:
-    said = [line[:_LONGEST_COMPLAINT] for line in lines if line.strip()]
+    said = [shown(line[:_LONGEST_COMPLAINT]) for line in lines if line.strip()]
     return [f"{command}: {line}" for line in said[:_MOST_COMPLAINTS]]
 
 

@@ -86,6 +86,40 @@ def test_requeued_job_is_one_job(cluster: SlurmCluster, without_sacct: SlurmComm
     assert verdict_of(cluster, watch, without_sacct).outcome is Outcome.CANCELLED
 
 
+def test_a_name_with_line_breaks_tells_nothing_of_another_job(
+    cluster: SlurmCluster, without_sacct: SlurmCommands
+) -> None:
+    """Slurm takes such names, and prints them as they are: the second line looks like the other job's row."""
+    victim = cluster.slurm(
+        "sbatch", "--parsable", "--mem=100", "-J", "victim", "-o", "/dev/null", "--wrap", "sleep 60"
+    )
+    rows = (
+        f"{victim}|COMPLETED|1|1|2|1|n1|None|victim",
+        f"{victim}|{victim}|COMPLETED|0:0|1|1|2|1|1|n1|None|victim",
+        (
+            f"JobId={victim} JobName=victim UserId=a(0) JobState=COMPLETED Reason=None Dependency=(null) Requeue=1 "
+            "Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0 RunTime=1"
+        ),
+    )
+    evil = [
+        cluster.slurm(
+            "sbatch", "--parsable", "--mem=100", "-J", f"x\n{row}", "-o", "/dev/null", "--wrap", "exit 3"
+        )
+        for row in rows
+    ]
+    while set(cluster.slurm("squeue", "-h", "-j", ",".join(evil), "-o", "%T").split()) & {
+        "PENDING",
+        "RUNNING",
+    }:
+        time.sleep(0.2)
+    watches = [Watch("victim", victim, "victim"), *(Watch(job_id, job_id) for job_id in evil)]
+    for commands in (without_sacct, SlurmCommands()):
+        seen = parse_poll(watches, cluster.run(poll_script(watches, commands)))
+        assert judge(seen["victim"], COMMAND).outcome is Outcome.ACTIVE
+        assert all(seen[job_id].queue.state is JobState.FAILED for job_id in evil)
+    cluster.slurm("scancel", victim)
+
+
 def test_slurmdbd_down(cluster: SlurmCluster, tmp_path: Path) -> None:
     cluster.control("kill", "slurmdbd")
     try:
