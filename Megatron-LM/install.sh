@@ -2,7 +2,7 @@
 # Make the environment of training, conversion and evaluation jobs: install.sh VENV_DIR [PIP_ARGUMENT...]
 #
 # PYTHON names the interpreter (default python3; 3.11 or newer). Further arguments go to pip, for example an index with
-# the torch wheel that fits the machine. When the environment already holds exactly requirements.lock, nothing is done.
+# the torch build that fits the machine. When the environment already holds exactly that, nothing is done.
 set -eu
 
 if [ $# -lt 1 ]; then
@@ -13,8 +13,9 @@ venv=$1
 shift
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 lock=$here/requirements.lock
+torch=torch==2.13.0
 stamp=$venv/.requirements.sha256
-wanted=$(sha256sum < "$lock")
+wanted=$(cat "$lock" "$0" | sha256sum)
 
 if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
     echo "trainer environment $venv is up to date"
@@ -35,7 +36,9 @@ if ! [ -x "$venv/bin/python" ]; then
 fi
 echo "installing torch, megatron-core, transformers and lm-evaluation-harness (some minutes the first time)"
 rm -f "$stamp"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$lock" "$@"
+# torch has many builds, each with libraries of its own: which one is for the machine, and its index, to say
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$torch" "$@"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement "$lock"
 "$venv/bin/python" -c 'import torch, megatron.core; print("torch", torch.__version__, "megatron-core", megatron.core.__version__)' 2>/dev/null
 echo "$wanted" > "$stamp"
 echo "trainer environment $venv is ready"

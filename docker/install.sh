@@ -39,7 +39,7 @@ airflow_environment() {
   rm -f "$venv/.installed"
   [ -x "$venv/bin/python" ] || "$python" -m venv --clear "$venv"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$root/requirements.lock"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$root/requirements.lock"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --editable "$root"
   printf '%s\n' "$stamp" >"$venv/.installed"
 }

@@ -79,6 +79,8 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
         """Show a sweep's report, with links to its DAGs and files."""
         report = folders.report(dag_id)
         if report is None:
+            if DagModel.get_dagmodel(dag_id) is None:
+                raise HTTPException(404, f"there is no sweep {dag_id!r}")
             return page("no_report.html.j2", sweep=dag_id)
         return page(
             "sweep.html.j2",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+import pendulum
 
 from airflow_megatron.spec.json_records import read_json, real, word
 
@@ -35,7 +36,7 @@ class SweepResults:
     """
 
     name: str
-    written: datetime
+    written: pendulum.DateTime
     points: int = 0
     branches: int = 0
     finished: int = 0
@@ -102,7 +103,7 @@ class ResultFolders:
 
     @staticmethod
     def _summary(folder: Path) -> SweepResults:
-        written = datetime.fromtimestamp((folder / REPORT).stat().st_mtime, UTC)
+        written = pendulum.from_timestamp((folder / REPORT).stat().st_mtime)
         rows = _rows(folder / RESULTS)
         losses = {
             f"{row['point']} {row['branch']}": loss

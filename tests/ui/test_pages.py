@@ -10,6 +10,9 @@ import pytest
 from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.models import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.utils.session import create_session
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -123,7 +126,17 @@ def test_each_run_has_a_report_of_its_own(reader: TestClient) -> None:
     assert report.headers["content-security-policy"].startswith("sandbox allow-scripts;")
 
 
+@pytest.mark.parametrize("name", ["nonexistent", "laterr", "LATER", "a.b", "%00", "é", "x" * 300])
+@pytest.mark.parametrize("page", ["", "/report", "/files/results.json"])
+def test_sweeps_that_do_not_exist(name: str, page: str, reader: TestClient) -> None:
+    assert reader.get(f"/megatron/sweeps/{name}{page}").status_code == 404
+
+
 def test_a_sweep_without_a_report_says_so(reader: TestClient) -> None:
+    with create_session() as session:
+        session.add(DagBundleModel(name="dags"))
+        session.flush()
+        session.add(DagModel(dag_id="later", bundle_name="dags", is_paused=False))
     page = reader.get("/megatron/sweeps/later")
     assert page.status_code == 200
     assert "no report yet" in page.text

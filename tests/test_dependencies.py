@@ -1,0 +1,112 @@
+"""What is imported is declared, what is declared is imported, and the locks hold the digests of everything."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.spec.project import project_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ROOT = project_root()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NOT_IMPORTED = {"apache-airflow-providers-ssh"}
+"""Gives Airflow its connections of type ssh."""
+LOCKS = ("requirements.lock", "Megatron-LM/requirements.lock")
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def name_of(requirement: str) -> str:
+    return normal(re.match(r"[A-Za-z0-9._-]+", requirement)[0])  # type: ignore[index]
+
+
+def declared(*extras: str) -> set[str]:
+    listed = [*PROJECT["dependencies"]]
+    for extra in extras:
+        listed += PROJECT["optional-dependencies"][extra]
+    return {name_of(requirement) for requirement in listed}
+
+
+def imported(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name.partition(".")[0], path) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0], path
+
+
+def distributions(folder: Path) -> dict[str, Path]:
+    """Return the distributions that a folder's modules are imported from, each with a file that does so."""
+    known = importlib.metadata.packages_distributions()
+    found: dict[str, Path] = {}
+    for module, path in imported(folder):
+        if module in sys.stdlib_module_names or (ROOT / module).exists():
+            continue
+        names = [normal(name) for name in known.get(module, [module])]
+        # several distributions share the package airflow
+        found["apache-airflow" if module == "airflow" else names[0]] = path
+    return found
+
+
+@pytest.mark.parametrize("folder", ["airflow_megatron", "dags", "plugins"])
+def test_what_is_imported_is_declared(folder: str) -> None:
+    missing = distributions(ROOT / folder).keys() - declared("hydra", "simulation")
+    assert missing == set()
+
+
+def test_what_is_declared_is_imported() -> None:
+    assert declared() - distributions(ROOT / "airflow_megatron").keys() == NOT_IMPORTED
+
+
+def test_airflow_is_one_that_was_tested() -> None:
+    """``task_runner.SUPERVISOR_COMMS`` is no public interface: a later Airflow is tested before it is allowed."""
+    (requirement,) = [each for each in PROJECT["dependencies"] if name_of(each) == "apache-airflow"]
+    assert requirement == "apache-airflow>=3.3,<3.4"
+    assert importlib.metadata.version("apache-airflow").startswith("3.3.")
+
+
+def locked(lock: str) -> dict[str, list[str]]:
+    """Return name → digests of a lock."""
+    found: dict[str, list[str]] = {}
+    for line in (ROOT / lock).read_text().replace("\\\n", " ").splitlines():
+        if line.strip() and not line.startswith("#"):
+            name, *rest = line.split()
+            assert re.fullmatch(r"[A-Za-z0-9._-]+==[^ ;]+", name), line
+            found[normal(name.partition("==")[0])] = rest
+    return found
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_locks_hold_digests_of_everything(lock: str) -> None:
+    for name, digests in locked(lock).items():
+        assert digests, f"{name} has no digest; see the head of {lock}"
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", digest) for digest in digests), name
+
+
+def test_the_lock_holds_what_is_declared() -> None:
+    assert declared("hydra", "simulation", "dev") - {"airflow-megatron"} <= locked(LOCKS[0]).keys()
+
+
+@pytest.mark.parametrize(
+    ("script", "option"),
+    [("docker/install.sh", "--require-hashes"), ("Megatron-LM/install.sh", "--require-hashes")],
+)
+def test_the_installers_ask_for_digests(script: str, option: str) -> None:
+    commands = [
+        line for line in (ROOT / script).read_text().splitlines() if "pip install" in line and "lock" in line
+    ]
+    assert commands
+    assert all(option in line for line in commands)
