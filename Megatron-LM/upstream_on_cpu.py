@@ -87,8 +87,13 @@ def _skip_warm_up() -> None:
 
 
 def _name_what_transformer_engine_would() -> None:
-    """Complete the router of experts, which asks for a kernel by a name that only Transformer Engine's import sets."""
+    """Complete what asks by name for parts that only Transformer Engine brings, whether it uses them or not.
+
+    Those are the router of experts, and ``pretrain_bert.py``, which takes the other layers with ``--spec local``.
+    """
     vars(import_module("megatron.core.transformer.moe.moe_utils")).setdefault("te_general_gemm", None)
+    layers = vars(import_module("megatron.core.models.bert.bert_layer_specs"))
+    layers.setdefault("bert_layer_with_transformer_engine_spec", None)
 
 
 def _exchange_tokens_of_experts() -> None:

@@ -233,6 +233,11 @@ def program_table(release: str, program: str = PRETRAIN_GPT) -> ArgumentTable:
     return table_of(_content_with(release), release, program)
 
 
+def releases_with(program: str) -> tuple[str, ...]:
+    """Name the releases that have a program, oldest first; BERT's and T5's have left upstream with core_v0.18."""
+    return tuple(_table_file()["programs"].get(program, {}))
+
+
 def _content_with(release: str) -> dict[str, Any]:
     content = _table_file()
     if release not in content["releases"]:

@@ -17,9 +17,14 @@ _MOST_PACKAGES: Final = 60
 _TIME_LIMIT_S: Final = 120
 _MODULE: Final = "megatron.training.arguments"
 #: Programs that are run for the arguments and defaults that they add.
-PROGRAMS: Final = (PRETRAIN_GPT,)
+PROGRAMS: Final = (
+    PRETRAIN_GPT,
+    *("pretrain_bert.py", "pretrain_t5.py", "pretrain_mamba.py", "pretrain_vlm.py"),
+)
 #: Packages that a program looks for before it adds arguments.
 _OPTIONAL: Final = ("modelopt",)
+#: A package without which a program does not even import, whatever it is told.
+_IMPORTED_BY: Final = {"pretrain_bert.py": "transformer_engine"}
 #: What every release imports; more is found out by trying.
 _IMPORTED_BY_ALL: Final = ("torch", "numpy", "regex", "einops", "triton")
 
@@ -60,6 +65,8 @@ def dump_checkout(checkout: Path, release: str | None = None) -> dict[str, Any]:
 
 def _program(checkout: Path, script: str, packages: list[str], known: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what a program adds to the arguments of its release, without and with its optional packages."""
+    if script in _IMPORTED_BY:
+        packages = [*packages, _IMPORTED_BY[script]]
     plain = _tried(checkout, script, packages, script)
     adds = [argument for argument in plain["arguments"] if argument not in known]
     optional = {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
-from airflow_megatron.megatron.arguments import ArgumentError, to_argv
+from airflow_megatron.megatron.arguments import PRETRAIN_GPT, ArgumentError, to_argv
 from airflow_megatron.megatron.command_error import CommandError
 from airflow_megatron.megatron.conversion_options import conversion_options
 from airflow_megatron.megatron.deepspeed_commands import (
@@ -20,6 +20,7 @@ from airflow_megatron.megatron.evaluation_options import evaluation_options
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.spec.checkpoint_directories import deepspeed_tag, directory_name
 from airflow_megatron.spec.file_values import path_of
+from airflow_megatron.spec.schema import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.jobs import Job
 
 
+_ENTRIES: Final = tuple(f"/{entry}" for entry in get_args(Entry))
 #: The releases before core_v0.16 validate every so many iterations when nothing is given; later ones have no default,
 #: and end a training that gives none at its start.
 _EVAL_INTERVAL: Final = 1000
@@ -238,12 +240,17 @@ def trainer_words(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def runs_pretrain_gpt(command: Sequence[str]) -> bool:
-    """Whether a command is Megatron's training script, not one that a spec gives a training stage in its place."""
+    """Whether a command is Megatron's training of GPT, not one that a spec gives a training stage in its place."""
+    return runs_upstream_script(command) and any(word.endswith(f"/{PRETRAIN_GPT}") for word in command[:3])
+
+
+def runs_upstream_script(command: Sequence[str]) -> bool:
+    """Whether a command is one of Megatron's training scripts, of GPT or another model."""
     return _script_place(command) in {1, 2}
 
 
 def _script_place(command: Sequence[str]) -> int | None:
-    return next((place for place, word in enumerate(command[:3]) if word.endswith("/pretrain_gpt.py")), None)
+    return next((place for place, word in enumerate(command[:3]) if word.endswith(_ENTRIES)), None)
 
 
 def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
@@ -276,7 +283,7 @@ def job_files(job: Job, cluster: ClusterProfile) -> dict[str, str]:
 
 
 def _table(job: Job, cluster: ClusterProfile) -> ArgumentTable:
-    return trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
+    return trainer_table(job.trainer, job.release, cluster, job.extra_arguments, job.entry or None)
 
 
 def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[str, ...]:
@@ -304,7 +311,7 @@ def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[
         entry = cluster.trainer(TRAINER).entry or "pretrain_gpt_alcf.py"
         return (python, f"{_checkout(job, cluster)}/{entry}", *words)
     starter = [f"{scripts}/upstream_on_cpu.py"] if cluster.trainer(job.trainer).device == "cpu" else []
-    return (python, *starter, f"{_checkout(job, cluster)}/pretrain_gpt.py", *words)
+    return (python, *starter, f"{_checkout(job, cluster)}/{job.entry or PRETRAIN_GPT}", *words)
 
 
 def _checkout(job: Job, cluster: ClusterProfile) -> str:

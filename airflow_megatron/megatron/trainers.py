@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments import (
+    PRETRAIN_GPT,
+    ArgumentError,
     ArgumentTable,
     argument_table,
     program_table,
     read_table,
+    releases_with,
     with_extra,
 )
 from airflow_megatron.spec.schema import declarations
@@ -28,11 +31,15 @@ if TYPE_CHECKING:
 
 TABLES_DIR: Final = Path(__file__).with_name("trainer_arguments")
 
-_extended: dict[tuple[str, str, str, str, frozenset[str]], ArgumentTable] = {}
+_extended: dict[tuple[str, str, str, str, frozenset[str], str | None], ArgumentTable] = {}
 
 
 def trainer_table(
-    trainer: Trainer, release: str, cluster: ClusterProfile, declared: Mapping[str, Mapping[str, Any]]
+    trainer: Trainer,
+    release: str,
+    cluster: ClusterProfile,
+    declared: Mapping[str, Mapping[str, Any]],
+    entry: str | None = None,
 ) -> ArgumentTable:
     """Return the arguments that a trainer takes on a cluster.
 
@@ -40,6 +47,7 @@ def trainer_table(
     :param release: the Megatron release of the sweep.
     :param cluster: may name the table of a fork, and declare arguments.
     :param declared: the arguments that the spec declares, by flag; they win over the cluster's.
+    :param entry: the script of upstream's that is run, ``pretrain_gpt.py`` when left out.
     :raises ArgumentError: for an unknown release, and for a declaration that makes no sense.
     :raises OSError, ValueError: for a fork's table that cannot be read.
     """
@@ -47,17 +55,19 @@ def trainer_table(
     extra = {**declarations(section.extra_arguments), **declared}
     argument_table(release)  # unknown releases are refused whichever trainer it is
     packages = frozenset(section.packages)
-    key = (trainer, release, section.arguments_table or "", repr(extra), packages)
+    key = (trainer, release, section.arguments_table or "", repr(extra), packages, entry)
     table = _extended.get(key)
     if table is None:
-        table = _own_table(trainer, release, section).with_packages(packages)
+        table = _own_table(trainer, release, section, entry).with_packages(packages)
         table = _extended[key] = with_extra(table, extra) if extra else table
     return table
 
 
-def _own_table(trainer: Trainer, release: str, section: TrainerSection) -> ArgumentTable:
+def _own_table(trainer: Trainer, release: str, section: TrainerSection, entry: str | None) -> ArgumentTable:
     if section.arguments_table:
         return read_table(Path(section.arguments_table))
     if trainer == "megatron_lm":
-        return program_table(release)
+        if entry is not None and release not in (known := releases_with(entry)):
+            raise ArgumentError(entry, release, f"{release} has no such script; {', '.join(known)} have it")
+        return program_table(release, entry or PRETRAIN_GPT)
     return read_table(TABLES_DIR / f"{trainer}.json")

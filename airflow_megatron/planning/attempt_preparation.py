@@ -362,7 +362,9 @@ class _Preparation:
     @property
     def _table(self) -> ArgumentTable:
         job = self._job
-        return trainer_table(job.trainer, job.release, self._attempts.cluster, job.extra_arguments)
+        return trainer_table(
+            job.trainer, job.release, self._attempts.cluster, job.extra_arguments, job.entry or None
+        )
 
     def _refuse_another_experiment(self) -> None:
         """Refuse to go on from the checkpoints of another command under the same point name."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.arguments import ArgumentError
-from airflow_megatron.megatron.commands import comparable_words, runs_pretrain_gpt
+from airflow_megatron.megatron.commands import (
+    comparable_words,
+    runs_pretrain_gpt,
+    runs_upstream_script,
+)
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.megatron.validation import ArgumentProblem, check
 from airflow_megatron.megatron.validation.command_line import reader
@@ -28,20 +32,28 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
     """
     known: dict[tuple[object, ...], list[ArgumentProblem]] = {}
     for job in jobs:
-        if not job.runs_trainer or job.trainer != TRAINER or job.script or not runs_pretrain_gpt(job.command):
+        if (
+            not job.runs_trainer
+            or job.trainer != TRAINER
+            or job.script
+            or not runs_upstream_script(job.command)
+        ):
             continue
         world_size = job.active_processes
         words = comparable_words(job.command)
-        key = (words, world_size, job.release, *sorted(job.env.items()))
+        key = (words, world_size, job.release, job.entry, *sorted(job.env.items()))
         if key not in known:
             try:
-                table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
+                table = trainer_table(
+                    job.trainer, job.release, cluster, job.extra_arguments, job.entry or None
+                )
                 known[key] = check(
                     words,
                     world_size,
                     job.release,
                     machine=machine_of(job, cluster),
-                    first_iteration=True,
+                    # what follows the arguments is known of GPT models only
+                    first_iteration=runs_pretrain_gpt(job.command),
                     flags=reader(table),
                 )
             except ArgumentError:

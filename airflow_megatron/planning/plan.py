@@ -209,10 +209,19 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
             raise SpecError(problems)
         return
     spec = sweep.spec
+    if spec.entry is not None and spec.trainer != "megatron_lm":
+        raise SpecError(
+            sweep.document.problem(
+                ("entry",), f"the trainer {spec.trainer} has no {spec.entry}", "write trainer: megatron_lm"
+            )
+        )
     try:
-        table = trainer_table(spec.trainer, spec.release, cluster, declarations(spec.extra_arguments))
+        table = trainer_table(
+            spec.trainer, spec.release, cluster, declarations(spec.extra_arguments), spec.entry
+        )
     except ArgumentError as error:
-        place = ("release",) if error.name == spec.release else ("extra_arguments", error.name)
+        places = {spec.release: ("release",), spec.entry: ("entry",)}
+        place = places.get(error.name, ("extra_arguments", error.name))
         raise SpecError(sweep.document.problem(place, str(error))) from error
     except (OSError, ValueError) as error:
         section = f"trainers: {{{spec.trainer}: {{arguments_table: …}}}}"

@@ -24,7 +24,7 @@ class TrainingArguments(ArgumentValues):
 
     def __init__(self, job: Job, cluster: ClusterProfile) -> None:
         self.job = job
-        table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments)
+        table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments, job.entry or None)
         super().__init__(table, megatron_arguments(job, cluster))
 
 

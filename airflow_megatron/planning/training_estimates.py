@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.arguments import ArgumentError, program_table
+from airflow_megatron.megatron.arguments import PRETRAIN_GPT, ArgumentError, program_table
 from airflow_megatron.megatron.commands import megatron_arguments
 from airflow_megatron.megatron.estimates import GPUS, Estimate, EstimateError, Gpu, estimate
 from airflow_megatron.planning.job_machine import machine_of
@@ -139,6 +139,8 @@ def _estimate(params: dict[str, object], job: Job, machine: Machine) -> Estimate
     """Return an estimate, or why there is none."""
     if job.trainer == "megatron_deepspeed":
         return "there are estimates for Megatron-LM and megatron_core only"
+    if job.entry not in ("", PRETRAIN_GPT):
+        return f"there are estimates of GPT models only, not of those of {job.entry}"
     try:
         return estimate(params, job.active_processes, job.release, machine=machine)
     except (ArgumentError, EstimateError) as error:

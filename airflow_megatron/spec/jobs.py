@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs", "wrapper", "wrapped_ranks")
-_OMITTED_WHEN_EMPTY = ("pin", "wrapper", "wrapped_ranks", "monitor")
+_OMITTED_WHEN_EMPTY = ("pin", "wrapper", "wrapped_ranks", "monitor", "entry")
 _CONDITIONS = ("start", "cancel", "finish")
 
 
@@ -96,6 +96,7 @@ class Job:
     :param secrets: environment variables that its script reads from private files: name → path on the cluster
     :param own_launch: its command starts the processes itself, so it is run once
     :param array: how many of the stage's jobs may run at once as tasks of one job array; None: each is submitted alone
+    :param entry: upstream's script that trains, empty for ``pretrain_gpt.py``
     :param wrapper: words before the training command
     :param wrapped_ranks: the ranks that they are for; all when empty
     :param monitor: ``every``, seconds between two samples of the GPUs, and the ``command`` asked; empty for none
@@ -144,6 +145,7 @@ class Job:
     files: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     own_launch: bool = False
+    entry: str = ""
     wrapper: tuple[str, ...] = ()
     wrapped_ranks: tuple[int, ...] = ()
     monitor: Mapping[str, Any] = field(default_factory=dict)

@@ -180,6 +180,8 @@ class JobBuilder:
                     f"{key} is for stages of kind {', '.join(TRAININGS)}, not {section.kind}"
                 )
             return additions
+        if self.spec.entry is not None:
+            additions["entry"] = self.spec.entry
         wrapper = section.wrapper or self.spec.wrapper
         if wrapper is not None:
             wrapper = WrapperSection(command=wrapper) if isinstance(wrapper, list) else wrapper

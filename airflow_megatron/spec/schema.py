@@ -306,6 +306,10 @@ class NotifySection(Strict):
 
 
 Trainer: TypeAlias = Literal["megatron_core", "megatron_lm", "megatron_deepspeed"]
+Entry: TypeAlias = Literal[
+    "pretrain_gpt.py", "pretrain_bert.py", "pretrain_t5.py", "pretrain_mamba.py", "pretrain_vlm.py"
+]
+"""Upstream's training scripts."""
 Launcher: TypeAlias = Literal["torchrun", "srun", "mpiexec", "deepspeed"]
 StageKind: TypeAlias = Literal["train", "lr_finder", "benchmark", "convert", "evaluate", "command"]
 
@@ -450,6 +454,8 @@ class SweepSpecSection(Strict):
     trainer: Trainer = "megatron_core"
     release: str = "core_v0.16.1"
     """Megatron release whose arguments the trainer takes."""
+    entry: Entry | None = None
+    """Upstream's script that trains, ``pretrain_gpt.py`` when left out; for the trainer ``megatron_lm``."""
     point: str
     """Name of a point, an expression that differs for every point."""
     params: Values = {}

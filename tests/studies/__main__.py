@@ -11,6 +11,7 @@ import argparse
 import os
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +37,8 @@ def main() -> int:
     parser.add_argument("specs", nargs="*", metavar="SPEC", help="names of specs; all when left out")
     parser.add_argument("--keep", action="store_true", help="keep run directories and logs, and say where")
     given = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT):  # stops what was started, in the background too
+        signal.signal(number, signal.default_int_handler)
     known = {study.spec for study in STUDIES}
     if unknown := set(given.specs) - known:
         parser.error(f"no study {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
