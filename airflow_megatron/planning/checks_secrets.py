@@ -50,6 +50,8 @@ def _plain_secrets(job: Job, cluster: ClusterProfile) -> Iterator[tuple[str, str
                 False,
             )
     for word in job.command if job.script is None else ():
+        if "=" not in word:
+            continue
         for name, value in _ASSIGNMENT.findall(word):
             if holds_secret(name, value.strip("\"'")):
                 yield "its command holds", name, False

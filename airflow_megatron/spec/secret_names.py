@@ -6,6 +6,7 @@ neither are a tokenizer's ``PAD_TOKEN``, a limit ``MAX_TOKEN`` and the place of 
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final
 
@@ -160,6 +161,7 @@ _HARMLESS_END: Final = frozenset(
 _SWITCH: Final = re.compile(r"(?i)|true|false|yes|no|on|off|none|null|[0-9]{1,6}(?:\.[0-9]+)?\Z")
 
 
+@functools.lru_cache(maxsize=4096)  # the same few names stand in thousands of jobs
 def is_secret_name(name: str) -> bool:
     """Tell whether a variable of this name holds a secret."""
     words = [word for word in name.upper().split("_") if word]
