@@ -155,6 +155,51 @@ def test_the_machine_decides_about_transformer_engine_and_environment() -> None:
     assert check(split, 8, "core_v0.16.1", machine=Machine(environment={}, compute_capability=10)) == []
 
 
+@pytest.mark.parametrize(
+    ("environment", "old", "new"),
+    [
+        ({"NCCL_ALGO": "Ring"}, [], []),
+        ({"NCCL_ALGO": "Tree"}, [], ["determinism"]),
+        ({"NCCL_ALGO": "Ring,^NVLS"}, ["determinism"], []),
+        ({}, ["determinism"], []),
+        ({"NCCL_ALGO": ""}, ["determinism"], ["determinism"]),
+        (
+            {"NCCL_ALGO": "Ring", "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "1"},
+            [],
+            ["determinism.nvte-allow-nondeterministic-algo"],
+        ),
+        ({"NCCL_ALGO": "Ring", "CUBLAS_WORKSPACE_CONFIG": ":16:8"}, [], []),
+        (
+            {"NCCL_ALGO": "Ring", "CUBLAS_WORKSPACE_CONFIG": ":0:0"},
+            [],
+            ["determinism.cublas-workspace-config"],
+        ),
+        ({"NCCL_ALGO": "Ring", "MAMBA_DETERMINISTIC": "0"}, [], ["determinism.mamba-deterministic"]),
+        ({"NCCL_ALGO": "Ring", "MAMBA_DETERMINISTIC": ""}, [], []),
+    ],
+)
+def test_determinism_depends_on_the_environment(
+    environment: dict[str, str], old: list[str], new: list[str]
+) -> None:
+    machine = Machine(environment=environment)
+    for release, expected in (("core_v0.16.1", old), ("core_v0.19.0", new)):
+        argv = to_argv(BASE | {"deterministic_mode": True}, release)
+        assert [problem.rule for problem in check(argv, 8, release, machine=machine)] == expected
+
+
+def test_transformer_engine_has_to_be_deterministic_too() -> None:
+    params = STARTS | {"deterministic_mode": True, "transformer_impl": "transformer_engine"}
+
+    def rules(release: str, **more: str) -> list[str]:
+        machine = Machine(transformer_engine=(2, 8), environment={"NCCL_ALGO": "Ring", **more})
+        found = check(to_argv(params, release), 8, release, machine=machine, first_iteration=True)
+        return [problem.rule for problem in found]
+
+    assert rules("core_v0.16.1") == ["determinism.transformer-engine"]
+    assert rules("core_v0.16.1", NVTE_ALLOW_NONDETERMINISTIC_ALGO="0") == []
+    assert rules("core_v0.19.0") == []
+
+
 EXPERTS: dict[str, Any] = {
     "num_experts": 4,
     "expert_model_parallel_size": 4,

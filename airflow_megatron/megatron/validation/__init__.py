@@ -21,6 +21,7 @@ from airflow_megatron.megatron.validation import (
     checkpointing,
     cuda_graphs,
     data,
+    determinism,
     experts,
     first_iteration,
     inference,
@@ -66,6 +67,7 @@ BEFORE_THE_MODEL: Final = RuleBook(
         network.FEATURES,
         experts.EXPERTS,
         data.DATA,
+        determinism.DETERMINISM,
         sharding.OPTIMIZERS,
         checkpointing.CHECKPOINTS,
         inference.INFERENCE,
@@ -88,6 +90,7 @@ FIRST_ITERATION: Final = RuleBook(
         parallelism.GROUPS,
         first_iteration.DATA,
         first_iteration.MODEL,
+        determinism.ENGINE,
         first_iteration.FIRST_ITERATION,
     )
 )

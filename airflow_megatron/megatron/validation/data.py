@@ -1,4 +1,4 @@
-"""Data, determinism, and arguments that are no longer valid."""
+"""Data, and arguments that are no longer valid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.validation.rules import Topic
     from airflow_megatron.megatron.validation.settings import Settings
 
-_DETERMINISTIC_ALGORITHMS: Final = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "^NVLS")
 _FIM_TOKENS: Final = ("prefix", "middle", "suffix", "pad", "eod")
 
 
@@ -22,17 +21,6 @@ def _sources(s: Settings) -> int:
     return (
         bool(s.mock_data) + bool(s.data_path) + any((s.train_data_path, s.valid_data_path, s.test_data_path))
     )
-
-
-def _nondeterministic(s: Settings) -> bool:
-    algorithms = s.machine.environment.get("NCCL_ALGO")
-    if s.cross_entropy_loss_fusion:
-        return True
-    if s.release >= (0, 19):
-        accepted = {"Ring", "CollnetDirect", "CollnetChain", "^NVLS"}
-        words = [word.strip() for word in (algorithms or "Ring").split(",") if word.strip()]
-        return bool(s.tp_comm_overlap) or not words or not set(words) <= accepted
-    return bool(s.use_flash_attn) or algorithms not in _DETERMINISTIC_ALGORITHMS
 
 
 def _is_phase_list(text: str) -> bool:
@@ -122,12 +110,5 @@ DATA: Topic = (
         "pip install multi-storage-client, or drop it",
         "megatron/training/arguments.py parse_args",
         since=(0, 18),
-    ),
-    Rule(
-        "determinism",
-        lambda s: s.deterministic_mode and _nondeterministic(s),
-        "--deterministic-mode needs deterministic kernels and the environment variable NCCL_ALGO set to one of "
-        "Ring, CollnetDirect, CollnetChain, ^NVLS",
-        "set NCCL_ALGO=Ring in the cluster profile; no cross entropy fusion (nor flash attention before 0.19)",
     ),
 )
