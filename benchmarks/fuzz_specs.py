@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import random
 import signal
 import sys
@@ -20,9 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from airflow_megatron.planning.plan import check_document, plan_point
+from airflow_megatron.dag_factory.building import build_dags
+from airflow_megatron.planning.plan import check_document, job_script, plan_point
+from airflow_megatron.slurm.job_script import JobScriptError
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.outline import SweepOutline
 from airflow_megatron.spec.project import sweep_specs_dir
 from airflow_megatron.spec.spec_files import load_sweep_text, spec_files
 
@@ -219,14 +223,17 @@ def run_document(text: str, cluster: ClusterProfile) -> str:
 
 
 def plan_document(text: str, cluster: ClusterProfile) -> None:
-    """Load a document, expand its points and make the jobs of the first ones."""
+    """Load a document, build its DAGs, expand its points, make the jobs of the first ones and render their scripts."""
     sweep = load_sweep_text(text, str(sweep_specs_dir() / "fuzz.yaml"))  # beside the presets
     check_document(sweep)
+    build_dags(SweepOutline.of(sweep))
     points = sweep.points
     sweep.shared_jobs(cluster)
     for point in points[: 3 if len(points) > MAX_POINTS else 20]:
         for job in plan_point(sweep, point, cluster):
             job.to_json()
+            with contextlib.suppress(JobScriptError):  # a refusal, which lint shows with its line
+                job_script(job, cluster, 1)
 
 
 def mutated(random_: random.Random, texts: Sequence[str]) -> str:
