@@ -95,6 +95,7 @@ def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
             plan_only="{{ params.dry_run }}",
             fresh_start="{{ params.fresh_start }}",
             submitted="{{ ti.xcom_pull(task_ids='arrays') }}" if arrays else None,
+            most_at_once=sweep.settings.max_active_points,
         )
         wait = PointRunsSensor(
             task_id=WAIT,

@@ -46,6 +46,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
     :param plan_only: start nothing (templated)
     :param fresh_start: run everything again (templated)
     :param submitted: attempts that are submitted already: point → stage → number (templated)
+    :param most_at_once: points in flight; where a scheduler works, the point DAG keeps to it
     """
 
     template_fields: Sequence[str] = ("pinned", "plan_only", "fresh_start", "submitted")
@@ -60,6 +61,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         plan_only: bool | str = False,
         fresh_start: bool | str = False,
         submitted: Mapping[str, Mapping[str, int]] | str | None = None,
+        most_at_once: int = TEST_WORKERS,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -68,6 +70,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         self.plan_only = plan_only
         self.fresh_start = fresh_start
         self.submitted = submitted
+        self.workers = min(most_at_once, TEST_WORKERS)
         self._helpers: list[subprocess.Popen[str]] = []
 
     def execute(self, context: Context) -> dict[str, str]:
@@ -124,7 +127,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
 
     def _work_here(self, confs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         self.log.info("no scheduler runs under `airflow dags test`: working %d points here", len(confs))
-        with ThreadPoolExecutor(TEST_WORKERS) as pool:
+        with ThreadPoolExecutor(self.workers) as pool:
             codes = dict(zip(confs, pool.map(self._work, confs.values()), strict=True))
         failed = [point for point, code in codes.items() if code]
         if len(failed) == len(confs):

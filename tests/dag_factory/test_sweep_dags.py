@@ -53,6 +53,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_benchmarks_machine_is_one_points_at_a_time_without_a_scheduler_too() -> None:
+    assert shipped()["parallelism_gpt2_large"].get_task("launch").workers == 1
+    assert shipped()["quickstart"].get_task("launch").workers == 3
+
+
 class TestTasks:
     def test_of_the_sweep(self, folder: Path) -> None:
         dag = built(folder)["chain"]

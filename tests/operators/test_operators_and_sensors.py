@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import pkgutil
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -317,6 +318,24 @@ class TestLaunchPoints:
         assert len(confs) == len(pinned.points) > 50
         assert max(len(json.dumps(conf)) for conf in confs.values()) < 1000
         assert set(confs[pinned.points[0]]) == set(LAUNCHED_POINT_KEYS)
+
+    @pytest.mark.parametrize(("most_at_once", "seen"), [(1, 1), (2, 2), (16, 3)])
+    def test_points_worked_without_a_scheduler_are_no_more_than_allowed(
+        self, most_at_once: int, seen: int
+    ) -> None:
+        """A benchmark's machine is one point's at a time, under `airflow dags test` too."""
+        running: list[int] = [0]
+
+        class Counting(LaunchPointsOperator):
+            def _work(self, conf: Any) -> int:
+                running.append(running[-1] + 1)
+                time.sleep(0.1)
+                running.append(running[-1] - 1)
+                return 0
+
+        task = Counting(task_id="l", point_dag_id="x.point", pinned={}, most_at_once=most_at_once)
+        task._work_here({f"p{number}": {} for number in range(6)})
+        assert max(running) == seen
 
 
 class TestWaiting:
