@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def started(airflow: SiteAirflow) -> dict[str, str]:
     """Start the sweeps together; return sweep → run id."""
-    sweeps = ("conditions", "each", "autoexperiment", "again")
+    sweeps = ("conditions", "each", "autoexperiment")
     for sweep in sweeps:
         airflow.wait_for_dag(f"{sweep}.point")
         airflow.wait_for_dag(sweep)
@@ -62,22 +62,6 @@ def test_what_starts_stops_and_finishes_a_stage(
     assert tasks["endless.watch"] == tasks["needless.watch"] == "skipped"
     assert site.verdict(point / "needless", "needless")["outcome"] == "cancelled"
     assert site.verdict(point / "done", "done")["outcome"] == "finished"
-
-
-def test_a_fresh_start_waits_for_files_of_its_own(
-    site: SweepSite, airflow: SiteAirflow, started: dict[str, str]
-) -> None:
-    assert airflow.ended("again", started["again"], timeout=300) == "success"
-    run_id = airflow.trigger("again", {"fresh_start": True})
-    assert airflow.ended("again", run_id, timeout=300) == "success"
-    point = site.runs / "again" / "a"
-    assert (point / "use" / ".jobs" / "use" / "2" / "created").stat().st_mtime > (
-        point / "make" / "made"
-    ).stat().st_mtime
-    site.expect_states(
-        "again.",
-        {f"again.a.{stage}.a{number}": ["COMPLETED"] for stage in ("make", "use") for number in (1, 2)},
-    )
 
 
 def test_every_checkpoint_is_converted_and_evaluated(

@@ -35,6 +35,17 @@ def test_one_point_then_the_sweep(site: SweepSite) -> None:
         assert (runs / point / "read" / "logs" / "read-1.out").read_text().splitlines()[-1] == point
 
 
+def test_a_fresh_start_waits_for_files_of_its_own(site: SweepSite) -> None:
+    for conf in ({}, {"fresh_start": True}):
+        status, output = site.run_dags_test("again", conf, timeout=400)
+        assert status == 0, output[-4000:]
+    point = site.runs / "again" / "a"
+    submitted = point / "use" / ".jobs" / "use" / "2" / "created"
+    assert submitted.stat().st_mtime > (point / "make" / "made").stat().st_mtime
+    states = {f"again.a.{stage}.a{number}": ["COMPLETED"] for stage in ("make", "use") for number in (1, 2)}
+    site.expect_states("again.", states)
+
+
 def test_a_sweep_with_an_array(site: SweepSite) -> None:
     status, output = site.run_dags_test("arrays", timeout=400)
     assert status == 0, output[-4000:]
