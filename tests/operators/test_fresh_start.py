@@ -1,0 +1,43 @@
+"""A fresh start runs a point's own jobs again, and leaves those that other points use."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from example_specs import CHAIN
+
+from airflow_megatron.dag_factory.point_dag import build_point_dag
+from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
+from airflow_megatron.planning.plan import job_digest, plan_sweep
+from airflow_megatron.slurm.stage_records import AttemptState, StageState
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.outline import SweepOutline
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.jobs import Job
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return plan_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).job("prepare")
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_shared_job_that_has_finished_is_passed_over(shared: bool, cleared: bool, job: Job) -> None:
+    verdict = {"attempt": 1, "outcome": "finished", "digest": job_digest(job)}
+    state = StageState((AttemptState(1, "7", "0", True, None),), verdict)
+    attempts: Any = SimpleNamespace(state=lambda: state)
+    task = SlurmSubmitOperator(task_id="submit", job=job.to_json(), fresh_start=True, shared=shared)
+    chosen, _ = task._next_attempt(job, attempts, {}, cleared=cleared)
+    assert (chosen.number, chosen.finished) == ((1, True) if shared else (2, False))
+
+
+def test_only_the_stages_of_the_sweep_are_shared_in_a_points_dag() -> None:
+    dag = build_point_dag(SweepOutline.of(load_sweep_text(CHAIN, "s.yaml")), {})
+    submits = {task.task_id: task.shared for task in dag.tasks if isinstance(task, SlurmSubmitOperator)}
+    assert {name for name, shared in submits.items() if shared} == {"prepare.submit"}
+    assert len(submits) > 5
