@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 from blocks import yaml_blocks
 from studies import STUDIES, Study
 from study_site import RELEASE, StudySite
+from sweep_site import PROJECT
 from upstream import UpstreamMissingError, find_upstream
 
 if TYPE_CHECKING:
@@ -74,3 +76,35 @@ def test_out_of_memory_is_what_was_expected(study_site: StudySite) -> None:
     row = study_site.run(study("context_parallelism_gpt2_xl"))
     assert row.outcome == "finished"
     assert row.reason == "out of memory, as expected: r1_cp1_gbs4_len64"
+
+
+OF_SENTENCES = """\
+name: {name}
+poll_interval: 1
+trainer: megatron_lm
+release: core_v0.16.1
+entry: pretrain_{name}.py
+point: only
+megatron:
+  {{hidden_size: 64, num_attention_heads: 4, kv_channels: 16, ffn_hidden_size: 128, max_position_embeddings: 64,
+   micro_batch_size: 2, global_batch_size: 4, train_iters: 10, lr: 1e-3, lr_decay_style: linear, split: "80,10,10",
+   tokenizer_type: BertWordPieceCase, legacy_tokenizer: true, vocab_file: {place}/vocab.txt,
+   data_path: ["{place}/text"], save_interval: 10, eval_interval: 10, eval_iters: 1, log_interval: 1, num_workers: 0,
+   {own}}}
+stages: {{pretrain: {{kind: train}}}}
+"""
+OWN = {
+    "bert": "num_layers: 2, seq_length: 64, spec: [local], attention_backend: local",
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_upstreams_other_scripts_train(name: str, study_site: StudySite, tmp_path: Path) -> None:
+    python = study_site.local / "venv-trainer/bin/python"
+    subprocess.run([python, PROJECT / "tests/studies/word_pieces.py", tmp_path], check=True)
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(OF_SENTENCES.format(name=name, place=tmp_path, own=OWN[name]))
+    row = study_site.run(Study(name, select="only"), path)
+    assert (row.outcome, row.jobs, row.reason) == ("finished", 1, "")
+    (branch,) = json.loads((study_site.local / "results" / name / "results.json").read_text())
+    assert 3 < branch["validation_loss"] < 6
