@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments import (
-    PRETRAIN_GPT,
     ArgumentError,
     ArgumentTable,
     argument_table,
@@ -69,5 +68,5 @@ def _own_table(trainer: Trainer, release: str, section: TrainerSection, entry: s
     if trainer == "megatron_lm":
         if entry is not None and release not in (known := releases_with(entry)):
             raise ArgumentError(entry, release, f"{release} has no such script; {', '.join(known)} have it")
-        return program_table(release, entry or PRETRAIN_GPT)
+        return program_table(release) if entry is None else program_table(release, entry)
     return read_table(TABLES_DIR / f"{trainer}.json")

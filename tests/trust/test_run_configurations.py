@@ -44,6 +44,9 @@ class Instance:
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = value
 
+    def get_task_states(self, **_: Any) -> dict[str, Any]:
+        return {}
+
 
 @pytest.fixture(autouse=True)
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

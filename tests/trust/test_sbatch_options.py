@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, shown
 
+from airflow_megatron.planning.plan import check_sweep, job_script
 from airflow_megatron.slurm.sbatch_options import (
     directive_options,
     kept_directive,
@@ -14,6 +15,8 @@ from airflow_megatron.slurm.sbatch_options import (
     refused_options,
     split_directive,
 )
+from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -255,7 +258,17 @@ def test_keys_of_oellm_files_are_refused_too(key: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     value = "true" if key in ("wait", "hold", "test_only") else "x"
     path.write_text(OELLM.replace("account: abc", f"account: abc, {key}: {value}"))
-    assert "which a job may not set" in errors_of(path)
+    errors = errors_of(path)
+    if errors:
+        assert "which a job may not set" in errors
+        return
+    # what the package does itself is left out, and said
+    sweep = load_sweep(path)
+    plan = check_sweep(sweep)
+    assert any(f"slurm.sbatch.{key}: " in str(warning) for warning in plan.warnings)
+    script = job_script(plan.jobs[0], load_cluster("local"), 1)
+    directives = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert not [line for line in directives if f"--{key.replace('_', '-')}" in line]
 
 
 def test_options_of_a_command_reach_its_script(tmp_path: Path) -> None:
