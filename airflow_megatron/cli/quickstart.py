@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_megatron.cli.local_airflow import LocalAirflow, LocalAirflowError
@@ -18,6 +19,7 @@ from airflow_megatron.planning.plan import Plan, check_sweep
 from airflow_megatron.planning.results import results_dir
 from airflow_megatron.results.progress import ProgressGrid, StageState, changed_lines
 from airflow_megatron.slurm.transport import TransportError
+from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.project import local_dir, project_root
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ def run_quickstart(sweep: Sweep, *, fresh: bool) -> int:
     :return: 0 when every job has finished
     """
     plan = check_sweep(sweep)
+    missing = _missing_checkouts(plan)
+    if missing:
+        print(missing, file=sys.stderr)
+        return 1
     try:
         with local_services() as airflow:
             state = _run_sweep(airflow, plan, fresh=fresh)
@@ -51,6 +57,16 @@ def run_quickstart(sweep: Sweep, *, fresh: bool) -> int:
         return 130
     _show_results(plan)
     return 0 if state == "success" else 1
+
+
+def _missing_checkouts(plan: Plan) -> str:
+    """Return what to do about checkouts of upstream that the jobs need and this machine lacks; empty for nothing."""
+    trainings = {job.release: job.trainer for job in plan.jobs if job.runs_trainer}
+    for release, trainer in trainings.items():
+        checkout = load_cluster(plan.cluster).trainer(trainer).checkout_of(release)
+        if trainer == "megatron_lm" and checkout and not Path(checkout).is_dir():
+            return f"there is no Megatron-LM in {checkout}; put it there: Megatron-LM/checkout.sh {release} {checkout}"
+    return ""
 
 
 def run_ui() -> int:

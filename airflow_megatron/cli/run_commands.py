@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -15,8 +16,10 @@ from airflow_megatron.cli.spec_options import (
     checked_plan,
     complete_spec,
     load_spec,
+    spec_path,
 )
 from airflow_megatron.cli.status import StatusFormat, print_status
+from airflow_megatron.spec.project import SWEEP_SPECS_VARIABLE
 
 
 def status(
@@ -96,10 +99,16 @@ def quickstart(
         str, typer.Argument(metavar="SPEC", help="The sweep to run", autocompletion=complete_spec)
     ] = "quickstart",
     fresh: Annotated[bool, typer.Option("--fresh", help="Run finished jobs again")] = False,
+    settings: SetOption = None,
 ) -> None:
     """Start the local cluster and Airflow, run a sweep, show its results, and stop what was started."""
+    from airflow_megatron.cli.changed_spec import write_changed_spec
     from airflow_megatron.cli.quickstart import run_quickstart
 
+    if settings:
+        changed = write_changed_spec(spec_path(spec), settings)
+        os.environ[SWEEP_SPECS_VARIABLE] = str(changed.parent)  # where the Airflow started here looks
+        spec = str(changed)
     raise typer.Exit(run_quickstart(load_spec(spec), fresh=fresh))
 
 

@@ -108,6 +108,16 @@ def load_spec(spec: str, settings: Sequence[str] | None = None) -> Sweep:
 
     :raises SpecError: when there is none, or it is wrong
     """
+    path = spec_path(spec)
+    log.debug("reading %s", path)
+    return load_sweep(path, settings or ())
+
+
+def spec_path(spec: str) -> Path:
+    """Return the file that a word on the command line means.
+
+    :raises SpecError: when there is none
+    """
     path = Path(spec)
     if not path.exists() and "/" not in spec:
         known = {file.stem: file for file in spec_files(sweep_specs_dir())}
@@ -117,8 +127,7 @@ def load_spec(spec: str, settings: Sequence[str] | None = None) -> Sweep:
                 Problem(str(sweep_specs_dir() / path.with_suffix(".yaml").name), 0, 0, "no such file", mend)
             )
         path = known[path.stem]
-    log.debug("reading %s", path)
-    return load_sweep(path, settings or ())
+    return path
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 HOME_VARIABLE = "AIRFLOW_MEGATRON_HOME"
 LOCAL_VARIABLE = "AIRFLOW_MEGATRON_LOCAL"
+SWEEP_SPECS_VARIABLE = "AIRFLOW_MEGATRON_SWEEP_SPECS"
 PINS_VARIABLE = "AIRFLOW_MEGATRON_PINS"
 
 
@@ -41,7 +42,7 @@ def pins_dir() -> Path:
 
 def sweep_specs_dir() -> Path:
     """Return the folder that specs are dropped into."""
-    return Path(os.environ.get("AIRFLOW_MEGATRON_SWEEP_SPECS") or project_root() / "sweep_specs")
+    return Path(os.environ.get(SWEEP_SPECS_VARIABLE) or project_root() / "sweep_specs")
 
 
 def clusters_dir() -> Path:
