@@ -101,6 +101,7 @@ class SweepSite:
             "AIRFLOW_MEGATRON_HOME": str(place / "project"),
             "AIRFLOW_MEGATRON_LOCAL": str(self.local),
             "AIRFLOW_MEGATRON_SWEEP_SPECS": str(self.specs),
+            "AIRFLOW_MEGATRON_SPEC_VARIABLES": "TEST_PYTHON,TEST_PARTITION,FAULTS_TRAINER",
         }
         self.airflow = SiteAirflow(place / "airflow", self.folders)
         # a scheduler on the same database would take tasks away from `airflow dags test`
