@@ -273,6 +273,13 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
         ({"data_path": ["0.6", "A", "B"]}, 8, "data.data-path-blend", "[0.6, A, 0.4, B]"),
         ({"train_data_path": ["A", "0.4", "B"]}, 8, "data.train-data-path-blend", "[0.6, A, 0.4, B]"),
         ({"eval_interval": 0}, 8, "iteration.evaluation-interval", "--eval-interval 1000"),
+        ({"full_validation": True}, 8, "iteration.full-validation", "--eval-iters N"),
+        (
+            {"full_validation": True, "multiple_validation_sets": True, "test_data_path": ["t"]},
+            8,
+            "iteration.test-of-several-validation-sets",
+            "drop --test-data-path",
+        ),
         ({"tokenizer_type": "HuggingFaceTokenizer"}, 8, "tokenizer.model", "--tokenizer-model"),
         ({"vocab_size": None}, 8, "tokenizer.vocabulary-size", "--vocab-size"),
         ({"num_attention_heads": 0, "kv_channels": 64}, 8, "model.positive-sizes", "1 or more"),

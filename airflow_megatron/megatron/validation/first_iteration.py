@@ -244,6 +244,24 @@ FIRST_ITERATION: Topic = (
         "megatron/training/training.py get_train_valid_test_num_samples",
     ),
     Rule(
+        "iteration.full-validation",
+        # a number is read as a list: "'int' object is not subscriptable" at the first validation
+        lambda s: s.full_validation and not s.multiple_validation_sets and not s.skip_train,
+        "--full-validation ends at the first validation without --multiple-validation-sets",
+        "--eval-iters N instead of --full-validation",
+        "megatron/training/training.py evaluate_and_print_results",
+        since=(0, 14),
+    ),
+    Rule(
+        "iteration.test-of-several-validation-sets",
+        # one iterator is read as a list of them: "object of type 'RerunDataIterator' has no len()"
+        lambda s: s.full_validation and s.multiple_validation_sets and s.test_data_path,
+        "--multiple-validation-sets with --full-validation ends before the evaluation of --test-data-path",
+        "drop --test-data-path, or write --eval-iters N instead of both flags",
+        "megatron/training/training.py evaluate_and_print_results",
+        since=(0, 14),
+    ),
+    Rule(
         "iteration.sequence-and-tensors",
         lambda s: (
             _is_gpt(s) and s.sequence_parallel and _sequence_of_a_gpu(s) % s.tensor_model_parallel_size != 0
