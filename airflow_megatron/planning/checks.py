@@ -21,6 +21,7 @@ from airflow_megatron.planning.checks_schedules import schedule_findings
 from airflow_megatron.planning.checks_secrets import secret_findings
 from airflow_megatron.planning.checks_sources import source_findings
 from airflow_megatron.planning.checks_trainer import trainer_findings
+from airflow_megatron.planning.checks_validation_samples import validation_sample_findings
 from airflow_megatron.planning.checks_walltime import walltime_findings
 from airflow_megatron.planning.findings import told
 from airflow_megatron.planning.training_arguments import training_arguments
@@ -58,6 +59,7 @@ def check_jobs(
         checkpoint_findings(jobs, trainings),
         data_findings(trainings),
         schedule_findings(trainings),
+        validation_sample_findings(trainings),
         megatron_findings(jobs, cluster),
         restart_findings(trainings),
         source_findings(trainings),
