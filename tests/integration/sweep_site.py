@@ -170,7 +170,10 @@ class SweepSite:
         rows = self.cluster.slurm("sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "-o", columns)
         found: dict[str, list[Submission]] = {}
         for row in rows.splitlines():
-            job_id, name, state, node, exit_code = row.split("|")
+            fields = row.split("|")
+            if len(fields) != columns.count(",") + 1:
+                continue  # part of a job's name with line breaks in it, another test's
+            job_id, name, state, node, exit_code = fields
             attempt = re.sub(r"\.[0-9a-f]{6}$", "", name)
             if attempt.startswith(prefix):
                 found.setdefault(attempt, []).append(Submission(job_id, state, node, exit_code))
