@@ -8,7 +8,6 @@ counts, as other work only adds. The other tools are installed as by ``expansion
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import resource
@@ -20,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from expansion import AUTOEXPERIMENT, OELLM, OELLM_VARIABLES, ROOT, SCALING_STUDY, installed
+from expansion import AUTOEXPERIMENT, OELLM, OELLM_VARIABLES, ROOT, SCALING_STUDY, installed, parsed_options
 
 REPETITIONS = 5
 COMMAND_SWEEP = """\
@@ -142,12 +141,7 @@ def of_oellm(checkout: Path | None, directory: Path) -> Row:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--autoexperiment", type=Path)
-    parser.add_argument("--oellm", type=Path)
-    parser.add_argument("--environments", type=Path, help="keep the environments here")
-    parser.add_argument("--only-ours", action="store_true")
-    options = parser.parse_args()
+    options = parsed_options(__doc__ or "")
     with tempfile.TemporaryDirectory() as temporary:
         rows = of_ours(Path(temporary))
         if not options.only_ours:

@@ -226,13 +226,17 @@ def oellm(checkout: Path | None, directory: Path) -> tuple[Measurement, Measurem
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def parsed_options(description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--autoexperiment", type=Path)
     parser.add_argument("--oellm", type=Path)
     parser.add_argument("--environments", type=Path, help="keep the environments here")
     parser.add_argument("--only-ours", action="store_true")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parsed_options(__doc__ or "")
     rows: list[Measurement] = []
     ratios: list[tuple[str, float, float]] = []
     with tempfile.TemporaryDirectory() as temporary:
