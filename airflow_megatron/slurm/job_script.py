@@ -233,10 +233,8 @@ def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: I
         elif directive := kept_directive(lines[head].removeprefix("#SBATCH")):
             kept.append(f"#SBATCH {directive}")
         head += 1
-    given = shlex.join(
-        word for word in job.slurm.options
-    )  # of the command line, which wins over the script's
-    kept += [f"#SBATCH {_one_line('options', kept_directive(given))}"] if kept_directive(given) else []
+    given = kept_directive(shlex.join(job.slurm.options))  # of the command line, which wins over the script's
+    kept += [f"#SBATCH {_one_line('options', given)}"] if given else []
     ours = [
         f"#SBATCH --{name}={_one_line(name, value)}" for name, value in options.items() if value is not None
     ]
