@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from airflow_megatron.slurm.submission import Attempt
+    from airflow_megatron.slurm.attempt import Attempt
     from airflow_megatron.slurm.transport import CommandResult
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job

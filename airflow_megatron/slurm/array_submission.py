@@ -19,23 +19,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.framing import framed, unframed
-from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.queue_limits import queue_limit_functions
 from airflow_megatron.slurm.quoting import quote, quote_path
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.submission import (
-    Attempt,
     SubmissionOutcome,
     SubmissionRequest,
     claim_settings,
     parse_submission,
-    slurm_functions,
     submission_functions,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_megatron.slurm.attempt import Attempt
     from airflow_megatron.slurm.queue_limits import QueueLimit
     from airflow_megatron.slurm.transport import CommandResult
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from airflow_megatron.slurm.exit_codes import RERUN_EXIT_CODE
 from airflow_megatron.slurm.framing import framed, unframed
-from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.quoting import quote, quote_path
 from airflow_megatron.slurm.shell_files import shell_file
-from airflow_megatron.slurm.submission import slurm_functions
 from airflow_megatron.slurm.transport import CommandResult, TransportError
-from airflow_megatron.slurm.verdict import RERUN_EXIT_CODE
 
 if TYPE_CHECKING:
     from airflow_megatron.slurm.records import ExitRecord

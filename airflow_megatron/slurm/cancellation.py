@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_megatron.slurm.framing import framed, here_document, unframed
-from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.quoting import checked_job_id, checked_job_name, quote, quote_path
 from airflow_megatron.slurm.records import WITHDRAWN
 from airflow_megatron.slurm.shell_files import shell_file
-from airflow_megatron.slurm.submission import slurm_functions
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_megatron.slurm.submission import Attempt
+    from airflow_megatron.slurm.attempt import Attempt
 
 
 @dataclass(frozen=True)

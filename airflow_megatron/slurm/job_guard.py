@@ -4,15 +4,9 @@ ended.
 
 from __future__ import annotations
 
+from airflow_megatron.slurm.exit_codes import DUPLICATE_EXIT_CODE, UNWRITABLE_EXIT_CODE
 from airflow_megatron.slurm.quoting import quote_path
 from airflow_megatron.slurm.shell_files import shell_file
-
-DUPLICATE_EXIT_CODE = 79
-"""Exit status of a job that found its attempt taken by another job (outside sysexits.h and Megatron's 16 and
-17)."""
-
-UNWRITABLE_EXIT_CODE = 73
-"""Exit status of a job that cannot write to its attempt's directory, and so does not run (``EX_CANTCREAT``)."""
 
 
 def job_prologue(attempt_dir: str, *, stop_signal: str = "TERM") -> str:

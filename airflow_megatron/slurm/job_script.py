@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import jinja2.meta
 
+from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.attempt_chain import chain_prologue
 from airflow_megatron.slurm.gpu_samples import sampling_functions
 from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.quoting import MAX_JOB_NAME_LENGTH, quote
 from airflow_megatron.slurm.sbatch_options import kept_directive
 from airflow_megatron.slurm.shell_files import shell_file
-from airflow_megatron.slurm.submission import Attempt
 from airflow_megatron.spec.expressions import script_environment
 from airflow_megatron.spec.file_values import path_of
 from airflow_megatron.spec.quantities import slurm_time

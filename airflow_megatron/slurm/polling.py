@@ -28,12 +28,11 @@ from airflow_megatron.slurm.observation import (
     QueueRow,
     Watch,
 )
-from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.quoting import quote, quote_glob
 from airflow_megatron.slurm.records import EXIT_RECORD, OWNER_RECORD, read_object
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.states import JobState, parse_state
-from airflow_megatron.slurm.submission import slurm_functions
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 from airflow_megatron.spec.plain_text import shown
 

@@ -43,3 +43,13 @@ class SlurmCommands:
 
 DEFAULT_COMMANDS = SlurmCommands()
 """Slurm on the login node's ``PATH``."""
+
+
+def slurm_functions(commands: SlurmCommands) -> str:
+    """Return shell functions ``am_squeue``, ``am_sacct``, ``am_scontrol`` and ``am_scancel``; times are printed
+    as Unix seconds, and the indices of an array's waiting tasks in full.
+    """
+    return "\n".join(
+        f'am_{name}() {{ SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 {commands.command(name)} "$@"; }}'
+        for name in ("squeue", "sacct", "scontrol", "scancel")
+    )

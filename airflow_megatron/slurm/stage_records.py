@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.framing import framed, here_document, unframed
 from airflow_megatron.slurm.quoting import quote_path
 from airflow_megatron.slurm.records import ExitRecord, SubmittedJob, read_object
 from airflow_megatron.slurm.shell_files import shell_file
-from airflow_megatron.slurm.submission import Attempt
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 from airflow_megatron.spec.json_records import whole
 

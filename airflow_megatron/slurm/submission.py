@@ -36,9 +36,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_megatron.slurm.framing import framed, here_document, unframed
-from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.queue_limits import QueueLimit, queue_limit_functions
-from airflow_megatron.slurm.quoting import QuotingError, checked_job_name, quote, quote_path
+from airflow_megatron.slurm.quoting import QuotingError, quote, quote_path
 from airflow_megatron.slurm.records import CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT, SubmittedJob
 from airflow_megatron.slurm.sbatch_options import refused_options
 from airflow_megatron.slurm.shell_files import shell_file
@@ -48,6 +48,8 @@ _WRITE_CHAINED = f'printf \'%s\\n\' "$am_name" | am_put "$am_dir/{CHAINED_RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from airflow_megatron.slurm.attempt import Attempt
 
 SubmissionStatus = Literal["submitted", "recorded", "adopted", "pending", "deferred", "refused"]
 """What became of a request.
@@ -67,32 +69,6 @@ Slurm's is, whose size is not known. ``recovery``: the controller, or space on t
 """
 
 COMMENT_PREFIX = "airflow-megatron:"
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One Slurm submission of a job.
-
-    :param job_name: unique, exact Slurm name of this attempt, for example ``<sweep>.<point>.<stage>.a1``.
-    :param stage_dir: ``<run_dir>/.jobs/<stage>``.
-    :param number: from 1.
-    """
-
-    job_name: str
-    stage_dir: str
-    number: int
-
-    def __post_init__(self) -> None:
-        """Refuse names and paths that Slurm or a shell could not carry."""
-        checked_job_name(self.job_name)
-        quote_path(self.stage_dir)
-        if self.number < 1:
-            raise ValueError(f"attempts count from 1, got {self.number}")
-
-    @property
-    def directory(self) -> str:
-        """The attempt's directory on the cluster."""
-        return f"{self.stage_dir.rstrip('/')}/{self.number}"
 
 
 @dataclass(frozen=True)
@@ -251,16 +227,6 @@ def claim_settings(claim_token: str, visibility_window_s: float, busy_wait_s: fl
             f"am_window={round(visibility_window_s)}",
             f"am_busy={round(busy_wait_s)}",
         )
-    )
-
-
-def slurm_functions(commands: SlurmCommands) -> str:
-    """Return shell functions ``am_squeue``, ``am_sacct``, ``am_scontrol`` and ``am_scancel``; times are printed
-    as Unix seconds, and the indices of an array's waiting tasks in full.
-    """
-    return "\n".join(
-        f'am_{name}() {{ SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 {commands.command(name)} "$@"; }}'
-        for name in ("squeue", "sacct", "scontrol", "scancel")
     )
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE, UNWRITABLE_EXIT_CODE
+from airflow_megatron.slurm.exit_codes import DUPLICATE_EXIT_CODE, RERUN_EXIT_CODE, UNWRITABLE_EXIT_CODE
 from airflow_megatron.slurm.observation import AccountingRow
 from airflow_megatron.slurm.outcomes import Outcome as Outcome
 from airflow_megatron.slurm.progress import Progress
@@ -32,9 +32,6 @@ ACCOUNTING_LAG_S = 60.0
 
 CLOCK_SKEW_S = 60.0
 """By how much the login node's clock may be behind the controller's: an end further in the future tells no age."""
-
-RERUN_EXIT_CODE = 16
-"""Megatron-LM ends with it to be resumed on other nodes (``megatron/core/rerun_state_machine.py``)."""
 
 RELAUNCH_S = 5.0
 """How long a controller may take to cancel a job that it has started although the node already had it."""

@@ -14,10 +14,10 @@ from typing import Any
 
 import psutil
 
+from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.profile import SlurmCommands
 from airflow_megatron.slurm.submission import (
-    Attempt,
     SubmissionOutcome,
     SubmissionRequest,
     parse_submission,

@@ -17,7 +17,7 @@ from slurm_cluster import SshTransport
 from watched_jobs import COMMAND, observe, verdict_among, verdict_of, wait_for, watch_for
 
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
-from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE
+from airflow_megatron.slurm.exit_codes import DUPLICATE_EXIT_CODE
 from airflow_megatron.slurm.poller import Poller
 from airflow_megatron.slurm.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.states import JobState

@@ -10,8 +10,8 @@ from airflow_megatron.planning.array_attempts import ArrayMember, array_groups, 
 from airflow_megatron.planning.difference import plan_difference
 from airflow_megatron.planning.overview import stage_overviews
 from airflow_megatron.planning.plan import job_digest, job_script, plan_sweep
+from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.stage_records import AttemptState, StageState
-from airflow_megatron.slurm.submission import Attempt
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.spec.schema import LimitsSection
 from airflow_megatron.spec.spec_files import load_sweep_text

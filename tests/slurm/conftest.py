@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.profile import SlurmCommands
 from airflow_megatron.slurm.submission import (
-    Attempt,
     SubmissionOutcome,
     SubmissionRequest,
     parse_submission,

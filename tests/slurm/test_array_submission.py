@@ -16,8 +16,9 @@ from airflow_megatron.slurm.array_submission import (
     array_script,
     parse_array,
 )
+from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.stage_records import parse_stage_states, stage_state_script
-from airflow_megatron.slurm.submission import Attempt, SubmissionRequest
+from airflow_megatron.slurm.submission import SubmissionRequest
 from airflow_megatron.slurm.transport import TransportError
 
 STOPS = {

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE, job_epilogue, job_prologue
+from airflow_megatron.slurm.exit_codes import DUPLICATE_EXIT_CODE
+from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.records import ExitRecord
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.queue_limits import QueueLimit
-from airflow_megatron.slurm.submission import Attempt, submission_script
+from airflow_megatron.slurm.submission import submission_script
 
 
 @pytest.fixture

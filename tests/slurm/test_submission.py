@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.profile import SlurmCommands
 from airflow_megatron.slurm.quoting import QuotingError
-from airflow_megatron.slurm.submission import Attempt, parse_submission, submission_script
+from airflow_megatron.slurm.submission import parse_submission, submission_script
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 
 POLICY = (

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_megatron.slurm.job_guard import DUPLICATE_EXIT_CODE, UNWRITABLE_EXIT_CODE
+from airflow_megatron.slurm.exit_codes import DUPLICATE_EXIT_CODE, UNWRITABLE_EXIT_CODE
 from airflow_megatron.slurm.observation import (
     AccountingRow,
     ControllerRow,
