@@ -1,20 +1,22 @@
-"""Mutated command lines: the rules refuse what upstream itself refuses, and take what it takes."""
+"""Launch commands and mutated ones: the rules refuse what upstream itself refuses, and take what it takes."""
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from shipped import launch_specs
 from upstream import UpstreamMissingError, find_upstream
+from upstream_answers import command_line_of, upstream_answers
 
 from airflow_megatron.megatron.arguments import Argument, program_table, to_argv
 from airflow_megatron.megatron.validation import Machine, check
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.planning.plan import check_sweep
+from airflow_megatron.spec.spec_files import load_sweep
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.trainer
 
@@ -93,27 +95,19 @@ def checkout() -> Path:
         pytest.skip(str(error))
 
 
+def test_upstream_takes_the_launch_commands_of_the_studies(checkout: Path) -> None:
+    jobs = [job for path in launch_specs() for job in check_sweep(load_sweep(path)).jobs]
+    answers = upstream_answers([command_line_of(job) for job in jobs], checkout, RELEASE)
+    refused = [
+        (job.name, answer["message"]) for job, answer in zip(jobs, answers, strict=True) if not answer["ok"]
+    ]
+    assert refused == []
+
+
 def test_mutated_command_lines_are_judged_as_upstream_judges_them(checkout: Path) -> None:
     chance = random.Random(16)
     lines = [mutated(chance) for _ in range(MUTATIONS)]
-    program = Path(__file__).with_name("upstream_verdicts.py")
-    done = subprocess.run(
-        [
-            local_dir() / "venv-trainer" / "bin" / "python",
-            "-W",
-            "ignore",
-            program,
-            checkout,
-            RELEASE,
-        ],
-        input="\n".join(map(json.dumps, lines)),
-        env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers = [json.loads(text) for text in done.stdout.splitlines()]
+    answers = upstream_answers(lines, checkout, RELEASE)
     different = []
     for line, answer in zip(lines, answers, strict=True):
         machine = Machine.of(
