@@ -10,6 +10,7 @@ from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import plan_sweep
 from airflow_megatron.planning.results import ReportedRun, write_results
 from airflow_megatron.planning.surroundings import Surroundings
+from airflow_megatron.planning.sweep_cluster import sweep_cluster
 from airflow_megatron.spec.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def run_report(sweep: Sweep, run_id: str, cluster: str | None) -> Report:
     if digest is not None:
         pinned = PinnedSweep.read(digest, store)
     else:
-        around = Surroundings.now(cluster or sweep.settings.cluster)
+        around = Surroundings.now(sweep_cluster(sweep, cluster))
         plan = plan_sweep(sweep, around.cluster)
         pinned = PinnedSweep.stored(sweep, sweep.document.text, plan, around, store)
     hook = command_line_hook(pinned.surroundings.cluster)

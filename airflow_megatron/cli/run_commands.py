@@ -48,15 +48,15 @@ def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption
     from airflow_megatron.cli.cancel import cancel_jobs, jobs_to_cancel, stop_in_airflow
     from airflow_megatron.planning.pinned import choose_points
     from airflow_megatron.planning.plan import plan_sweep
+    from airflow_megatron.planning.sweep_cluster import sweep_cluster
     from airflow_megatron.slurm.transport import TransportError
-    from airflow_megatron.spec.cluster_profile import load_cluster
 
     sweep = load_spec(spec)
     points = {point.name for point in choose_points(sweep, select)} if select.strip() else None
     stopped = stop_in_airflow(sweep.name, points)
     for run in stopped or ():
         print(f"stopped {run}")
-    plan = plan_sweep(sweep, load_cluster(cluster or sweep.settings.cluster))
+    plan = plan_sweep(sweep, sweep_cluster(sweep, cluster))
     try:
         cancelled = cancel_jobs(jobs_to_cancel(plan, points))
     except TransportError as error:

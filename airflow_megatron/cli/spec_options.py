@@ -14,7 +14,8 @@ import typer
 from airflow_megatron.cli.verbosity import says_warnings
 from airflow_megatron.planning.pinned import choose_points
 from airflow_megatron.planning.plan import Plan, check_sweep
-from airflow_megatron.spec.cluster_profile import cluster_names, load_cluster
+from airflow_megatron.planning.sweep_cluster import sweep_cluster
+from airflow_megatron.spec.cluster_profile import cluster_names
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.project import sweep_specs_dir
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
@@ -153,7 +154,7 @@ def checked_plan(sweep: Sweep, cluster: str | None = None, select: str = "", *, 
 
 def _checked_plan(sweep: Sweep, cluster: str | None, select: str, warn: bool) -> Plan:
     begin = time.perf_counter()
-    profile = load_cluster(cluster or sweep.settings.cluster)
+    profile = sweep_cluster(sweep, cluster)
     points = choose_points(sweep, select) if select.strip() else None
     log.info("%s: %d points in %.2f s", sweep.name, len(sweep.points), time.perf_counter() - begin)
     plan = check_sweep(sweep, profile, points)

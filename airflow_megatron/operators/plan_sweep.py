@@ -13,6 +13,7 @@ from airflow_megatron.planning.pin_store import PinStore
 from airflow_megatron.planning.pinned import PinnedSweep, choose_points
 from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.planning.surroundings import Surroundings
+from airflow_megatron.planning.sweep_cluster import sweep_cluster
 from airflow_megatron.planning.sweep_owners import record_owner
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
@@ -62,7 +63,7 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
         try:
             text = read_spec_file(self.spec_file)
             sweep = load_sweep_text(text, self.spec_file)
-            surroundings = Surroundings.now(str(self.cluster or sweep.settings.cluster))
+            surroundings = Surroundings.now(sweep_cluster(sweep, str(self.cluster or "")))
             profile = surroundings.cluster
             chosen = choose_points(sweep, choice, limit)
             plan = check_sweep(sweep, profile, chosen)

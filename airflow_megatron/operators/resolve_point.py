@@ -19,6 +19,7 @@ from airflow_megatron.planning.pin_store import PinError, PinStore
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import check_document, plan_sweep
 from airflow_megatron.planning.surroundings import Surroundings
+from airflow_megatron.planning.sweep_cluster import sweep_cluster
 from airflow_megatron.planning.sweep_owners import record_owner
 from airflow_megatron.spec.dag_names import LAUNCH
 from airflow_megatron.spec.errors import SpecError
@@ -107,7 +108,7 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
         except (OSError, NamedFileError) as error:
             raise AirflowFailException(f"{self.spec_file} cannot be read: {error}") from None
         sweep = load_sweep_text(text, self.spec_file)
-        surroundings = Surroundings.now(cluster or sweep.settings.cluster)
+        surroundings = Surroundings.now(sweep_cluster(sweep, cluster))
         check_document(sweep, surroundings.cluster)
         plan = plan_sweep(sweep, surroundings.cluster, [sweep.point(point)])
         store = PinStore()

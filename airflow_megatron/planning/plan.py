@@ -28,10 +28,10 @@ from airflow_megatron.planning.checks_notifiers import notifier_problems
 from airflow_megatron.planning.estimates import gpu_hours
 from airflow_megatron.planning.file_owners import with_file_owners
 from airflow_megatron.planning.job_names import job_called
+from airflow_megatron.planning.sweep_cluster import sweep_cluster
 from airflow_megatron.planning.training_estimates import Estimates, job_estimates
 from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
 from airflow_megatron.slurm.signatures import site_catalogue
-from airflow_megatron.spec.cluster_profile import ClusterProfile, cluster_names, load_cluster
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean, suggestion
 from airflow_megatron.spec.expressions import template_names
 from airflow_megatron.spec.foreign_sweep import ForeignSweep
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_megatron.megatron.arguments import ArgumentTable
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
     from airflow_megatron.spec.schema import SweepSpecSection
     from airflow_megatron.spec.sweep import Point, Sweep
@@ -184,7 +185,7 @@ def plan_sweep(
 
     :raises SpecError: naming file and line
     """
-    cluster = cluster or load_cluster(sweep.settings.cluster)
+    cluster = cluster or sweep_cluster(sweep)
     chosen = sweep.points if points is None else tuple(points)
     jobs = _with_commands(sweep, sweep.shared_jobs(cluster), cluster)
     shared = {job.name for job in jobs}
@@ -201,7 +202,7 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
     :param cluster: the profile of the spec's cluster when left out
     :raises SpecError: with every problem found
     """
-    cluster = cluster or _cluster_of(sweep)
+    cluster = cluster or sweep_cluster(sweep)
     if isinstance(sweep, ForeignSweep):
         check_trainer(sweep, cluster)
     if not isinstance(sweep, NativeSweep):
@@ -238,7 +239,7 @@ def check_expressions(sweep: Sweep, cluster: ClusterProfile | None = None) -> No
     :param cluster: the profile of the spec's cluster when left out
     :raises SpecError: with the first expression that fails
     """
-    cluster = cluster or _cluster_of(sweep)
+    cluster = cluster or sweep_cluster(sweep)
     sweep.shared_jobs(cluster)
     sweep.jobs(sweep.points[0], cluster)
 
@@ -255,7 +256,7 @@ def check_sweep(
     :return: the plan with its warnings, when nothing is wrong
     :raises SpecError: with every problem found
     """
-    cluster = cluster or load_cluster(sweep.settings.cluster)
+    cluster = cluster or sweep_cluster(sweep)
     check_document(sweep, cluster)
     if cluster.signatures:  # the shipped ones are right
         site_catalogue(tuple(cluster.signatures))
@@ -293,16 +294,6 @@ def job_script(
         exclude=exclude,
         chained=chained,
     )
-
-
-def _cluster_of(sweep: Sweep) -> ClusterProfile:
-    """Return the profile of a sweep's own cluster; where there is none, the spec is what is wrong."""
-    name = sweep.settings.cluster
-    known = cluster_names()
-    if name not in known:
-        mend = did_you_mean(name, known) or f"known: {', '.join(known)}"
-        raise SpecError(sweep.document.problem(("cluster",), f"there is no cluster profile {name!r}", mend))
-    return load_cluster(name)
 
 
 def _check_scripts(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> None:
