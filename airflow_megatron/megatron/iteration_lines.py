@@ -13,6 +13,8 @@ from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from airflow_megatron.megatron.line_hits import LineHits
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -56,8 +58,6 @@ _REPEATED: Final = frozenset(
 """Fields that say in most lines what they said in the line before."""
 
 _MOST_FIELDS: Final = 200
-_MOST_HITS: Final = 8
-"""Iteration lines that run into one another."""
 _MOST_NUMBERS: Final = 4096
 _MOST_LAYOUTS: Final = 64
 
@@ -156,15 +156,9 @@ class IterationReader:
         rest: list[bytes | memoryview] = []
         view = memoryview(block)
         begin = length = 0
-        at, line_end, hits = block.find(NEEDLE), -1, 0
+        hits = LineHits(block, NEEDLE)
+        at = hits.find(0)
         while at >= 0:
-            hits = hits + 1 if at < line_end else 1
-            if hits == 1:
-                line_end = block.find(b"\n", at)
-                line_end = line_end if line_end >= 0 else len(block)
-            elif hits > _MOST_HITS:
-                at = block.find(NEEDLE, line_end)
-                continue
             layout = self._layout
             if layout is not None and at - layout.head >= begin:
                 start = at - layout.head
@@ -177,14 +171,14 @@ class IterationReader:
                     # what follows begins a line if it did, and joins no word if it did not
                     rest.append(b"\0" if block[end - 1] == _BAR else b"\n")
                     begin, length = end, length + 1
-                    at = block.find(NEEDLE, end)
+                    at = hits.find(end)
                     continue
-            line = _Line.read(block, at, line_end)
+            line = _Line.read(block, at, hits.end)
             self.unread_lines += line is None or bool(line.unread)
             if line is not None:
                 found.append((length + at - begin, line.record()))
                 self._learn(line)
-            at = block.find(NEEDLE, at + len(NEEDLE))
+            at = hits.find(at + len(NEEDLE))
         rest.append(view[begin:])
         for layout, texts in lines.items():
             found.extend(zip(places[layout], layout.records(texts), strict=True))

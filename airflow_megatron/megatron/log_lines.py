@@ -26,6 +26,7 @@ from airflow_megatron.megatron.checkpoint_lines import read_checkpoint
 from airflow_megatron.megatron.deepspeed_log_lines import in_megatrons_words
 from airflow_megatron.megatron.iteration_lines import NEEDLE, PREFIX, IterationReader, read_fields, read_time
 from airflow_megatron.megatron.iteration_lines import IterationRecord as IterationRecord
+from airflow_megatron.megatron.line_hits import LineHits
 from airflow_megatron.megatron.line_lengths import cut_line, cut_lines
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ RECORD_LINES_ERE: Final = "|".join(
 """POSIX extended regular expression (``grep -aE``) of every line that can hold a record."""
 
 _LONGEST_MESSAGE: Final = 2000
-_MOST_HITS: Final = 8
-"""Records of one kind in one line: lines of several processes run together, but not without end."""
 _LONGEST_TRACEBACK: Final = 2000
 """Lines, without a word of an error, after which a traceback is over."""
 
@@ -256,19 +255,13 @@ class LogParser:
         iterations, block = self._iterations.take(block)
         found: list[tuple[int, Record]] = [*iterations]
         for needle, read in _READERS:
-            at, end, hits = block.find(needle), -1, 0
+            hits = LineHits(block, needle)
+            at = hits.find(0)
             while at >= 0:
-                hits = hits + 1 if at < end else 1
-                if hits == 1:
-                    end = block.find(b"\n", at)
-                    end = end if end >= 0 else len(block)
-                elif hits > _MOST_HITS:
-                    at = block.find(needle, end)
-                    continue
-                record = read(block, at, end)
+                record = read(block, at, hits.end)
                 if record is not None:
                     found.append((at, record))
-                at = block.find(needle, at + len(needle))
+                at = hits.find(at + len(needle))
         found.extend(self._scan_errors(block))
         found.sort(key=itemgetter(0))
         return [record for _, record in found]

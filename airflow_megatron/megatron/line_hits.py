@@ -1,0 +1,41 @@
+"""Where a text stands in a block of lines, at most some times in each line.
+
+A line that repeats the text a thousand times would make every reader of it look at the whole line as often.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MOST_HITS: Final = 8
+"""Records that run into one another in one line."""
+
+
+class LineHits:
+    """The places of a text in a block, found one after the other.
+
+    :param block: the lines
+    :param needle: the text
+    """
+
+    __slots__ = ("_block", "_hits", "_needle", "end")
+
+    def __init__(self, block: bytes, needle: bytes) -> None:
+        self._block, self._needle, self._hits = block, needle, 0
+        self.end = -1
+        """Where the line of the last place ends."""
+
+    def find(self, begin: int) -> int:
+        """Return the next place from *begin* on, -1 when there is none; each must lie behind the one before."""
+        block = self._block
+        at = block.find(self._needle, begin)
+        if 0 <= at < self.end:
+            self._hits += 1
+            if self._hits <= MOST_HITS:
+                return at
+            at = block.find(self._needle, self.end)
+        if at >= 0:
+            self._hits = 1
+            end = block.find(b"\n", at)
+            self.end = end if end >= 0 else len(block)
+        return at
