@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING
 from airflow_megatron.cli.local_airflow import LocalAirflow, LocalAirflowError
 from airflow_megatron.cli.private_files import keep_new_files_private, make_private
 from airflow_megatron.cli.progress_table import short_duration
+from airflow_megatron.cli.status import looks_at
 from airflow_megatron.planning.plan import Plan, check_sweep
 from airflow_megatron.planning.results import results_dir
 from airflow_megatron.results.progress import ProgressGrid, StageState, changed_lines
+from airflow_megatron.results.snapshot import SnapshotError
 from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.project import local_dir, project_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from airflow_megatron.spec.sweep import Sweep
@@ -123,13 +125,14 @@ def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
     airflow.wait_for_dag(dag_id)
     run_id = airflow.trigger(dag_id, {"fresh_start": fresh})
     _say(f"started the sweep: {len(plan.points)} points, {len(plan.jobs)} jobs ({dag_id}, run {run_id})")
-    progress = _Progress(plan)
-    while True:
-        state = airflow.run_state(dag_id, run_id)
-        progress.show()
-        if state in ("success", "failed"):
-            break
-        time.sleep(LOOK_PAUSE_S)
+    with looks_at(plan) as look:
+        progress = _Progress(look)
+        while True:
+            state = airflow.run_state(dag_id, run_id)
+            progress.show()
+            if state in ("success", "failed"):
+                break
+            time.sleep(LOOK_PAUSE_S)
     _say(f"the sweep's run ended: {state}")
     if state == "failed":
         for task, task_state in airflow.task_states(dag_id, run_id).items():
@@ -141,17 +144,15 @@ def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
 class _Progress:
     """Prints what changed on the cluster since the last look."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, look: Callable[[], ProgressGrid]) -> None:
+        self._look = look
         self._grid: ProgressGrid | None = None
         self._began = time.monotonic()
 
     def show(self) -> None:
-        from airflow_megatron.cli.status import sweep_progress
-
         try:
-            grid = sweep_progress(self._plan)
-        except TransportError as error:
+            grid = self._look()
+        except (TransportError, SnapshotError) as error:
             _say(str(error))
             return
         total, finished = len(grid.cells), grid.count(StageState.FINISHED)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,16 @@ from airflow_megatron.planning.plan import Plan, plan_row
 from airflow_megatron.planning.queue_states import fetch_queue_states
 from airflow_megatron.planning.results import fetch_snapshot
 from airflow_megatron.results.progress import ProgressGrid, changed_lines, progress_grid, progress_lines
+from airflow_megatron.results.snapshot import SnapshotError
 from airflow_megatron.results.sweep_jobs import read_jobs
 from airflow_megatron.slurm.transport import TransportError
 from airflow_megatron.spec.cluster_profile import load_cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from airflow_megatron.hooks.slurm import SlurmHook
+    from airflow_megatron.slurm.transport import CommandResult
     from airflow_megatron.spec.cluster_profile import ClusterProfile
 
 STATUS_LOG_BYTES = 256 * 1024
@@ -37,17 +41,27 @@ class StatusFormat(StrEnum):
     JSON = "json"
 
 
-def sweep_progress(plan: Plan) -> ProgressGrid:
-    """Return the state of every job of a plan: what its files say, and what Slurm says now.
+@contextmanager
+def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
+    """Give a function that returns the state of every job of a plan: what its files say, and what Slurm says now.
 
-    :raises TransportError: when the login node does not answer
+    All its looks share one login; it raises :class:`TransportError` when the login node does not answer.
     """
     cluster = load_cluster(plan.cluster)
-    hook = command_line_hook(cluster)
-    snapshot = fetch_snapshot(plan.jobs, hook.run, log_tail_bytes=STATUS_LOG_BYTES)
-    # after the files: a job that they tell of is in the queue, or was
-    queue_states = fetch_queue_states(slurm_commands(cluster), hook.run)
-    return progress_grid(snapshot, read_jobs(plan_row(job) for job in plan.jobs), queue_states=queue_states)
+    jobs = read_jobs(plan_row(job) for job in plan.jobs)
+    run: Callable[[str], CommandResult] | None = None
+
+    def look() -> ProgressGrid:
+        nonlocal run
+        if run is None:  # again after Airflow's connection was added or put right
+            run = stack.enter_context(command_line_hook(cluster).session())
+        snapshot = fetch_snapshot(plan.jobs, run, log_tail_bytes=STATUS_LOG_BYTES)
+        # after the files: a job that they tell of is in the queue, or was
+        queue_states = fetch_queue_states(slurm_commands(cluster), run)
+        return progress_grid(snapshot, jobs, queue_states=queue_states)
+
+    with ExitStack() as stack:
+        yield look
 
 
 def command_line_hook(cluster: ClusterProfile) -> SlurmHook:
@@ -80,11 +94,14 @@ def print_status(plan: Plan, output: StatusFormat, every: float | None) -> None:
     before: ProgressGrid | None = None
     title = f"{plan.sweep} on {plan.cluster}"
     shows_table = output is StatusFormat.TABLE and sys.stdout.isatty()
-    with Live(console=Console(), auto_refresh=False) if shows_table and every else nullcontext() as live:
+    with (
+        looks_at(plan) as look,
+        Live(console=Console(), auto_refresh=False) if shows_table and every else nullcontext() as live,
+    ):
         while True:
             try:
-                grid = sweep_progress(plan)
-            except TransportError as error:
+                grid = look()
+            except (TransportError, SnapshotError) as error:
                 print(error, file=sys.stderr)
                 if every is None:
                     sys.exit(1)

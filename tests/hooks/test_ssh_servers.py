@@ -360,6 +360,20 @@ class TestTrouble:
             assert time.monotonic() - started < 4
             assert (await opened.run("echo again", timeout=10)).stdout == "again\n"
 
+    def test_a_session_shares_one_login_and_outlives_a_broken_connection(
+        self, start, hook, transport: str
+    ) -> None:
+        server = start()
+        with hook(server, transport).session() as run:
+            assert [run(f"echo {number}").stdout for number in range(3)] == ["0\n", "1\n", "2\n"]
+            assert server.logins == 1
+            server.signal_sessions(signal.SIGKILL)
+            assert run("echo again").stdout == "again\n"
+            assert server.logins == 2
+            server.stop()
+            with pytest.raises(TransportError):
+                run("echo never")
+
     async def test_a_stopped_wait_stops_the_command(self, start, hook, transport: str) -> None:
         server = start()
         began = server.home / "began"

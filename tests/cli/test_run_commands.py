@@ -1,0 +1,82 @@
+"""status, report and cancel against a login node, with what runs have left there."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+from airflow_megatron.cli.status import looks_at
+from airflow_megatron.planning.plan import check_sweep
+from airflow_megatron.results.progress import StageState
+from airflow_megatron.spec.spec_files import load_sweep
+
+if TYPE_CHECKING:
+    from login_site import LoginSite
+
+
+class TestStatus:
+    def test_all_looks_share_one_login(self, site: LoginSite) -> None:
+        jobs = site.run_sweep("first")
+        with looks_at(check_sweep(load_sweep(site.spec))) as look:
+            assert look().count(StageState.FINISHED) == 0
+            site.finished(jobs[0], "101")
+            assert look().count(StageState.FINISHED) == 1
+            assert look().cells["left", "work"].state is StageState.FINISHED
+        assert site.server.logins == 1
+
+    def test_a_connection_that_breaks_between_two_looks_is_replaced(self, site: LoginSite) -> None:
+        with looks_at(check_sweep(load_sweep(site.spec))) as look:
+            look()
+            site.server.signal_sessions(signal.SIGKILL)
+            assert look().count(StageState.WAITING) == 4
+        assert site.server.logins == 2
+
+    def test_a_login_node_that_is_away(self, site: LoginSite) -> None:
+        site.server.stop()
+        answer = site.call("status", "study")
+        assert answer.status == 1
+        assert "cannot be reached" in answer.stderr
+
+    def test_watching_ends_with_the_last_job(self, site: LoginSite) -> None:
+        for number, job in enumerate(site.run_sweep("first"), 101):
+            site.finished(job, str(number))
+        answer = site.call("status", "study", "--watch", "--every", "1", "--format", "json")
+        assert answer.status == 0
+        assert json.loads(answer.stdout)["sweep"] == "study"
+
+
+class TestReport:
+    def test_of_an_earlier_run(self, site: LoginSite) -> None:
+        for number, job in enumerate(site.run_sweep("whole"), 101):
+            site.finished(job, str(number))
+        site.run_sweep("a part", "left")
+        # the newest run has one point; the earlier one is reported as it was planned
+        answer = site.call("report", "study", "--run", "whole")
+        assert answer.status == 0, answer.stderr
+        folder = site.place / "local" / "results" / "study" / "runs" / "whole"
+        about = json.loads((folder / "about.json").read_text())
+        assert (about["run"], about["points"], about["all_points"]) == ("whole", 2, 2)
+        assert "2 of 2 points on site, run whole" in (folder / "report.html").read_text()
+        assert f"wrote {folder / 'report.html'}" in answer.stdout
+        answer = site.call("report", "study")
+        assert answer.status == 0
+        about = json.loads((folder.parent / "a%20part" / "about.json").read_text())
+        assert (about["run"], about["points"], about["selection"]) == ("a part", 1, "left")
+        # the sweep's own report stays the one that holds more
+        assert json.loads((folder.parents[1] / "about.json").read_text())["run"] == "whole"
+
+    def test_of_a_run_whose_spec_has_changed(self, site: LoginSite) -> None:
+        for number, job in enumerate(site.run_sweep("whole"), 101):
+            site.finished(job, str(number))
+        site.spec.write_text(site.spec.read_text().replace("[left, right]", "[up]"))
+        answer = site.call("report", "study", "--run", "whole")
+        assert answer.status == 0, answer.stderr
+        assert {"left", "right"} <= set(answer.stdout.replace("|", " ").split())
+
+    def test_of_an_unknown_run(self, site: LoginSite) -> None:
+        site.run_sweep("manual__2026-11-22")
+        answer = site.call("report", "study", "--run", "manual__2026-11-23")
+        assert answer.status == 1
+        assert "study has no run 'manual__2026-11-23' that has stored a plan" in answer.stderr
+        assert "'manual__2026-11-22'" in answer.stderr
