@@ -8,6 +8,7 @@ from airflow_megatron.planning.findings import Finding
 from airflow_megatron.slurm.sbatch_options import (
     NO_OPTION,
     directive_options,
+    other_directives,
     read_options,
     refused_options,
     split_directive,
@@ -30,6 +31,10 @@ def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
                 yield _finding(job, refused, ("cmd",), "its command gives sbatch")
             for refused in refused_options(directive_options(job.script), own_script=True):
                 yield _finding(job, refused, ("template",), "its script holds #SBATCH")
+            if others := other_directives(job.script):
+                message = f"its script holds {others[0][:80]}: options of PBS and LSF are not read"
+                mend = "write them as #SBATCH lines, or remove them"
+                yield Finding("options of PBS and LSF", job, ("template",), message, mend, warning=True)
 
 
 def _of_rendered(job: Job) -> Iterator[Finding]:

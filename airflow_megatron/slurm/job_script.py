@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import re
 import shlex
 from pathlib import Path
@@ -18,7 +17,13 @@ from airflow_megatron.slurm.attempt_chain import chain_prologue
 from airflow_megatron.slurm.gpu_samples import sampling_functions
 from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.quoting import MAX_JOB_NAME_LENGTH, quote
-from airflow_megatron.slurm.sbatch_options import kept_directive
+from airflow_megatron.slurm.sbatch_options import (
+    DIRECTIVE,
+    head_directives,
+    head_length,
+    kept_directive,
+    script_lines,
+)
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.spec.expressions import script_environment
 from airflow_megatron.spec.file_values import path_of
@@ -66,9 +71,7 @@ def shared_directives(script: str) -> tuple[str, ...]:
 
     :return: what stands behind ``#SBATCH``
     """
-    head = itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), script.splitlines())
-    kept = (kept_directive(line.removeprefix("#SBATCH")) for line in head if line.startswith("#SBATCH"))
-    return tuple(text for text in kept if text)
+    return tuple(text for text in map(kept_directive, head_directives(script)) if text)
 
 
 def _slurm_name(text: str, suffix: str) -> str:
@@ -212,7 +215,7 @@ def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: I
 
     :raises JobScriptError: when it does not begin with ``#!``
     """
-    lines = (job.script or "").splitlines()
+    lines = script_lines(job.script or "")
     if not lines or not lines[0].startswith("#!"):
         raise JobScriptError(f"the script of {job.name} must begin with #!/bin/bash")
     attempt = attempt_of(job, number)
@@ -225,18 +228,19 @@ def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: I
         "comment": None,
         "error": None,
     }
-    head = 1
+    head = head_length(lines)
     kept = [lines[0]]
-    while head < len(lines) and (lines[head].startswith("#") or not lines[head].strip()):
-        if not lines[head].startswith("#SBATCH"):
-            kept.append(lines[head])
-        elif directive := kept_directive(lines[head].removeprefix("#SBATCH")):
-            kept.append(f"#SBATCH {directive}")
-        head += 1
+    for line in lines[1:head]:
+        if not line.startswith(DIRECTIVE):
+            kept.append(line)
+        elif directive := kept_directive(line.removeprefix(DIRECTIVE)):
+            kept.append(f"{DIRECTIVE} {directive}")
     given = kept_directive(shlex.join(job.slurm.options))  # of the command line, which wins over the script's
-    kept += [f"#SBATCH {_one_line('options', given)}"] if given else []
+    kept += [f"{DIRECTIVE} {_one_line('options', given)}"] if given else []
     ours = [
-        f"#SBATCH --{name}={_one_line(name, value)}" for name, value in options.items() if value is not None
+        f"{DIRECTIVE} --{name}={_one_line(name, value)}"
+        for name, value in options.items()
+        if value is not None
     ]
     return "\n".join([kept[0], *ours, *kept[1:], job_prologue(attempt.directory), *lines[head:], ""])
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+DIRECTIVE: Final = "#SBATCH"
+_BLANKS: Final = " \t\n\v\f\r"
 _WITHOUT_VALUE: Final = frozenset(
     [
         "contiguous",
@@ -304,12 +306,37 @@ def kept_directive(text: str) -> str:
     return shlex.join(word for option in kept for word in option.words)
 
 
+def script_lines(script: str) -> list[str]:
+    """Return the lines of a script: a form feed or U+2028 ends none, as for the shell."""
+    lines = script.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines[:-1] if not lines[-1] else lines
+
+
+def head_length(lines: Sequence[str]) -> int:
+    """Return how many lines sbatch looks at for options: those before the first command.
+
+    ``_opt_batch_script`` (``src/sbatch/opt.c``, Slurm 22.05): a line of blanks is passed over, and so is one whose
+    first character after blanks is ``#``; blanks are those of C's ``isspace``.
+    """
+    commands = (number for number, line in enumerate(lines) if line.lstrip(_BLANKS)[:1] not in ("", "#"))
+    return next(commands, len(lines))
+
+
+def head_directives(script: str) -> list[str]:
+    """Return what stands behind ``#SBATCH`` in the lines that sbatch looks at."""
+    lines = script_lines(script)
+    head = lines[: head_length(lines)]
+    return [line.removeprefix(DIRECTIVE) for line in head if line.startswith(DIRECTIVE)]
+
+
 def directive_options(script: str) -> list[str]:
-    """Return the words of all ``#SBATCH`` lines that sbatch reads of a script: those before its first command."""
-    words: list[str] = []
-    for line in script.splitlines():
-        if line.strip() and not line.startswith("#"):
-            break
-        if line.startswith("#SBATCH"):
-            words += split_directive(line.removeprefix("#SBATCH"))
-    return words
+    """Return the words of all ``#SBATCH`` lines that sbatch reads of a script."""
+    return [word for text in head_directives(script) for word in split_directive(text)]
+
+
+def other_directives(script: str) -> list[str]:
+    """Return the lines of a script that hold options in the words of PBS or LSF.
+
+    sbatch would read them, all through the script, unless it is called with ``--ignore-pbs``, as it is here.
+    """
+    return [line for line in script_lines(script) if line.startswith(("#PBS", "#BSUB"))]

@@ -187,6 +187,7 @@ def submission_functions(
     sbatch = [
         commands.command("sbatch"),
         "--parsable",
+        "--ignore-pbs",  # "#PBS" and "#BSUB" lines could name the job, or make it an array
         quote(f"--job-name={attempt.job_name}"),
         '"--comment=$1"',
         quote(f"--dependency={dependency}"),

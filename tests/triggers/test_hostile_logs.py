@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import pickle
 import re
 import time
 from typing import TYPE_CHECKING
@@ -115,3 +116,12 @@ def test_no_log_holds_the_loop(unit: bytes) -> None:
         while len(took) < 4 and min(took, default=1.0) > LONGEST_HOLD_S:
             took.append(seconds(chunk))
         assert min(took) < MARGIN * LONGEST_HOLD_S
+
+
+@pytest.mark.parametrize("unit", [*NEEDLES[3:], b"x" * 97, b"\r"], ids=repr)
+def test_a_line_that_never_ends_takes_no_memory(unit: bytes) -> None:
+    parser = log_lines.LogParser()
+    chunk = unit.replace(b"\n", b" ") * (LOG_BYTES_PER_JOB // len(unit))
+    for _ in range(20):
+        parser.feed(chunk)
+    assert len(pickle.dumps(parser)) < 3 * LOG_BYTES_PER_JOB

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +18,7 @@ from airflow_megatron.slurm.sbatch_options import (
     refused_options,
     split_directive,
 )
+from airflow_megatron.slurm.submission import Attempt, SubmissionRequest, submission_script
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 
@@ -298,3 +302,63 @@ def test_a_comment_gives_way_and_is_named(tmp_path: Path) -> None:
     path = _written(tmp_path, "stage", "--comment=two words")
     assert errors_of(path) == ""
     assert "slurm.options hold --comment, which gives way" in shown(path)
+
+
+HEADS = [
+    *("   # a", "\t# a", "\x0b# a", "\x0c \r# a", " \t ", "\x0c", "# a\x0cdate", "# a\u2028date"),
+    *("# a\x1cdate", "# a\x85date", "#", "##", "  #SBATCH --hold", "#BSUB -H", "#PBS -h"),
+]
+COMMANDS = ["date", " date", ":", "\xa0", "\u2028", "\x1c", "\x85 # a", "\\", "{steps}# a", "\ufeff#"]
+
+
+def _seen_by_sbatch(script: str, folder: Path) -> str:
+    """Return what sbatch understands of a script, by its own word; it finds no controller."""
+    (folder / "slurm.conf").write_text(
+        "ClusterName=x\nSlurmctldHost=localhost\nSlurmctldPort=9\nSlurmctldTimeout=1\nMessageTimeout=1\n"
+        "NodeName=localhost\nPartitionName=p Nodes=localhost\n"
+    )
+    environment = {"PATH": "/usr/bin:/bin", "SLURM_CONF": str(folder / "slurm.conf")}
+    with subprocess.Popen(
+        ["sbatch", "-v", "--test-only", "--ignore-pbs"], env=environment, text=True,
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as sbatch:  # fmt: skip
+        assert sbatch.stdin is not None
+        assert sbatch.stderr is not None
+        sbatch.stdin.write(script)
+        sbatch.stdin.close()
+        said = "".join(itertools.takewhile(lambda line: "end of defined options" not in line, sbatch.stderr))
+        sbatch.kill()
+    return said
+
+
+@pytest.mark.parametrize("line", HEADS + COMMANDS, ids=repr)
+def test_options_stand_where_sbatch_looks_for_them(line: str, tmp_path: Path) -> None:
+    script = f"#!/bin/bash\n{line}\n#SBATCH --account=seen\necho {{steps}}\n"
+    seen = line in HEADS
+    assert ("--account=seen" in directive_options(script)) is seen
+    (tmp_path / "study.yaml").write_text(AUTOEXPERIMENT)
+    (tmp_path / "job.sbatch").write_bytes(script.replace("--account=seen", "--array=1-3").encode())
+    assert ("which a job may not set" in errors_of(tmp_path / "study.yaml")) is seen
+    assert directive_options(script.replace("\n", "\r\n")) == directive_options(script)
+    if shutil.which("sbatch"):
+        assert ("account             : seen" in _seen_by_sbatch(script, tmp_path)) is seen
+
+
+@pytest.mark.parametrize("line", ["#PBS -t 1-3", "#PBS -h", "#BSUB -J other", "#BSUB -H", "#PBS -N x"])
+@pytest.mark.parametrize("head", ["", "date\n"])
+def test_options_of_other_schedulers_are_not_read(head: str, line: str, tmp_path: Path) -> None:
+    """sbatch takes them too, and after its own: a job would lose its name."""
+    (tmp_path / "study.yaml").write_text(AUTOEXPERIMENT)
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n{head}{line}\necho {{steps}}\n")
+    assert f"its script holds {line}: options of PBS and LSF are not read" in shown(tmp_path / "study.yaml")
+    request = SubmissionRequest(Attempt("name", "/r/.jobs/job", 1), "#!/bin/bash\n", {}, "token")
+    assert " --ignore-pbs " in submission_script(request)
+
+
+@pytest.mark.parametrize("character", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_a_script_keeps_its_lines(character: str, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(AUTOEXPERIMENT)
+    text = f"echo 'a{character}#SBATCH --hold'"
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n{text}\necho {{steps}}\n")
+    sweep = load_sweep(tmp_path / "study.yaml")
+    assert text in job_script(check_sweep(sweep).jobs[0], load_cluster("local"), 1)

@@ -1,0 +1,466 @@
+"""Takes each protection of docs/security.md out of a copy of the project and shows that its tests then fail.
+
+    python tests/trust/without_fixes.py [CLASS …]
+
+A protection is an edit of the source: what is written there, and what would stand there without it. A test that still
+passes then, shows nothing. ``test_without_fixes.py`` keeps the edits in step with the source.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGE: Final = "airflow_megatron"
+SECONDS: Final = 60
+"""Processor time of the tests of one protection; one that never ends without it has shown enough."""
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A protection of one class.
+
+    :param kind: the class
+    :param what: what it protects from
+    :param file: below the package
+    :param written: what stands in the source, once
+    :param instead: what would stand there without the protection
+    :param tests: that hold its probes, below ``tests/``
+    """
+
+    kind: str
+    what: str
+    file: str
+    written: str
+    instead: str
+    tests: tuple[str, ...]
+
+
+NOTIFIERS: Final = "trust/test_notifiers_of_specs.py"
+ENVIRONMENT: Final = "trust/test_environment_of_specs.py"
+FILES: Final = "trust/test_named_files.py"
+ISOLATION: Final = "dag_factory/test_isolation.py"
+LOGS: Final = "triggers/test_hostile_logs.py"
+PATTERNS: Final = "trust/test_patterns_of_users.py"
+PRIVATE: Final = "cli/test_private_files.py"
+RUNS: Final = "trust/test_run_configurations.py"
+SECRETS: Final = "trust/test_secrets.py"
+NAMES: Final = "slurm/test_hostile_names.py"
+BOMBS: Final = "trust/test_bombs.py"
+CHECKPOINTS: Final = "megatron/test_hostile_checkpoints.py"
+RECORDS: Final = "results/test_hostile_records.py"
+HOST_KEYS: Final = "hooks/test_slurm_hook.py"
+OPTIONS: Final = "trust/test_sbatch_options.py"
+TERMINAL: Final = "cli/test_control_characters.py"
+
+FIXES: Final = (
+    Fix(
+        "C1",
+        "Airflow's own templates in what jobs write",
+        "notifications/notices.py",
+        "notifier_class(section.notifier)(**arguments).notify(dict(values))",
+        "notifier_class(section.notifier)(**arguments)(values)",
+        (f"{NOTIFIERS}::test_what_jobs_say_is_no_template",),
+    ),
+    Fix(
+        "C1",
+        "names besides the notice",
+        "planning/notifier_classes.py",
+        'for name in sorted(template_names(value) - {"notice"}):',
+        "for name in ():",
+        (f"{NOTIFIERS}::test_expressions_read_the_notice_only",),
+    ),
+    Fix(
+        "C1",
+        "classes that nobody allows",
+        "planning/notifier_classes.py",
+        "if path not in allowed:",
+        "if False:",
+        (f"{NOTIFIERS}::test_classes_that_nobody_allows_are_not_even_imported",),
+    ),
+    Fix(
+        "C1",
+        "connections that nobody allows",
+        "planning/notifier_classes.py",
+        "elif _CONNECTION.search(name) and",
+        "elif False and",
+        (f"{NOTIFIERS}::test_connections_that_are_not",),
+    ),
+    Fix(
+        "C2",
+        "paths out of the folder",
+        "planning/notice_files.py",
+        "    parts = notice_path_parts(path)\n    content",
+        "    with Path(notices_dir(), path).expanduser().open('a') as opened:\n"
+        "        opened.write(line)\n    return\n    content",
+        (f"{NOTIFIERS}::test_paths_that_lead_elsewhere", f"{NOTIFIERS}::test_paths_that_jobs_make"),
+    ),
+    Fix(
+        "C2",
+        "links in the folder",
+        "planning/notice_files.py",
+        "flags | os.O_NOFOLLOW | os.O_CLOEXEC",
+        "flags | os.O_CLOEXEC",
+        (f"{NOTIFIERS}::test_links_are_not_followed",),
+    ),
+    Fix(
+        "C3",
+        "variables of the process",
+        "spec/permitted_variables.py",
+        "        if name in self._names:\n            return True\n",
+        "        return True\n",
+        (
+            f"{ENVIRONMENT}::test_no_variable_is_read_anywhere",
+            f"{ENVIRONMENT}::test_profiles_read_no_variable_either",
+        ),
+    ),
+    Fix(
+        "C3",
+        "patterns that permit secrets",
+        "spec/permitted_variables.py",
+        "        if _NEVER_BY_PATTERN.match(name):\n            return False\n",
+        "",
+        (f"{ENVIRONMENT}::test_no_pattern_permits_a_secret",),
+    ),
+    Fix(
+        "C4",
+        "files of the host",
+        "spec/named_files.py",
+        "    if not any(real.is_relative_to(root) for root in roots):\n",
+        "    if False:\n",
+        (f"{FILES}::test_no_private_file_is_read",),
+    ),
+    Fix(
+        "C4",
+        "devices and pipes",
+        "spec/named_files.py",
+        "        if not stat.S_ISREG(status.st_mode):\n",
+        "        if False:\n",
+        (
+            f"{FILES}::test_what_is_no_regular_file_is_not_read",
+            f"{FILES}::test_a_spec_is_a_regular_file_in_its_folder",
+        ),
+    ),
+    Fix(
+        "H1",
+        "names that Airflow refuses",
+        "spec/spec_files.py",
+        "    if problems := list(name_problems(sweep)):\n        raise SpecError(problems)\n",
+        "",
+        (f"{ISOLATION}::test_each_is_refused_by_itself",),
+    ),
+    Fix(
+        "H2",
+        "what ends the process",
+        "spec/isolation.py",
+        "    child = os.fork()\n",
+        "    child = os.fork() if False else 0\n",
+        (f"{ISOLATION}::test_whatever_ends_the_reading",),
+    ),
+    Fix(
+        "H2",
+        "processor time of a spec",
+        "spec/isolation.py",
+        "    signal.setitimer(signal.ITIMER_PROF, limits.processor_s)\n",
+        "",
+        (f"{ISOLATION}::TestTime", f"{ISOLATION}::test_whatever_ends_the_reading"),
+    ),
+    Fix(
+        "H3",
+        "lines that never end",
+        "megatron/line_lengths.py",
+        "LONGEST_LINE: Final = 4096",
+        "LONGEST_LINE: Final = 1 << 30",
+        (f"{LOGS}::test_a_line_that_never_ends_takes_no_memory",),
+    ),
+    Fix(
+        "H3",
+        "lazy patterns with a tail",
+        "megatron/checkpoint_lines.py",
+        "        stands = _AT_ITERATION.search(rest)\n",
+        '        stands = re.search(rb".*? .*? at iteration (\\d+)$", rest)\n',
+        (f"{LOGS}::test_no_log_holds_the_loop",),
+    ),
+    Fix(
+        "H4",
+        "patterns that take for ever",
+        "spec/patterns.py",
+        "    import re2  # takes longer to import than most commands run\n",
+        "    return re.compile(source)\n",
+        (
+            f"{PATTERNS}::test_no_pattern_holds_the_loop",
+            f"{PATTERNS}::test_patterns_that_need_more_are_refused_in_lint",
+        ),
+    ),
+    Fix(
+        "H5",
+        "files open to others",
+        "cli/private_files.py",
+        "            path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS)\n",
+        "            pass\n",
+        (PRIVATE,),
+    ),
+    Fix(
+        "H5",
+        "a page open to others",
+        "cli/local_airflow.py",
+        'LOOPBACK = "127.0.0.1"',
+        'LOOPBACK = "0.0.0.0"',
+        (f"{PRIVATE}::test_the_page_is_for_this_machine_unless_somebody_says_more",),
+    ),
+    Fix(
+        "H6",
+        "jobs in a run's configuration",
+        "operators/resolve_point.py",
+        '        if "jobs" in conf:\n',
+        "        if False:\n",
+        (f"{RUNS}::test_jobs_of_their_own",),
+    ),
+    Fix(
+        "H6",
+        "unknown keys and values",
+        "operators/run_configuration.py",
+        "    names = sorted(known)\n",
+        "    return\n    names = sorted(known)\n",
+        (f"{RUNS}::test_keys_that_nothing_reads", f"{RUNS}::test_values_of_a_sweeps_run"),
+    ),
+    Fix(
+        "H6",
+        "profiles elsewhere",
+        "spec/cluster_profile.py",
+        "    return _NAME.fullmatch(name) is not None\n",
+        "    return True\n",
+        (f"{RUNS}::test_profiles_are_named_by_words",),
+    ),
+    Fix(
+        "H7",
+        "secrets in plain text",
+        "spec/secret_names.py",
+        "    if not is_secret_name(name) or _SWITCH.fullmatch(value):\n        return False\n",
+        "    return False\n",
+        (f"{SECRETS}::test_plain_secrets_are_refused_and_not_repeated",),
+    ),
+    Fix(
+        "H7",
+        "secret files that others read",
+        "slurm/shell/job_secret.sh",
+        "    elif [[ $am_mode != *00 ]]; then\n",
+        "    elif false; then\n",
+        (f"{SECRETS}::test_only_a_private_file_is_read",),
+    ),
+    Fix(
+        "H7",
+        "secrets in a traced log",
+        "slurm/shell/job_secret.sh",
+        "  { set +x; } 2>/dev/null\n",
+        "",
+        (f"{SECRETS}::test_a_rendered_script_reads_the_secret",),
+    ),
+    Fix(
+        "H8",
+        "separators in files' names",
+        "slurm/framing.py",
+        'lines = result.stdout.split("\\n")',
+        "lines = result.stdout.splitlines()",
+        (f"{NAMES}::test_files_of_one_job_change_nothing_of_another",),
+    ),
+    Fix(
+        "H8",
+        "rows in jobs' names",
+        "slurm/shell/poll.sh",
+        """sed -e "s/^$am_mark|/Q /;t" -e 's/^/q /'""",
+        """sed -e "s/^$am_mark|//" -e 's/^/Q /'""",
+        (f"{NAMES}::test_the_name_of_one_job_changes_nothing_of_another",),
+    ),
+    Fix(
+        "M1",
+        "sizes in expressions",
+        "spec/sandbox.py",
+        "MAX_ITEMS: Final = 10_000",
+        "MAX_ITEMS: Final = 1 << 60",
+        (f"{BOMBS}::test_expressions",),
+    ),
+    Fix(
+        "M1",
+        "work of expressions",
+        "spec/bounds.py",
+        "    if _account.steps > _account.allowed:\n",
+        "    if False:\n",
+        (f"{BOMBS}::test_loops", f"{BOMBS}::test_many_dear_expressions"),
+    ),
+    Fix(
+        "M2",
+        "numbers in oc.eval",
+        "spec/dialects/oellm_eval.py",
+        "MAX_BITS = 10_000",
+        "MAX_BITS = 1 << 60",
+        (f"{BOMBS}::test_oellm_files",),
+    ),
+    Fix(
+        "M2",
+        "numbers of AutoExperiment files",
+        "spec/dialects/autoexperiment_yaml.py",
+        "MAX_NUMBER = 1000",
+        "MAX_NUMBER = 10**9",
+        (f"{BOMBS}::test_autoexperiment_files",),
+    ),
+    Fix(
+        "M3",
+        "ranks in checkpoints' names",
+        "megatron/legacy_checkpoint.py",
+        "        if max(tensor, pipeline, expert) <= len(there) and any(\n",
+        "        if any(\n",
+        (f"{CHECKPOINTS}::test_no_listing_takes_long",),
+    ),
+    Fix(
+        "M3",
+        "pickles that take for ever",
+        "megatron/evidence_reader.py",
+        "        signal.setitimer(signal.ITIMER_PROF, SECONDS + SECONDS_PER_GIB * size / 2**30)\n",
+        "        del size\n",
+        (f"{CHECKPOINTS}::test_no_pickle_takes_all_time_or_memory",),
+    ),
+    Fix(
+        "M4",
+        "numbers in records",
+        "spec/json_records.py",
+        "    if isinstance(value, float):\n        value = int(value) if math",
+        "    return int(value)\n    if True:\n        value = int(value) if math",
+        (RECORDS,),
+    ),
+    Fix(
+        "M5",
+        "the divisors of enormous values",
+        "megatron/validation/nearest.py",
+        "    if value <= _FARTHEST**2:\n",
+        "    if value:\n",
+        (f"{BOMBS}::test_the_nearest_divisors_of_any_value", f"{BOMBS}::test_arguments_of_any_size"),
+    ),
+    Fix(
+        "M6",
+        "host keys that nobody checks",
+        "hooks/asyncssh_transport.py",
+        '        chosen["known_hosts"] = _usual_known_hosts(chosen)\n',
+        "        pass\n",
+        (f"{HOST_KEYS}::test_no_configuration_switches_host_keys_off",),
+    ),
+    Fix(
+        "M7",
+        "options that the submission owns",
+        "slurm/sbatch_options.py",
+        "        elif name is not None and not (own_script and _is_harmless(option)):\n",
+        "        elif False:\n",
+        (f"{OPTIONS}::test_what_the_submission_owns_is_refused",),
+    ),
+    Fix(
+        "L",
+        "run directories out of the root",
+        "spec/dialects/autoexperiment.py",
+        'message = f"RUN_DIR {given!r} leaves the run root {root}"\n',
+        'return "/tmp"\n',
+        (f"{BOMBS}::test_a_run_directory_stays_below_the_root",),
+    ),
+    Fix(
+        "L",
+        "links in the place of reports",
+        "ui/result_folders.py",
+        "    return not path.is_symlink() and report.is_file() and not report.is_symlink()\n",
+        "    return report.is_file()\n",
+        (f"{RECORDS}::test_links_are_not_followed",),
+    ),
+    Fix(
+        "L",
+        "escapes on the terminal",
+        "spec/plain_text.py",
+        'return text if text.isprintable() else "".join(map(_shown, text))',
+        "return text",
+        (TERMINAL,),
+    ),
+    Fix(
+        "L",
+        "hidden files",
+        "spec/spec_files.py",
+        'if name.endswith((".yaml", ".yml")) and not name.startswith(".")',
+        'if name.endswith((".yaml", ".yml"))',
+        (f"{ISOLATION}::test_specs_of_sub_folders_carry_their_folders_as_tags",),
+    ),
+)
+
+
+def edited(fix: Fix, text: str) -> str:
+    """Return a source file without a protection.
+
+    :raises ValueError: when the file does not hold it, or not once
+    """
+    if text.count(fix.written) != 1:
+        raise ValueError(
+            f"{fix.file} does not hold {fix.written!r} once: the entry {fix.kind} has to follow it"
+        )
+    return text.replace(fix.written, fix.instead)
+
+
+def _bounded() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+
+
+def _copy(folder: Path) -> Path:
+    """Copy the files that git tracks; the installed packages are those of this project."""
+    project = folder / "project"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    for name in filter(None, os.fsdecode(listed).split("\0")):
+        if (ROOT / name).is_file():
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, project / name)
+    return project
+
+
+def outcome(fix: Fix, project: Path) -> str:
+    """Run a protection's tests without it; return what came of them: ``MISSED`` where they passed."""
+    path = project / PACKAGE / fix.file
+    text = path.read_text(encoding="utf-8")
+    path.write_text(edited(fix, text), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-qx", "--no-header", "-p", "no:cacheprovider",
+             *(f"tests/{test}" for test in fix.tests)],
+            cwd=project, env=environment, capture_output=True, text=True, check=False,
+            preexec_fn=_bounded, timeout=10 * SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "never ended"
+    finally:
+        path.write_text(text, encoding="utf-8")
+    if done.returncode < 0:
+        return "never ended"
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    if done.returncode == 0 and " passed" not in last:
+        return "ended the process of the tests"
+    return "failed" if done.returncode == 1 and " failed" in last else f"MISSED: {last or done.stderr[-200:]}"
+
+
+def main(kinds: list[str]) -> int:
+    """Work through the protections; return how many are missed by their tests."""
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="without-fixes-") as folder:
+        project = _copy(Path(folder))
+        for fix in FIXES:
+            if kinds and fix.kind not in kinds:
+                continue
+            found = outcome(fix, project)
+            missed += found.startswith("MISSED")
+            print(f"{fix.kind:3} {fix.what:40} {found}", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
