@@ -169,11 +169,10 @@ class StageTasks:
                 iteration=f"{{{{ ({own} or none) and {own}['depends_on'][0]['iteration'] }}}}",
                 **producer,
             )
-        handle = f"ti.xcom_pull(task_ids='{self.submits[instance.parent].task_id}')"
+        logs = f"{parent}['run_dir'] ~ '/logs/{instance.parent}-{{attempt}}.out'"
         return LogSensor(
             task_id="await_log",
-            log_file=f"{{{{ ({parent} or none) and {parent}['run_dir'] ~ '/logs/{instance.parent}-' ~ "
-            f"{handle}['attempt'] ~ '.out' }}}}",
+            log_file=f"{{{{ ({parent} or none) and ({parent}['log'] or {logs}) }}}}",
             pattern=f"{{{{ ({own} or none) and {own}['depends_on'][0]['pattern'] }}}}",
             **producer,
         )

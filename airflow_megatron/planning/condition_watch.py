@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _CARRY_BYTES = 64 * 1024
 _CATCH_UP_BYTES = 1024 * 1024
+_MOST_WITHOUT_LOG = 15
+"""Attempts in a row that may end before they write a log: cancelled in the queue, failed nodes."""
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
@@ -61,6 +63,8 @@ class ConditionWatch:
         an older one tell of an earlier run of that stage
     :param check_interval: seconds between two runs of a command
     :param own: the attempt whose condition this is: of its job's logs, what this attempt writes counts
+
+    ``line`` is the last line that matched, stripped.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class ConditionWatch:
         self._own = own
         self._read_logs: dict[Condition, int] = {}
         self._check_interval = check_interval
+        self.line = ""
         self.leaves: tuple[Condition, ...] = tuple(dict.fromkeys(condition.leaves()))
         self._truth: dict[Condition, Truth] = dict.fromkeys(self.leaves, Truth.NO)
         self._carry: dict[Condition, bytes] = {}
@@ -131,12 +136,13 @@ class ConditionWatch:
                     return Watch(key, globs=(leaf.path.replace("{iteration}", "*"), *done))
                 return Watch(key, checkpoint_dir=leaf.path, checkpoint_from=leaf.iteration or 0, globs=done)
             case "log":
-                path = self._log(leaf)
-                following = self._log(leaf, after=1)
-                more = (following,) if following != path else ()
                 begin = self._own.log_from if self._is_own(leaf) and self._own else 0
                 return Watch(
-                    key, log_file=path, log_offset=begin, read_files=_verdict_file(leaf), check_files=more
+                    key,
+                    log_file=self._log(leaf),
+                    log_offset=begin,
+                    read_files=_verdict_file(leaf),
+                    check_files=self._later_logs(leaf),
                 )
             case "file":
                 first = self._attempts.get(leaf.producer, 1)
@@ -157,6 +163,12 @@ class ConditionWatch:
         attempt = self._attempts.get(leaf.producer, 1) + self._read_logs.get(leaf, 0) + after
         return leaf.path.replace("{attempt}", str(attempt))
 
+    def _later_logs(self, leaf: Condition) -> tuple[str, ...]:
+        """Return the logs of the attempts after the one that is read; one that never ran has left none."""
+        if "{attempt}" not in leaf.path or self._is_own(leaf):
+            return ()
+        return tuple(self._log(leaf, after) for after in range(1, _MOST_WITHOUT_LOG + 2))
+
     def _is_own(self, leaf: Condition) -> bool:
         return self._own is not None and leaf.producer == self._own.stage_dir
 
@@ -176,13 +188,12 @@ class ConditionWatch:
                 if self._truth[leaf] is Truth.YES:
                     return Truth.YES
                 found = self._search(leaf, observation.log_chunk)
-                following = self._log(leaf, after=1)
-                more = observation.existing.get(following, False) and following != self._log(leaf)
-                if more and not observation.log_chunk and not self._behind[leaf]:
+                later = [observation.existing.get(path, False) for path in self._later_logs(leaf)]
+                if any(later) and not observation.log_chunk and not self._behind[leaf]:
                     # the attempt has ended, and another one writes
-                    self._read_logs[leaf] = self._read_logs.get(leaf, 0) + 1
+                    self._read_logs[leaf] = self._read_logs.get(leaf, 0) + later.index(True) + 1
                     self._carry.pop(leaf, None)
-                unread = bool(observation.log_chunk) or more
+                unread = bool(observation.log_chunk) or any(later)
                 return self._unless_ended(leaf, observation, holds=found, unread=unread)
             case "file":
                 if (first := self._attempts.get(leaf.producer, 1)) > 1:
@@ -234,7 +245,12 @@ class ConditionWatch:
         *lines, rest = (self._carry.get(leaf, b"") + chunk).split(b"\n")
         self._carry[leaf] = rest[-_CARRY_BYTES:]
         pattern = line_pattern(leaf.pattern)
-        return any(pattern.search(line.decode(errors="replace")) is not None for line in (*lines, rest))
+        for line in (*lines, rest):
+            text = line.decode(errors="replace")
+            if pattern.search(text) is not None:
+                self.line = text.strip()
+                return True
+        return False
 
     def _combined(self, condition: Condition) -> Truth:
         if condition.kind not in ("all", "any", "not"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
 from airflow_megatron.spec.patterns import PatternError, line_pattern
 from airflow_megatron.triggers.log_pattern import LogPatternTrigger
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 class LogSensor(ProducedFileSensor):
     """Wait until a line of a file on the cluster matches a regular expression.
 
-    :param log_file: the file; None skips the task (templated)
+    :param log_file: the file, with ``{attempt}`` in it where each attempt of the job has its own; None skips the task
+        (templated)
     :param pattern: regular expression, searched in each line (templated)
     :param kwargs: as for :class:`~airflow_megatron.sensors.produced_file.ProducedFileSensor`
     """
@@ -39,7 +42,11 @@ class LogSensor(ProducedFileSensor):
             line_pattern(self.pattern)
         except PatternError as error:
             raise AirflowFailException(f"{error} {error.mend}".rstrip()) from None
-        return LogPatternTrigger(log_file=self.log_file, pattern=self.pattern, **self.trigger_arguments())
+        arguments = self.trigger_arguments()
+        if isinstance(self.producer, Mapping):
+            # a line that an earlier attempt of this run has written counts too
+            arguments["producer_attempt"] = JobHandle(**self.producer).run_began
+        return LogPatternTrigger(log_file=self.log_file, pattern=self.pattern, **arguments)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """Return the line, or fail with the reason why there will be none."""

@@ -44,6 +44,11 @@ class ConditionFollower:
         """Whether logs that it speaks of have lines that were not read yet."""
         return self._watch is not None and self._watch.is_behind
 
+    @property
+    def line(self) -> str:
+        """The last line that matched, stripped; empty where none did."""
+        return self._watch.line if self._watch else ""
+
     def missing(self) -> str:
         """Return the parts that do not hold, for people."""
         return self._watch.missing() if self._watch else ""

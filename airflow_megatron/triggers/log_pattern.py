@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_megatron.slurm.observation import Watch
-from airflow_megatron.spec.patterns import line_pattern
+from airflow_megatron.planning.condition_watch import Truth
+from airflow_megatron.spec.conditions import Condition
+from airflow_megatron.triggers.condition_follower import followed
 from airflow_megatron.triggers.produced_file import ProducedFileTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-CARRY_BYTES = 64 * 1024
 
 
 class LogPatternTrigger(ProducedFileTrigger):
@@ -22,7 +21,8 @@ class LogPatternTrigger(ProducedFileTrigger):
     Yields one event: ``{"status": "found", "line": …}``, ``{"status": "missed", "reason": …}`` when the job that writes
     the log has ended without, or ``{"status": "timeout"}``.
 
-    :param log_file: the log on the cluster
+    :param log_file: the log on the cluster; with ``{attempt}`` in it the logs of all attempts from
+        ``producer_attempt`` on, one after the other
     :param pattern: regular expression, searched in each line
     :param kwargs: as for :class:`~airflow_megatron.triggers.produced_file.ProducedFileTrigger`
     """
@@ -34,20 +34,16 @@ class LogPatternTrigger(ProducedFileTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Search new bytes of the log at every tick of the cluster's poller."""
-        pattern = line_pattern(self.pattern)
-        carry = b""
-        watch = Watch(key=self.log_file, log_file=self.log_file, read_files=self.verdict_files)
-        async with self.poller.subscribe(watch) as subscription:
-            async for observation in subscription:
-                chunk = observation.log_chunk
-                *lines, carry = (carry + chunk).split(b"\n")
-                carry = carry[-CARRY_BYTES:]
-                for line in (*lines, carry):
-                    text = line.decode(errors="replace")
-                    if pattern.search(text) is not None:
-                        yield TriggerEvent({"status": "found", "line": text.strip()})
-                        return
-                if not chunk and self.producer_verdict(observation) is not None:
+        producer = self.producer_dir or ""
+        condition = Condition("log", path=self.log_file, pattern=self.pattern, producer=producer)
+        runs = {producer: self.producer_attempt}
+        async with followed(self.poller, condition.to_json(), runs) as follower:
+            while True:
+                truth = await follower.look()
+                if truth is Truth.YES:
+                    yield TriggerEvent({"status": "found", "line": follower.line})
+                    return
+                if truth is Truth.NEVER:
                     reason = (
                         f"the job has ended and {self.log_file} has no line that matches {self.pattern!r}"
                     )

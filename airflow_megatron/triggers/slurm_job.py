@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.megatron.checkpoints import checkpoint_verdict, tracked_iteration
+from airflow_megatron.megatron.final_evaluation import missing_evaluation
 from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
 from airflow_megatron.megatron.resume_check import ResumeCheck
 from airflow_megatron.planning.condition_watch import OwnAttempt, Truth, with_finish
@@ -30,7 +31,7 @@ from airflow_megatron.slurm.stage_records import (
 )
 from airflow_megatron.slurm.states import JobState
 from airflow_megatron.slurm.transport import TransportError
-from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
+from airflow_megatron.slurm.verdict import SETTLE_S, Expectation, Outcome, Verdict, judge
 from airflow_megatron.spec.conditions import Event
 from airflow_megatron.spec.schema import HealthSection
 from airflow_megatron.triggers.cluster_poller import trigger_hook
@@ -68,6 +69,7 @@ class SlurmJobTrigger(ClusterTrigger):
     :param log_file: the attempt's log
     :param kind: ``train`` or ``command``
     :param train_iters: iteration at which training is done
+    :param final_evaluation: training evaluates the test set at its end: one that has not is reported with a warning
     :param checkpoint_dir: where training saves; of a command where it may save
     :param required_files: files without which a command has not finished
     :param pieces: patterns of files that it leaves one after the other, as it works on each checkpoint
@@ -95,6 +97,7 @@ class SlurmJobTrigger(ClusterTrigger):
         log_file: str,
         kind: str,
         train_iters: int | None = None,
+        final_evaluation: bool = False,
         checkpoint_dir: str | None = None,
         required_files: Sequence[str] = (),
         pieces: Sequence[str] = (),
@@ -117,6 +120,7 @@ class SlurmJobTrigger(ClusterTrigger):
         self.log_file = log_file
         self.kind = kind
         self.train_iters = train_iters
+        self.final_evaluation = final_evaluation
         self.checkpoint_dir = checkpoint_dir
         self.required_files = list(required_files)
         self.pieces = list(pieces)
@@ -175,6 +179,8 @@ class SlurmJobTrigger(ClusterTrigger):
                 if verdict.outcome.is_verdict:
                     over = skipped_to is None and not report.unread(observation)
                     over = over and not (cancel.is_behind or finish.is_behind)
+                    # the last lines may still show
+                    over = over and (over_for >= SETTLE_S or not self._missing(verdict, report))
                     at_end += await self._seen(events, observation, report, end=verdict if over else None)
                     if not over:
                         continue
@@ -188,6 +194,8 @@ class SlurmJobTrigger(ClusterTrigger):
                         verdict = with_finish(verdict, finished, finish.missing(), over_for)
                     if self.kind == "command":
                         verdict = replace(verdict, progress=self._progress(observation, report))
+                    elif missing := self._missing(verdict, report):
+                        verdict = replace(verdict, warning=missing)
                     report.finish()
                     yield self._event(report, verdict=verdict.to_json(), seen=at_end, error=report.error)
                     return
@@ -311,6 +319,11 @@ class SlurmJobTrigger(ClusterTrigger):
         made = [path for path in self.required_files if observation.existing.get(path, False)]
         made += [path for pattern in self.pieces for path in observation.matches.get(pattern, ())]
         return Progress(report.began, report.reached, saved, tuple(made))
+
+    def _missing(self, verdict: Verdict, report: JobReport) -> str | None:
+        """Return what to report of a training that has finished well without its last evaluation, else None."""
+        well = verdict.outcome is Outcome.FINISHED and verdict.warning is None
+        return missing_evaluation(bytes(report.tail)) if self.final_evaluation and well else None
 
     def _expectation(self) -> Expectation:
         announced = bool(self.memory.get("announced"))

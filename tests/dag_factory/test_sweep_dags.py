@@ -134,6 +134,10 @@ class TestTasks:
             ("a.submit", "a.b.await_log"),
             ("a.b.await_log", "a.b.submit"),
         }
+        sensor: Any = built(tmp_path)["x.point"].get_task("a.b.await_log")
+        context = {"planned_job": lambda task, stage: {"run_dir": "/r", "log": None}}
+        rendered = sensor.render_template(sensor.log_file, context)
+        assert rendered == "/r/logs/a-{attempt}.out"  # of whichever attempt writes the line
 
     def test_every_wait_is_behind_the_submission_that_it_waits_for(self) -> None:
         """A run whose tasks are worked one after the other must not wait for a job that was never submitted."""

@@ -81,6 +81,17 @@ def test_a_log_line_is_found_although_it_comes_in_pieces_and_stays_found() -> No
     assert watch.read([seen()]) is Truth.YES
 
 
+def test_a_log_is_followed_over_attempts_that_have_left_none() -> None:
+    condition = Condition("log", path="/r/x-{attempt}.out", pattern="loss", producer="/r/.jobs/x")
+    watch = ConditionWatch(condition)
+    assert watch.read([seen(log_chunk=b"attempt 1\n", log_size=10)]) is Truth.NO
+    # attempts 2 to 4 were cancelled in the queue
+    there = {"existing": {"/r/x-5.out": True}}
+    assert watch.read([seen(log_offset=10, log_size=10, **there)]) is Truth.NO
+    assert watch.watches()[0].log_file == "/r/x-5.out"
+    assert watch.read([seen(log_chunk=b"loss\n", log_size=5, **there)]) is Truth.YES
+
+
 def test_a_command_says_yes_by_its_exit_code_or_by_what_it_prints() -> None:
     by_code = Condition("command", command="test -e x")
     assert truth(by_code, seen(answers={"test -e x": CommandAnswer(0, "")})) is Truth.YES

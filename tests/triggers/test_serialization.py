@@ -47,6 +47,7 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
         "log_file": "/r/logs/pretrain-1.out",
         "kind": "train",
         "train_iters": 300,
+        "final_evaluation": True,
         "checkpoint_dir": "/r/checkpoints",
         "required_files": ["/r/a"],
         "log_from": 17,

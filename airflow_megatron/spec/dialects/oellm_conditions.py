@@ -51,7 +51,7 @@ class Neighbour:
     :param kind: what it runs
     :param run_dir: its run directory
     :param stage_dir: directory of its attempts and verdict
-    :param log: its log
+    :param log: its log, ``{attempt}`` in it; a file that names the log of its first attempt means that of each
     :param job_name: the name that oellm-autoexp gives its job
     :param branch: stage whose checkpoints are in its run directory
     :param last_iteration: its ``train_iters``, where it trains
@@ -165,18 +165,22 @@ class Translator:
             return self._file(pattern)
         return Condition("command", command=f'[ "$(compgen -G {_quoted(pattern)} | wc -l)" -ge {least} ]')
 
+    def _line(self, path: str, pattern: str) -> Condition:
+        """Return the wait for a line of a file; of a job's log, whichever attempt writes it."""
+        jobs = (self.own, *self.siblings)
+        writer = next((job for job in jobs if path in (job.log, job.log.replace("{attempt}", "1"))), None)
+        if writer is None:
+            return Condition("log", path=path, pattern=_compiled(pattern))
+        return Condition("log", path=writer.log, pattern=_compiled(pattern), producer=writer.stage_dir)
+
     def _content(self, data: Mapping[str, Any]) -> Condition:
         pattern = str(_needed(data, "pattern"))
         if data.get("mode", "contains") == "contains":
             pattern = re.escape(pattern)
-        return Condition("log", path=str(_needed(data, "path")), pattern=_compiled(pattern))
+        return self._line(str(_needed(data, "path")), pattern)
 
     def _log(self, data: Mapping[str, Any]) -> Condition:
-        path = str(data.get("log_path") or self.own.log)
-        producer = next((item.stage_dir for item in self.siblings if item.log == path), "")
-        return Condition(
-            "log", path=path, pattern=_compiled(str(_needed(data, "pattern"))), producer=producer
-        )
+        return self._line(str(data.get("log_path") or self.own.log), str(_needed(data, "pattern")))
 
     def _slurm_state(self, data: Mapping[str, Any]) -> Condition:
         name = str(_needed(data, "job_name"))

@@ -82,9 +82,14 @@ class Place:
         return f"{self.run_dir}/.jobs/{self.stage}"
 
     @property
+    def log_pattern(self) -> str:
+        """Path of the logs, with ``{attempt}`` in it."""
+        return f"{self.run_dir}/logs/{self.stage}-{{attempt}}.out"
+
+    @property
     def log(self) -> str:
         """Log of the first attempt."""
-        return f"{self.run_dir}/logs/{self.stage}-1.out"
+        return self.log_pattern.replace("{attempt}", "1")
 
 
 def kind_of(configuration: Configuration) -> StageKind:
@@ -117,7 +122,7 @@ def neighbour(job: Job, configuration: Configuration) -> Neighbour:
         job.kind,
         job.run_dir,
         job.stage_dir,
-        job.log_file(1),
+        job.log_pattern,
         str(configuration.get("job.name") or configuration.get("project.name") or ""),
         job.branch,
         last if isinstance(last, int) else None,
@@ -155,7 +160,7 @@ def build_job(
             "the cluster profile's checkout has to be that fork"
         )
     iteration = _iteration(configuration, kind, parent)
-    own = Neighbour(place.stage, kind, place.run_dir, place.stage_dir, place.log, "", place.branch)
+    own = Neighbour(place.stage, kind, place.run_dir, place.stage_dir, place.log_pattern, "", place.branch)
     translator = Translator(own, [other for _, other in made], iteration, passed)
     try:
         start = translator.condition(_condition_data(configuration, "start"))
@@ -320,7 +325,7 @@ def _dependency(start: Condition | None, parent: Job | None) -> tuple[Waits, Dep
         return "parent", Dependency(parent.name, parent.stage)
     if start.kind == "checkpoint" and start.path == parent.checkpoint_dir:
         return "checkpoint", Dependency(parent.name, parent.stage, "checkpoint", start.iteration)
-    if start.kind == "log" and start.path == parent.log_file(1):
+    if start.kind == "log" and start.path == parent.log_pattern:
         return "log", Dependency(parent.name, parent.stage, "log", pattern=start.pattern)
     return "condition", Dependency(parent.name, parent.stage, "condition")
 

@@ -216,7 +216,7 @@ class _Writer:
                 owner = next(other for other in family if other.checkpoint_dir == condition.path)
                 return {"checkpoint": condition.iteration, "of": _native_name(owner, self.families)}
             case "log":
-                owner_of_log = next((other for other in family if other.log_file(1) == condition.path), None)
+                owner_of_log = next((other for other in family if other.log_pattern == condition.path), None)
                 if owner_of_log is None:
                     words = ["grep", "-qE", "-e", condition.pattern, _portable(condition.path, job, family)]
                     return {"command": words}

@@ -243,6 +243,40 @@ def test_cooldowns_wait_for_the_checkpoint_that_their_path_names(cluster: Cluste
     assert {job.swept for job in (decay, export, score)} == {("lr",)}
 
 
+LOGS = r"""
+job: {name: "run"}
+backend: {class_name: BashBackend, command: "echo x"}
+sweep:
+  type: list
+  groups:
+    - configs:
+        - stage: train
+          job.cancel_condition: {class_name: LogPatternCondition, pattern: nan, log_path: "\\${job.log_path}"}
+        - stage: convert
+          job.start_condition:
+            class_name: LogPatternCondition
+            log_path: "\\${sibling.train.job.log_path_current}"
+            pattern: saved 20
+          job.cancel_condition:
+            class_name: FileContentCondition
+            path: "\\${sibling.train.job.log_path}"
+            pattern: exploded
+stage: ""
+"""
+
+
+def test_conditions_on_a_log_mean_the_log_of_every_attempt(cluster: ClusterProfile) -> None:
+    loaded = sweep(LOGS, base="")
+    train, convert = (job for point in loaded.points for job in loaded.jobs(point, cluster))
+    assert train.cancel == Condition("log", path=train.log_pattern, pattern="nan", producer=train.stage_dir)
+    assert convert.depends_on[0].until == "log"
+    assert convert.depends_on[0].pattern == "saved 20"
+    assert convert.cancel == Condition(
+        "log", path=train.log_pattern, pattern="exploded", producer=train.stage_dir
+    )
+    assert "{attempt}" in train.log_pattern
+
+
 def test_slurm_and_environment(cluster: ClusterProfile) -> None:
     loaded = sweep("sweep: {}\n")
     (job,) = loaded.jobs(loaded.points[0], cluster)

@@ -28,6 +28,7 @@ ENVIRONMENT: Final = {
             "DATA_DIR",
             "PROJECT_DIR",
             "HOME",
+            "USER",
             "HF_HOME",
             "CONTAINER_CACHE_DIR",
             "WORK",
