@@ -11,6 +11,7 @@ import pytest
 from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, shown
 
 from airflow_megatron.planning.plan import check_sweep, job_script
+from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.sbatch_options import (
     directive_options,
     kept_directive,
@@ -18,7 +19,7 @@ from airflow_megatron.slurm.sbatch_options import (
     refused_options,
     split_directive,
 )
-from airflow_megatron.slurm.submission import Attempt, SubmissionRequest, submission_script
+from airflow_megatron.slurm.submission import SubmissionRequest, submission_script
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 
