@@ -4,8 +4,9 @@
     python check_arguments.py <COMMAND_LINES
 
 Reads JSON lines ``{"argv": […], "world_size": n}``; prints for each the error's text, or null. A command line that is
-good on GPUs or without is good. What comes from a checkpoint (``--use-checkpoint-args``), and whether files and
-packages are there, only the job itself can tell.
+good on GPUs or without is good. With ``"starter": "upstream_lr_finder.py"`` the arguments are those after upstream's
+script, of which only the starter's own are looked at. What comes from a checkpoint (``--use-checkpoint-args``), and
+whether files and packages are there, only the job itself can tell.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from megatron_core_trainer import arguments
+from megatron_core_trainer import arguments, lr_finder_options
 
 if TYPE_CHECKING:
     import argparse
@@ -41,12 +42,15 @@ def _complete(argv: Sequence[str], world_size: int, *, has_cuda: bool) -> argpar
     return args
 
 
-def problem(argv: Sequence[str], world_size: int) -> str | None:
+def problem(argv: Sequence[str], world_size: int, starter: str | None = None) -> str | None:
     """Return why a command line is refused, None for a good one.
 
     :param argv: the arguments, without the program's name.
     :param world_size: number of processes.
+    :param starter: what starts upstream's script with them, None for this project's own.
     """
+    if starter is not None:
+        return lr_finder_options.problem(lr_finder_options.split(starter, argv)[0])
     try:
         complete(argv, world_size)
     except arguments.ArgumentError as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer import atomic_output
-from megatron_core_trainer.lr_curve import CurveError, analyse, read_curve, write_report
+from megatron_core_trainer.lr_curve import DIRECTORY, CurveError, analyse, read_curve, write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     args = build_parser().parse_args(argv)
     try:
         if args.command == "suggest":
-            write_report(args.directory / "lr_finder", analyse(*read_curve(args.directory)))
+            write_report(args.directory / DIRECTORY, analyse(*read_curve(args.directory)))
         else:
             report(args)
     except (CurveError, OSError) as error:

@@ -3,6 +3,8 @@
 
     python upstream_on_cpu.py CHECKOUT/pretrain_gpt.py ARGUMENT…
 
+A starter beside this one may stand before the checkout's script: ``upstream_lr_finder.py``.
+
 Besides the CUDA calls that ``megatron_core_trainer/cpu_device.py`` answers, upstream wants what such a machine does not
 have: Triton, and CUDA kernels compiled at start. The data set index builder, which it would compile inside the
 checkout, is that of the installed megatron-core.
@@ -148,7 +150,7 @@ def main(words: list[str]) -> None:
 
     :param words: the command line, without this program's name.
     """
-    script = Path(words[0]) if words else Path()
+    script = _of_checkout(words)
     if not script.is_file():
         sys.exit(f"upstream_on_cpu.py: error: {str(script)!r} is no file; name CHECKOUT/pretrain_gpt.py")
     import torch
@@ -169,7 +171,16 @@ def main(words: list[str]) -> None:
         _let_norms_be_sequence_parallel()
         _keep_queue_in_process()
         cpu_device.install_rng_tracker()
-    runpy.run_path(str(script), run_name="__main__")
+    runpy.run_path(words[0], run_name="__main__")
+
+
+def _of_checkout(words: list[str]) -> Path:
+    """Return the script of the checkout, which the first word names, or the one after another starter."""
+    here = Path(__file__).resolve().parent
+    paths = [Path(word) for word in words[:2]]
+    if len(paths) > 1 and paths[0].resolve().parent == here:
+        return paths[1]
+    return paths[0] if paths else Path()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from megatron_core_trainer import lr_finder_options
 from megatron_core_trainer.optimizer_choices import LIBRARY, MEGATRON_CORE, parse_settings
 from megatron_core_trainer.parametrization import DEFAULTS as MUP_DEFAULTS
 from megatron_core_trainer.schedules import INFINITE_STYLES
@@ -282,21 +283,12 @@ def _add_learning_rate(parser: argparse.ArgumentParser) -> None:
 
 def _add_lr_finder(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("learning-rate finder")
-    add = group.add_argument
-    add(
+    group.add_argument(
         "--lr-finder",
         action="store_true",
         help="raise the learning rate exponentially over --train-iters and write SAVE/lr_finder/",
     )
-    add("--lr-finder-start-lr", type=float, default=1e-6)
-    add("--lr-finder-end-lr", type=float, default=1.0)
-    add("--lr-finder-smoothing", type=float, default=0.98, help="beta of the losses' moving average")
-    add(
-        "--lr-finder-stop-factor",
-        type=float,
-        default=4.0,
-        help="stop when the smoothed loss exceeds its best by this factor; 0: never",
-    )
+    lr_finder_options.add_options(group)
 
 
 def _add_checkpointing(parser: argparse.ArgumentParser) -> None:
@@ -648,13 +640,8 @@ def _complete_lr_finder(args: argparse.Namespace) -> None:
         raise ArgumentError("--lr-finder needs --save: it writes SAVE/lr_finder/")
     if args.load and not args.finetune:
         raise ArgumentError("--lr-finder starts its own schedule: give --finetune with --load, or no --load")
-    if not 0 < args.lr_finder_start_lr < args.lr_finder_end_lr:
-        raise ArgumentError(
-            f"--lr-finder-start-lr ({args.lr_finder_start_lr}) must be above zero and below --lr-finder-end-lr"
-            f" ({args.lr_finder_end_lr})"
-        )
-    if not 0 <= args.lr_finder_smoothing < 1:
-        raise ArgumentError(f"--lr-finder-smoothing must lie in [0, 1), not {args.lr_finder_smoothing}")
+    if (problem := lr_finder_options.problem(args)) is not None:
+        raise ArgumentError(problem)
     # The sweep is the schedule; what it ends in is a loss that is not finite, which is no error here.
     args.lr, args.min_lr, args.lr_decay_style = args.lr_finder_end_lr, 0.0, "constant"
     args.lr_warmup_iters, args.lr_warmup_fraction, args.lr_warmup_init = 0, None, 0.0

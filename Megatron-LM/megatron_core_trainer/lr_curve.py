@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DATA, REPORT, SUGGESTED = "lr_finder_data", "lr_finder.json", "suggested_lr"
+DIRECTORY = "lr_finder"
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -84,7 +85,7 @@ def read_curve(directory: Path) -> tuple[Array, Array]:
     :param directory: ``SAVE``, ``SAVE/lr_finder`` or the file itself.
     :raises CurveError: if there is none.
     """
-    candidates = [directory, directory / f"{DATA}.npz", directory / "lr_finder" / f"{DATA}.npz"]
+    candidates = [directory, directory / f"{DATA}.npz", directory / DIRECTORY / f"{DATA}.npz"]
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
         raise CurveError(f"{directory} holds no {DATA}.npz; give the directory that a sweep was saved in")
@@ -195,6 +196,28 @@ def write_report(directory: Path, report: dict[str, Any]) -> None:
     """
     atomic_output.write_json(directory / REPORT, {"format": 1, **report})
     atomic_output.write_text(directory / SUGGESTED, f"{report['suggested']!r}\n")
+
+
+def write_search(save: Path, curve: LossCurve, about: dict[str, Any]) -> None:
+    """Write the files of a finished search into ``SAVE/lr_finder``, and print what it suggests.
+
+    A curve that is too short to read a rate from is written without a report.
+
+    :param save: folder of the search.
+    :param curve: its losses.
+    :param about: what identifies the search in its report.
+    """
+    directory = save / DIRECTORY
+    curve.write(directory)
+    try:
+        found = analyse(np.array(curve.learning_rates), np.array(curve.losses))
+    except CurveError as error:
+        print(f"learning-rate finder: {error}", flush=True)
+        return
+    write_report(directory, {**about, **found})
+    print(
+        f"learning-rate finder: suggested learning rate {found['suggested']:.6E}, see {directory}", flush=True
+    )
 
 
 def read_report(directory: Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
@@ -18,7 +17,7 @@ from megatron_core_trainer import batch_sizes, checkpointing, console, flops
 from megatron_core_trainer.console import print_marker, print_rank_0, print_rank_last
 from megatron_core_trainer.datasets import SplitData, eval_iterations
 from megatron_core_trainer.distributed import max_over_ranks
-from megatron_core_trainer.lr_curve import CurveError, LossCurve, analyse, write_report
+from megatron_core_trainer.lr_curve import LossCurve, write_search
 from megatron_core_trainer.model import (
     build_model,
     count_parameters,
@@ -174,19 +173,8 @@ class Trainer:
         print_marker("after training is done")
         if torch.distributed.get_rank() != args.world_size - 1:
             return
-        directory = Path(args.save) / "lr_finder"
-        curve.write(directory)
         about = {"optimizer": args.optimizer, "iterations": args.iteration, "stopped_early": stop}
-        try:
-            found = analyse(np.array(curve.learning_rates), np.array(curve.losses))
-        except CurveError as error:
-            print(f"learning-rate finder: {error}", flush=True)
-            return
-        write_report(directory, {**about, **found})
-        print(
-            f"learning-rate finder: suggested learning rate {found['suggested']:.6E}, see {directory}",
-            flush=True,
-        )
+        write_search(Path(args.save), curve, about)
 
     def _train_step(self, batches: Iterator[Any] | None) -> tuple[float | None, float | None]:
         self._model.zero_grad_buffer()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from airflow_megatron.megatron import lr_search
 from airflow_megatron.megatron.arguments import PRETRAIN_GPT, ArgumentError, to_argv
 from airflow_megatron.megatron.command_error import CommandError
 from airflow_megatron.megatron.conversion_options import conversion_options
@@ -17,7 +18,7 @@ from airflow_megatron.megatron.deepspeed_commands import (
 )
 from airflow_megatron.megatron.deepspeed_config import CONFIG, TRAINER
 from airflow_megatron.megatron.evaluation_options import evaluation_options
-from airflow_megatron.megatron.trainers import trainer_table
+from airflow_megatron.megatron.trainers import job_table
 from airflow_megatron.spec.checkpoint_directories import deepspeed_tag, directory_name
 from airflow_megatron.spec.file_values import path_of
 from airflow_megatron.spec.schema import Entry
@@ -25,13 +26,14 @@ from airflow_megatron.spec.schema import Entry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.conditions import Condition
     from airflow_megatron.spec.jobs import Job
 
 
 _ENTRIES: Final = tuple(f"/{entry}" for entry in get_args(Entry))
+#: The script is among so many words: the interpreter, the starters for CPUs and of a search, the script.
+_BEFORE: Final = 4
 #: The releases before core_v0.16 validate every so many iterations when nothing is given; later ones have no default,
 #: and end a training that gives none at its start.
 _EVAL_INTERVAL: Final = 1000
@@ -129,7 +131,7 @@ def required_outputs(job: Job) -> tuple[str, ...]:
         return (*job.outputs, f"{job.run_dir}/converted_hf/iter_{job.iteration}/config.json")
     if job.kind == "evaluate":
         return (*job.outputs, evaluation_file(job, job.iteration))
-    if job.kind == "lr_finder":
+    if job.kind == lr_search.KIND:
         return (*job.outputs, f"{job.run_dir}/lr_finder/suggested_lr")
     return job.outputs
 
@@ -169,7 +171,7 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
 
     A swept value is an argument when the release knows one of its name and it is no variable of the spec.
     """
-    table = _table(job, cluster)
+    table = job_table(job, cluster)
     trainer = cluster.trainer(job.trainer)
     arguments: dict[str, Any] = {
         "save": job.checkpoint_dir,
@@ -181,7 +183,7 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         **(default_arguments(job) if job.trainer == TRAINER else {}),
         **trainer.arguments,
     }
-    if job.kind == "lr_finder":
+    if job.kind == lr_search.KIND:
         # it starts anew with every attempt, and writes its curve instead of checkpoints
         arguments |= {"save": job.run_dir, "load": None, "exit_signal_handler": None, "lr_finder": True}
     if job.kind == "benchmark":
@@ -194,7 +196,8 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     given = {
         name: value
         for name, value in job.params.items()
-        if name in job.explicit_arguments or (name not in job.variables and table.get(name))
+        if (name in job.explicit_arguments and (table.get(name) or not lr_search.is_option(name)))
+        or (name not in job.variables and table.get(name))
     }
     # an argument has several names (no_rope_fusion, apply_rope_fusion): the spec's wins under any of them
     given_dests = {argument.dest for argument in map(table.get, given) if argument}
@@ -203,6 +206,8 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         for name, value in arguments.items()
         if (argument := table.get(name)) is None or argument.dest not in given_dests
     } | given
+    if job.kind == lr_search.KIND and job.trainer == "megatron_lm":
+        arguments = lr_search.search_arguments(job, arguments, table)
     if job.kind == "benchmark" and not arguments.get("wandb_project"):
         # upstream sends nothing to W&B that it does not write for TensorBoard
         arguments["tensorboard_dir"] = job.params.get("tensorboard_dir")
@@ -234,23 +239,32 @@ def leaves_checkpoints(job: Job) -> bool:
 
 
 def trainer_words(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the Megatron arguments of a training's command; before them stand interpreter, starter and script."""
+    """Return the Megatron arguments of a training's command; before them stand interpreter, starters and script."""
     place = _script_place(command)
     return tuple(command[(1 if place is None else place) + 1 :])
 
 
 def runs_pretrain_gpt(command: Sequence[str]) -> bool:
     """Whether a command is Megatron's training of GPT, not one that a spec gives a training stage in its place."""
-    return runs_upstream_script(command) and any(word.endswith(f"/{PRETRAIN_GPT}") for word in command[:3])
+    return runs_upstream_script(command) and any(
+        word.endswith(f"/{PRETRAIN_GPT}") for word in command[:_BEFORE]
+    )
 
 
 def runs_upstream_script(command: Sequence[str]) -> bool:
     """Whether a command is one of Megatron's training scripts, of GPT or another model."""
-    return _script_place(command) in {1, 2}
+    return (_script_place(command) or 0) > 0
+
+
+def search_starter(command: Sequence[str]) -> str | None:
+    """Return the program that makes a search for a learning rate of upstream's training, None without it."""
+    place = _script_place(command) or 0
+    started = command[place - 1].rpartition("/")[2] if place > 1 else None
+    return started if started == lr_search.STARTER else None
 
 
 def _script_place(command: Sequence[str]) -> int | None:
-    return next((place for place, word in enumerate(command[:3]) if word.endswith(_ENTRIES)), None)
+    return next((place for place, word in enumerate(command[:_BEFORE]) if word.endswith(_ENTRIES)), None)
 
 
 def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
@@ -260,7 +274,7 @@ def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
     stands a number that any rule lets pass.
     """
     result = [word if path_of(word) is None else "1" for word in trainer_words(command)]
-    for flag in ("--save", "--load", "--tensorboard-dir", "--data-cache-path"):
+    for flag in ("--save", "--load", "--tensorboard-dir", "--data-cache-path", "--lr-finder-save"):
         if flag in result[:-1]:
             result[result.index(flag) + 1] = "/run"
     return tuple(result)
@@ -275,15 +289,11 @@ def job_files(job: Job, cluster: ClusterProfile) -> dict[str, str]:
         return {}
     arguments = megatron_arguments(job, cluster)
     try:
-        text = config_text(job, arguments, _table(job, cluster))
+        text = config_text(job, arguments, job_table(job, cluster))
     except ArgumentError as error:
         raise CommandError(error.name, str(error)) from error
     own = arguments[CONFIG] == config_file(job)
     return {config_file(job): text} if own else {}
-
-
-def _table(job: Job, cluster: ClusterProfile) -> ArgumentTable:
-    return trainer_table(job.trainer, job.release, cluster, job.extra_arguments, job.entry or None)
 
 
 def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[str, ...]:
@@ -292,16 +302,10 @@ def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[
         raise CommandError(
             "train_iters", f"stage {job.stage} has no train_iters; add megatron: {{train_iters: …}}"
         )
-    if job.kind == "lr_finder" and job.trainer == "megatron_lm":
-        raise CommandError(
-            "kind",
-            f"the trainer megatron_lm has no search for a learning rate, which stage {job.stage} is; "
-            "use trainer: megatron_core",
-        )
     try:
         if launches_itself(job, cluster):
-            return alcf_words(job, arguments, _table(job, cluster), _checkout(job, cluster))
-        words = to_argv(arguments, _table(job, cluster))
+            return alcf_words(job, arguments, job_table(job, cluster), _checkout(job, cluster))
+        words = to_argv(arguments, job_table(job, cluster))
     except ArgumentError as error:
         raise CommandError(error.name, str(error)) from error
     python = cluster.python_of(job.trainer)
@@ -310,8 +314,9 @@ def _training_command(job: Job, cluster: ClusterProfile, scripts: str) -> tuple[
     if job.trainer == TRAINER:
         entry = cluster.trainer(TRAINER).entry or "pretrain_gpt_alcf.py"
         return (python, f"{_checkout(job, cluster)}/{entry}", *words)
-    starter = [f"{scripts}/upstream_on_cpu.py"] if cluster.trainer(job.trainer).device == "cpu" else []
-    return (python, *starter, f"{_checkout(job, cluster)}/{job.entry or PRETRAIN_GPT}", *words)
+    starters = [f"{scripts}/upstream_on_cpu.py"] if cluster.trainer(job.trainer).device == "cpu" else []
+    starters += [f"{scripts}/{lr_search.STARTER}"] if job.kind == lr_search.KIND else []
+    return (python, *starters, f"{_checkout(job, cluster)}/{job.entry or PRETRAIN_GPT}", *words)
 
 
 def _checkout(job: Job, cluster: ClusterProfile) -> str:

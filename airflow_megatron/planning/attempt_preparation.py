@@ -20,7 +20,7 @@ from airflow_megatron.megatron.checkpoints import (
     verdicts_by_iteration,
 )
 from airflow_megatron.megatron.commands import branch_arguments, trainer_words
-from airflow_megatron.megatron.trainers import trainer_table
+from airflow_megatron.megatron.trainers import job_table
 from airflow_megatron.planning.attempt_changes import AttemptChanges
 from airflow_megatron.planning.plan import job_digest
 from airflow_megatron.slurm.allocation import (
@@ -362,9 +362,7 @@ class _Preparation:
     @property
     def _table(self) -> ArgumentTable:
         job = self._job
-        return trainer_table(
-            job.trainer, job.release, self._attempts.cluster, job.extra_arguments, job.entry or None
-        )
+        return job_table(job, self._attempts.cluster)
 
     def _refuse_another_experiment(self) -> None:
         """Refuse to go on from the checkpoints of another command under the same point name."""

@@ -10,7 +10,7 @@ from airflow_megatron.megatron.commands import (
     runs_pretrain_gpt,
     runs_upstream_script,
 )
-from airflow_megatron.megatron.trainers import trainer_table
+from airflow_megatron.megatron.trainers import job_table
 from airflow_megatron.megatron.validation import ArgumentProblem, check
 from airflow_megatron.megatron.validation.command_line import reader
 from airflow_megatron.planning.findings import Finding
@@ -44,9 +44,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
         key = (words, world_size, job.release, job.entry, *sorted(job.env.items()))
         if key not in known:
             try:
-                table = trainer_table(
-                    job.trainer, job.release, cluster, job.extra_arguments, job.entry or None
-                )
+                table = job_table(job, cluster)
                 known[key] = check(
                     words,
                     world_size,

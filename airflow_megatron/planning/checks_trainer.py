@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.megatron.commands import comparable_words, runs_pretrain_gpt
+from airflow_megatron.megatron.commands import comparable_words, runs_pretrain_gpt, search_starter
 from airflow_megatron.planning.findings import Finding
 from airflow_megatron.planning.job_programs import answers
 
@@ -19,22 +19,27 @@ _MISSING: Final = " must be given"
 _FLAG: Final = re.compile(r"--([a-z][\w-]*)")
 
 
+def _runs_own_trainer(job: Job) -> bool:
+    return job.trainer == TRAINER and not job.extra_arguments and runs_pretrain_gpt(job.command)
+
+
 def trainer_findings(jobs: Sequence[Job]) -> Iterator[Finding]:
     """Yield what the trainer would end with as soon as its job begins.
 
     A project without the trainer's folder is not asked, nor is the trainer about arguments that only a fork of it has.
-    What is missing is a warning, because a site's template may add it.
+    What is missing is a warning, because a site's template may add it. Of upstream's searches for a learning rate only
+    the starter's own options are asked about.
 
     :param jobs: with their commands
     :raises RuntimeError: when the trainer's program cannot be asked
     """
-    alike: dict[tuple[tuple[str, ...], int], list[Job]] = {}
+    alike: dict[tuple[tuple[str, ...], int, str | None], list[Job]] = {}
     for job in jobs:
-        if job.trainer != TRAINER or job.script or job.extra_arguments:
+        starter = search_starter(job.command)
+        if job.script or not job.runs_trainer or not (starter or _runs_own_trainer(job)):
             continue
-        if job.runs_trainer and runs_pretrain_gpt(job.command):
-            alike.setdefault((comparable_words(job.command), job.world_size), []).append(job)
-    asked = [{"argv": argv, "world_size": size} for argv, size in alike]
+        alike.setdefault((comparable_words(job.command), job.world_size, starter), []).append(job)
+    asked = [{"argv": argv, "world_size": size, "starter": starter} for argv, size, starter in alike]
     for refused, problem in zip(alike.values(), answers("check_arguments.py", asked), strict=True):
         if problem is None:
             continue

@@ -21,6 +21,7 @@ from airflow_megatron.megatron.commands import (
     required_outputs,
 )
 from airflow_megatron.megatron.deepspeed_commands import launches_itself
+from airflow_megatron.megatron.lr_search import KIND as SEARCH
 from airflow_megatron.megatron.trainers import trainer_table
 from airflow_megatron.planning.checks import check_jobs
 from airflow_megatron.planning.checks_foreign import check_trainer
@@ -218,7 +219,8 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
         )
     try:
         table = trainer_table(
-            spec.trainer, spec.release, cluster, declarations(spec.extra_arguments), spec.entry
+            *(spec.trainer, spec.release, cluster, declarations(spec.extra_arguments), spec.entry),
+            search=any(stage.kind == SEARCH for stage in spec.stages.values()),
         )
     except ArgumentError as error:
         places = {spec.release: ("release",), spec.entry: ("entry",)}

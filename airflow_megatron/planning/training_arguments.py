@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.argument_values import ArgumentValues
 from airflow_megatron.megatron.commands import megatron_arguments
-from airflow_megatron.megatron.trainers import trainer_table
+from airflow_megatron.megatron.trainers import job_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ class TrainingArguments(ArgumentValues):
 
     def __init__(self, job: Job, cluster: ClusterProfile) -> None:
         self.job = job
-        table = trainer_table(job.trainer, job.release, cluster, job.extra_arguments, job.entry or None)
+        table = job_table(job, cluster)
         super().__init__(table, megatron_arguments(job, cluster))
 
 

@@ -40,6 +40,11 @@ _BENCHMARK = (
         "max_active_points=2",
     ),
 )
+_SEARCH = (
+    *("poll_interval=1", f"megatron.train_iters={TRAINED}", "megatron.log_interval=1"),
+    "stages.search.megatron.train_iters=20",
+    *("stages.pretrain.megatron.lr_warmup_iters=2", "stages.pretrain.megatron.eval_iters=2"),
+)
 _TEXT = "20000"
 """Tokens of the shipped specs that prepare their own data."""
 
@@ -135,14 +140,12 @@ STUDIES = (
         ),
         "mup_d64_lr0.001,standard_d64_lr0.001",
     ),
+    Study("optimizers", _SEARCH, "lion"),
     Study(
         "optimizers",
-        (
-            *("poll_interval=1", f"megatron.train_iters={TRAINED}", "megatron.log_interval=1"),
-            "stages.search.megatron.train_iters=20",
-            *("stages.pretrain.megatron.lr_warmup_iters=2", "stages.pretrain.megatron.eval_iters=2"),
-        ),
-        "lion",
+        (*_SEARCH, "trainer=megatron_lm", "sweep.params.optimizer=[adam, sgd]"),
+        "adam",
+        "trainer=megatron_lm",
     ),
     Study(
         "parallelism_gpt2_large",

@@ -13,16 +13,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainer_harness import SCRIPTS, Data, Outcome, Trainer, pretrain_args
+from trainer_harness import LOOP, MODEL, REPOSITORY, SCHEDULE, SCRIPTS, Data, Outcome, Trainer, pretrain_args
 
+from airflow_megatron.megatron.arguments import to_argv
 from airflow_megatron.results.lr_searches import read_searches
 from airflow_megatron.results.snapshot import parse_snapshot, snapshot_script
 from airflow_megatron.results.sweep_jobs import read_jobs
+from airflow_megatron.spec.cluster_profile import load_cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 sys.path.insert(0, str(SCRIPTS))
+sys.path.insert(0, str(REPOSITORY / "tests" / "studies"))
 
 from megatron_core_trainer.lr_curve import (
     CurveError,
@@ -32,19 +36,21 @@ from megatron_core_trainer.lr_curve import (
     read_curve,
     read_report,
 )
+from upstream import UpstreamMissingError, find_upstream
 
 ITERATIONS = 40
+BLOWN_UP = (
+    *("--train-iters", ITERATIONS, "--lr-finder-start-lr", "1e-4", "--lr-finder-end-lr", "1e4"),
+    *("--lr-finder-smoothing", 0.6, "--lr-finder-stop-factor", 2, "--eval-iters", 0),
+)
+RELEASE = "core_v0.16.1"
 
 
 @pytest.fixture(scope="module")
 def sweep(trainer: Trainer, data: Data, tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
     """A sweep that ends when the loss blows up."""
     save = tmp_path_factory.mktemp("sweep")
-    extra = [
-        *("--train-iters", ITERATIONS, "--lr-finder-start-lr", "1e-4", "--lr-finder-end-lr", "1e4"),
-        *("--lr-finder-smoothing", 0.6, "--lr-finder-stop-factor", 2, "--eval-iters", 0),
-    ]
-    outcome = trainer.run("lr_finder.py", "sweep", *pretrain_args(data, save, extra))
+    outcome = trainer.run("lr_finder.py", "sweep", *pretrain_args(data, save, BLOWN_UP))
     assert outcome.status == 0, outcome.stderr
     return outcome, save
 
@@ -99,6 +105,64 @@ def test_the_report_of_a_sweep_reads_it(sweep: tuple[Outcome, Path]) -> None:
     assert [found.lowest_rate, found.lowest_loss] == list(report["lowest"].values())
     rates, losses = read_curve(save)
     assert found.curve == tuple(zip(rates.tolist(), losses.tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Path:
+    try:
+        return find_upstream(RELEASE)
+    except UpstreamMissingError as error:
+        pytest.skip(str(error))
+
+
+def upstream_words(upstream: Path, data: Data, save: Path, extra: Sequence[object]) -> list[object]:
+    """Return a search of upstream's on the CPU, as a job's command line has it, after the interpreter."""
+    machine = to_argv(load_cluster("local").trainer("megatron_lm").arguments, RELEASE)
+    arguments = [*MODEL, *SCHEDULE, *LOOP, *data.args(), "--no-check-for-nan-in-loss-and-grad", *machine]
+    script = upstream / "pretrain_gpt.py"
+    cache = ["--data-cache-path", save / "cache"]
+    return [SCRIPTS / "upstream_lr_finder.py", script, "--lr-finder-save", save, *arguments, *cache, *extra]
+
+
+def test_upstream_finds_what_this_trainer_finds(
+    trainer: Trainer, data: Data, upstream: Path, sweep: tuple[Outcome, Path], tmp_path: Path
+) -> None:
+    words = upstream_words(upstream, data, tmp_path, [*BLOWN_UP, "--eval-interval", ITERATIONS])
+    (outcome,) = trainer.run_ranks(1, *words, script="upstream_on_cpu.py")
+    assert outcome.status == 0, outcome.stderr
+    rates, losses = read_curve(tmp_path)
+    ours = read_curve(sweep[1])
+    assert 10 < len(rates) < ITERATIONS  # it stopped, too
+    assert [*outcome.lines] == list(range(1, len(rates) + 1))
+    # a line has the rate of the next step
+    printed = [float(line.lr) for line in outcome.lines.values()]
+    assert printed == pytest.approx(
+        [1e-4 * 1e8 ** (step / (ITERATIONS - 1)) for step in outcome.lines], rel=1e-6
+    )
+    assert rates[1:] == pytest.approx(printed[: len(rates) - 1], rel=1e-6)
+    alike = int(np.searchsorted(ours[0], 1e-1))
+    assert alike > 10
+    assert losses[:alike] == pytest.approx(ours[1][:alike], rel=1e-4)
+    report, other = read_report(tmp_path / "lr_finder"), read_report(sweep[1] / "lr_finder")
+    assert (report["optimizer"], report["stopped_early"]) == ("adam", True)
+    assert report["suggested"] == pytest.approx(other["suggested"], rel=0.3)
+    assert float((tmp_path / "lr_finder" / "suggested_lr").read_text()) == report["suggested"]
+    assert {path.name for path in tmp_path.iterdir()} == {"cache", "lr_finder"}
+
+
+def test_the_last_stage_of_upstreams_pipeline_writes(
+    trainer: Trainer, data: Data, upstream: Path, tmp_path: Path
+) -> None:
+    extra = ["--train-iters", 12, "--lr-finder-end-lr", "1e-3", "--eval-iters", 0, "--eval-interval", 12]
+    words = upstream_words(upstream, data, tmp_path, [*extra, "--pipeline-model-parallel-size", 2])
+    first, last = trainer.run_ranks(2, *words, script="upstream_on_cpu.py")
+    assert (first.status, last.status) == (0, 0), last.stderr
+    assert "learning-rate finder: suggested" in last.stdout
+    assert "learning-rate finder" not in first.stdout
+    rates, _ = read_curve(tmp_path)
+    assert rates == pytest.approx(np.geomspace(1e-6, 1e-3, 12))
+    report = read_report(tmp_path / "lr_finder")
+    assert (report["iterations"], report["stopped_early"]) == (12, False)
 
 
 def test_what_the_data_of_megatron_deepspeed_suggest(trainer: Trainer, tmp_path: Path) -> None:

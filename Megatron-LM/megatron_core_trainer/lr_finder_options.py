@@ -1,0 +1,53 @@
+"""The options of a search for a learning rate, which this trainer and ``upstream_lr_finder.py`` take alike."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def add_options(add_to: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Declare the limits of the rates, the smoothing of the losses and when to stop.
+
+    :param add_to: a parser, or a group of one.
+    """
+    add = add_to.add_argument
+    add("--lr-finder-start-lr", type=float, default=1e-6)
+    add("--lr-finder-end-lr", type=float, default=1.0)
+    add("--lr-finder-smoothing", type=float, default=0.98, help="beta of the losses' moving average")
+    add(
+        "--lr-finder-stop-factor",
+        type=float,
+        default=4.0,
+        help="stop when the smoothed loss exceeds its best by this factor; 0: never",
+    )
+
+
+def problem(args: argparse.Namespace) -> str | None:
+    """Return what is wrong with the options, None when they are good.
+
+    :param args: with what :func:`add_options` declares.
+    """
+    if not 0 < args.lr_finder_start_lr < args.lr_finder_end_lr:
+        return (
+            f"--lr-finder-start-lr ({args.lr_finder_start_lr}) must be above zero and below --lr-finder-end-lr"
+            f" ({args.lr_finder_end_lr})"
+        )
+    if not 0 <= args.lr_finder_smoothing < 1:
+        return f"--lr-finder-smoothing must lie in [0, 1), not {args.lr_finder_smoothing}"
+    return None
+
+
+def split(program: str, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options that a starter of upstream's takes, and the words that are left for upstream, in their order.
+
+    :param program: the starter's name, for its messages.
+    :param words: the arguments after the script's name.
+    """
+    parser = argparse.ArgumentParser(prog=program, add_help=False, allow_abbrev=False)
+    parser.add_argument("--lr-finder-save", required=True)
+    add_options(parser)
+    return parser.parse_known_args(words)

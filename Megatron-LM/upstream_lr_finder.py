@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Find a learning rate with upstream's own, unchanged training script, which has no such search.
+
+    python upstream_lr_finder.py CHECKOUT/pretrain_gpt.py --lr-finder-save DIR ARGUMENT…
+
+The script trains with the other arguments while the learning rate rises exponentially over ``--train-iters``; the
+search has the options of ``lr_finder.py sweep`` (``--lr-finder-start-lr`` …) and leaves the same files in
+``DIR/lr_finder``. Validation and checkpoints are upstream's own affair: give ``--eval-iters 0`` and no ``--save``.
+``--lr``, which upstream wants, says only how the rates of parameter groups relate to each other (``--decoupled-lr``).
+Where there is no GPU, ``upstream_on_cpu.py`` stands before it.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron_core_trainer import lr_finder_options
+from megatron_core_trainer.distributed import max_over_ranks
+from megatron_core_trainer.lr_curve import LossCurve, write_search
+from megatron_core_trainer.schedules import ExponentialSweep
+
+if TYPE_CHECKING:
+    import argparse
+
+_NAME = "upstream_lr_finder.py"
+_LOSS = "lm loss"
+
+
+class Search:
+    """A search for a learning rate, of which upstream's training loop tells each step.
+
+    :param options: those of the search; ``lr_finder_save`` is the folder to write.
+    :param arguments: gives upstream's own, once it has read them.
+    """
+
+    def __init__(self, options: argparse.Namespace, arguments: Any) -> None:
+        self._options, self._arguments = options, arguments
+        self._curve = LossCurve(options.lr_finder_smoothing, options.lr_finder_stop_factor)
+        self._iterations = 0
+        self.stopped = False
+
+    def rate(self, samples: float) -> float:
+        """Return the learning rate after a number of sequences.
+
+        :param samples: the sequences that upstream's schedule has counted.
+        """
+        args, options = self._arguments(), self._options
+        steps = max(1, args.train_iters - 1) * args.global_batch_size
+        return ExponentialSweep(options.lr_finder_start_lr, options.lr_finder_end_lr, steps).rate(
+            samples, high=0.0, low=0.0
+        )
+
+    def group_rate(self, scheduler: Any, group: dict[str, Any]) -> float:
+        """Return the learning rate of a parameter group: groups keep the relation that the command line gives them.
+
+        :param scheduler: upstream's ``OptimizerParamScheduler``.
+        :param group: the group.
+        """
+        own = group.get("max_lr")
+        relation = own / scheduler.max_lr if own and scheduler.max_lr else 1.0
+        return self.rate(scheduler.num_steps) * relation
+
+    def add(self, rate: float, losses: dict[str, Any]) -> None:
+        """Record the losses of an iteration, and find out together with the other ranks whether to stop.
+
+        :param rate: the learning rate of its step.
+        :param losses: by name, empty on ranks without the last pipeline stage.
+        """
+        self._iterations += 1
+        loss = losses.get(_LOSS, next(iter(losses.values()), None))
+        stop = loss is not None and self._curve.add(rate, float(loss))
+        self.stopped = bool(max_over_ranks(float(stop))[0])
+
+    def write(self, *, last_rank: bool) -> None:
+        """Write the files of the search.
+
+        :param last_rank: whether this process is the last one, which has the losses.
+        """
+        if last_rank:
+            optimizer = self._arguments().optimizer
+            about = {"optimizer": optimizer, "iterations": self._iterations, "stopped_early": self.stopped}
+            write_search(Path(self._options.lr_finder_save), self._curve, about)
+
+
+def install(search: Search, training: Any, scheduler: Any) -> None:
+    """Let a search set upstream's learning rates, see its losses and end its training.
+
+    :param search: the search.
+    :param training: the module ``megatron.training.training``.
+    :param scheduler: the class ``OptimizerParamScheduler``.
+    """
+    train, step, decide = training.train, training.train_step, training.checkpoint_and_decide_exit
+    torch = import_module("torch")
+
+    def searched_step(*words: Any, **settings: Any) -> Any:
+        rate = search.rate(words[4].num_steps)  # forward step, data, model, optimizer, scheduler
+        result = step(*words, **settings)
+        search.add(rate, result[0])
+        return result
+
+    def decided(*words: Any, **settings: Any) -> bool:
+        return bool(decide(*words, **settings)) or search.stopped
+
+    def searched(*words: Any, **settings: Any) -> Any:
+        def write() -> None:
+            search.write(last_rank=torch.distributed.get_rank() == torch.distributed.get_world_size() - 1)
+
+        try:
+            result = train(*words, **settings)
+        except SystemExit as end:  # upstream's way to stop early
+            if not end.code:
+                write()
+            raise
+        write()
+        return result
+
+    scheduler.get_lr = lambda self, group: search.group_rate(self, group)
+    training.train, training.train_step, training.checkpoint_and_decide_exit = (
+        searched,
+        searched_step,
+        decided,
+    )
+
+
+def main(words: list[str]) -> None:
+    """Run the script that the first word names while the learning rate rises.
+
+    :param words: the command line, without this program's name.
+    """
+    script = Path(words[0]) if words else Path()
+    if not script.is_file():
+        sys.exit(f"{_NAME}: error: {str(script)!r} is no file; name CHECKOUT/pretrain_gpt.py")
+    options, rest = lr_finder_options.split(_NAME, words[1:])
+    if (problem := lr_finder_options.problem(options)) is not None:
+        sys.exit(f"{_NAME}: error: {problem}")
+    sys.argv = [words[0], *rest]
+    sys.path[0] = str(script.parent)
+    training = import_module("megatron.training.training")
+    scheduler = import_module("megatron.core.optimizer_param_scheduler").OptimizerParamScheduler
+    install(Search(options, training.get_args), training, scheduler)
+    runpy.run_path(str(script), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
