@@ -5,13 +5,23 @@ Editors show it as completion and as help; what it cannot say (references, the g
 
 from __future__ import annotations
 
+import ast
+import functools
+import inspect
+import itertools
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
+from airflow_megatron.spec import schema as sections
 from airflow_megatron.spec.schema import SweepSpecSection
 from airflow_megatron.spec.sweep_grammar import WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic_core import core_schema
 
 FILE_NAME = "sweep-spec.schema.json"
 """Name of the committed copy in ``sweep_specs/``, which specs name in their first line."""
@@ -51,11 +61,45 @@ _GROUP_WORDS: dict[str, Any] = {
 
 
 class _SpecSchema(GenerateJsonSchema):
-    """Leaves out the titles that pydantic makes of the names."""
+    """Describes the keys by the docstrings of the fields, and leaves out the titles that pydantic makes of the names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Give no title."""
         return False
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> dict[str, Any]:
+        """Add the descriptions of a section's keys."""
+        described = super().model_schema(schema)
+        section: Any = schema["cls"]
+        for name, field in section.model_fields.items():
+            if text := _field_docstring(section, name):
+                described["properties"][field.alias or name].setdefault("description", text)
+        return described
+
+
+def _field_docstring(section: type, name: str) -> str | None:
+    """Return the docstring of a field of a section or of a section that it extends."""
+    texts = (_field_docstrings().get(base.__name__, {}).get(name) for base in section.__mro__)
+    return next((text for text in texts if text), None)
+
+
+@functools.cache
+def _field_docstrings() -> Mapping[str, Mapping[str, str]]:
+    """Return section → field → the string below it in the source."""
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(sections)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for field, text in itertools.pairwise(node.body):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+                and isinstance(text.value.value, str)
+            ):
+                found.setdefault(node.name, {})[field.target.id] = inspect.cleandoc(text.value.value)
+    return found
 
 
 def sweep_spec_schema() -> dict[str, Any]:

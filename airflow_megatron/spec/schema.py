@@ -60,8 +60,9 @@ Values: TypeAlias = dict[str, Any]
 class Strict(BaseModel):
     """Base of all sections: unknown keys are refused."""
 
-    # built on first use: a process of one task validates none of them
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, defer_build=True)
+    # built on first use, without the docstrings of the fields (`spec.json_schema` reads these): every task's process
+    # imports this module and uses few of its sections
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class SlurmSection(Strict):
