@@ -61,7 +61,7 @@ _GROUP_WORDS: dict[str, Any] = {
 
 
 class _SpecSchema(GenerateJsonSchema):
-    """Describes the keys by the docstrings of the fields, and leaves out the titles that pydantic makes of the names."""
+    """Describes keys by the docstrings of the fields, and leaves out the titles that pydantic makes of the names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Give no title."""

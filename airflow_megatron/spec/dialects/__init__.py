@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import importlib
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from airflow_megatron.spec.dialects import autoexperiment, oellm
+from airflow_megatron.spec.dialects.recognition import is_autoexperiment, is_oellm
 from airflow_megatron.spec.overrides import overridden
 from airflow_megatron.spec.sidecar import sidecar_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from airflow_megatron.spec.sidecar import Sidecar
     from airflow_megatron.spec.sweep import Sweep
@@ -19,11 +20,24 @@ if TYPE_CHECKING:
 class _Dialect(Protocol):
     """A module that reads another tool's files."""
 
-    def recognises(self, document: YamlDocument) -> bool: ...
     def load(self, document: YamlDocument, sidecar: Sidecar) -> Sweep: ...
 
 
-_DIALECTS: tuple[_Dialect, ...] = (autoexperiment, oellm)
+_DIALECTS: Final[dict[str, Callable[[YamlDocument], bool]]] = {
+    "autoexperiment": is_autoexperiment,
+    "oellm": is_oellm,
+}
+"""Module → what recognises its documents; it is imported for those only."""
+
+
+def import_all() -> None:
+    """Import every dialect, for processes that are started to read one document each."""
+    for name in _DIALECTS:
+        _imported(name)
+
+
+def _imported(name: str) -> _Dialect:
+    return cast("_Dialect", importlib.import_module(f"{__name__}.{name}"))
 
 
 def dialect_sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep | None:
@@ -32,8 +46,9 @@ def dialect_sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep
     :param settings: ``key=value`` each, for values of the file or of its sidecar
     :raises SpecError: when the document is of a known language, and wrong; when its sidecar is wrong
     """
-    dialect = next((dialect for dialect in _DIALECTS if dialect.recognises(document)), None)
-    if dialect is None:
+    name = next((name for name, recognises in _DIALECTS.items() if recognises(document)), None)
+    if name is None:
         return None
+    dialect = _imported(name)
     sidecar, of_file = sidecar_of(document, settings)
     return dialect.load(overridden(document, of_file), sidecar)

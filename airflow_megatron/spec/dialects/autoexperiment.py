@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.dialects.autoexperiment_builtin import ARGUMENT_KEYS, builtin_jobs, builtin_tree
-from airflow_megatron.spec.dialects.autoexperiment_expansion import MANDATORY, expand_document
+from airflow_megatron.spec.dialects.autoexperiment_expansion import expand_document
 from airflow_megatron.spec.dialects.autoexperiment_grammar import document_axes, place_of, value_at
 from airflow_megatron.spec.dialects.autoexperiment_jobs import BUILTIN, ScriptTemplates, script_job
 from airflow_megatron.spec.dialects.autoexperiment_points import Outline, points_of
@@ -36,17 +36,6 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.jobs import Job
     from airflow_megatron.spec.sidecar import Sidecar
     from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
-
-_MARKS = frozenset({*MANDATORY, "template"})
-_OTHER_LANGUAGES = frozenset({"stages", "sweep", "job", "backend"})
-
-
-def recognises(document: YamlDocument) -> bool:
-    """Tell whether a document is an AutoExperiment file: it has a job's fields, and no other language's sections."""
-    data = document.data
-    if not isinstance(data, dict) or _OTHER_LANGUAGES & {str(key) for key in data}:
-        return False
-    return len({path[-1] for path in document.positions if path} & _MARKS) >= 3
 
 
 def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> AutoExperimentSweep:

@@ -14,6 +14,7 @@ from airflow_megatron.spec.dialects.autoexperiment_resolution import (
     RefusedValueError,
     settle,
 )
+from airflow_megatron.spec.dialects.recognition import AUTOEXPERIMENT_KEYS
 from airflow_megatron.spec.errors import SpecError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.dialects.autoexperiment_grammar import Axis, Choice
     from airflow_megatron.spec.yaml_document import YamlDocument
 
-MANDATORY = ("name", "output_file", "cmd", "sbatch_script")
 _MAX_PLANS = 1_000
 _MAX_REPEATED = 20
 _MAX_SETTLED = 30_000
@@ -148,13 +148,15 @@ class _Expander:
         self.unresolved[key] = (before + count, first)
 
     def _check_fields(self, job: ExpandedJob) -> None:
-        missing = [key for key in MANDATORY if key not in job.params]
+        missing = [key for key in AUTOEXPERIMENT_KEYS if key not in job.params]
         if missing:
             taken = ", ".join(f"{choice.place[-1]} {choice.label}" for choice in job.choices if choice.named)
             where = f" at {taken}" if taken else ""
             raise SpecError(
                 self.document.problem(
-                    (), f"{', '.join(missing)} missing{where}", f"every job needs {', '.join(MANDATORY)}"
+                    (),
+                    f"{', '.join(missing)} missing{where}",
+                    f"every job needs {', '.join(AUTOEXPERIMENT_KEYS)}",
                 )
             )
 

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.sidecar import Sidecar
     from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
 
-_SECTIONS = frozenset({"job", "backend", "slurm", "project"})
-_NATIVE = frozenset({"stages", "point", "benchmark", "extends"})
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+-]+")
 _GROUP_LIST = re.compile(r"\[[A-Za-z][A-Za-z0-9,]*\]\Z")
 _MAX_NAME = 120
@@ -74,18 +72,6 @@ class _Shape:
     """
 
     instances: tuple[StageInstance, ...]
-
-
-def recognises(document: YamlDocument) -> bool:
-    """Tell whether a document is a configuration of oellm-autoexp, or takes its parts from one by a defaults list."""
-    data = document.data
-    if not isinstance(data, dict) or _NATIVE & data.keys():
-        return False
-    if isinstance(data.get("defaults"), list):
-        return True
-    if isinstance(data.get("sweep"), dict):
-        return bool(_SECTIONS & data.keys())
-    return isinstance(data.get("backend"), dict)
 
 
 def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> OellmSweep:

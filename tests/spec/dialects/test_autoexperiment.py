@@ -11,6 +11,7 @@ from autoexperiment_harness import CONFORMANCE
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.conditions import Condition
 from airflow_megatron.spec.dialects import autoexperiment
+from airflow_megatron.spec.dialects.recognition import is_autoexperiment
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.spec.yaml_document import load_yaml_file, load_yaml_text
@@ -54,7 +55,7 @@ def cluster() -> ClusterProfile:
 
 def _load(text: str, file: str = "study.yaml") -> AutoExperimentSweep:
     document = load_yaml_text(text, file)
-    assert autoexperiment.recognises(document)
+    assert is_autoexperiment(document)
     return autoexperiment.load(document)
 
 
@@ -77,7 +78,7 @@ def test_other_languages_are_not_recognised() -> None:
         "name: n\ncluster: local\n",
         "- 1\n",
     ):
-        assert not autoexperiment.recognises(load_yaml_text(text, "x.yaml"))
+        assert not is_autoexperiment(load_yaml_text(text, "x.yaml"))
 
 
 class TestScalingStudy:

@@ -11,6 +11,7 @@ import pytest
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.conditions import Condition
 from airflow_megatron.spec.dialects import oellm
+from airflow_megatron.spec.dialects.recognition import is_oellm
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.yaml_document import load_yaml_text
 
@@ -48,7 +49,7 @@ def cluster() -> ClusterProfile:
 
 def sweep(text: str, base: str = BASE) -> oellm.OellmSweep:
     document = load_yaml_text(base + text, "study.yaml")
-    assert oellm.recognises(document)
+    assert is_oellm(document)
     return oellm.load(document)
 
 
@@ -402,7 +403,7 @@ def test_names_that_repeat_get_the_index() -> None:
 def test_other_documents_are_not_recognised(data: Any) -> None:
     document = load_yaml_text("a: 1", "x.yaml")
     document.data = data
-    assert not oellm.recognises(document)
+    assert not is_oellm(document)
 
 
 def test_ten_thousand_points_are_quick(cluster: ClusterProfile) -> None:
