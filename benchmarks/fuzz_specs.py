@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from airflow_megatron.dag_factory.building import build_dags
-from airflow_megatron.planning.plan import check_document, job_script, plan_point
+from airflow_megatron.planning.job_scripts import job_script
+from airflow_megatron.planning.plan import check_document, plan_point
 from airflow_megatron.slurm.job_script import JobScriptError
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError

@@ -46,8 +46,8 @@ def status(
 def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption = None) -> None:
     """Stop a sweep, or the selected points: cancel its jobs in Slurm, and mark its runs failed in Airflow."""
     from airflow_megatron.cli.cancel import cancel_jobs, jobs_to_cancel, stop_in_airflow
-    from airflow_megatron.planning.pinned import choose_points
     from airflow_megatron.planning.plan import plan_sweep
+    from airflow_megatron.planning.point_choice import choose_points
     from airflow_megatron.planning.sweep_cluster import sweep_cluster
     from airflow_megatron.slurm.transport import TransportError
 

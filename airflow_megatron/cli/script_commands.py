@@ -21,7 +21,7 @@ from airflow_megatron.cli.spec_options import (
     complete_job,
     load_spec,
 )
-from airflow_megatron.planning.plan import job_script
+from airflow_megatron.planning.job_scripts import job_script
 from airflow_megatron.slurm.job_script import JobScriptError, attempt_of
 from airflow_megatron.spec.cluster_profile import load_cluster
 

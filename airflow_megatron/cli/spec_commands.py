@@ -22,7 +22,7 @@ from airflow_megatron.cli.verbosity import says_warnings
 from airflow_megatron.planning.difference import plan_difference
 from airflow_megatron.planning.job_names import short_name
 from airflow_megatron.planning.overview import stage_overviews
-from airflow_megatron.planning.sweep_owners import repeated_name_problem
+from airflow_megatron.planning.repeated_names import repeated_name_problem
 from airflow_megatron.spec.errors import Problem, SpecError
 
 if TYPE_CHECKING:

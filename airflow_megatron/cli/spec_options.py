@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from airflow_megatron.cli.verbosity import says_warnings
-from airflow_megatron.planning.pinned import choose_points
 from airflow_megatron.planning.plan import Plan, check_sweep
+from airflow_megatron.planning.point_choice import choose_points
 from airflow_megatron.planning.sweep_cluster import sweep_cluster
 from airflow_megatron.spec.cluster_profile import cluster_names
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean

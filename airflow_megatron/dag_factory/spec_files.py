@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import DAG, get_parsing_context
 
 from airflow_megatron.dag_factory.building import build_dags
-from airflow_megatron.dag_factory.spec_folder import read_spec_folder, read_sweep
+from airflow_megatron.dag_factory.own_sweep import read_sweep
 from airflow_megatron.spec.dag_names import sweep_of
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.project import sweep_specs_dir
@@ -31,6 +31,8 @@ def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
     if wanted is not None:
         outline = read_sweep(folder, sweep_of(wanted))
         return build_dags(outline) if outline else []
+    from airflow_megatron.dag_factory.spec_folder import read_spec_folder  # no task needs what it imports
+
     dags: list[DAG] = []
     for outline in read_spec_folder(folder).outlines:
         try:
@@ -47,6 +49,8 @@ def raise_for_spec_errors(directory: Path | None = None) -> None:
     """
     if get_parsing_context().dag_id is not None:
         return
+    from airflow_megatron.dag_factory.spec_folder import read_spec_folder
+
     problems = read_spec_folder(directory or sweep_specs_dir()).problems
     if problems:
         listed = "\n".join(str(problem) for problem in sorted(problems))

@@ -20,6 +20,7 @@ from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.dag_factory.spec_cache import SpecCache, SpecEntry, digest_of, is_own_code
 from airflow_megatron.planning.plan import check_document, check_expressions
 from airflow_megatron.planning.sweep_owners import keeper, repeated_name
+from airflow_megatron.spec import dialects
 from airflow_megatron.spec.errors import Problem, SpecError
 from airflow_megatron.spec.isolation import Limits, printable, run_isolated
 from airflow_megatron.spec.outline import SweepOutline
@@ -62,26 +63,6 @@ def read_spec_folder(folder: Path) -> SpecFolder:
     return _without_repeated_names([found[file] for file in files])
 
 
-def read_sweep(folder: Path, name: str) -> SweepOutline | None:
-    """Return the outline of one sweep; None where the folder has none of this name.
-
-    That is for a task of the sweep: it reads no other spec when the cache knows which file the sweep is in, and works
-    on with the sweep's last outline when the spec has been broken meanwhile.
-    """
-    cache = SpecCache(folder)
-    files = sorted(cache.names().get(name, ()))
-    entries = [(file, cache.valid(file)) for file in files if file.exists()]
-    if not entries or any(entry is None for _, entry in entries):
-        outlines = {outline.name: outline for outline in read_spec_folder(folder).outlines}
-        if name in outlines:
-            return outlines[name]
-        cache = SpecCache(folder)
-        entries = [(file, cache.last(file)) for file in sorted(cache.names().get(name, ()))]
-    known = [outline for _, entry in entries if entry and (outline := entry.outline or entry.last_good)]
-    same = {outline.file: outline for outline in known if outline.name == name}
-    return same.get(keeper(name, same) or "")
-
-
 def _read_unknown(
     folder: Path, files: Sequence[Path], found: dict[Path, SpecEntry], cache: SpecCache
 ) -> None:
@@ -116,6 +97,7 @@ def _as_before(entry: SpecEntry, before: SpecEntry | None) -> SpecEntry:
 
 def _warm_up(folder: Path) -> None:
     """Load what reading any spec loads, once for all processes that read one."""
+    dialects.import_all()
     sweep = load_sweep_text(_SMALLEST, str(folder / "smallest.yaml"))
     with contextlib.suppress(SpecError):  # where the folder of clusters lacks the default one
         check_document(sweep)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.megatron.command_line import reader
 from airflow_megatron.megatron.commands import trainer_words
-from airflow_megatron.megatron.validation.command_line import reader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

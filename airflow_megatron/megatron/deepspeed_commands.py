@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.alcf_launch import alcf_command, own_arguments
 from airflow_megatron.megatron.arguments import ArgumentError, to_argv
+from airflow_megatron.megatron.command_line import reader
 from airflow_megatron.megatron.deepspeed_config import CONFIG, TRAINER, deepspeed_config
 from airflow_megatron.megatron.deepspeed_rules import check_arguments
-from airflow_megatron.megatron.validation.command_line import reader
 from airflow_megatron.spec.file_values import path_of
 
 if TYPE_CHECKING:

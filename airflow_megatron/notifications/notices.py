@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import get_current_context
 
 from airflow_megatron.planning.notice import Notice
-from airflow_megatron.planning.notifier_classes import notifier_class, rendered_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,6 +44,8 @@ def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -
 
     A notifier that fails is logged, and changes nothing else: a job is not given up because a chat is down.
     """
+    from airflow_megatron.planning.notifier_classes import notifier_class, rendered_arguments
+
     values = {**_values(context), _KEY: notice.to_json()}
     for section in sections:
         if notice.what not in section.on:

@@ -10,14 +10,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_megatron.operators.run_configuration import SWEEP_KEYS, refuse_unknown_keys
 from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.pinned import PinnedSweep, choose_points
-from airflow_megatron.planning.plan import check_sweep
+from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.planning.sweep_cluster import sweep_cluster
 from airflow_megatron.planning.sweep_owners import record_owner
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
-from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +30,7 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
     after it reads; pushes the jobs that run once for the sweep under their stages' names.
 
     :param spec_file: the sweep spec
-    :param points: which points; see :func:`airflow_megatron.planning.pinned.choose_points` (templated)
+    :param points: which points; see :func:`airflow_megatron.planning.point_choice.choose_points` (templated)
     :param limit: at most this many points (templated)
     :param cluster: cluster profile instead of the spec's own (templated)
     """
@@ -57,6 +55,11 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check, choose, store."""
+        # every task of the DAG imports this module, and only this one plans
+        from airflow_megatron.planning.plan import check_sweep
+        from airflow_megatron.planning.point_choice import choose_points
+        from airflow_megatron.spec.spec_files import load_sweep_text
+
         refuse_unknown_keys(context["dag_run"].conf, SWEEP_KEYS)
         store = PinStore()
         choice, limit = str(self.points or ""), int(self.limit or 0) or None

@@ -17,14 +17,12 @@ from airflow_megatron.operators.stored_plan import newest_plan
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.pin_store import PinError, PinStore
 from airflow_megatron.planning.pinned import PinnedSweep
-from airflow_megatron.planning.plan import check_document, plan_sweep
 from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.planning.sweep_cluster import sweep_cluster
 from airflow_megatron.planning.sweep_owners import record_owner
 from airflow_megatron.spec.dag_names import LAUNCH
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
-from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,6 +101,9 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
 
     def _planned(self, task_instance: Any, point: str, cluster: str | None) -> PinnedSweep:
         """Plan the point from the spec as it is now, and store that for this run."""
+        from airflow_megatron.planning.plan import check_document, plan_sweep  # few runs plan anything
+        from airflow_megatron.spec.spec_files import load_sweep_text
+
         try:
             text = read_spec_file(self.spec_file)
         except (OSError, NamedFileError) as error:

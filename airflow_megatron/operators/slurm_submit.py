@@ -26,7 +26,7 @@ from airflow_megatron.planning.attempts import (
 )
 from airflow_megatron.planning.early_conditions import holds
 from airflow_megatron.planning.handle import JobHandle
-from airflow_megatron.planning.plan import job_digest
+from airflow_megatron.planning.job_scripts import job_digest
 from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.submission import SubmissionOutcome

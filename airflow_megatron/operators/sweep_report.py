@@ -12,7 +12,6 @@ from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import stored_plan
 from airflow_megatron.planning.attempts import slurm_commands
-from airflow_megatron.planning.results import ReportedRun, write_results
 from airflow_megatron.results.progress import StageState
 
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
 
     def execute(self, context: Context) -> list[str]:
         """Write the report; return its files."""
+        from airflow_megatron.planning.results import ReportedRun, write_results  # only this task draws plots
+
         pinned = stored_plan(self.pinned)
         cluster = pinned.surroundings.cluster
         plan = pinned.plan()

@@ -16,7 +16,7 @@ from airflow_megatron.planning.attempts import (
     queue_limits,
     slurm_commands,
 )
-from airflow_megatron.planning.plan import job_script
+from airflow_megatron.planning.job_scripts import job_script
 from airflow_megatron.slurm.array_submission import (
     ArrayOutcome,
     ArrayRequest,

@@ -22,7 +22,7 @@ from airflow_megatron.megatron.checkpoints import (
 from airflow_megatron.megatron.commands import branch_arguments, trainer_words
 from airflow_megatron.megatron.trainers import job_table
 from airflow_megatron.planning.attempt_changes import AttemptChanges
-from airflow_megatron.planning.plan import job_digest
+from airflow_megatron.planning.job_scripts import job_digest
 from airflow_megatron.slurm.allocation import (
     choose_allocation,
     lost_in_a_row,

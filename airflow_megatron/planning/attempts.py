@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_megatron.megatron.commands import branch_arguments
 from airflow_megatron.planning.attempt_changes import AS_PLANNED, AttemptChanges
-from airflow_megatron.planning.plan import job_digest, job_script
+from airflow_megatron.planning.job_scripts import job_digest, job_script
 from airflow_megatron.slurm.attempt_chain import current_attempt
 from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel, withdraw_script
 from airflow_megatron.slurm.job_script import attempt_of, sweep_prefix

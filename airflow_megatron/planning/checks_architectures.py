@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.megatron.command_line import reader
 from airflow_megatron.megatron.commands import comparable_words, runs_pretrain_gpt
 from airflow_megatron.megatron.conversion_options import ARCHITECTURES
 from airflow_megatron.megatron.validation import read_settings
-from airflow_megatron.megatron.validation.command_line import reader
 from airflow_megatron.planning.findings import Finding
 from airflow_megatron.planning.job_machine import machine_of
 from airflow_megatron.planning.job_programs import answers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.arguments import ArgumentError
+from airflow_megatron.megatron.command_line import reader
 from airflow_megatron.megatron.commands import (
     comparable_words,
     runs_pretrain_gpt,
@@ -12,7 +13,6 @@ from airflow_megatron.megatron.commands import (
 )
 from airflow_megatron.megatron.trainers import job_table
 from airflow_megatron.megatron.validation import ArgumentProblem, check
-from airflow_megatron.megatron.validation.command_line import reader
 from airflow_megatron.planning.findings import Finding
 from airflow_megatron.planning.job_machine import machine_of
 

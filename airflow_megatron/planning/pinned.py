@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import hashlib
 import json
@@ -11,21 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron import __version__
+from airflow_megatron.planning.job_scripts import job_digest
 from airflow_megatron.planning.pin_store import PinError, PinStore
-from airflow_megatron.planning.plan import Plan, job_digest, plan_sweep
 from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.spec.commit import commit_of
 from airflow_megatron.spec.errors import SpecError, did_you_mean
-from airflow_megatron.spec.expressions import ExpressionError, evaluate, is_template, resolve, template_names
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.spec.named_files import NamedFileError, read_named_file, read_spec_file
 from airflow_megatron.spec.project import project_root
-from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_megatron.spec.sweep import Point, Sweep
+    from airflow_megatron.planning.plan import Plan
+    from airflow_megatron.spec.sweep import Sweep
 
 POINTS_IN_ONE_OBJECT: Final = 64
 """A point's run reads the jobs of so many points to find its own."""
@@ -162,6 +160,9 @@ class PinnedSweep:
         """
         if "text" not in data:
             return cls.read(str(data.get("pin")), store)
+        from airflow_megatron.planning.plan import plan_sweep
+        from airflow_megatron.spec.spec_files import load_sweep_text
+
         sweep = load_sweep_text(data["text"], data["file"], data.get("sources"))
         surroundings = Surroundings.now(data["cluster"])
         wanted = set(data["points"])
@@ -186,6 +187,10 @@ class PinnedSweep:
 
     def plan(self) -> Plan:
         """Return the plan with all its jobs."""
+        from airflow_megatron.planning.plan import (
+            Plan,  # most tasks read one job, and planning takes long to import
+        )
+
         jobs = [self._job(data) for data in self._shared]
         for digest in self._objects:
             jobs += [self._job(data) for of_point in self._store.get(digest).values() for data in of_point]
@@ -262,44 +267,7 @@ def jobs_by_point(jobs: Iterable[Job]) -> dict[str, list[Job]]:
     return found
 
 
-def choose_points(sweep: Sweep, choice: str, limit: int | None = None) -> list[Point]:
-    """Choose points of a sweep.
-
-    :param choice: empty for all, an expression on a point's values (``{{ lr < 1e-2 }}``), or shell patterns on names
-        separated by commas (``S_*,M_lr0.001``)
-    :param limit: at most this many, in document order
-    :raises SpecError: when nothing is chosen or the expression fails
-    """
-    points = list(sweep.points)
-    choice = choice.strip()
-    if is_template(choice):
-        points = [point for point in points if _holds(sweep, point, choice)]
-    elif choice:
-        patterns = [pattern.strip() for pattern in choice.split(",") if pattern.strip()]
-        points = [point for point in points if any(fnmatch.fnmatchcase(point.name, one) for one in patterns)]
-    if not points:
-        some = ", ".join(point.name for point in sweep.points[:8])
-        raise SpecError(
-            sweep.document.problem(("point",), f"no point matches {choice!r}", f"points: {some} …")
-        )
-    return points[:limit] if limit else points
-
-
 def point_digest(jobs: Sequence[Job]) -> str:
     """Return a digest of everything that the jobs of a point compute."""
     text = json.dumps([[job.stage, job_digest(job)] for job in jobs])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _holds(sweep: Sweep, point: Point, choice: str) -> bool:
-    raw = sweep.names_of(point)
-    try:
-        given = {"sweep": sweep.name, "point": point.name}
-        for name in sorted(template_names(choice) - raw.keys() - given.keys()):
-            hint = did_you_mean(name, [*raw, *given])
-            raise ExpressionError(
-                f"{choice!r} uses {name!r}, which is not defined" + (f"; {hint}" if hint else "")
-            )
-        return bool(evaluate(choice, {**given, **resolve(raw, given, template_names(choice))}))
-    except ExpressionError as error:
-        raise SpecError(sweep.document.problem(("point",), f"choosing points: {error}")) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,7 @@ from pydantic import BaseModel
 
 from airflow_megatron.megatron.arguments import ArgumentError, argument_table
 from airflow_megatron.megatron.command_error import CommandError
-from airflow_megatron.megatron.commands import (
-    branch_arguments,
-    job_command,
-    job_files,
-    needed_to_start,
-    required_outputs,
-)
+from airflow_megatron.megatron.commands import job_command, job_files, required_outputs
 from airflow_megatron.megatron.deepspeed_commands import launches_itself
 from airflow_megatron.megatron.lr_search import KIND as SEARCH
 from airflow_megatron.megatron.trainers import trainer_table
@@ -29,21 +22,20 @@ from airflow_megatron.planning.checks_notifiers import notifier_problems
 from airflow_megatron.planning.estimates import gpu_hours
 from airflow_megatron.planning.file_owners import with_file_owners
 from airflow_megatron.planning.job_names import job_called
+from airflow_megatron.planning.job_scripts import job_script
 from airflow_megatron.planning.sweep_cluster import sweep_cluster
 from airflow_megatron.planning.training_estimates import Estimates, job_estimates
-from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
+from airflow_megatron.slurm.job_script import JobScriptError
 from airflow_megatron.slurm.signatures import site_catalogue
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean, suggestion
 from airflow_megatron.spec.expressions import template_names
 from airflow_megatron.spec.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.native_sweep import NativeSweep
-from airflow_megatron.spec.project import templates_dir
 from airflow_megatron.spec.schema import declarations
 from airflow_megatron.spec.sweep_grammar import swept_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_megatron.megatron.arguments import ArgumentTable
     from airflow_megatron.spec.cluster_profile import ClusterProfile
@@ -162,15 +154,6 @@ def plan_row(job: Job) -> dict[str, Any]:
     }
 
 
-def job_digest(job: Job) -> str:
-    """Return a digest of what a job computes: its command and inputs, not the resources that it gets."""
-    what = [job.command, job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
-    what += [dataclasses.astuple(job.source)] if job.source else []
-    what += [job.script] if job.script else []
-    what += [sorted(job.files.items())] if job.files else []
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
-
-
 def plan_point(sweep: Sweep, point: Point, cluster: ClusterProfile) -> list[Job]:
     """Return the jobs of a point with their commands.
 
@@ -270,31 +253,6 @@ def check_sweep(
         raise SpecError(errors)
     return dataclasses.replace(
         plan, warnings=tuple(sorted({*sweep.warnings(), *warnings})), estimates=estimates
-    )
-
-
-def job_script(
-    job: Job,
-    cluster: ClusterProfile,
-    number: int,
-    exclude: Iterable[str] = (),
-    *,
-    chained: bool = False,
-    templates: Path | Mapping[str, str] | None = None,
-) -> str:
-    """Return the sbatch script of an attempt of a planned job; see :func:`.render_job_script`.
-
-    :param templates: the project's folder when left out
-    """
-    return render_job_script(
-        job,
-        cluster,
-        number,
-        templates_dir() if templates is None else templates,
-        branch_arguments=branch_arguments(job),
-        needed_to_start=needed_to_start(job),
-        exclude=exclude,
-        chained=chained,
     )
 
 

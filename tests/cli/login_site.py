@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from ssh_server import USER, SshServer, make_key
 
 from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.pinned import PinnedSweep, choose_points
+from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.plan import check_sweep
+from airflow_megatron.planning.point_choice import choose_points
 from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.spec import project
 from airflow_megatron.spec.spec_files import load_sweep

@@ -11,7 +11,8 @@ import pytest
 from command_line import Answer, runner
 from example_specs import CHAIN
 
-from airflow_megatron.planning.plan import check_sweep, job_script
+from airflow_megatron.planning.job_scripts import job_script
+from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 

@@ -13,12 +13,13 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.serialization.serialized_objects import DagSerialization
 from example_specs import CHAIN
 
+from airflow_megatron.dag_factory.own_sweep import read_sweep
 from airflow_megatron.dag_factory.spec_files import (
     SweepSpecErrors,
     build_sweep_dags,
     raise_for_spec_errors,
 )
-from airflow_megatron.dag_factory.spec_folder import read_spec_folder, read_sweep
+from airflow_megatron.dag_factory.spec_folder import read_spec_folder
 from airflow_megatron.planning.pin_store import PinStore
 from airflow_megatron.planning.sweep_owners import record_owner
 from airflow_megatron.spec.project import PINS_VARIABLE, project_root, sweep_specs_dir

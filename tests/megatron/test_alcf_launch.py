@@ -13,8 +13,8 @@ import pytest
 
 from airflow_megatron.megatron.alcf_launch import alcf_command, own_arguments
 from airflow_megatron.megatron.arguments import ArgumentError, ArgumentTable, read_table, to_argv
+from airflow_megatron.megatron.command_line import reader
 from airflow_megatron.megatron.trainers import TABLES_DIR
-from airflow_megatron.megatron.validation.command_line import reader
 
 RECORDED = json.loads(
     (Path(__file__).parents[1] / "fixtures" / "megatron_commands" / "train_alcf.json").read_text()

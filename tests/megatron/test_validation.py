@@ -21,8 +21,8 @@ from airflow_megatron.megatron.arguments import (
     to_argv,
     with_extra,
 )
+from airflow_megatron.megatron.command_line import CommandLineReader, layer_pattern, reader
 from airflow_megatron.megatron.validation import BEFORE_THE_MODEL, Machine, check, check_lines
-from airflow_megatron.megatron.validation.command_line import CommandLineReader, layer_pattern, reader
 from airflow_megatron.megatron.validation.nearest import divisors, multiples
 from airflow_megatron.megatron.validation.pipeline import layout_stages
 from airflow_megatron.megatron.validation.rules import Rule

@@ -10,7 +10,8 @@ from example_specs import CHAIN
 
 from airflow_megatron.dag_factory.point_dag import build_point_dag
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
-from airflow_megatron.planning.plan import job_digest, plan_sweep
+from airflow_megatron.planning.job_scripts import job_digest
+from airflow_megatron.planning.plan import plan_sweep
 from airflow_megatron.slurm.stage_records import AttemptState, StageState
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.outline import SweepOutline

@@ -8,8 +8,9 @@ import pytest
 
 from airflow_megatron.planning.array_attempts import ArrayMember, array_groups, attempts_to_submit
 from airflow_megatron.planning.difference import plan_difference
+from airflow_megatron.planning.job_scripts import job_digest, job_script
 from airflow_megatron.planning.overview import stage_overviews
-from airflow_megatron.planning.plan import job_digest, job_script, plan_sweep
+from airflow_megatron.planning.plan import plan_sweep
 from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.stage_records import AttemptState, StageState
 from airflow_megatron.spec.jobs import Job

@@ -16,7 +16,8 @@ from checked_chain import TRUNK
 from airflow_megatron.planning.attempt_changes import AttemptChanges
 from airflow_megatron.planning.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
 from airflow_megatron.planning.attempts import JobAttempts
-from airflow_megatron.planning.plan import job_digest, plan_sweep
+from airflow_megatron.planning.job_scripts import job_digest
+from airflow_megatron.planning.plan import plan_sweep
 from airflow_megatron.slurm.job_script import attempt_of
 from airflow_megatron.slurm.records import JobRecord
 from airflow_megatron.slurm.transport import CommandResult

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_megatron.planning.attempt_chain import follows_by_itself, is_chained
 from airflow_megatron.planning.attempts import JobAttempts
-from airflow_megatron.planning.plan import job_script, plan_sweep
+from airflow_megatron.planning.job_scripts import job_script
+from airflow_megatron.planning.plan import plan_sweep
 from airflow_megatron.slurm.records import ExitRecord
 from airflow_megatron.slurm.stage_records import AttemptState, StageState
 from airflow_megatron.slurm.verdict import Outcome, Verdict

@@ -9,8 +9,9 @@ from example_specs import spec_text
 
 from airflow_megatron.megatron.arguments import argument_table, known_releases
 from airflow_megatron.planning.attempts import attempt_record
+from airflow_megatron.planning.job_scripts import job_digest, job_script
 from airflow_megatron.planning.overview import waits_for
-from airflow_megatron.planning.plan import check_sweep, job_digest, job_script
+from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.spec.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_rendered_scripts import Sandbox, directives, syntax_error
 
-from airflow_megatron.planning.plan import check_sweep, job_digest, job_script
+from airflow_megatron.planning.job_scripts import job_digest, job_script
+from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.spec.spec_files import load_sweep_text

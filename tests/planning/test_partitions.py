@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from checked_chain import TRUNK, changed
 
-from airflow_megatron.planning.plan import check_sweep, job_script
+from airflow_megatron.planning.job_scripts import job_script
+from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.spec.cluster_profile import ClusterProfile
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.spec_files import load_sweep_text

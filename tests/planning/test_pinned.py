@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from example_specs import CHAIN
 
+from airflow_megatron.planning.job_scripts import job_script
 from airflow_megatron.planning.pin_store import PinError, PinStore
 from airflow_megatron.planning.pinned import POINTS_IN_ONE_OBJECT, PinnedSweep, surroundings_of
-from airflow_megatron.planning.plan import check_sweep, job_script, plan_sweep
+from airflow_megatron.planning.plan import check_sweep, plan_sweep
 from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.spec import project
 from airflow_megatron.spec.cluster_profile import cluster_names

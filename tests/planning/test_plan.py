@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from example_specs import CHAIN, spec_text
 
-from airflow_megatron.planning.pinned import choose_points, point_digest
-from airflow_megatron.planning.plan import check_sweep, job_digest, plan_point, plan_sweep
+from airflow_megatron.planning.job_scripts import job_digest
+from airflow_megatron.planning.pinned import point_digest
+from airflow_megatron.planning.plan import check_sweep, plan_point, plan_sweep
+from airflow_megatron.planning.point_choice import choose_points
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job

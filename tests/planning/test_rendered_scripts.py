@@ -14,7 +14,8 @@ from example_specs import CHAIN
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_megatron.planning.plan import check_sweep, job_script
+from airflow_megatron.planning.job_scripts import job_script
+from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.slurm.job_script import render_job_script
 from airflow_megatron.spec.cluster_profile import ClusterProfile
 from airflow_megatron.spec.errors import SpecError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_megatron.planning.plan import check_sweep, job_script
+from airflow_megatron.planning.job_scripts import job_script
+from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.schema import TrainerSection

@@ -8,7 +8,8 @@ import pytest
 from example_specs import CHAIN
 
 from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.sweep_owners import record_owner, repeated_name_problem
+from airflow_megatron.planning.repeated_names import repeated_name_problem
+from airflow_megatron.planning.sweep_owners import record_owner
 from airflow_megatron.spec import project
 from airflow_megatron.spec.spec_files import load_sweep
 

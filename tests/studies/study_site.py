@@ -21,8 +21,8 @@ from shipped import refused_by_upstream, shipped_plan, unreadable_scripts
 from sweep_site import PROJECT, SweepSite
 
 from airflow_megatron.megatron.log_lines import IterationRecord, LogParser
-from airflow_megatron.planning.pinned import choose_points
 from airflow_megatron.planning.plan import Plan, check_sweep
+from airflow_megatron.planning.point_choice import choose_points
 from airflow_megatron.spec.cluster_profile import load_cluster
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.extension import extended

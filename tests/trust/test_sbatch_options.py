@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, shown
 
-from airflow_megatron.planning.plan import check_sweep, job_script
+from airflow_megatron.planning.job_scripts import job_script
+from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.sbatch_options import (
     directive_options,

@@ -15,7 +15,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.megatron.argument_problem import ArgumentProblem
 from airflow_megatron.megatron.arguments import program_table
+from airflow_megatron.megatron.command_line import CommandLineReader, reader
 from airflow_megatron.megatron.validation import (
     batches,
     checkpointing,
@@ -33,8 +35,6 @@ from airflow_megatron.megatron.validation import (
     schedule,
     sharding,
 )
-from airflow_megatron.megatron.validation.command_line import CommandLineReader, reader
-from airflow_megatron.megatron.validation.problem import ArgumentProblem
 from airflow_megatron.megatron.validation.rules import RuleBook
 from airflow_megatron.megatron.validation.settings import Machine, Settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.megatron.validation.problem import ArgumentProblem
+from airflow_megatron.megatron.argument_problem import ArgumentProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_megatron.planning.plan import job_script, plan_sweep
+from airflow_megatron.planning.job_scripts import job_script
+from airflow_megatron.planning.plan import plan_sweep
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.conditions import Condition
 from airflow_megatron.spec.errors import SpecError

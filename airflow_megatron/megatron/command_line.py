@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.megatron.validation.problem import ArgumentProblem
+from airflow_megatron.megatron.argument_problem import ArgumentProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
