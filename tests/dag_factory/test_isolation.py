@@ -127,6 +127,7 @@ class TestTime:
 
     def test_a_spec_that_never_ends_is_read_once(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         never_ends(monkeypatch)
+        monkeypatch.setattr(spec_folder, "conf", Patient())
         (folder / "bad.yaml").write_text(spec(name="endless"))
         assert names(folder) == GOOD_DAGS
         before = processor_s()

@@ -1,0 +1,42 @@
+"""What a task's process spends until it has its DAG, with 25 specs in the folder."""
+
+from __future__ import annotations
+
+import runpy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_megatron.spec.project import project_root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_S = 0.3
+NOT_FOR_TASKS = (
+    "airflow_megatron.dag_factory.spec_folder",
+    "airflow_megatron.megatron.validation",
+    "airflow_megatron.planning.checks",
+    "airflow_megatron.planning.plan",
+    "airflow_megatron.results.plots",
+    "airflow_megatron.spec.dialects",
+    "airflow_megatron.spec.native_sweep",
+)
+"""Packages and modules that read, check and plan specs, or draw."""
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> dict[str, Any]:
+    return runpy.run_path(str(project_root() / "benchmarks" / "task_start.py"))
+
+
+def test_a_task_builds_its_own_sweep_in_a_short_time(benchmark: dict[str, Any], tmp_path: Path) -> None:
+    """Of several starts the fastest counts: processor time is longer on a busy machine."""
+    specs = tmp_path / "specs"
+    specs.mkdir()
+    benchmark["write_specs"](specs)
+    starts = benchmark["starts"](specs, tmp_path, "sweep7.point", "pretrain.watch")
+    assert {tuple(start["dags"]) for start in starts} == {("sweep7", "sweep7.point")}
+    assert min(start["seconds"] for start in starts) <= MOST_S
+    imported = {name for start in starts for name in start["modules"]}
+    assert not [name for name in imported if name.startswith(NOT_FOR_TASKS)]
