@@ -201,6 +201,8 @@ class ConditionWatch:
                     if answer is None:
                         return self._truth[leaf]
                     return Truth.YES if answer.exit_code == 0 else Truth.NO
+                if leaf.path not in observation.matches and leaf.path not in observation.existing:
+                    return self._truth[leaf]  # it was not found out
                 found = any(observation.matches.get(leaf.path, ())) or observation.existing.get(
                     leaf.path, False
                 )
@@ -293,7 +295,10 @@ def new_checkpoints(leaf: Condition, observation: Observation) -> list[int]:
 
     Wanted are those from ``iteration`` on that are at least ``spacing`` after the one wanted before.
     """
-    done = _numbers(leaf.done, observation.matches.get(leaf.done.replace("{iteration}", "*"), ()))
+    worked_on = leaf.done.replace("{iteration}", "*")
+    if worked_on and worked_on not in observation.matches:  # it was not found out
+        return []
+    done = _numbers(leaf.done, observation.matches.get(worked_on, ()))
     if "{iteration}" in leaf.path:
         there = sorted(
             _numbers(leaf.path, observation.matches.get(leaf.path.replace("{iteration}", "*"), ()))

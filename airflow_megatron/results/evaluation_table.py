@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.results.evaluations import Measurement, measurements
 from airflow_megatron.results.sweep_jobs import format_value
-from airflow_megatron.results.tables import csv_cell, format_count
-from airflow_megatron.results.text_tables import markdown_table
+from airflow_megatron.results.tables import format_count
+from airflow_megatron.results.text_tables import csv_cell, markdown_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from airflow_megatron.results.sweep_jobs import format_value
-from airflow_megatron.results.text_tables import aligned_text, markdown_table
+from airflow_megatron.results.text_tables import aligned_text, csv_cell, markdown_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,8 +103,8 @@ class PointTable(Generic[RowT]):
         )
         for row in self.rows:
             cells = [format_value(row.sweep_params.get(name)) for name in names]
-            values = ["" if (value := figure.read(row)) is None else value for figure in self.figures]
-            writer.writerow([row.point, *cells, *values, row.outcome])
+            values = [figure.read(row) for figure in self.figures]
+            writer.writerow([csv_cell(cell) for cell in (row.point, *cells, *values, row.outcome)])
         return out.getvalue()
 
     def to_json(self) -> str:

@@ -14,7 +14,7 @@ from airflow_megatron.megatron.training_run import TrainingRun
 from airflow_megatron.results.evaluations import measurements
 from airflow_megatron.results.progress import StageState, stage_status
 from airflow_megatron.results.sweep_jobs import SweepJob, format_value
-from airflow_megatron.results.text_tables import aligned_text, markdown_table
+from airflow_megatron.results.text_tables import aligned_text, csv_cell, markdown_table
 from airflow_megatron.results.vocabulary_padding import padding_parameters
 
 if TYPE_CHECKING:
@@ -426,18 +426,6 @@ _OPTIONAL_COLUMNS: Final[
 
 def _loss(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
-
-
-def csv_cell(cell: object) -> object:
-    """Return a cell as CSV takes it: empty for None, and no text that a spreadsheet would run."""
-    if cell is None:
-        return ""
-    if isinstance(cell, bool):
-        return "true" if cell else "false"
-    # A spreadsheet runs a cell that begins like a formula.
-    if isinstance(cell, str) and cell[:1] in ("=", "+", "@", "\t", "\r"):
-        return "'" + cell
-    return cell
 
 
 def _finite(value: object) -> object:

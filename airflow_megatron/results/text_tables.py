@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_megatron.spec.json_records import real
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -38,3 +40,17 @@ def _line(cells: Sequence[str]) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+def csv_cell(cell: object) -> object:
+    """Return a cell as CSV takes it: empty for None, and no text that a spreadsheet would run."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    # A spreadsheet runs a cell that begins like a formula; "-" begins numbers too.
+    if isinstance(cell, str) and (
+        cell.startswith(("=", "+", "@", "\t", "\r")) or (cell.startswith("-") and real(cell) is None)
+    ):
+        return "'" + cell
+    return cell

@@ -56,6 +56,9 @@ SLOW_LOGS = 2
 COMMAND_SECONDS = 30
 """How long a condition's command may take: everything else on the cluster waits for it."""
 
+GLOB_SECONDS = 10
+"""How long a pattern may look through directories: it could be one for the whole file system."""
+
 TRACKER = "latest_checkpointed_iteration.txt"
 
 _QUEUE_FORMAT = "%i|%T|%V|%S|%e|%D|%N|%r|%j"
@@ -173,7 +176,9 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
         listing = "\n".join(f"{offset}\t{path.removeprefix(root)}" for path, offset in plan.streams)
         parts.append(f"am_stream_list() {{\n  cat {here_document(listing)}}}")
         parts.append(f"am_streams {LOG_BYTES_PER_JOB} {LOG_BYTES_PER_POLL} {LOG_SECONDS} {SLOW_LOGS}")
-    parts += [f"am_matches {index} {quote_glob(pattern)}" for index, pattern in enumerate(plan.globs)]
+    if plan.globs:
+        texts = " ".join(quote(quote_glob(pattern)) for pattern in plan.globs)
+        parts.append(f"am_globs {GLOB_SECONDS} {texts}")
     if plan.commands:
         texts = " ".join(quote(command) for command in plan.commands)
         parts.append(f"am_commands {COMMAND_SECONDS} {texts}")
@@ -207,6 +212,7 @@ class _Answer:
     existing: set[int]
     stream: bytes
     matches: dict[int, list[str]]
+    expanded: set[int]
     said: dict[int, CommandAnswer]
     errors: list[str]
 
@@ -225,7 +231,11 @@ def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Obs
     lines = {path: answer.one_liners[i] for i, path in enumerate(plan.one_liners) if i in answer.one_liners}
     streams = _read_streams(answer.stream, plan.streams)
     existing = {path: i in answer.existing for i, path in enumerate(plan.checks)}
-    matches = {pattern: tuple(answer.matches.get(i, ())) for i, pattern in enumerate(plan.globs)}
+    matches = {
+        pattern: tuple(answer.matches.get(i, ()))
+        for i, pattern in enumerate(plan.globs)
+        if i in answer.expanded
+    }
     said = {command: answer.said[i] for i, command in enumerate(plan.commands) if i in answer.said}
     found: dict[str, Observation] = {}
     for watch in watches:
@@ -272,10 +282,10 @@ def _observe(
         controller=controller,
         files={path: _text(streams.get((path, 0))) for path in watch.read_files},
         existing={path: existing[path] for path in watch.check_files},
-        matches={pattern: matches[pattern] for pattern in watch.globs},
+        matches={pattern: matches[pattern] for pattern in watch.globs if pattern in matches},
         answers={command: said[command] for command in watch.commands if command in said},
         log_offset=watch.log_offset,
-        errors=tuple(answer.errors),
+        errors=(*answer.errors, *_unexpanded(watch.globs, matches)),
     )
     if watch.attempt_dir is not None:
         observation = replace(
@@ -292,6 +302,13 @@ def _observe(
     if watch.log_file is not None and (found := streams.get((watch.log_file, watch.log_offset))) is not None:
         observation = replace(observation, log_size=found[0], log_chunk=found[1])
     return observation
+
+
+def _unexpanded(globs: Sequence[str], matches: Mapping[str, object]) -> list[str]:
+    slow = [shown(pattern)[:_LONGEST_COMPLAINT] for pattern in globs if pattern not in matches]
+    return [
+        f"{pattern} cannot be looked for within {GLOB_SECONDS} s; name fewer directories" for pattern in slow
+    ]
 
 
 def _exit_record(text: str | None, job_id: str | None) -> dict[str, Any] | None:
@@ -314,7 +331,7 @@ def _text(found: tuple[int, bytes] | None) -> str | None:
 
 
 def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
-    answer = _Answer(0.0, {}, {}, set(), False, {}, {}, True, True, {}, {}, set(), b"", {}, {}, [])
+    answer = _Answer(0.0, {}, {}, set(), False, {}, {}, True, True, {}, {}, set(), b"", {}, set(), {}, [])
     queue_lines: list[str] = []
     accounting_lines: list[str] = []
     said: list[str] = []
@@ -369,6 +386,8 @@ def _read_line(answer: _Answer, word: str, rest: str) -> None:
             answer.existing.add(_index(index))
         case "G":
             answer.matches.setdefault(_index(index), []).append(text)
+        case "g":
+            answer.expanded.add(_index(index))
         case "R":
             code, _, output = text.partition(" ")
             printed = base64.b64decode(output.strip(), validate=True).decode(errors="replace")

@@ -173,8 +173,13 @@ def test_a_half_deleted_checkpoint_is_nothing_to_work_on_or_start_from() -> None
     """What is left of it looks like another format: only the others' ``metadata.json`` tells."""
     half = {".metadata": 9, "__0_0.distcp": 9}
     whole = {**half, "metadata.json": 9}
-    observation = seen(checkpoint_files={"iter_0000040": half, "iter_0000050": whole}, tracker="50")
-    assert new_checkpoints(FRESH, observation) == [50]
+    found: dict[str, object] = {
+        "checkpoint_files": {"iter_0000040": half, "iter_0000050": whole},
+        "tracker": "50",
+    }
+    observation = seen(**found)
+    assert new_checkpoints(FRESH, observation) == []  # what was worked on was not found out
+    assert new_checkpoints(FRESH, seen(**found, matches={"/r/converted/iter_*.done": ()})) == [50]
     watch = ConditionWatch(Condition("checkpoint", path="/r/checkpoints", iteration=40))
     assert watch.read([observation]) is Truth.NO
     alone = seen(checkpoint_files={"iter_0000040": half}, tracker="50")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from airflow_megatron.planning.condition_watch import ConditionWatch
 from airflow_megatron.results import figures, plots
 from airflow_megatron.results.report import write_report
 from airflow_megatron.results.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.text_tables import csv_cell
 from airflow_megatron.slurm.observation import AccountingRow, Observation
 from airflow_megatron.slurm.records import ExitRecord, read_object
 from airflow_megatron.slurm.restarts import read_verdict
@@ -234,3 +236,25 @@ def test_links_are_not_followed(tmp_path: Path, target: str, file: str) -> None:
     assert all(sweep.branches == 0 for sweep in folders.sweeps())
     assert (folders.report("bad") is None) == (file == "report.html")
     assert file not in folders.downloads("bad")
+
+
+FORMULAS = [
+    *("=1+1", "+1+cmd|' /C x'!A0", "@SUM(1)", "-2+3", "-cmd", "\t=1", "\r=1", '=HYPERLINK("http://x")'),
+    *("=", "+", "@", "-1-1", "--1", "-@x", "=\n", "-=1", "+=", "@@", "-x", "+1"),
+]
+
+
+@pytest.mark.parametrize("text", FORMULAS, ids=repr)
+def test_no_cell_is_a_formula(tree: RunTree, tmp_path: Path, text: str) -> None:
+    assert csv_cell(text) == f"'{text}"
+    results = {"results": {text: {"acc,none": 0.5}}}
+    spoil(tree, "eval_results/iter_40/results.json", json.dumps(results))
+    report(tree, tmp_path)
+    for path in tmp_path.rglob("*.csv"):
+        for row in csv.reader(path.open(newline="")):
+            assert not [cell for cell in row if cell != csv_cell(cell)]
+
+
+@pytest.mark.parametrize("cell", ["-1", "-1e-3", "-.5", "-1_000", "a=b", "lr-1", "1", -1, -0.5, "a@b"])
+def test_numbers_and_names_stay_as_they_are(cell: object) -> None:
+    assert csv_cell(cell) == cell

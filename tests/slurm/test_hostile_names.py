@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_megatron.slurm import polling
 from airflow_megatron.slurm.checkpoint_listing import listing_script, parse_listing
 from airflow_megatron.slurm.framing import BEGIN, END
 from airflow_megatron.slurm.observation import Watch
@@ -227,3 +229,27 @@ def test_a_damaged_answer_is_an_error_or_an_answer(lines: list[bytes], cut: int)
 def test_shell_of_this_machine_reads_the_scripts() -> None:
     script = poll_script([_watch(Path("/r/good"), "7")])
     assert subprocess.run(["sh", "-n"], input=script.encode(), check=False).returncode == 0
+
+
+SLOW_GLOBS = [f"/{'*/' * depth}{last}" for depth in range(5, 25, 2) for last in ("*", "x?z")]
+
+
+@pytest.mark.parametrize("number", [1, 20])
+def test_a_pattern_for_the_whole_file_system_holds_nobody(
+    slurm, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "GLOB_SECONDS", 1)
+    good = _run(tmp_path, "good")
+    (good / "found_1").touch()
+    _queue(slurm)
+    before = _told(_seen(slurm, _watch(good, "7")))
+    assert before["matches"] == {f"{good}/found_*": (f"{good}/found_1",)}
+    watches = (Watch(key="evil", globs=tuple(SLOW_GLOBS[-number:])), _watch(good, "7"))
+    begin = time.monotonic()
+    found = parse_poll(watches, slurm.run(poll_script(watches)))
+    assert time.monotonic() - begin < 30
+    assert _told(vars(found["good"])) == before
+    assert set(found["evil"].matches) | {error.partition(" ")[0] for error in found["evil"].errors} == set(
+        SLOW_GLOBS[-number:]
+    )
+    assert any("cannot be looked for within 1 s" in error for error in found["evil"].errors)

@@ -409,7 +409,8 @@ def edited(fix: Fix, text: str) -> str:
 
 def _bounded() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, most))  # of the tests; their processes may raise it
 
 
 def _copy(folder: Path) -> Path:

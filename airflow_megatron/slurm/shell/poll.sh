@@ -166,16 +166,29 @@ am_checks() { # PATH…; the index of each that exists
   done
 }
 
-am_matches() { # INDEX PATH…; an expanded pattern
-  am_index=$1
+# am_globs SECONDS PATTERN…; the paths that each pattern finds. Each is expanded in a shell of its own, all at once: one that
+# goes through a whole file system is ended, and then it alone has no "g" line.
+am_globs() {
+  am_seconds=$1
   shift
-  am_told=0
-  for am_file; do
+  am_index=0
+  am_answers=$(mktemp -d) || return 0
+  export am_newline am_index
+  am_body='
     case $am_file in *"$am_newline"*) continue ;; esac
-    [ -e "$am_file" ] && printf 'G %s %s\n' "$am_index" "$am_file"
+    [ -e "$am_file" ] && printf "G %s %s\n" "$am_index" "$am_file"
     am_told=$((am_told + 1))
     [ "$am_told" -lt 10000 ] || break
   done
+  printf "g %s\n" "$am_index"'
+  for am_text; do
+    timeout "$am_seconds" sh -c "ulimit -v 1000000; am_told=0; for am_file in $am_text; do $am_body" \
+      </dev/null >"$am_answers/$am_index" 2>/dev/null &
+    am_index=$((am_index + 1))
+  done
+  wait
+  cat "$am_answers"/*
+  rm -rf "$am_answers"
 }
 
 # am_commands SECONDS TEXT…; runs all at once: exit status and the beginning of what each prints
