@@ -155,10 +155,12 @@ class StageTasks:
         if instance.waits == "parent" or instance.parent is None:
             return None
         own, parent = self._planned(instance.name), self._planned(instance.parent)
+        usual = self.sweep.settings.cluster
+        # '%r': Airflow reads what a template gives as a literal of Python, and "42" or "[0]" is one
         producer: dict[str, Any] = {
             "producer": self._handle(self.submits[instance.parent]),
             "producer_dir": f"{{{{ ({parent} or {{}}) and {parent}['run_dir'] ~ '/.jobs/{instance.parent}' }}}}",
-            "cluster": f"{{{{ ({parent} or {{'cluster': '{self.sweep.settings.cluster}'}})['cluster'] }}}}",
+            "cluster": f"{{{{ '%r' | format(({parent} or {{'cluster': {usual!r}}})['cluster']) }}}}",
             "pin": f"{{{{ ({parent} or {{}}).get('pin', '') }}}}",
             "poll_interval": self.sweep.settings.poll_interval,
         }
@@ -173,7 +175,7 @@ class StageTasks:
         return LogSensor(
             task_id="await_log",
             log_file=f"{{{{ ({parent} or none) and ({parent}['log'] or {logs}) }}}}",
-            pattern=f"{{{{ ({own} or none) and {own}['depends_on'][0]['pattern'] }}}}",
+            pattern=f"{{{{ ({own} or none) and '%r' | format({own}['depends_on'][0]['pattern']) }}}}",
             **producer,
         )
 

@@ -205,6 +205,23 @@ class TestTemplates:
         assert (wait.checkpoint_dir, wait.iteration, wait.cluster) == ("/r/checkpoints", 130, "alps")
         assert (wait.producer, wait.producer_dir) == (handle, "/r/.jobs/pretrain")
 
+    @pytest.mark.parametrize(
+        "text",
+        ["42", "[0]", "[0-9]+", "(1)", "None", "True", "'done'", "{1}", "1e5", "-1", '"a"', "{{ conn.x }}", "\\d\n",
+         "{'a': 1}", "(1, 2)", "é\U0001f600", "b'x'", "...", "0x10", "1_000", "a'b\"c", " x "],
+    )  # fmt: skip
+    def test_patterns_and_clusters_arrive_as_they_were_written(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "x.yaml").write_text(
+            "name: x\npoint: p\nstages:\n  a: {kind: train, megatron: {train_iters: 9}}\n"
+            "  b: {kind: command, command: [x], parent: a, start: {log: 'iteration +5/'}}\n"
+        )
+        sensor: Any = built(tmp_path)["x.point"].get_task("a.b.await_log")
+        parent = {"run_dir": "/r", "log": None, "cluster": text, "depends_on": []}
+        own = {"run_dir": "/r", "cluster": text, "depends_on": [{"pattern": text}]}
+        context: Any = {"ti": FakeInstance({"a.submit": {"attempt": 1}}, {"a.b": own, "a": parent})}
+        sensor.render_template_fields(context, sensor.get_template_env())
+        assert (sensor.pattern, sensor.cluster) == (text, text)
+
     def test_a_point_without_a_stage_renders_to_nothing(self, folder: Path) -> None:
         dag = built(folder)["chain.point"]
         context: Any = {"ti": FakeInstance({}), "dag_run": type("Run", (), {"conf": {}})}
