@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shlex
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from airflow_megatron.hooks.connection_options import host_key_refusal
 from airflow_megatron.slurm.framing import END
@@ -245,17 +246,26 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
+def _in_memory() -> IO[bytes]:
+    """Return a new file without a name, in memory where the system can."""
+    return (
+        os.fdopen(os.memfd_create("script"), "w+b")
+        if hasattr(os, "memfd_create")
+        else tempfile.TemporaryFile()
+    )
+
+
 async def _ssh(words: Sequence[str], script: str = "") -> _Ended:
     """Run ssh; it is killed when the caller stops waiting.
 
     Its input and output are files: a master connection, which gets them handed on, keeps pipes open for as long as it
     lives, or until it notices that its connection is dead.
 
-    :param script: its standard input
+    :param script: its standard input, which never lies on a disk: it may hold secrets
     :raises LoginRefusedError: when there is no ssh on this machine
     """
     with (
-        tempfile.TemporaryFile() as given,
+        _in_memory() as given,
         tempfile.TemporaryFile() as answer,
         tempfile.TemporaryFile() as errors,
     ):

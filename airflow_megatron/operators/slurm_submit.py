@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_megatron.hooks.job_secrets import secret_values
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.stopping import EndsTestRun
@@ -56,7 +57,7 @@ def job_attempts(job: Job, log: Any) -> JobAttempts:
     surroundings = job_surroundings(job)
     cluster = surroundings.cluster
     hook = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster))
-    return JobAttempts(job, cluster, hook.run, log, surroundings.templates)
+    return JobAttempts(job, cluster, hook.run, log, surroundings.templates, secret_values)
 
 
 def wait_for_room(

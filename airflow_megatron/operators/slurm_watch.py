@@ -420,6 +420,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 resumes_from=handle.resumes_from,
                 log_from=handle.log_from,
                 signatures=job_surroundings(job).signatures,
+                secrets=job.delivered,
                 carry={"handle": dataclasses.asdict(handle)},
             ),
             method_name="execute_complete",

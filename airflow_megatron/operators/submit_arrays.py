@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_megatron.hooks.job_secrets import secret_values
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.slurm_submit import task_origin
 from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import stored_plan
 from airflow_megatron.planning.array_attempts import ArrayDeferredError, JobArrays, attempts_to_submit
-from airflow_megatron.planning.attempts import slurm_commands
+from airflow_megatron.planning.attempts import SubmissionRefusedError, slurm_commands
 from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
 from airflow_megatron.triggers.pause import PauseTrigger
 
@@ -60,7 +61,7 @@ class SubmitArraysOperator(EndsTestRun, BaseOperator):
         jobs = [job for job in pinned.plan().jobs if job.array]
         cluster = pinned.surroundings.cluster
         run = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run
-        arrays = JobArrays(cluster, run, self.log, pinned.surroundings.templates)
+        arrays = JobArrays(cluster, run, self.log, pinned.surroundings.templates, secret_values)
         memory = context["task_state_store"]
         try:
             # Once chosen, the attempts stay: what an earlier try has submitted would be left out otherwise.
@@ -69,7 +70,7 @@ class SubmitArraysOperator(EndsTestRun, BaseOperator):
                 chosen = attempts_to_submit(jobs, arrays.states(jobs))
                 memory.set(CHOSEN_ATTEMPTS, chosen)
             submitted = arrays.submit(jobs, chosen, origin=task_origin(context))
-        except LoginRefusedError as error:
+        except (LoginRefusedError, SubmissionRefusedError) as error:
             raise AirflowFailException(str(error)) from None
         except (ArrayDeferredError, TransportError) as error:
             self.log.warning("the jobs cannot be submitted now: %s", error)

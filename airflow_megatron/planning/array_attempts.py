@@ -12,6 +12,7 @@ from airflow_megatron.planning.attempts import (
     ASK_AGAIN_S,
     answered,
     attempt_record,
+    looked_up,
     places_dir,
     queue_limits,
     slurm_commands,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from airflow_megatron.planning.attempts import SecretLookup
     from airflow_megatron.slurm.attempt import Attempt
     from airflow_megatron.slurm.transport import CommandResult
     from airflow_megatron.spec.cluster_profile import ClusterProfile
@@ -96,6 +98,7 @@ class JobArrays:
     :param run: runs a script on the login node
     :param log: where progress is told
     :param templates: the sbatch templates, their folder or name → text; the project's when left out
+    :param secrets: as of :class:`~airflow_megatron.planning.attempts.JobAttempts`
     """
 
     def __init__(
@@ -104,7 +107,9 @@ class JobArrays:
         run: Callable[[str], CommandResult],
         log: logging.Logger | Any,
         templates: Path | Mapping[str, str] | None = None,
+        secrets: SecretLookup | None = None,
     ) -> None:
+        self._secrets = secrets
         self.cluster, self.log, self.templates = cluster, log, templates
         self._run = run
         self.commands = slurm_commands(cluster)
@@ -130,6 +135,7 @@ class JobArrays:
         :param origin: who asked, kept in ``job.json``
         :return: those of ``numbers`` that are submitted now
         :raises ArrayDeferredError: when Slurm cannot take an array now; call again later
+        :raises SubmissionRefusedError: when a secret cannot be had
         :raises TransportError: when the login node stays unreachable
         """
         wanted = [job for job in jobs if job.name in numbers]
@@ -205,6 +211,7 @@ class JobArrays:
                     job_json=attempt_record(member.job, member.number, origin),
                     log_file=member.job.log_file(member.number),
                     work_dir=member.job.run_dir,
+                    secrets=looked_up(member.job, self._secrets),
                 )
                 for member in members
             ],

@@ -7,7 +7,7 @@ import posixpath
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_megatron.megatron.commands import branch_arguments
 from airflow_megatron.planning.attempt_changes import AS_PLANNED, AttemptChanges
@@ -20,6 +20,7 @@ from airflow_megatron.slurm.queue_limits import QueueLimit
 from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.records import JobRecord
 from airflow_megatron.slurm.refusals import refusal_mend
+from airflow_megatron.slurm.secret_delivery import parse_removal, removal_script
 from airflow_megatron.slurm.stage_records import (
     StageState,
     parse_stage_states,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
 
+SecretLookup: TypeAlias = "Callable[[Job], Mapping[str, str]]"
+"""Looks up the secrets that Airflow hands to a job: variable → value; raises :class:`SubmissionRefusedError`."""
 AnswerT = TypeVar("AnswerT")
 
 WITHDRAWN_VERDICT = "withdrawn"
@@ -129,6 +132,7 @@ class JobAttempts:
     :param run: runs a script on the login node
     :param log: where waiting is reported
     :param templates: the sbatch templates, their folder or name → text; the project's when left out
+    :param secrets: looks up what Airflow hands to the job; None where nothing is submitted
     """
 
     def __init__(
@@ -138,8 +142,10 @@ class JobAttempts:
         run: Callable[[str], CommandResult],
         log: logging.Logger | Any = None,
         templates: Path | Mapping[str, str] | None = None,
+        secrets: SecretLookup | None = None,
     ) -> None:
         self.templates = templates
+        self._secrets = secrets
         self.job, self.cluster, self._run = job, cluster, run
         self.log = log or logging.getLogger(__name__)
         self.commands = slurm_commands(cluster)
@@ -165,7 +171,7 @@ class JobAttempts:
         :param changes: what it does otherwise than planned
         :param origin: who asked (DAG, run, task, try), kept in ``job.json``
         :return: an outcome with a job id, or ``deferred`` when Slurm cannot take the job now
-        :raises SubmissionRefusedError: when sbatch refuses the script
+        :raises SubmissionRefusedError: when sbatch refuses the script, or a secret cannot be had
         :raises TransportError: when the login node stays unreachable
         """
         attempt = attempt_of(self.job, number)
@@ -187,6 +193,7 @@ class JobAttempts:
             visibility_window_s=float(self.cluster.visibility_window),
             limits=self.limits,
             places_dir=places_dir(self.cluster),
+            secrets=looked_up(self.job, self._secrets),
         )
         script = submission_script(request, self.commands)
         said = ""
@@ -214,6 +221,7 @@ class JobAttempts:
         """
         jobs = [(job_id, job_name or attempt_of(self.job, number).job_name)]
         outcome = self.answered(cancel_script(jobs, self.commands), lambda answer: parse_cancel(jobs, answer))
+        self._remove_secrets(number)
         if outcome.cancelled:
             self.log.info("cancelled job %s (attempt %d)", job_id, number)
 
@@ -234,6 +242,7 @@ class JobAttempts:
         outcome = self.answered(
             withdraw_script(attempt, jobs, self.commands), lambda answer: parse_cancel(jobs, answer)
         )
+        self._remove_secrets(latest.number)
         if not outcome.cancelled and latest.job_id is not None:
             return False  # it had ended; the next run judges it
         ids = ", ".join(outcome.cancelled) or "that may yet come"
@@ -266,14 +275,21 @@ class JobAttempts:
     def record_verdict(self, number: int, verdict: Mapping[str, Any]) -> None:
         """Write the verdict on an attempt; there may be another attempt."""
         directory = attempt_of(self.job, number).directory
+        self._remove_secrets(number)
         script = write_record_script(f"{directory}/verdict.json", self._attributed(number, verdict))
         self.answered(script, parse_written)
 
     def record_end(self, number: int, verdict: Mapping[str, Any]) -> None:
         """Write the verdict on the job, which its last attempt brought about."""
+        self._remove_secrets(number)
         self.answered(
             write_verdict_script(self.job.stage_dir, self._attributed(number, verdict)), parse_written
         )
+
+    def _remove_secrets(self, number: int) -> None:
+        """Remove what was handed over for an attempt that needs it no more."""
+        if self.job.delivered and number > 0:
+            self.answered(removal_script(attempt_of(self.job, number).directory), parse_removal)
 
     def _attributed(self, number: int, verdict: Mapping[str, Any]) -> dict[str, Any]:
         return {**verdict, "attempt": number, "job": self.job.name, "digest": job_digest(self.job)}
@@ -281,6 +297,19 @@ class JobAttempts:
     def answered(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
         """Run a script that is safe to repeat until its answer arrives whole; see :func:`answered`."""
         return answered(self._run, script, parse, self.log)
+
+
+def looked_up(job: Job, secrets: SecretLookup | None) -> Mapping[str, str]:
+    """Return the values of the secrets that Airflow hands to a job: variable → value.
+
+    :raises SubmissionRefusedError: when one cannot be had
+    """
+    if not job.delivered:
+        return {}
+    if secrets is None:
+        names = ", ".join(job.delivered)
+        raise SubmissionRefusedError(f"{job.name}: its secrets {names} are Airflow's, which submits it")
+    return secrets(job)
 
 
 def queue_limits(job: Job, cluster: ClusterProfile) -> tuple[QueueLimit, ...]:

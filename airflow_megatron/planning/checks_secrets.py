@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from airflow_megatron.planning.findings import Finding
+from airflow_megatron.planning.permitted_secrets import secret_refusal
 from airflow_megatron.slurm.job_script import job_environment
 from airflow_megatron.spec.secret_names import holds_secret
 
@@ -35,9 +36,13 @@ def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Fi
                     f"put it into a file on the cluster, chmod 600, and write secrets: {{{name}: {{file: PATH}}}}",
                     warning=warning,
                 )
-        for name in sorted(job.secrets.keys() & job.env.keys()):
+        for name in sorted((job.secrets.keys() | job.delivered.keys()) & job.env.keys()):
             message = f"{name} is in env and in secrets"
             yield Finding(f"secret and variable {name}", job, ("secrets",), message, "remove one")
+        for name, source in job.delivered.items():
+            if (refusal := secret_refusal(source)) is not None:
+                message, mend = refusal
+                yield Finding(f"source of {name}", job, ("secrets",), f"{name}: {message}", mend)
 
 
 def _plain_secrets(job: Job, cluster: ClusterProfile) -> Iterator[tuple[str, str, bool]]:

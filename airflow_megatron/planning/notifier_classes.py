@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +22,7 @@ from airflow_megatron.spec.expressions import (
     template_names,
     templates,
 )
+from airflow_megatron.spec.operator_lists import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ class NotifierError(ValueError):
 
 def allowed_notifiers() -> list[str]:
     """Return the classes that specs may name."""
-    return [OWN, *_listed(CLASSES)]
+    return [OWN, *listed(CLASSES)]
 
 
 def notifier_class(path: str) -> type:
@@ -185,11 +185,7 @@ def _path_error(value: Any) -> str:
 
 
 def _connection_error(value: Any) -> str:
-    allowed = _listed(CONNECTIONS)
+    allowed = listed(CONNECTIONS)
     if value is None or (isinstance(value, str) and not is_template(value) and value in allowed):
         return ""
     return f"{value!r:.80} is no connection that this Airflow lets specs name to a notifier"
-
-
-def _listed(setting: str) -> list[str]:
-    return [word.strip() for word in os.environ.get(setting, "").split(",") if word.strip()]

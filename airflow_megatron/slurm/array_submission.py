@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.framing import framed, unframed
 from airflow_megatron.slurm.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.queue_limits import queue_limit_functions
 from airflow_megatron.slurm.quoting import quote, quote_path
+from airflow_megatron.slurm.secret_delivery import delivery_words
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.submission import (
     SubmissionOutcome,
@@ -32,7 +33,7 @@ from airflow_megatron.slurm.submission import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_megatron.slurm.attempt import Attempt
     from airflow_megatron.slurm.queue_limits import QueueLimit
@@ -51,6 +52,7 @@ class ArrayTask:
     :param job_json: written next to it.
     :param log_file: its log on the cluster.
     :param work_dir: where its script begins.
+    :param secrets: as in :class:`~airflow_megatron.slurm.submission.SubmissionRequest`.
     """
 
     attempt: Attempt
@@ -58,6 +60,7 @@ class ArrayTask:
     job_json: dict[str, Any]
     log_file: str
     work_dir: str
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -186,5 +189,10 @@ def _script(request: ArrayRequest) -> str:
 def _words(task: ArrayTask) -> str:
     paths = (task.attempt.directory, task.work_dir, task.log_file)
     return " ".join(
-        (*(quote_path(path) for path in paths), quote(task.script), quote(json.dumps(task.job_json)))
+        (
+            *(quote_path(path) for path in paths),
+            quote(task.script),
+            quote(json.dumps(task.job_json)),
+            delivery_words(task.secrets),
+        )
     )

@@ -24,6 +24,7 @@ from airflow_megatron.slurm.sbatch_options import (
     kept_directive,
     script_lines,
 )
+from airflow_megatron.slurm.secret_delivery import delivered_file
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.spec.expressions import script_environment
 from airflow_megatron.spec.file_values import path_of
@@ -135,6 +136,7 @@ def render_job_script(
             env=_environment(job, cluster),
             command=(*_wrapper(job), *job.command),
             monitor=sampling_functions() if job.monitor else "",
+            secrets=_secret_files(job, attempt),
             secret_reader=shell_file("job_secret"),
             branch_arguments=tuple(branch_arguments),
             needed_to_start=needed_to_start,
@@ -242,7 +244,11 @@ def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: I
         for name, value in options.items()
         if value is not None
     ]
-    return "\n".join([kept[0], *ours, *kept[1:], job_prologue(attempt.directory), *lines[head:], ""])
+    added = [job_prologue(attempt.directory)]
+    if secrets := _secret_files(job, attempt):
+        reading = (f"am_secret {name} {quote(path)} || exit" for name, path in secrets.items())
+        added += [shell_file("job_secret"), *reading]
+    return "\n".join([kept[0], *ours, *kept[1:], *added, *lines[head:], ""])
 
 
 _GPU_REQUEST = re.compile(r"--(?:gres=(?:.*,)?gpu\b|gpus(?:-per-node)?=)")
@@ -356,6 +362,12 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
     return words
 
 
+def _secret_files(job: Job, attempt: Attempt) -> dict[str, str]:
+    """Return the files that an attempt reads its secrets from: variable → path."""
+    delivered = {name: delivered_file(attempt.directory, name) for name in job.delivered}
+    return {**job.secrets, **delivered}
+
+
 def job_environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
     """Return the variables that a rendered script sets: of the cluster, the trainer, the partition and the job."""
     given = (
@@ -369,7 +381,7 @@ def job_environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
 
 def _environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
     env = job_environment(job, cluster)
-    for name in (*env, *job.secrets):
+    for name in (*env, *job.secrets, *job.delivered):
         if not _ENV_NAME.match(name):
             raise JobScriptError(
                 f"{name!r} cannot be the name of an environment variable; use letters, digits and '_'"

@@ -41,13 +41,14 @@ from airflow_megatron.slurm.queue_limits import QueueLimit, queue_limit_function
 from airflow_megatron.slurm.quoting import QuotingError, quote, quote_path
 from airflow_megatron.slurm.records import CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT, SubmittedJob
 from airflow_megatron.slurm.sbatch_options import refused_options
+from airflow_megatron.slurm.secret_delivery import delivery_words
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 
 _WRITE_CHAINED = f'printf \'%s\\n\' "$am_name" | am_put "$am_dir/{CHAINED_RECORD}"'
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_megatron.slurm.attempt import Attempt
 
@@ -90,6 +91,7 @@ class SubmissionRequest:
     :param limits: how many jobs may be in the queue; nothing is submitted beyond them.
     :param places_dir: where callers that keep limits find each other, shared by all login nodes.
     :param jobs: how many jobs the script puts into the queue: the number of an array's tasks.
+    :param secrets: values that the job's script reads from files (:mod:`airflow_megatron.slurm.secret_delivery`).
     """
 
     attempt: Attempt
@@ -105,6 +107,7 @@ class SubmissionRequest:
     limits: tuple[QueueLimit, ...] = ()
     places_dir: str = ""
     jobs: int = 1
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what would break the protocol."""
@@ -211,8 +214,10 @@ def submission_functions(
             "am_write_job() {",
             f'  am_put "$am_dir/{JOB_SCRIPT}" {here_document(request.script)}',
             f'  [ $? -eq 0 ] && am_put "$am_dir/{JOB_RECORD}" {here_document(job_json)}',
+            f'  [ $? -eq 0 ] && am_deliver_secrets "$am_dir" {delivery_words(request.secrets)}',
             f"  [ $? -eq 0 ] && {writing if not request.chained else _WRITE_CHAINED}",
             "}",
+            shell_file("deliver_secrets"),
             shell_file("submit"),
             shell_file("array_claim"),
         )

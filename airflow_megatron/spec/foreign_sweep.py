@@ -58,7 +58,7 @@ class ForeignSweep(Sweep):
 
         :raises SpecError: when a value of the file is wrong
         """
-        return [self.sidecar.job(job) for job in self.own_jobs(point, cluster)]
+        return [self.sidecar.job(job, cluster) for job in self.own_jobs(point, cluster)]
 
     @abstractmethod
     def own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs", "wrapper", "wrapped_ranks")
-_OMITTED_WHEN_EMPTY = ("pin", "wrapper", "wrapped_ranks", "monitor", "entry")
+_OMITTED_WHEN_EMPTY = ("pin", "wrapper", "wrapped_ranks", "monitor", "entry", "delivered")
 _CONDITIONS = ("start", "cancel", "finish")
 
 
@@ -94,6 +94,8 @@ class Job:
     :param max_jobs: jobs of the sweep in the queue at the same time, None for any number
     :param files: what its script writes before the command starts: path → text
     :param secrets: environment variables that its script reads from private files: name → path on the cluster
+    :param delivered: environment variables whose values Airflow hands over at each submission: name → source, see
+        :func:`airflow_megatron.spec.secret_sources.secret_sources`
     :param own_launch: its command starts the processes itself, so it is run once
     :param array: how many of the stage's jobs may run at once as tasks of one job array; None: each is submitted alone
     :param entry: upstream's script that trains, empty for ``pretrain_gpt.py``
@@ -144,6 +146,7 @@ class Job:
     array: int | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
+    delivered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     own_launch: bool = False
     entry: str = ""
     wrapper: tuple[str, ...] = ()
@@ -217,6 +220,7 @@ class Job:
             data[name] = list(data[name])
         data["params"], data["env"], data["measure"] = dict(self.params), dict(self.env), dict(self.measure)
         data["files"], data["secrets"] = dict(self.files), dict(self.secrets)
+        data["delivered"] = {name: dict(source) for name, source in self.delivered.items()}
         data["extra_arguments"] = {name: dict(value) for name, value in self.extra_arguments.items()}
         for name in _CONDITIONS:
             condition: Condition | None = data[name]

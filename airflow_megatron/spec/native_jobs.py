@@ -33,6 +33,7 @@ from airflow_megatron.spec.schema import (
     WrapperSection,
     declarations,
 )
+from airflow_megatron.spec.secret_sources import secret_sources
 from airflow_megatron.spec.stage_tree import instances_of
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class JobBuilder:
             outputs=tuple(_under(run_dir, str(evaluate_tree(item, names))) for item in section.outputs),
             slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
             env=_environment(recipe.env, names),
-            secrets={key: str(evaluate_tree(value, names)) for key, value in recipe.secrets.items()},
+            **secret_sources(recipe.secrets, names),
             restart=recipe.restart_at(names),
             health=recipe.health_at(names),
             template=section.template,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.cluster_profile import ClusterProfile
-    from airflow_megatron.spec.schema import StageKind, SweepSpecSection
+    from airflow_megatron.spec.schema import SecretSection, StageKind, SweepSpecSection
     from airflow_megatron.spec.stage_tree import StageInstance
 
 _STALL_TIMES = ("after", "startup", "quiet")
@@ -41,7 +41,7 @@ class StageRecipe:
     :param slurm: resources, expressions not yet evaluated
     :param fixed_slurm: the resources, where they hold no expression
     :param env: environment, expressions not yet evaluated
-    :param secrets: variable → file on the cluster, expressions not yet evaluated
+    :param secrets: variable → where its value is, expressions not yet evaluated
     :param explicit_arguments: names in ``megatron:`` sections
     :param variables: names in ``params:`` sections, and of resources
     :param visible: name that expressions may use for an earlier stage → its instance
@@ -56,7 +56,7 @@ class StageRecipe:
     slurm: Mapping[str, Any]
     fixed_slurm: SlurmSection | None
     env: Mapping[str, Any]
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, SecretSection]
     explicit_arguments: tuple[str, ...]
     variables: tuple[str, ...]
     visible: Mapping[str, str]
@@ -112,13 +112,9 @@ class StageRecipes:
         slurm = _merged(_with_partition((self.cluster.slurm, spec.slurm, section.slurm), self.cluster))
         fixed = None if any(templates(slurm)) else SlurmSection.model_validate(slurm)
         env = {**spec.env, **section.env}
-        secrets = {
-            name: secret.file
-            for given in (self.cluster.secrets, spec.secrets, section.secrets)
-            for name, secret in given.items()
-        }
+        secrets = {**self.cluster.secrets, **spec.secrets, **section.secrets}
         needs = template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm"}))
-        needs |= template_names([*env.values(), *secrets.values()])
+        needs |= template_names([*env.values(), *(secret.model_dump() for secret in secrets.values())])
         own = {*section.params, *instance.values, *RESOURCES, *KIND_PARAMS.get(section.kind, ())}
         return StageRecipe(
             section=section,

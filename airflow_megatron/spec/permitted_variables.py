@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Final
 
+from airflow_megatron.spec.operator_lists import listed
+
 SETTING: Final = "AIRFLOW_MEGATRON_SPEC_VARIABLES"
 """Environment variable that names the others which specs may read: names and shell patterns, separated by commas."""
 
@@ -76,7 +78,7 @@ def permitted_variables() -> PermittedVariables:
     """Return what specs may read of this process's environment: as the setting says, and inside
     :func:`read_for_person` :data:`FOR_PEOPLE` too.
     """
-    named = _named_by_setting()
+    named = listed(SETTING)
     return PermittedVariables(os.environ, (*named, *FOR_PEOPLE) if _for_person.get() else named)
 
 
@@ -92,11 +94,7 @@ def read_for_person() -> Iterator[None]:
 
 def only_for_person(name: str) -> bool:
     """Tell whether a variable is read on the command line, and would not be inside Airflow as it is set up here."""
-    return _for_person.get() and not PermittedVariables({}, _named_by_setting()).permits(name)
-
-
-def _named_by_setting() -> tuple[str, ...]:
-    return tuple(name.strip() for name in os.environ.get(SETTING, "").split(",") if name.strip())
+    return _for_person.get() and not PermittedVariables({}, listed(SETTING)).permits(name)
 
 
 def refusal(environment: Mapping[str, str], name: str) -> tuple[str, str]:

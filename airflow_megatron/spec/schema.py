@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -17,16 +18,23 @@ from pydantic import (
     Tag,
     ValidationError,
     WithJsonSchema,
+    model_validator,
 )
 
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.quantities import parse_duration
+from airflow_megatron.spec.reserved_variables import is_reserved
 from airflow_megatron.spec.secret_names import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_megatron.spec.yaml_document import KeyPath, YamlDocument
+
+CONNECTION_FIELDS: Final = ("password", "login", "host", "schema")
+"""What of an Airflow connection a secret may be, besides a key of its extras."""
+EXTRA_FIELD: Final = "extra."
+"""What stands before the key of a connection's extras."""
 
 Expression: TypeAlias = Annotated[str, StringConstraints(pattern=r"\{\{")]
 """A string that holds a ``{{ … }}`` expression."""
@@ -48,10 +56,29 @@ Duration: TypeAlias = Annotated[
 ]
 """Seconds; ``30m``, ``6h``, ``06:00:00`` and expressions are read too."""
 
+
+def _unreserved(name: str) -> str:
+    if is_reserved(name):
+        raise ValueError(f"another name: {name} belongs to the system, to Slurm or to job scripts")
+    return name
+
+
+def _field_of_connection(name: str) -> str:
+    if name not in CONNECTION_FIELDS and not (name.startswith(EXTRA_FIELD) and name != EXTRA_FIELD):
+        raise ValueError(f"{', '.join(CONNECTION_FIELDS)} or {EXTRA_FIELD}NAME")
+    return name
+
+
 # dots separate sweep, point and stage in job names, so no part may hold one
 Word: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
 EnvironmentName: TypeAlias = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)
+]
+SecretName: TypeAlias = Annotated[EnvironmentName, AfterValidator(_unreserved)]
+SecretField: TypeAlias = Annotated[
+    str,
+    AfterValidator(_field_of_connection),
+    WithJsonSchema({"type": "string", "pattern": r"^(password|login|host|schema|extra\..+)$"}),
 ]
 Scalar: TypeAlias = bool | int | float | str | None
 Values: TypeAlias = dict[str, Any]
@@ -92,14 +119,29 @@ class SlurmSection(Strict):
 
 
 class SecretSection(Strict):
-    """Where a job finds the value of a secret variable; the value itself stands in no spec."""
+    """Where a job finds the value of a secret variable: a private file, or what Airflow keeps; it stands in no spec."""
 
-    file: str
+    file: str | None = None
     """Path on the cluster, ``~`` for the home of the connection's user. The file must be that user's own, and closed to
     all others (mode 0600 or 0400)."""
+    connection: str | None = None
+    """Id of an Airflow connection that the operator lets specs read."""
+    field: SecretField | None = None
+    """What of the connection: ``password`` (default), ``login``, ``host``, ``schema``, or a key of its extras as
+    ``extra.NAME``."""
+    variable: str | None = None
+    """Name of an Airflow variable that the operator lets specs read."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> SecretSection:
+        if sum(source is not None for source in (self.file, self.connection, self.variable)) != 1:
+            raise ValueError("one of file, connection and variable")
+        if self.field is not None and self.connection is None:
+            raise ValueError("field beside connection only")
+        return self
 
 
-Secrets: TypeAlias = dict[EnvironmentName, SecretSection]
+Secrets: TypeAlias = dict[SecretName, SecretSection]
 
 
 class ConditionSection(Strict):
@@ -407,7 +449,8 @@ class StageSection(Strict):
     slurm: SlurmSection = SlurmSection()
     env: dict[str, str | int | float] = {}
     secrets: Secrets = {}
-    """Environment variables whose values a job reads from private files on the cluster: ``HF_TOKEN: {file: ~/.hf}``."""
+    """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
+    ``{connection: ID}`` or ``{variable: NAME}`` of Airflow."""
     command: list[str | int | float] | None = None
     """The words of the command, for ``kind: command``; of any other kind it replaces the default one."""
     outputs: list[str] = []
@@ -468,7 +511,8 @@ class SweepSpecSection(Strict):
     slurm: SlurmSection = SlurmSection()
     env: dict[str, str | int | float] = {}
     secrets: Secrets = {}
-    """Environment variables whose values a job reads from private files on the cluster: ``HF_TOKEN: {file: ~/.hf}``."""
+    """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
+    ``{connection: ID}`` or ``{variable: NAME}`` of Airflow."""
     restart: RestartSection = RestartSection()
     health: HealthRules = HealthSection()
     """Of every training; ``off`` looks for nothing."""
@@ -597,7 +641,8 @@ class ClusterSection(Strict):
     """Shell lines run before the command."""
     env: dict[str, str | int | float] = {}
     secrets: Secrets = {}
-    """Environment variables whose values a job reads from private files on the cluster: ``HF_TOKEN: {file: ~/.hf}``."""
+    """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
+    ``{connection: ID}`` or ``{variable: NAME}`` of Airflow."""
     trainers: dict[Trainer, TrainerSection] = {}
     limits: LimitsSection = LimitsSection()
     gpu: str | None = None
@@ -672,7 +717,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-SECRET_HINT = "write NAME: {file: PATH}; the value stands in a private file on the cluster"
+SECRET_HINT = "write NAME: {file: PATH}, a private file on the cluster, or {connection: ID}, {variable: NAME}"
 
 
 def _may_be_secret(path: KeyPath) -> bool:

@@ -15,21 +15,25 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import Field
 
 from airflow_megatron.spec.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.expressions import ExpressionError, template_names
 from airflow_megatron.spec.overrides import OPTION, overridden
 from airflow_megatron.spec.schema import (
     HealthRules,
     NotifySection,
     RestartSection,
+    Secrets,
     Strict,
     Trainer,
     Word,
     validate,
 )
+from airflow_megatron.spec.secret_sources import secret_sources
 from airflow_megatron.spec.yaml_document import YamlDocument, load_yaml_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
     from airflow_megatron.spec.schema import HealthSection
     from airflow_megatron.spec.sweep import SweepSettings
@@ -54,6 +58,7 @@ class SidecarSection(Strict):
     poll_interval: float | None = Field(default=None, ge=1)
     tags: list[str] | None = None
     notify: list[NotifySection] | None = None
+    secrets: Secrets | None = None
 
 
 _OF_SETTINGS: Final = frozenset(
@@ -94,8 +99,13 @@ class Sidecar:
         }
         return dataclasses.replace(settings, **changes)
 
-    def job(self, job: Job) -> Job:
-        """Return a job with the trainer, release, restart policy, health rules and limit that the sidecar gives."""
+    def job(self, job: Job, cluster: ClusterProfile) -> Job:
+        """Return a job with the trainer, release, restart policy, health rules, limit and secrets given here.
+
+        A whole script of the user's own takes nothing from the cluster's profile, so none of its secrets either.
+
+        :raises SpecError: when an expression in the place of a secret fails
+        """
         given = self.given
         changes: dict[str, Any] = {name: given[name] for name in ("trainer", "release") if name in given}
         if self.section.restart is not None:
@@ -106,7 +116,21 @@ class Sidecar:
             changes["health"] = None if isinstance(health, str) else health
         if "max_jobs" in given:
             changes["max_jobs"] = given["max_jobs"]
+        secrets = {**({} if job.script is not None else cluster.secrets), **(self.section.secrets or {})}
+        if secrets:
+            changes |= self._secrets(job, secrets)
         return dataclasses.replace(job, **changes) if changes else job
+
+    def _secrets(self, job: Job, secrets: Secrets) -> dict[str, Any]:
+        names = {"sweep": job.sweep, "point": job.point, "stage": job.stage, "run_dir": job.run_dir}
+        try:
+            for name in sorted(
+                template_names([secret.model_dump() for secret in secrets.values()]) - names.keys()
+            ):
+                raise ExpressionError(f"{name!r} is not defined here; known are {', '.join(names)}")
+            return secret_sources(secrets, names)
+        except ExpressionError as error:
+            raise SpecError(self.document.problem(("secrets",), str(error))) from error
 
 
 NO_SIDECAR: Final = Sidecar(SidecarSection(), YamlDocument("", {}))

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from airflow.triggers.base import TriggerEvent
 
+from airflow_megatron.hooks.job_secrets import mask_secrets
 from airflow_megatron.megatron.checkpoints import checkpoint_verdict, tracked_iteration
 from airflow_megatron.megatron.final_evaluation import missing_evaluation
 from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
@@ -84,6 +86,7 @@ class SlurmJobTrigger(ClusterTrigger):
     :param resumes_from: iteration of the checkpoint that training has to begin with, 0 for none
     :param log_from: byte at which what this attempt writes begins in its log: attempts may share one
     :param signatures: the cluster profile's own files of log lines: name → content, or names relative to the profile
+    :param secrets: sources of what Airflow has handed to the job: should it print them, they are masked
     :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
     :param cluster: as for :class:`~airflow_megatron.triggers.cluster_trigger.ClusterTrigger`
     """
@@ -110,6 +113,7 @@ class SlurmJobTrigger(ClusterTrigger):
         resumes_from: int = 0,
         log_from: int = 0,
         signatures: Mapping[str, str] | Sequence[str] = (),
+        secrets: Mapping[str, Mapping[str, str]] | None = None,
         carry: Mapping[str, Any] | None = None,
         **cluster: Any,
     ) -> None:
@@ -133,10 +137,13 @@ class SlurmJobTrigger(ClusterTrigger):
         self.resumes_from = resumes_from
         self.log_from = log_from
         self.signatures = dict(signatures) if isinstance(signatures, Mapping) else list(signatures)
+        self.secrets = dict(secrets or {})
         self.carry = dict(carry or {})
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Follow the job; a cluster that does not answer is waited for."""
+        if self.secrets:
+            await asyncio.to_thread(mask_secrets, self.secrets)  # in a thread, as connections are looked up
         expectation = self._expectation()
         signatures = site_signatures(self.signatures, self.log)
         report = JobReport(self.log, self.log_file, self.memory.get("log"), self.log_from)
@@ -257,7 +264,10 @@ class SlurmJobTrigger(ClusterTrigger):
         return holding
 
     def _event(self, report: JobReport, **values: Any) -> TriggerEvent:
-        return TriggerEvent({**values, "log_tail": report.last_lines(), "carry": self.carry})
+        told: Any = {**values, "log_tail": report.last_lines()}
+        if self.secrets:
+            told = redact(told)
+        return TriggerEvent({**told, "carry": self.carry})
 
     async def on_kill(self) -> None:
         """Cancel the job: a person marked the waiting task failed or success, or cleared it."""

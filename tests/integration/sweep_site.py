@@ -68,6 +68,17 @@ class SiteAirflow(LocalAirflow):
         answer = self._request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", json={"state": state})
         assert answer.status_code == 200, answer.text
 
+    def keep_connection(self, conn_id: str, password: str) -> None:
+        """Add a connection, as the web page's form does."""
+        body = {"connection_id": conn_id, "conn_type": "generic", "password": password}
+        answer = self._request("POST", "/connections", json=body)
+        assert answer.status_code == 201, answer.text
+
+    def keep_variable(self, key: str, value: str) -> None:
+        """Add a variable, as the web page's form does."""
+        answer = self._request("POST", "/variables", json={"key": key, "value": value})
+        assert answer.status_code == 201, answer.text
+
     def run_note(self, dag_id: str, run_id: str) -> str:
         return self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}").json().get("note") or ""
 
@@ -102,6 +113,8 @@ class SweepSite:
             "AIRFLOW_MEGATRON_LOCAL": str(self.local),
             "AIRFLOW_MEGATRON_SWEEP_SPECS": str(self.specs),
             "AIRFLOW_MEGATRON_SPEC_VARIABLES": "TEST_PYTHON,TEST_PARTITION,FAULTS_TRAINER",
+            "AIRFLOW_MEGATRON_SECRET_CONNECTIONS": "kept",
+            "AIRFLOW_MEGATRON_SECRET_VARIABLES": "kept_token,kept_printed",
         }
         self.airflow = SiteAirflow(place / "airflow", self.folders)
         # a scheduler on the same database would take tasks away from `airflow dags test`

@@ -11,6 +11,12 @@ am_started_lately() { # CLAIM; whether its sbatch began less than a visibility w
   [ -s "$1/sbatch.started" ] && [ ! -e "$1/released" ] && am_age_of "$1/sbatch.started" && [ "$am_age" -lt "$am_window" ]
 }
 
+am_forget_secrets() { # TASK
+  if [ ! -e "$1/released" ] && [ -s "$1/place" ] && read -r am_attempt_dir <"$1/place"; then
+    rm -rf "$am_attempt_dir/secrets"
+  fi
+}
+
 am_give_up_tasks() { # as owner of the array's claim: nothing was submitted, and for am_only nothing will be
   am_mine=$am_generation
   am_still_newest || return
@@ -20,6 +26,7 @@ am_give_up_tasks() { # as owner of the array's claim: nothing was submitted, and
     return
   fi
   for am_task in "$am_dir"/tasks/${am_only:-*}; do
+    am_forget_secrets "$am_task" # before somebody else claims the attempt, and delivers them anew
     if [ -d "$am_task" ] && ! printf '' >"$am_task/released"; then
       am_release
       am_refuse_unwritable "$am_task"

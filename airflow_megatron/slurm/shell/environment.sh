@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2154,SC2034
 # Begins every script of framing.py: a known shell and environment, whatever the account's profile did.
 
-set +euCf
+set +euCfx
 unset CDPATH
 IFS=$(printf ' \t\n_')
 IFS=${IFS%_}

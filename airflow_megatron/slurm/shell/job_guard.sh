@@ -24,6 +24,8 @@ am_record_exit() { # EXIT_STATUS
     printf '"ended": %s, "job_id": "%s", ' "$(date +%s)" "$am_job_id"
     printf '"restart_count": %s}\n' "${SLURM_RESTART_COUNT:-0}"
   } >"$am_record.new" && mv -f "$am_record.new" "$am_record" && am_publish_record
+  # delivered secrets (secret_delivery.py); Slurm may launch again what was interrupted or has failed
+  if [ "$1" -eq 0 ] && [ -z "$am_signal" ] && [ -d "$am_attempt_dir/secrets" ]; then rm -rf "$am_attempt_dir/secrets"; fi
 }
 
 am_publish_record() { # the record where others look for it

@@ -207,6 +207,7 @@ am_printed_id() { # sets am_id from what sbatch printed
 
 am_release() { # [ANSWER]; certain that no job came of this claim; a caller that did not hear the answer gets it later
   am_leave
+  if [ -d "$am_dir/secrets" ] && [ ! -s "$am_dir/jobid" ]; then rm -rf "$am_dir/secrets"; fi
   printf '%s\n' "$am_token" "$@" >"$am_claim/released" || rm -rf "$am_claim"
 }
 

@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2154,SC2034,SC2015
 # The submission of an array: array_submission.py's script, after submit.sh, array_claim.sh, am_limit and am_each_task
-# COMMAND, which calls COMMAND with INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON for each task. Nothing here starts a
+# COMMAND, which calls COMMAND with INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON [SECRET BASE64]… for each task. Nothing here starts a
 # process per task but for its links and the renaming of its record.
 
 am_make_directories() {
@@ -20,7 +20,7 @@ am_newest_claim_of() { # ATTEMPT_DIR; sets am_held (its newest claim) and am_fre
   am_claim=$am_dir/claim.$am_generation
 }
 
-am_take_task() { # INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON; adds it to am_tasks unless another caller has it
+am_take_task() { # INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON [SECRET BASE64]…; adds it to am_tasks unless another caller has it
   am_task=$am_dir/tasks/$1
   if [ -e "$am_task/released" ] || [ -s "$2/jobid" ]; then return 0; fi
   {
@@ -36,7 +36,14 @@ am_take_task() { # INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON; adds it to am_tas
   # shellcheck disable=SC3013 # dash, bash, ksh and busybox know -ef
   [ "$am_held" -ef "$am_task" ] || return 0
   { printf '%s' "$5" >"$2/job.sbatch" && printf '%s\n' "$6" >"$2/job.json"; } || return
+  am_deliver_to_task "$@" || return
   am_tasks=${am_tasks:+$am_tasks,}$1
+}
+
+am_deliver_to_task() { # as am_take_task
+  am_attempt_dir=$2
+  shift 6
+  am_deliver_secrets "$am_attempt_dir" "$@"
 }
 
 am_take_tasks() { # sets am_tasks, separated by commas

@@ -33,6 +33,7 @@ am_withdraw() {
   fi
   for am_number in $am_numbers; do
     am_path=$am_stage_dir/$am_number
+    rm -rf "$am_path/secrets" # delivered (secret_delivery.py)
     am_error=$(mv "$am_path" "$am_path.withdrawn.$(date +%s)" 2>&1) || {
       printf 'failed %s\n' "$am_error"
       return

@@ -1,0 +1,27 @@
+# shellcheck shell=sh disable=SC2154,SC2034
+# Part of submit.sh's scripts, see secret_delivery.py; values are arguments of functions, never of a process.
+
+am_open_secrets() { # sets am_secrets, a folder of ours that nobody else can enter; not a link that was there before
+  am_secrets=$1/secrets
+  mkdir -m 700 "$am_secrets" 2>/dev/null
+  if [ ! -h "$am_secrets" ] && [ -d "$am_secrets" ]; then
+    case $(stat -c '%u %a' "$am_secrets") in "$(id -u) "*700) return ;; esac
+  fi
+  am_trouble="$am_secrets is no folder of our own that is closed to others, or cannot be made; remove it"
+  return 1
+}
+
+am_write_secret() { # NAME BASE64
+  am_new=$am_secrets/.$1.$am_token.$$
+  (umask 077 && printf '%s' "$2" | base64 -d >"$am_new") && chmod 600 "$am_new" && mv -f "$am_new" "$am_secrets/$1"
+}
+
+am_deliver_secrets() { # ATTEMPT_DIR [NAME BASE64]…
+  [ $# -gt 1 ] || return 0
+  am_open_secrets "$1" || return
+  shift
+  while [ $# -gt 0 ]; do
+    am_try am_write_secret "$1" "$2" || return
+    shift 2
+  done
+}
