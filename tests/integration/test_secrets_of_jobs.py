@@ -20,7 +20,7 @@ import pytest
 from sweep_site import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from sweep_site import SiteAirflow, SweepSite
 
@@ -138,6 +138,50 @@ class Search:
         return arguments, environments
 
 
+class Sweep:
+    """Two points, each with a job that writes down the digests of its secrets and waits to be let go.
+
+    :param values: variable → value
+    """
+
+    def __init__(self, site: SweepSite, values: dict[str, str]) -> None:
+        self.site = site
+        self.points = [site.runs / "secretive" / letter / "work" for letter in "ab"]
+        self.logs = {str(point / "logs" / f"work-{number}.out") for point in self.points for number in (1, 2)}
+        self.expected = [hashlib.sha256(value.encode()).hexdigest() for value in values.values()]
+
+    def have_secrets(self, points: Sequence[Path], number: int) -> None:
+        """Wait until jobs have written the digests of what they got, and check these."""
+        files = [point / f"digests.{number}" for point in points]
+
+        def digests(file: Path) -> list[str]:
+            return [line.split()[0] for line in file.read_text().splitlines()] if file.exists() else []
+
+        wait_until(
+            lambda: all(len(digests(file)) == len(NAMES) for file in files), 240, "jobs to have secrets"
+        )
+        assert [digests(file) for file in files] == [self.expected] * len(files)
+
+    def delivered(self, names: Sequence[str]) -> set[str]:
+        return {f"{point}/.jobs/work/1/secrets/{name}" for point in self.points for name in names}
+
+    def told_by_slurm(self) -> str:
+        """Return all that Slurm's commands tell of the jobs, their scripts included."""
+        rows = [row for rows in self.site.submissions("secretive.").values() for row in rows]
+        slurm = self.site.cluster.slurm
+        scripts = [
+            slurm("scontrol", "write", "batch_script", row.job_id, "-")
+            for row in rows
+            if row.state == "RUNNING"
+        ]
+        accounted = slurm("sacct", "-j", ",".join(row.job_id for row in rows), "-P", "-o", "ALL")
+        return "".join([slurm("scontrol", "show", "job", "-dd"), accounted, *scripts])
+
+    def running(self) -> set[str]:
+        rows = [row for rows in self.site.submissions("secretive.").values() for row in rows]
+        return {row.job_id for row in rows if row.state == "RUNNING"}
+
+
 def test_they_reach_jobs_and_nothing_else(site: SweepSite, airflow: SiteAirflow, tmp_path: Path) -> None:
     values = {name: new_secret() for name in NAMES}
     file = tmp_path / "token"
@@ -146,59 +190,33 @@ def test_they_reach_jobs_and_nothing_else(site: SweepSite, airflow: SiteAirflow,
     airflow.keep_connection("kept", values["KEPT_PASSWORD"])
     airflow.keep_variable("kept_token", values["KEPT_TOKEN"])
     airflow.keep_variable("kept_printed", values["KEPT_PRINTED"])
-    unprinted = Search(
-        [value for name, value in values.items() if name != "KEPT_PRINTED"], tmp_path / "unprinted"
-    )
-    every = Search(values.values(), tmp_path / "every")
+    printed = Search([values["KEPT_PRINTED"]], tmp_path / "printed")
+    others = Search([value for name, value in values.items() if name != "KEPT_PRINTED"], tmp_path / "others")
     (site.specs / "secretive.yaml").write_text(SPEC.format(file=file))
+    sweep = Sweep(site, values)
+    folders = (site.place, site.cluster.place)
     airflow.wait_for_dag("secretive")
     run_id = airflow.trigger("secretive")
-    points = [site.runs / "secretive" / letter for letter in "ab"]
-    logs = {str(point / "logs" / f"work-{number}.out") for point in points for number in (1, 2)}
 
-    def check_everywhere(delivered: set[str], jobs: set[str]) -> None:
-        """Search files, processes and Slurm's answers; the jobs' own are found, which shows that the search works."""
-        assert unprinted.files(site.place, site.cluster.place) == delivered
-        assert every.files(site.place, site.cluster.place) - logs == {
-            path
-            for folder in {str(Path(path).parent) for path in delivered}
-            for path in (f"{folder}/{name}" for name in NAMES if name.startswith("KEPT"))
-        }
-        arguments, environments = every.processes()
-        assert arguments == set()
-        assert environments == jobs
-        for job in {row.job_id for rows in site.submissions("secretive.").values() for row in rows}:
-            script = site.cluster.slurm("scontrol", "write", "batch_script", job, "-") if jobs else ""
-            told = site.cluster.slurm("sacct", "-j", job, "-P", "-o", "ALL")
-            told += site.cluster.slurm("scontrol", "show", "job", "-dd") + script
-            assert "JobId=" in told or not jobs
-            assert not every.holds(told.encode())
+    sweep.have_secrets(sweep.points, 0)
+    # that the files and processes of the jobs are found shows that the search finds something
+    assert others.files(*folders) == sweep.delivered(["KEPT_PASSWORD", "KEPT_TOKEN"])
+    assert printed.files(*folders) - sweep.logs == sweep.delivered(["KEPT_PRINTED"])
+    jobs = sweep.running()
+    assert len(jobs) == 2
+    for search in (others, printed):
+        assert search.processes() == (set(), jobs)
+        assert not search.holds(sweep.told_by_slurm().encode())
 
-    expected = [hashlib.sha256(values[name].encode()).hexdigest() for name in NAMES]
-
-    def both_began(number: int, expected_points: list[Path]) -> bool:
-        return all((point / f"digests.{number}").is_file() and "FILE" or False for point in expected_points)
-
-    def digests(point: Path, number: int) -> list[str]:
-        return [line.split()[0] for line in (point / f"digests.{number}").read_text().splitlines()]
-
-    wait_until(lambda: both_began(0, points), 240, "both jobs to have their secrets")
-    wait_until(lambda: all(len(digests(point, 0)) == 4 for point in points), 30, "both jobs to go on")
-    assert [digests(point, 0) for point in points] == [expected, expected]
-    running = site.cluster.slurm("squeue", "-h", "-o", "%A", "-n", "").split()
-    delivered = {
-        f"{point}/.jobs/work/1/secrets/{name}" for point in points for name in ("KEPT_PASSWORD", "KEPT_TOKEN")
-    }
-    check_everywhere(delivered, set(running))
-    for point in points:
+    for point in sweep.points:
         (point / "go.0").touch()
-    # the first attempt of one has failed; the second gets them anew
-    wait_until(lambda: both_began(1, points[:1]), 120, "the second attempt to have its secrets")
-    wait_until(lambda: len(digests(points[0], 1)) == 4, 30, "the second attempt to go on")
-    assert digests(points[0], 1) == expected
-    (points[0] / "go.1").touch()
+    sweep.have_secrets(sweep.points[:1], 1)  # whose first attempt has failed
+    (sweep.points[0] / "go.1").touch()
     assert airflow.ended("secretive", run_id, 240) == "success"
-    check_everywhere(set(), set())
-    assert "what it should not print" in "".join(
-        path.read_text(errors="replace") for path in (airflow.home / "logs").rglob("*.log")
-    )
+    assert others.files(*folders) == set()
+    assert printed.files(*folders) <= sweep.logs
+    for search in (others, printed):
+        assert search.processes() == (set(), set())
+        assert not search.holds(sweep.told_by_slurm().encode())
+    told = "".join(path.read_text(errors="replace") for path in (airflow.home / "logs").rglob("*.log"))
+    assert "what it should not print: ***" in told

@@ -1,4 +1,4 @@
-"""Secrets that are handed to an attempt: written by whoever submits it, read by its job, gone when nobody needs them."""
+"""Secrets that are handed to an attempt: written by its submission, read by its job, and then removed."""
 
 from __future__ import annotations
 

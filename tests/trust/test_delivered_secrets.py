@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 VALUE = 'k3ep\'th1s "0ut" of $ight'
 SIDECAR = "secrets: {HF_TOKEN: {variable: hf_token}, W: {connection: 'wandb', field: extra.key}, F: {file: '~/.f'}}\n"
@@ -242,7 +242,7 @@ def test_a_value_is_looked_up_and_masked(source: str, value: str, tmp_path: Path
 )
 def test_what_cannot_be_had_is_said(source: str, said: str, tmp_path: Path, airflow: Airflow) -> None:
     job = one_job(tmp_path, source)
-    with pytest.raises(SubmissionRefusedError, match="study.only.run: secret HF_TOKEN: ") as refusal:
+    with pytest.raises(SubmissionRefusedError, match=r"study\.only.run: secret HF_TOKEN: ") as refusal:
         looked_up(job, secret_values)
     assert said in str(refusal.value)
     mask_secrets(job.delivered)
@@ -256,7 +256,7 @@ def test_what_no_variable_can_hold_is_said_and_not_repeated(
     airflow.variables["hf_token"] = value
     job = one_job(tmp_path, "variable: hf_token")
     with pytest.raises(
-        SubmissionRefusedError, match="the variable 'hf_token' .*; correct it in Airflow"
+        SubmissionRefusedError, match=r"the variable 'hf_token' .*; correct it in Airflow"
     ) as refusal:
         looked_up(job, secret_values)
     assert VALUE not in str(refusal.value)
