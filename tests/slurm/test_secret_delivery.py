@@ -16,6 +16,7 @@ from airflow_megatron.slurm.array_submission import (
     array_script,
     parse_array,
 )
+from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.attempt_chain import parse_withdrawn, withdraw_chain_script
 from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.quoting import quote
@@ -29,7 +30,7 @@ from airflow_megatron.slurm.secret_delivery import (
     removal_script,
 )
 from airflow_megatron.slurm.shell_files import shell_file
-from airflow_megatron.slurm.submission import Attempt, parse_submission, submission_script
+from airflow_megatron.slurm.submission import parse_submission, submission_script
 from airflow_megatron.slurm.transport import CommandResult
 
 SHELLS = {
