@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.estimates import GPUS
@@ -27,9 +28,10 @@ def trainer_machine(trainer: Trainer, cluster: ClusterProfile, env: Mapping[str,
     """
     section = cluster.trainer(trainer)
     gpu = GPUS.get(cluster.gpu or "")
-    return Machine.of(
+    named = Machine.of(
         transformer_engine=section.transformer_engine,
         compute_capability=gpu.compute_capability if gpu else None,
         environment={**cluster.env, **section.env, **env},
         packages=section.packages,
     )
+    return replace(named, device=section.device, is_complete=True)

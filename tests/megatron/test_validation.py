@@ -206,7 +206,9 @@ EXPERTS: dict[str, Any] = {
     "add_bias_linear": False,
     "moe_router_topk": 2,
 }
-#: Gets through its first iteration.
+#: Where PyTorch's own norms need not do.
+APEX = Machine(packages=frozenset({"apex"}))
+#: Gets through its first iteration there.
 STARTS = BASE | {"tokenizer_type": "NullTokenizer", "vocab_size": 50257, "eval_interval": 100}
 TENSORS = {
     "tensor_model_parallel_size": 2,
@@ -219,8 +221,10 @@ TENSORS = {
 def test_the_program_has_a_default_tokenizer(release: str) -> None:
     """pretrain_gpt.py itself names GPT2BPETokenizer, so a command line need not."""
     params = BASE | {"vocab_file": "vocab.json", "merge_file": "merges.txt", "eval_interval": 100}
-    assert check(to_argv(params, release), 8, release, first_iteration=True) == []
-    files = check(to_argv(BASE | {"eval_interval": 100}, release), 8, release, first_iteration=True)
+    assert check(to_argv(params, release), 8, release, machine=APEX, first_iteration=True) == []
+    files = check(
+        to_argv(BASE | {"eval_interval": 100}, release), 8, release, machine=APEX, first_iteration=True
+    )
     # from core_v0.17 on the tokenizer gets its files itself
     old = release < "core_v0.17"
     assert [problem.rule for problem in files] == ["tokenizer.vocabulary-files"] * old
@@ -330,7 +334,7 @@ def test_what_ends_a_job_after_its_arguments_are_taken(
     params = STARTS | changes
     argv = to_argv({name: value for name, value in params.items() if value is not None}, release)
     assert check(argv, world_size, release) == []
-    (problem,) = check(argv, world_size, release, first_iteration=True)
+    (problem,) = check(argv, world_size, release, machine=APEX, first_iteration=True)
     assert problem.rule == rule
     assert mend in problem.mend
 
@@ -343,7 +347,7 @@ def test_base_job_gets_through_its_first_iteration(release: str) -> None:
     stages = {"pipeline_model_parallel_size": 4, "num_layers_per_virtual_pipeline_stage": 1}
     for changes in ({}, llama, experts, stages):
         argv = to_argv(params | changes, release)
-        assert check(argv, 8, release, first_iteration=True) == []
+        assert check(argv, 8, release, machine=APEX, first_iteration=True) == []
 
 
 def test_rules_look_at_settings_that_there_are() -> None:
@@ -356,7 +360,8 @@ def test_vocabulary_files_until_the_tokenizer_is_another_one() -> None:
     params = BASE | {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "vocab.json", "eval_interval": 100}
     found = {
         release: [
-            problem.rule for problem in check(to_argv(params, release), 8, release, first_iteration=True)
+            problem.rule
+            for problem in check(to_argv(params, release), 8, release, machine=APEX, first_iteration=True)
         ]
         for release in RELEASES
     }
@@ -588,3 +593,87 @@ def test_reads_as_argparse_does(argv: list[str]) -> None:
 
 def test_reader_is_made_once_per_release() -> None:
     assert reader(argument_table("core_v0.16.1")) is reader(argument_table("core_v0.16.1"))
+
+
+BARE = {"no_persist_layer_norm": True, "gradient_accumulation_fusion": False}
+SEQUENCE = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+WITH_EXPERTS = EXPERTS | {"expert_model_parallel_size": 2}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("changes", "rule", "package"),
+    [
+        ({}, None, None),
+        ({"normalization": "RMSNorm", "qk_layernorm": True}, None, None),
+        ({"tensor_model_parallel_size": 2}, None, None),
+        ({"recompute_granularity": "selective", "recompute_modules": ["mlp"]}, None, None),
+        (WITH_EXPERTS, None, None),
+        ({"no_persist_layer_norm": None}, "model.local-layer-norm", "apex"),
+        (SEQUENCE, "model.local-layer-norm", "apex"),
+        (WITH_EXPERTS | SEQUENCE, "model.local-layer-norm", "apex"),
+        ({"apply_layernorm_1p": True}, "model.local-layer-norm", "apex"),
+        ({"normalization": "RMSNorm", "no_persist_layer_norm": None}, "model.local-rms-norm", None),
+        (SEQUENCE | {"normalization": "RMSNorm"}, "model.local-rms-norm", None),
+        ({"normalization": "RMSNorm", "apply_layernorm_1p": True}, "model.local-rms-norm", None),
+        ({"gradient_accumulation_fusion": True}, "model.gradient-accumulation-fusion", "apex"),
+        ({"multi_latent_attention": True}, "model.local-latent-attention", None),
+        (WITH_EXPERTS | {"moe_token_dispatcher_type": "flex"}, "model.flexible-dispatcher", "deep_ep"),
+        (WITH_EXPERTS | {"moe_router_fusion": True}, "iteration.router-fusion", None),
+        ({"cpu_offloading_num_layers": 1}, "model.cpu-offloading", None),
+        (
+            {"use_precision_aware_optimizer": True, "use_distributed_optimizer": True},
+            "model.precision-aware-optimizer",
+            None,
+        ),
+        ({"optimizer": "muon"}, "model.muon", "emerging_optimizers"),
+        (
+            {"recompute_granularity": "selective", "recompute_modules": ["layernorm"]},
+            "iteration.recomputed-norms",
+            None,
+        ),
+        (
+            {"position_embedding_type": "mrope", "mrope_section": [2, 1, 1]},
+            "iteration.multimodal-positions",
+            None,
+        ),
+    ],
+)
+def test_models_without_transformer_engine(
+    release: str, changes: dict[str, Any], rule: str | None, package: str | None
+) -> None:
+    """As ``pretrain_gpt.py`` ends, or trains, where neither Transformer Engine nor Apex is installed."""
+    params = {name: value for name, value in (STARTS | BARE | changes).items() if value is not None}
+    argv = to_argv(params, release)
+    found = [problem.rule for problem in check(argv, 8, release, first_iteration=True)]
+    assert found == [rule] * bool(rule)
+    if package:
+        machine = Machine(packages=frozenset({package}))
+        assert check(argv, 8, release, machine=machine, first_iteration=True) == []
+
+
+def test_norms_of_the_starter_without_gpus_are_sequence_parallel() -> None:
+    for norm in ("LayerNorm", "RMSNorm"):
+        argv = to_argv(STARTS | BARE | SEQUENCE | {"normalization": norm}, "core_v0.16.1")
+        assert check(argv, 8, "core_v0.16.1", machine=Machine(device="cpu"), first_iteration=True) == []
+
+
+def test_a_profile_without_transformer_engine_builds_no_layers_of_it() -> None:
+    argv = to_argv(STARTS | BARE | {"transformer_impl": "transformer_engine"}, "core_v0.16.1")
+    assert check(argv, 8, "core_v0.16.1", first_iteration=True) == []  # nobody said what there is
+    profile = Machine(is_complete=True)
+    (problem,) = check(argv, 8, "core_v0.16.1", machine=profile, first_iteration=True)
+    assert problem.rule == "model.transformer-engine"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_zero_centred_norms_are_not_optimized_for_inference(release: str) -> None:
+    optimized = {
+        "transformer_impl": "inference_optimized",
+        "normalization": "RMSNorm",
+        "add_bias_linear": False,
+    }
+    engine = Machine(transformer_engine=(2, 8))
+    for zero_centred in (False, True):
+        argv = to_argv(BASE | optimized | {"apply_layernorm_1p": zero_centred}, release)
+        assert bool(check(argv, 8, release, machine=engine)) is zero_centred

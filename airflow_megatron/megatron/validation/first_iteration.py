@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.data_blends import BLENDS, HINT, blend_problem
+from airflow_megatron.megatron.validation import local_layers
 from airflow_megatron.megatron.validation.batches import is_constant, samples_at_once
 from airflow_megatron.megatron.validation.experts import mixes_dense_layers
+from airflow_megatron.megatron.validation.local_layers import is_gpt, is_local
 from airflow_megatron.megatron.validation.nearest import divisors, multiples
 from airflow_megatron.megatron.validation.rules import Derive, Rule
 
@@ -19,7 +21,6 @@ TOKENIZERS: Final = (
 )
 LINEAR: Final = "megatron/core/tensor_parallel/layers.py ColumnParallelLinear, RowParallelLinear"
 ATTENTION: Final = "megatron/core/transformer/dot_product_attention.py DotProductAttention"
-NORM: Final = "megatron/core/transformer/torch_norm.py WrappedTorchNorm"
 MOE: Final = "megatron/core/transformer/moe/moe_layer.py MoELayer.forward"
 SCATTER: Final = "megatron/core/tensor_parallel/mappings.py _reduce_scatter_along_first_dim"
 INTERLEAVED: Final = (
@@ -39,22 +40,6 @@ _OF_NOTHING: Final = ("NullTokenizer", "NullMultimodalTokenizer")
 def _of_the_command_line(s: Settings) -> bool:
     """Is the tokenizer that of the command line, not a checkpoint's."""
     return not s.use_checkpoint_args
-
-
-def _is_gpt(s: Settings) -> bool:
-    """Are all layers those that GPT models are built of without a file that says otherwise."""
-    return (
-        s.hybrid_layer_pattern is None
-        and s.hybrid_override_pattern is None
-        and not s.is_hybrid_model
-        and s.heterogeneous_layers_config_path is None
-        and s.heterogeneous_layers_config_encoded_json is None
-        and s.spec is None
-    )
-
-
-def _is_local(s: Settings) -> bool:
-    return _is_gpt(s) and s.transformer_impl == "local" and not s.use_kitchen_attention
 
 
 def _has_dense_layers(s: Settings) -> bool:
@@ -177,7 +162,7 @@ MODEL: Topic = (
     Rule(
         "model.mlp-and-tensors",
         lambda s: (
-            _is_gpt(s) and _has_dense_layers(s) and s.ffn_hidden_size % s.tensor_model_parallel_size != 0
+            is_gpt(s) and _has_dense_layers(s) and s.ffn_hidden_size % s.tensor_model_parallel_size != 0
         ),
         "--ffn-hidden-size {ffn_hidden_size} is no multiple of --tensor-model-parallel-size "
         "{tensor_model_parallel_size}",
@@ -187,7 +172,7 @@ MODEL: Topic = (
     Rule(
         "model.experts-and-tensors",
         lambda s: (
-            _is_gpt(s)
+            is_gpt(s)
             and s.num_experts is not None
             and s.moe_ffn_hidden_size % s.expert_tensor_parallel_size != 0
         ),
@@ -202,7 +187,7 @@ MODEL: Topic = (
     Rule(
         "model.shared-experts-and-tensors",
         lambda s: (
-            _is_gpt(s) and (s.moe_shared_expert_intermediate_size or 0) % s.tensor_model_parallel_size != 0
+            is_gpt(s) and (s.moe_shared_expert_intermediate_size or 0) % s.tensor_model_parallel_size != 0
         ),
         "--moe-shared-expert-intermediate-size {moe_shared_expert_intermediate_size} is no multiple of "
         "--tensor-model-parallel-size {tensor_model_parallel_size}",
@@ -214,23 +199,12 @@ MODEL: Topic = (
     ),
     Rule(
         "model.local-context",
-        lambda s: _is_local(s) and s.context_parallel_size > 1,
+        lambda s: is_local(s) and s.context_parallel_size > 1,
         "--transformer-impl local has no context parallelism",
         "--transformer-impl transformer_engine, or --context-parallel-size 1",
         ATTENTION,
     ),
-    Rule(
-        "model.local-rms-norm",
-        lambda s: (
-            _is_local(s)
-            and s.normalization == "RMSNorm"
-            and (s.apply_layernorm_1p or s.sequence_parallel or not s.no_persist_layer_norm)
-        ),
-        "--transformer-impl local has an RMSNorm without sequence parallelism, zero-centred gamma and persistent "
-        "kernels",
-        "--transformer-impl transformer_engine; or add --no-persist-layer-norm and drop the others",
-        NORM,
-    ),
+    *local_layers.MODEL,
 )
 
 FIRST_ITERATION: Topic = (
@@ -264,7 +238,7 @@ FIRST_ITERATION: Topic = (
     Rule(
         "iteration.sequence-and-tensors",
         lambda s: (
-            _is_gpt(s) and s.sequence_parallel and _sequence_of_a_gpu(s) % s.tensor_model_parallel_size != 0
+            is_gpt(s) and s.sequence_parallel and _sequence_of_a_gpu(s) % s.tensor_model_parallel_size != 0
         ),
         "--sequence-parallel splits --seq-length {seq_length} / --context-parallel-size {context_parallel_size} over "
         "--tensor-model-parallel-size {tensor_model_parallel_size}, which does not divide it",
@@ -274,7 +248,7 @@ FIRST_ITERATION: Topic = (
     Rule(
         "iteration.experts-without-sequence-parallel",
         lambda s: (
-            _is_gpt(s)
+            is_gpt(s)
             and s.num_experts is not None
             and s.tensor_model_parallel_size > 1
             and not s.sequence_parallel
@@ -304,4 +278,5 @@ FIRST_ITERATION: Topic = (
         ),
         INTERLEAVED,
     ),
+    *local_layers.FIRST_ITERATION,
 )

@@ -64,7 +64,10 @@ def _generated_samples_problem(s: Settings) -> bool:
 
 
 def _optimized_model_problem(s: Settings) -> bool:
-    if s.normalization != "RMSNorm" or s.apply_layernorm_1p or s.add_bias_linear or s.add_qkv_bias:
+    zero_centred = (
+        s.apply_layernorm_1p or s.layernorm_zero_centered_gamma
+    )  # its name up to core_v0.15, and since
+    if s.normalization != "RMSNorm" or zero_centred or s.add_bias_linear or s.add_qkv_bias:
         return True
     if s.num_experts is None or s.release < (0, 18):
         return False

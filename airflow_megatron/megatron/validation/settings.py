@@ -44,6 +44,8 @@ class Machine:
         Blackwell)
     :param environment: environment variables of the job
     :param packages: optional Python packages that are installed, by import name
+    :param device: ``cpu`` where ``Megatron-LM/upstream_on_cpu.py`` starts the training
+    :param is_complete: Transformer Engine is known to be missing where it is not named, as a cluster profile says it
     :raises ValueError: by :meth:`of`, for a version or capability that is no number
     """
 
@@ -51,6 +53,8 @@ class Machine:
     compute_capability: int = 9
     environment: Mapping[str, str] = field(default_factory=lambda: {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
     packages: frozenset[str] = frozenset()
+    device: str = "cuda"
+    is_complete: bool = False
 
     @classmethod
     def of(
@@ -76,7 +80,9 @@ class Machine:
             raise ValueError(
                 f"{compute_capability!r} is no compute capability; write 9 (or 9.0) for Hopper"
             ) from None
-        given = {} if environment is None else {"environment": {k: str(v) for k, v in environment.items()}}
+        given: dict[str, Any] = (
+            {} if environment is None else {"environment": {k: str(v) for k, v in environment.items()}}
+        )
         return cls(
             transformer_engine=tuple(int(number) for number in numbers) or None,
             compute_capability=capability,
