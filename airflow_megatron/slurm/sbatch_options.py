@@ -6,6 +6,7 @@ name that only one name has, and short options together. An unknown option may b
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 DIRECTIVE: Final = "#SBATCH"
 _BLANKS: Final = " \t\n\v\f\r"
+#: printable ASCII without what quotes, escapes and comments are made of
+_PLAIN_WORDS: Final = re.compile(r"[ \t!$-&(-\[\]-~]*")
 _WITHOUT_VALUE: Final = frozenset(
     [
         "contiguous",
@@ -224,6 +227,8 @@ class RefusedOption:
 
 def split_directive(text: str) -> list[str]:
     """Return the words behind ``#SBATCH``; a comment ends them, as for sbatch."""
+    if _PLAIN_WORDS.fullmatch(text):  # most of them; shlex takes 50 times as long
+        return text.split()
     try:
         return shlex.split(text, comments=True)
     except ValueError:  # a lone quote: sbatch takes the words as they are

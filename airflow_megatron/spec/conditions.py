@@ -72,14 +72,6 @@ class Condition:
         else:
             yield self
 
-    def in_directory(self, directory: str) -> Condition:
-        """Return the condition with its commands run in a directory."""
-        own = directory if self.kind == "command" else ""
-        if own == self.directory and not self.parts:
-            return self
-        parts = tuple(part.in_directory(directory) for part in self.parts)
-        return dataclasses.replace(self, directory=own, parts=parts)
-
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data without the fields that have their default."""
         data = {

@@ -147,7 +147,6 @@ def script_job(
     script = templates.script(template, params) if template else None
     log = _below(sweep_dir, str(params["output_file"]))
     interval = check_interval(params)
-    start, finish = _answer(params, "start_condition_cmd"), finish_condition(params, log)
     return Job(
         name=str(params["name"]),
         sweep=sweep,
@@ -172,9 +171,9 @@ def script_job(
         script=script,
         log=log,
         work_dir=sweep_dir,
-        start=start.in_directory(sweep_dir) if start else None,
+        start=_answer(params, "start_condition_cmd", sweep_dir),
         start_every_attempt=True,
-        finish=finish.in_directory(sweep_dir) if finish else None,
+        finish=finish_condition(params, log, sweep_dir),
         events=(
             Event(
                 "frozen", on="idle", do="restart", after=max(3 * interval, _SHORTEST_SILENCE_S), limit=None
@@ -199,9 +198,10 @@ def check_interval(params: Mapping[str, Any]) -> float:
     return seconds
 
 
-def finish_condition(params: Mapping[str, Any], log: str) -> Condition | None:
+def finish_condition(params: Mapping[str, Any], log: str, directory: str) -> Condition | None:
     """Return what ends a job for good: ``termination_str`` in its log, or 1 from ``termination_cmd``.
 
+    :param directory: where the command runs
     :raises ValueError: when ``termination_str`` is no regular expression that linear time is enough for
     """
     parts: list[Condition] = []
@@ -213,15 +213,15 @@ def finish_condition(params: Mapping[str, Any], log: str) -> Condition | None:
             hint = f" ({error.mend})" if error.mend else ""
             raise ValueError(f"termination_str {error}{hint}") from error
         parts.append(Condition("log", path=log, pattern=pattern))
-    answer = _answer(params, "termination_cmd")
+    answer = _answer(params, "termination_cmd", directory)
     if answer:
         parts.append(answer)
     return parts[0] if len(parts) == 1 else Condition("any", parts=tuple(parts)) if parts else None
 
 
-def _answer(params: Mapping[str, Any], key: str) -> Condition | None:
+def _answer(params: Mapping[str, Any], key: str, directory: str) -> Condition | None:
     command = str(params.get(key) or "")
-    return Condition("command", command=command, prints="1") if command else None
+    return Condition("command", command=command, directory=directory, prints="1") if command else None
 
 
 def _below(directory: str, path: str) -> str:
