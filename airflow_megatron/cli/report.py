@@ -41,7 +41,8 @@ def run_report(sweep: Sweep, run_id: str, cluster: str | None) -> Report:
     else:
         around = Surroundings.now(sweep_cluster(sweep, cluster))
         plan = plan_sweep(sweep, around.cluster)
-        pinned = PinnedSweep.stored(sweep, sweep.document.text, plan, around, store)
+        with store.writing():
+            pinned = PinnedSweep.stored(sweep, sweep.document.text, plan, around, store)
     hook = command_line_hook(pinned.surroundings.cluster)
     about = ReportedRun.of(pinned, chosen or UNPLANNED)
     return write_results(pinned.plan(), hook.run, about, digest=pinned.digest)

@@ -1,4 +1,4 @@
-"""The callbacks that a spec's ``notify`` asks for."""
+"""The callbacks that tell of the ends of tasks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ if TYPE_CHECKING:
 
 
 def callbacks(sweep: SweepOutline, what: NoticeKind, *, always: bool = False) -> list[NoticeCallback]:
-    """Return the callbacks of a task for one kind of notice, none where nobody wants it.
+    """Return the callbacks of a task for one kind of notice; who is told, a run has pinned.
 
     :param sweep: the sweep
     :param what: kind of notice
     :param always: tell of tasks that know of no job, too
     """
-    sections = [section for section in sweep.settings.notify if what in section.on]
-    return [NoticeCallback(what, sections, always=always)] if sections else []
+    return [NoticeCallback(what, sweep.settings.notify, always=always)]

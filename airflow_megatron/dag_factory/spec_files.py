@@ -8,12 +8,16 @@ from airflow.sdk import DAG, get_parsing_context
 
 from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.dag_factory.own_sweep import read_sweep
+from airflow_megatron.planning.pin_store import PinStore
+from airflow_megatron.planning.runs_in_flight import sweeps_in_flight, with_runs_in_flight
 from airflow_megatron.spec.dag_names import sweep_of
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.project import sweep_specs_dir
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from airflow_megatron.spec.outline import SweepOutline
 
 
 class SweepSpecErrors(Exception):
@@ -24,22 +28,41 @@ def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
     """Build both DAGs of every valid spec.
 
     A worker that parses the file for one task gets the DAGs of that task's sweep only. Invalid specs are passed over
-    here and reported by :func:`raise_for_spec_errors`, so that a bad spec never hides another sweep.
+    here and reported by :func:`raise_for_spec_errors`, so that a bad spec never hides another sweep. What runs under
+    way have pinned stays in their DAGs, see :mod:`airflow_megatron.planning.runs_in_flight`.
     """
     folder = directory or sweep_specs_dir()
     wanted = get_parsing_context().dag_id
+    store = PinStore()
     if wanted is not None:
-        outline = read_sweep(folder, sweep_of(wanted))
-        return build_dags(outline) if outline else []
+        sweep = sweep_of(wanted)
+        return _build(read_sweep(folder, sweep), sweep, folder, store)
     from airflow_megatron.dag_factory.spec_folder import read_spec_folder  # no task needs what it imports
 
+    outlines = {outline.name: outline for outline in read_spec_folder(folder).outlines}
     dags: list[DAG] = []
-    for outline in read_spec_folder(folder).outlines:
+    for name in (*outlines, *sweeps_in_flight(folder, outlines, store)):
         try:
-            dags += build_dags(outline)
+            dags += _build(outlines.get(name), name, folder, store)
         except SpecError:  # it could be built when it was read: reported by the other file
             continue
     return dags
+
+
+def _build(outline: SweepOutline | None, sweep: str, folder: Path, store: PinStore) -> list[DAG]:
+    """Build the DAGs of a sweep with the stages of its runs under way.
+
+    :param outline: of its spec, None where that cannot be read or has gone
+    """
+    kept = with_runs_in_flight(outline, sweep, folder, store)
+    if kept is None:
+        return []
+    try:
+        return build_dags(kept)
+    except SpecError:
+        if outline is None or kept == outline:
+            raise
+        return build_dags(outline)
 
 
 def raise_for_spec_errors(directory: Path | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import get_current_context
 
+from airflow_megatron.operators.stored_plan import pinned_outline
 from airflow_megatron.planning.notice import Notice
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class NoticeCallback:
     """A callback of a task that tells how it ended.
 
     :param what: kind of notice
-    :param sections: the spec's ``notify``
+    :param sections: the spec's ``notify``, for a run that has pinned none
     :param always: tell the end of a task that has announced nothing, too
     """
 
@@ -75,10 +76,12 @@ class NoticeCallback:
     def __call__(self, context: Context) -> None:
         """Tell it."""
         announced = _values(context).get(_KEY)
-        if isinstance(announced, Notice):
-            _send(self.sections, announced, context)
-        elif self.always:
-            _send(self.sections, _task_notice(self.what, _values(context)), context)
+        if not (isinstance(announced, Notice) or self.always):
+            return
+        pinned = pinned_outline(context)
+        sections = pinned.settings.notify if pinned else self.sections
+        notice = announced if isinstance(announced, Notice) else _task_notice(self.what, _values(context))
+        _send(sections, notice, context)
 
 
 def _task_notice(what: NoticeKind, values: Mapping[str, Any]) -> Notice:

@@ -9,13 +9,17 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.operators.run_configuration import SWEEP_KEYS, refuse_unknown_keys
 from airflow_megatron.operators.stopping import EndsTestRun
+from airflow_megatron.operators.under_way import is_known, refuse_rewired
+from airflow_megatron.planning.pin_pruning import prune_when_due
 from airflow_megatron.planning.pin_store import PinStore
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.planning.sweep_cluster import sweep_cluster
 from airflow_megatron.planning.sweep_owners import record_owner
+from airflow_megatron.spec.dag_names import point_dag_id
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
+from airflow_megatron.spec.outline import SweepOutline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +80,11 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
             raise AirflowFailException(f"{self.spec_file} cannot be read: {error}") from None
         for warning in plan.warnings:
             self.log.warning("%s", warning)
-        pinned = PinnedSweep.stored(sweep, text, plan, surroundings, store, choice=choice, limit=limit)
+        run_id = context["ti"].run_id
+        refuse_rewired(SweepOutline.of(sweep), run_id, store)
+        with store.writing():
+            pinned = PinnedSweep.stored(sweep, text, plan, surroundings, store, choice=choice, limit=limit)
+            pinned.use(sweep.name, run_id)
         for job in pinned.shared_jobs():
             context["ti"].xcom_push(key=job.stage, value=job.to_json())
         self.log.info(
@@ -86,6 +94,6 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
             waits = ", ".join(f"{item.job} {item.to_plan()['until']}" for item in job.depends_on)
             self.log.info("  %s%s", job.name, f"  after {waits}" if waits else "")
         record_owner(sweep.name, self.spec_file, store)
-        store.set_newest(sweep.name, context["ti"].run_id, pinned.pin)
         self.log.info("stored as %s", pinned.pin[:16])
+        prune_when_due(store, (sweep.name, point_dag_id(sweep.name)), is_known)
         return pinned.to_json()

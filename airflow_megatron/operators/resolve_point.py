@@ -15,6 +15,7 @@ from airflow_megatron.operators.run_configuration import (
 from airflow_megatron.operators.stopping import EndsTestRun
 from airflow_megatron.operators.stored_plan import newest_plan
 from airflow_megatron.operators.tries import just_cleared
+from airflow_megatron.operators.under_way import refuse_rewired
 from airflow_megatron.planning.pin_store import PinError, PinStore
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.planning.surroundings import Surroundings
@@ -23,6 +24,7 @@ from airflow_megatron.planning.sweep_owners import record_owner
 from airflow_megatron.spec.dag_names import LAUNCH
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
+from airflow_megatron.spec.outline import SweepOutline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,8 +115,10 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
         check_document(sweep, surroundings.cluster)
         plan = plan_sweep(sweep, surroundings.cluster, [sweep.point(point)])
         store = PinStore()
-        pinned = PinnedSweep.stored(sweep, text, plan, surroundings, store, choice=point)
+        refuse_rewired(SweepOutline.of(sweep), task_instance.run_id, store)
+        with store.writing():
+            pinned = PinnedSweep.stored(sweep, text, plan, surroundings, store, choice=point)
+            pinned.use(task_instance.dag_id, task_instance.run_id)
         if store.owner(sweep.name) is None:
             record_owner(sweep.name, self.spec_file, store)
-        store.set_newest(task_instance.dag_id, task_instance.run_id, pinned.pin)
         return pinned

@@ -7,13 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.job_secrets import secret_values
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import job_surroundings, report_changes
+from airflow_megatron.operators.stored_plan import job_surroundings, report_changes, without_job
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.attempt_chain import extend_chain, is_chained, withdraw_chain
 from airflow_megatron.planning.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
@@ -181,7 +181,7 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
 
     def _submit(self, context: Context, since: float | None = None) -> dict[str, Any]:
         if self.job is None:
-            raise AirflowSkipException("this point has no such stage")
+            raise without_job()
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         attempts = job_attempts(job, self.log)
         record: Any = context["task_state_store"].get(ATTEMPT_RECORD) or {}

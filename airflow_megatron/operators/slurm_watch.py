@@ -6,7 +6,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.links.sweep_results import SweepResultsLink
@@ -22,7 +22,12 @@ from airflow_megatron.operators.slurm_submit import (
     wait_for_room,
 )
 from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import job_surroundings, report_changes
+from airflow_megatron.operators.stored_plan import (
+    job_surroundings,
+    pinned_outline,
+    report_changes,
+    without_job,
+)
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempt_chain import (
@@ -101,7 +106,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
     :param poll_interval: seconds between two looks at the cluster
     :param timeout: seconds after which the task fails although the job goes on; None waits as long as it takes
     :param cancel_on_kill: cancel the job when the waiting task is marked failed or cleared
-    :param notify: who is told of attempts that end and of events
+    :param notify: who is told of attempts that end and of events, for a job of no stored plan
     """
 
     template_fields: Sequence[str] = ("job", "handle")
@@ -131,7 +136,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Start waiting, or go on where an earlier try of this task died."""
         if self.job is None or self.handle is None:
-            raise AirflowSkipException("this point has no such stage")
+            raise without_job()
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         handle = JobHandle(**self.handle)  # type: ignore[arg-type]
         if handle.finished:
@@ -216,7 +221,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
         ended = {GIVEN_UP: step.reason} if isinstance(step, GiveUp) else {}
         attempts.record_verdict(handle.attempt, {**verdict.to_json(), **ended})
-        tell(self.notify, end_notice(job, handle.attempt, verdict, step, event.get("log_tail", ())))
+        tell(self._notify(job), end_notice(job, handle.attempt, verdict, step, event.get("log_tail", ())))
         return self._go_on(job, handle, verdict, step, event)
 
     @staticmethod
@@ -279,10 +284,15 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         for item in seen:
             self.log.warning("%s: %s", item["do"], item["reason"])
             notice = event_notice(job, handle.attempt, str(handle.job_id), item, event.get("log_tail", ()))
-            tell(self.notify, notice)
+            tell(self._notify(job), notice)
             if item["do"] == "run":
                 variables = {f"am_match_{name}": text for name, text in item["groups"].items()}
                 self.log.info("%s", job_attempts(job, self.log).run_command(item["command"], variables))
+
+    def _notify(self, job: Job) -> Sequence[NotifySection]:
+        """Return who is told: as the job's run has pinned it."""
+        pinned = pinned_outline(get_current_context()) if job.pin else None
+        return pinned.settings.notify if pinned else self.notify
 
     def _cancelled(self, job: Job, handle: JobHandle, verdict: Verdict) -> NoReturn:
         """Record that a job was meant to be cancelled, for good, and cancel what there is of it."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import get_current_context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from jinja2 import pass_context
 
 from airflow_megatron.operators.tries import just_cleared
 from airflow_megatron.planning.pin_store import PinError, PinStore
 from airflow_megatron.planning.pinned import PinnedSweep, pinned_surroundings, surroundings_of
+from airflow_megatron.spec.dag_names import sweep_of
 from airflow_megatron.spec.errors import SpecError
 
 if TYPE_CHECKING:
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
     from airflow_megatron.planning.surroundings import Surroundings
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.outline import SweepOutline
 
 
+_NO_STAGE: Final = "this point has no such stage"
 CHANGED: Final = "changed since this run was planned"
 
 
@@ -102,6 +106,40 @@ def planned_job(context: Context, source: str, stage: str) -> dict[str, Any] | N
     return next((found.to_json() for found in jobs if found.stage == stage), None)
 
 
+def pinned_by(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> tuple[str, str]:
+    """Return DAG and run that have pinned what a run executes: the sweep's that has launched it, or itself."""
+    launched_by = conf.get("run")
+    return (sweep_of(dag_id), str(launched_by)) if launched_by else (dag_id, run_id)
+
+
+def pinned_outline(context: Context) -> SweepOutline | None:
+    """Return the outline that a task's run has pinned last; None for one that has pinned nothing that can be read."""
+    task_instance, run = context["ti"], context.get("dag_run")
+    store = PinStore()
+    digest = store.newest(*pinned_by(task_instance.dag_id, task_instance.run_id, (run and run.conf) or {}))
+    try:
+        return PinnedSweep.read(digest, store).outline if digest else None
+    except (PinError, ValueError):
+        return None
+
+
+def without_job() -> AirflowSkipException:
+    """Return why the running task has no job: its point lacks the stage, or its run was planned without it."""
+    try:
+        context = get_current_context()
+    except RuntimeError:
+        return AirflowSkipException(_NO_STAGE)
+    pinned, task_instance = pinned_outline(context), context["ti"]
+    stage = task_instance.task_id.rpartition(".")[0]
+    if pinned is None or any(instance.name == stage for instance in pinned.tree):
+        return AirflowSkipException(_NO_STAGE)
+    launched_by = (context["dag_run"].conf or {}).get("run")
+    clear = _what_to_clear(pinned.name, task_instance.dag_id, launched_by)
+    return AirflowSkipException(
+        f"this run was planned before the spec had a stage {stage!r}; to run it, {clear}"
+    )
+
+
 def report_changes(context: Context, job: Job, log: Any) -> None:
     """Warn in the log of a task that was cleared when the spec is another than the one that it executes."""
     if not job.pin:
@@ -122,10 +160,13 @@ def changed_message(changed: list[str], sweep: str, dag_id: str, launched_by: st
     :param dag_id: the DAG of the run
     :param launched_by: the sweep's run that has launched it, where one has
     """
+    clear = _what_to_clear(sweep, dag_id, launched_by)
+    return f"{CHANGED}: {', '.join(changed)}. Its tasks execute what was planned; to take the change, {clear}"
+
+
+def _what_to_clear(sweep: str, dag_id: str, launched_by: str | None) -> str:
     if dag_id == sweep:
-        what = "clear `plan` of this run, with what follows it"
-    elif launched_by:
-        what = f"clear `plan` of run {launched_by} of {sweep}, then the failed tasks of this run"
-    else:
-        what = "clear `resolve` of this run, with what follows it"
-    return f"{CHANGED}: {', '.join(changed)}. Its tasks execute what was planned; to take the change, {what}"
+        return "clear `plan` of this run, with what follows it"
+    if launched_by:
+        return f"clear `plan` of run {launched_by} of {sweep}, then the failed tasks of this run"
+    return "clear `resolve` of this run, with what follows it"

@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
+import time
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from airflow_megatron.spec.project import PINS_VARIABLE, pins_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _DIGEST_LENGTH: Final = 64
 
 
 class PinError(RuntimeError):
     """What a run has pinned cannot be read; the message says what to do."""
+
+
+class NotedRun(NamedTuple):
+    """What the store knows of a run.
+
+    :param run_id: of the run
+    :param pins: digests of what it has pinned, the newest last
+    :param outlines: digests of the outlines that its DAGs are built from, the newest last
+    :param ended: whether it has ended, with all that it has launched
+    :param written: when it has pinned last, in seconds since 1970
+    """
+
+    run_id: str
+    pins: tuple[str, ...]
+    outlines: tuple[str, ...]
+    ended: bool
+    written: float
 
 
 class PinStore:
@@ -34,9 +57,11 @@ class PinStore:
     def put(self, content: Any) -> str:
         """Store JSON data; return its digest. Equal data are stored once; a damaged copy is replaced."""
         text = json.dumps(content, sort_keys=True, ensure_ascii=False).encode()
-        digest = hashlib.sha256(text).hexdigest()
+        digest = content_digest(text)
         path = self._object(digest)
-        if not (path.is_file() and _unpacked(path) == text):
+        if path.is_file() and _unpacked(path) == text:
+            os.utime(path)  # pruning goes by it
+        else:
             _write(path, zlib.compress(text))
         return digest
 
@@ -53,44 +78,109 @@ class PinStore:
                 f"the pinned copy {digest[:16]} is not in {self.root}, or cannot be read; clear `plan` to plan again"
                 f" (workers on several machines need one folder: {PINS_VARIABLE})"
             )
-        if hashlib.sha256(text).hexdigest() != digest:
+        if content_digest(text) != digest:
             raise PinError(f"the pinned copy {path} is damaged; clear `plan` to plan again")
         return json.loads(text)
 
     def as_file(self, text: str) -> Path:
         """Return a file that holds a text, for readers that take a path; written again when it was changed."""
         content = text.encode()
-        path = self.root / "files" / hashlib.sha256(content).hexdigest()
+        path = self.root / "files" / content_digest(content)
         if not path.is_file() or path.read_bytes() != content:
             _write(path, content)
         return path
 
-    def set_newest(self, dag_id: str, run_id: str, digest: str) -> None:
-        """Note the newest pin of a run."""
-        _write(self._run(dag_id, run_id), digest.encode())
+    def set_newest(self, dag_id: str, run_id: str, digest: str, outline: str = "") -> None:
+        """Note the newest pin of a run, which is under way from then on; tasks of the run may go on with earlier ones.
+
+        :param outline: digest of the sweep's outline, from which its DAGs are built
+        """
+        known = self._noted(self._run(dag_id, run_id))
+        pins = [pin for pin in known.pins if pin != digest]
+        outlines = [one for one in known.outlines if one != outline] + [outline] * bool(outline)
+        self._note(
+            dag_id, NotedRun(run_id, (*pins, digest), tuple(outlines), ended=False, written=time.time())
+        )
 
     def newest(self, dag_id: str, run_id: str) -> str | None:
         """Return the digest of a run's newest pin, None when the run has pinned nothing."""
-        try:
-            return self._run(dag_id, run_id).read_text(encoding="ascii")
-        except (OSError, UnicodeDecodeError):
-            return None
+        pins = self._noted(self._run(dag_id, run_id)).pins
+        return pins[-1] if pins else None
+
+    def set_ended(self, dag_id: str, run_id: str, *, ended: bool = True) -> None:
+        """Note that a run has ended, or goes on; nothing for one that has pinned nothing."""
+        known = self._noted(self._run(dag_id, run_id))
+        if known.pins and known.ended is not ended:
+            self._note(dag_id, known._replace(ended=ended))
 
     def runs(self, dag_id: str) -> list[str]:
         """Return the ids of the runs of a DAG that have pinned something, the newest first."""
+        return [run.run_id for run in self.noted_runs(dag_id)]
+
+    def noted_runs(self, dag_id: str) -> list[NotedRun]:
+        """Return the runs of a DAG that have pinned something, the newest first."""
+        found = [run for run in map(self._noted, self._notes(dag_id)) if run.pins]
+        return sorted(found, key=lambda run: (-run.written, run.run_id))
+
+    def is_readable(self) -> bool:
+        """Tell whether what is noted of every run can be read."""
+        return all(self._noted(path).pins for dag_id in self.dags() for path in self._notes(dag_id))
+
+    def _notes(self, dag_id: str) -> list[Path]:
         folder = self._run(dag_id, "").parent
-        files = [path for path in folder.iterdir() if path.name.startswith("_")] if folder.is_dir() else []
-        newest_first = sorted(files, key=lambda path: -path.stat().st_mtime_ns)
-        return [unquote(path.name.removeprefix("_")) for path in newest_first]
+        return [path for path in folder.iterdir() if path.name.startswith("_")] if folder.is_dir() else []
+
+    def dags(self) -> list[str]:
+        """Return the ids of the DAGs with runs that have pinned something."""
+        folder = self.root / "runs"
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        return sorted(unquote(name.removeprefix("_")) for name in names if name.startswith("_"))
+
+    def forget(self, dag_id: str, run_id: str) -> None:
+        """Drop what is noted of a run."""
+        self._run(dag_id, run_id).unlink(missing_ok=True)
 
     def pins(self, dag_id: str) -> set[str]:
-        """Return the digests of the newest pins of all runs of a DAG."""
-        folder = self._run(dag_id, "").parent
-        found = set()
-        for path in folder.iterdir() if folder.is_dir() else ():
-            if path.name.startswith("_"):
-                found.add(path.read_text(encoding="ascii", errors="replace"))
-        return found
+        """Return the digests of all pins of all runs of a DAG."""
+        return {pin for run in self.noted_runs(dag_id) for pin in run.pins}
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep what is stored from being pruned until a run refers to it."""
+        with self._locked(fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep everybody from storing anything.
+
+        :raises OSError: when somebody is storing something, or files cannot be locked here
+        """
+        with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            yield
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self.root / ".lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, how)
+            except OSError:
+                if how != fcntl.LOCK_SH:  # where nobody can lock, nobody prunes
+                    raise
+            yield
+
+    def _note(self, dag_id: str, run: NotedRun) -> None:
+        _write(self._run(dag_id, run.run_id), json.dumps(run._asdict()).encode())
+
+    @staticmethod
+    def _noted(path: Path) -> NotedRun:
+        try:
+            data = json.loads(path.read_bytes())
+            pins, outlines = tuple(data["pins"]), tuple(data["outlines"])
+            return NotedRun(str(data["run_id"]), pins, outlines, bool(data["ended"]), float(data["written"]))
+        except (OSError, ValueError, TypeError, KeyError):
+            return NotedRun("", (), (), ended=True, written=0.0)
 
     def set_owner(self, sweep: str, file: str) -> None:
         """Note the spec file that a sweep is planned from."""
@@ -114,6 +204,11 @@ class PinStore:
 
     def _owner(self, sweep: str) -> Path:
         return self.root / "owners" / _file_name(sweep)
+
+
+def content_digest(content: bytes) -> str:
+    """Return the name under which content is stored."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _file_name(text: str) -> str:

@@ -17,6 +17,7 @@ from airflow_megatron.spec.commit import commit_of
 from airflow_megatron.spec.errors import SpecError, did_you_mean
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.spec.named_files import NamedFileError, read_named_file, read_spec_file
+from airflow_megatron.spec.outline import SweepOutline
 from airflow_megatron.spec.project import project_root
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 POINTS_IN_ONE_OBJECT: Final = 64
 """A point's run reads the jobs of so many points to find its own."""
-_FORM: Final = 2
+_FORM: Final = 3
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class PinnedSweep:
     _objects: tuple[str, ...]
     _shared: tuple[Mapping[str, Any], ...]
     _surroundings: str
+    _outline: str
     _store: PinStore = field(repr=False, compare=False)
 
     @classmethod
@@ -116,6 +118,7 @@ class PinnedSweep:
                 "objects": objects,
                 "shared": [job.to_json() for job in jobs.get("", ())],
                 "surroundings": store.put(surroundings.to_json(plan.jobs)),
+                "outline": store.put(SweepOutline.of(sweep).to_json()),
             }
         )
         return cls.read(digest, store)
@@ -148,6 +151,7 @@ class PinnedSweep:
             _objects=tuple(data["objects"]),
             _shared=tuple(data["shared"]),
             _surroundings=data["surroundings"],
+            _outline=data["outline"],
             _store=store,
         )
 
@@ -184,6 +188,15 @@ class PinnedSweep:
     def surroundings(self) -> Surroundings:
         """The cluster profile and the files that go with it."""
         return Surroundings.from_json(self._store.get(self._surroundings), self._store)
+
+    @functools.cached_property
+    def outline(self) -> SweepOutline:
+        """What the DAGs of its runs are built from: its stages, who is told of what."""
+        return SweepOutline.from_json(self._store.get(self._outline))
+
+    def use(self, dag_id: str, run_id: str) -> None:
+        """Make it what a run executes from now on."""
+        self._store.set_newest(dag_id, run_id, self.pin, self._outline)
 
     def plan(self) -> Plan:
         """Return the plan with all its jobs."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_megatron.operators.stored_plan import without_job
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
 from airflow_megatron.triggers.checkpoint import CheckpointTrigger
 
@@ -36,7 +37,7 @@ class CheckpointSensor(ProducedFileSensor):
     def trigger(self) -> CheckpointTrigger:
         """Return what waits for the checkpoint."""
         if not self.checkpoint_dir or self.iteration is None:
-            raise AirflowSkipException("this point has no such stage")
+            raise without_job()
         return CheckpointTrigger(
             checkpoint_dir=self.checkpoint_dir, iteration=int(self.iteration), **self.trigger_arguments()
         )

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.operators.slurm_submit import job_attempts
 from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import job_surroundings
+from airflow_megatron.operators.stored_plan import job_surroundings, without_job
 from airflow_megatron.operators.turns import has_time_left, pass_turn, stages_of, turn_deadline
 from airflow_megatron.planning.attempts import slurm_commands
 from airflow_megatron.planning.handle import JobHandle
@@ -62,7 +62,7 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
     def execute(self, context: Context) -> None:
         """Start waiting."""
         if self.job is None:
-            raise AirflowSkipException("this point has no such stage")
+            raise without_job()
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         if job.start is not None:
             self._wait(job, job.start)

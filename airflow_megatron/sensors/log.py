@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_megatron.operators.stored_plan import without_job
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
 from airflow_megatron.spec.patterns import PatternError, line_pattern
@@ -37,7 +38,7 @@ class LogSensor(ProducedFileSensor):
     def trigger(self) -> LogPatternTrigger:
         """Return what waits for the line."""
         if not self.log_file or self.pattern is None:
-            raise AirflowSkipException("this point has no such stage")
+            raise without_job()
         try:
             line_pattern(self.pattern)
         except PatternError as error:

@@ -9,7 +9,7 @@ from airflow.listeners import hookimpl
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy.orm import object_session
 
-from airflow_megatron.operators.stored_plan import CHANGED, changed_message
+from airflow_megatron.operators.stored_plan import CHANGED, changed_message, pinned_by
 from airflow_megatron.planning.pin_store import PinError, PinStore
 from airflow_megatron.planning.pinned import PinnedSweep
 from airflow_megatron.spec.dag_names import PLAN, RESOLVE, sweep_of
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow.models.dagrun import DagRun
+    from sqlalchemy.orm import Session
 
 MARKED = "manually set"
 """In the message of a run that a person has marked (``patch_dag_run_state`` of Airflow's API server)."""
@@ -32,12 +33,32 @@ def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
     A run that fails by itself, because its report or a task before it did, leaves its points to go on.
     """
     session = object_session(dag_run)
-    if MARKED not in msg or session is None or not _is_sweep(dag_run):
+    if session is None or not _tags(dag_run):
         return
-    from airflow_megatron.dag_factory.stopped_runs import stop_points_of
+    if MARKED in msg and _is_sweep(dag_run):
+        from airflow_megatron.dag_factory.stopped_runs import stop_points_of
 
-    stopped = stop_points_of(dag_run, session)
-    log.info("stopped %d points of %s %s", len(stopped), dag_run.dag_id, dag_run.run_id)
+        stopped = stop_points_of(dag_run, session)
+        log.info("stopped %d points of %s %s", len(stopped), dag_run.dag_id, dag_run.run_id)
+    _note_ended_runs(session)
+
+
+@hookimpl
+def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
+    """Let the DAGs of a run that has ended follow their spec again."""
+    session = object_session(dag_run)
+    if session is not None and _tags(dag_run):
+        _note_ended_runs(session)
+
+
+@hookimpl
+def on_starting(component: object) -> None:
+    """Look, when the scheduler starts, which runs have ended or gone while nobody did."""
+    if getattr(component, "job_type", "") == "SchedulerJob":
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            _note_ended_runs(session)
 
 
 @hookimpl
@@ -47,6 +68,7 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:
     tags = _tags(dag_run)
     if not dag_run.clear_number or session is None or not ("sweep" in tags or "point" in tags):
         return
+    PinStore().set_ended(*pinned_by(dag_run.dag_id, dag_run.run_id, dag_run.conf or {}), ended=False)
     planner = dag_run.get_task_instance(PLAN if "sweep" in tags else RESOLVE, session=session)
     planned = planner is not None and planner.state == TaskInstanceState.SUCCESS
     # where it was cleared too, it takes the change
@@ -63,14 +85,18 @@ def changes_note(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> str:
     :param conf: the run's configuration
     """
     store, sweep = PinStore(), sweep_of(dag_id)
-    launched_by = conf.get("run")
-    place = (sweep, str(launched_by)) if launched_by else (dag_id, run_id)
-    digest = store.newest(*place)
+    digest = store.newest(*pinned_by(dag_id, run_id, conf))
     try:
         changed = PinnedSweep.read(digest, store).changes() if digest else []
     except PinError as error:
         return f"{CHANGED}? {error}"
-    return changed_message(changed, sweep, dag_id, launched_by) if changed else ""
+    return changed_message(changed, sweep, dag_id, conf.get("run")) if changed else ""
+
+
+def _note_ended_runs(session: Session) -> None:
+    from airflow_megatron.dag_factory.ended_runs import note_ended_runs
+
+    note_ended_runs(session)
 
 
 def _is_sweep(dag_run: DagRun) -> bool:

@@ -94,9 +94,8 @@ class LoginSite:
         sweep = load_sweep(self.spec)
         around = Surroundings.now("site")
         plan = check_sweep(sweep, around.cluster, choose_points(sweep, points))
-        store = PinStore()
-        pinned = PinnedSweep.stored(sweep, self.spec.read_text(), plan, around, store, choice=points)
-        store.set_newest(sweep.name, run_id, pinned.pin)
+        pinned = PinnedSweep.stored(sweep, self.spec.read_text(), plan, around, PinStore(), choice=points)
+        pinned.use(sweep.name, run_id)
         return list(pinned.plan().jobs)
 
     def submitted(self, job: Job, job_id: str) -> Path:

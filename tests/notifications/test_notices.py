@@ -13,11 +13,18 @@ from airflow.sdk.execution_time.context import set_current_context
 from airflow.serialization.serialized_objects import DagSerialization
 from example_specs import CHAIN
 
+from airflow_megatron.dag_factory.callbacks import callbacks
 from airflow_megatron.dag_factory.spec_files import build_sweep_dags
 from airflow_megatron.notifications.notices import NoticeCallback, tell
 from airflow_megatron.planning.notice import Notice
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.planning.pin_store import PinStore
+from airflow_megatron.planning.pinned import PinnedSweep
+from airflow_megatron.planning.plan import plan_sweep
+from airflow_megatron.planning.surroundings import Surroundings
+from airflow_megatron.spec.outline import SweepOutline
+from airflow_megatron.spec.project import PINS_VARIABLE, project_root
 from airflow_megatron.spec.schema import NotifySection
+from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,9 +111,37 @@ def test_callbacks_of_the_tasks(tmp_path: Path) -> None:
 
 
 def test_nobody_to_tell(tmp_path: Path) -> None:
-    (tmp_path / "chain.yaml").write_text(CHAIN)
-    for dag in build_sweep_dags(tmp_path):
-        assert not any(task.on_failure_callback or task.on_success_callback for task in dag.tasks)
+    for callback in callbacks(SweepOutline.of(load_sweep_text(CHAIN, "chain.yaml")), "failure", always=True):
+        callback(context())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "run_id", "conf", "pinned"),
+    [
+        ("chain", "manual__1", {}, True),
+        ("chain.point", "lr0.001", {"run": "manual__1"}, True),
+        ("chain.point", "lr0.001", {"run": "manual__2"}, False),
+        ("chain.point", "lr0.001", None, False),
+    ],
+)
+def test_a_run_tells_those_that_it_has_pinned(
+    dag_id: str, run_id: str, conf: Any, pinned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever changes `notify` while a run is under way changes nothing for it."""
+    monkeypatch.setenv(PINS_VARIABLE, str(tmp_path / "pins"))
+    text = (
+        f"{CHAIN}\nnotify: [{{notifier: {OWN}, on: [failure], arguments: {{path: planned, message: x}}}}]\n"
+    )
+    sweep, around = load_sweep_text(text, "chain.yaml"), Surroundings.now("local")
+    plan = plan_sweep(sweep, around.cluster)
+    PinnedSweep.stored(sweep, text, plan, around, PinStore()).use("chain", "manual__1")
+    edited = [section(tmp_path / "edited", "failure")]
+    task = SimpleNamespace(dag_id=dag_id, task_id="pretrain.watch", run_id=run_id, try_number=1)
+    NoticeCallback("failure", edited, always=True)(
+        context(ti=task, dag_run=SimpleNamespace(conf=conf, run_id=run_id))
+    )
+    assert (len(told(tmp_path / "planned")), len(told(tmp_path / "edited"))) == (int(pinned), int(not pinned))
 
 
 def test_dags_with_callbacks_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.execution_time.context import set_current_context
 from example_specs import CHAIN, spec_text
 from login_node import LoginNode
 
@@ -71,7 +72,7 @@ class Instance:
 
     def __init__(self, dag_id: str = "chain", run_id: str = "manual__1") -> None:
         self.pushed: dict[str, Any] = {}
-        self.dag_id, self.run_id = dag_id, run_id
+        self.dag_id, self.run_id, self.task_id = dag_id, run_id, ""
         self.states: dict[str, dict[str, str]] = {}
 
     def get_task_states(self, **_: Any) -> dict[str, dict[str, str]]:
@@ -149,6 +150,31 @@ def test_what_the_provider_names_exists() -> None:
 def test_a_point_without_the_stage_skips_it(task: BaseOperator) -> None:
     with pytest.raises(AirflowSkipException, match="this point has no such stage"):
         task.execute({})
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "conf", "clear"),
+    [
+        ("chain.point", {"run": "manual__1"}, "clear `plan` of run manual__1 of chain"),
+        ("chain", {}, "clear `plan` of this run"),
+    ],
+)
+def test_a_stage_that_the_run_does_not_know_names_what_to_clear(
+    dag_id: str, conf: dict[str, Any], clear: str, tmp_path: Path
+) -> None:
+    TestPlanSweep().run(tmp_path / "s.yaml", CHAIN)
+    for stage, told in (
+        ("anneal.convert", f"had a stage 'anneal.convert'; to run it, {clear}"),
+        ("pretrain.convert", ""),
+    ):
+        task = SlurmSubmitOperator(task_id=f"{stage}.submit", job=None)
+        instance = Instance(dag_id)
+        instance.task_id = task.task_id
+        context: Any = {"ti": instance, "dag_run": Run(conf)}
+        with set_current_context(context), pytest.raises(AirflowSkipException) as caught:
+            task.execute(context)
+        assert told in str(caught.value)
+        assert ("no such stage" in str(caught.value)) is (not told)
 
 
 class TestPlanSweep:

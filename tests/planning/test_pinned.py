@@ -110,9 +110,9 @@ def test_editing_a_source_changes_nothing_and_is_reported(what: str, home: Path)
     assert any(told in change for change in again.changes()), again.changes()
 
 
-def everything(pin: str) -> tuple[object, object]:
+def everything(pin: str) -> tuple[object, ...]:
     again = PinnedSweep.read(pin)
-    return again.plan(), again.surroundings
+    return again.plan(), again.surroundings, again.outline
 
 
 @pytest.mark.parametrize("what", ["cut", "changed", "empty", "gone"])

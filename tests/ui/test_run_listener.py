@@ -23,7 +23,13 @@ from airflow_megatron.planning.surroundings import Surroundings
 from airflow_megatron.spec import project
 from airflow_megatron.spec.spec_files import load_sweep
 from airflow_megatron.ui import run_listener
-from airflow_megatron.ui.run_listener import changes_note, on_dag_run_failed
+from airflow_megatron.ui.run_listener import (
+    changes_note,
+    on_dag_run_failed,
+    on_dag_run_running,
+    on_dag_run_success,
+    on_starting,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,3 +143,43 @@ def test_the_note_of_a_cleared_run(
     session.flush()
     session.expire(run)
     assert (run.note or "") == after
+
+
+def test_dags_follow_the_spec_again_when_all_points_have_ended(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))
+    store = PinStore()
+
+    def under_way(dag_id: str) -> list[str]:
+        return [run.run_id for run in store.noted_runs(dag_id) if not run.ended]
+
+    sweep = run_of(session, "chain", "manual__1")
+    point = run_of(session, "chain.point", "a", run="manual__1", point="a")
+    alone = run_of(session, "chain.point", "alone", point="b")
+    store.set_newest("chain", "manual__1", "0" * 64)
+    store.set_newest("chain", "deleted", "1" * 64)
+    store.set_newest("chain.point", "alone", "2" * 64)
+    on_dag_run_success(dag_run=run_of(session, "other", "manual__9"), msg="")
+    assert len(under_way("chain")) == 2  # a run of another DAG says nothing
+    sweep.state = DagRunState.FAILED  # by itself: its points go on
+    on_dag_run_failed(dag_run=sweep, msg="task_failure")
+    assert set(under_way("chain")) == {"manual__1", "deleted"}
+    point.state = alone.state = DagRunState.SUCCESS
+    on_dag_run_success(dag_run=point, msg="")
+    assert (under_way("chain"), under_way("chain.point")) == ([], [])
+    # a person clears a task of the point
+    point.state, point.clear_number = DagRunState.RUNNING, 1
+    on_dag_run_running(dag_run=point, msg="")
+    assert under_way("chain") == ["manual__1"]
+    on_starting(SimpleNamespace(job_type="TriggererJob"))
+    assert under_way("chain") == ["manual__1"]
+
+
+def test_a_scheduler_that_starts_looks_for_runs_that_have_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))
+    PinStore().set_newest("chain", "deleted with its DAG", "0" * 64)
+    on_starting(SimpleNamespace(job_type="SchedulerJob"))
+    assert [run.ended for run in PinStore().noted_runs("chain")] == [True]
