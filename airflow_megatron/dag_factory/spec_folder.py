@@ -128,8 +128,13 @@ def _read_alone(folder: Path, file: Path, limits: Limits) -> SpecEntry:
             else ""
         )
         problems = (Problem(place, 0, 0, what or result.failure, "make it smaller" if what else ""),)
-    clean = tuple(replace(one, message=printable(one.message), mend=printable(one.mend)) for one in problems)
-    return SpecEntry(None if problems else outline, clean, reads, result.processor_s, complete)
+    return SpecEntry(None if problems else outline, problems, reads, result.processor_s, complete)
+
+
+def _shown(text: str) -> str:
+    """Return a text for Airflow's list of import errors: a spec may quote millions of characters of itself."""
+    text = printable(text[: 2 * MAX_MESSAGE])
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
 
 
 def _report(file: Path, folder: Path, report: Callable[[Any], None]) -> None:
@@ -149,12 +154,18 @@ def _report(file: Path, folder: Path, report: Callable[[Any], None]) -> None:
         report({"outline": outline.to_json(), "reads": digests()})
         check_expressions(sweep)
     except SpecError as error:
-        report({"problems": [asdict(problem) for problem in error.problems[:MAX_PROBLEMS]]})
+        shown = (
+            replace(one, message=_shown(one.message), mend=_shown(one.mend))
+            for one in error.problems[:MAX_PROBLEMS]
+        )
+        report({"problems": [asdict(problem) for problem in shown]})
     report({"reads": digests()})
 
 
 MAX_PROBLEMS: Final = 50
 """Problems of one spec that are shown."""
+MAX_MESSAGE: Final = 1_200
+"""Characters of each that are shown."""
 
 
 def _note_opened(opened: set[str], event: str, arguments: tuple[Any, ...]) -> None:

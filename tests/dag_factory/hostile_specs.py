@@ -180,6 +180,44 @@ def expressions() -> Iterator[tuple[str, str, str]]:
         yield f"env {name}", spec(env=f'{{X: "{expression}"}}'), ".yaml:"
 
 
+def long_words() -> Iterator[tuple[str, str, str]]:
+    """Yield specs that are wrong in a word of a length that no list of errors takes."""
+    length = 1_000_000
+    word = "w" * length
+    for key in (
+        "cluster",
+        "trainer",
+        "release",
+        "extends",
+        word,
+        "max_jobs",
+        "tags",
+        "stages",
+        "restart",
+        "health",
+    ):
+        yield f"{key[:9]} of {length}", spec(**{key: word}) if key != "stages" else spec(word), ""
+    yield f"stage kind of {length}", spec(f"{{a: {{kind: {word}}}}}"), ""
+    yield f"stage parent of {length}", spec(f"{{a: {{kind: train, parent: {word}}}}}"), ""
+    yield f"expression of {length}", spec(point=f'"{{{{ {word} }}}}"'), ""
+    yield f"sum of {length}", spec(point='"{{ ' + "1+" * (length // 2) + ' }}"'), ""
+    yield f"notifier of {length}", spec(notify=f"[{{notifier: {word}}}]"), ""
+    yield f"argument of {length}", spec(f"{{a: {{kind: train, megatron: {{{word}: 1}}}}}}"), ""
+    yield (
+        f"pattern of {length}",
+        spec(f"{{a: {{kind: command, command: [x], events: [{{log: '({word}', do: notify}}]}}}}"),
+        "",
+    )
+    oellm = "job: {name: '@'}\nbackend: {class_name: NullBackend, command: [x]}\n"
+    oellm += "slurm: {sbatch: {}, env: {}}\nsweep: {}\n"
+    for text in (
+        '${oc.eval:"' + "1+" * (length // 2) + '"}',
+        "${" + word + "}",
+        "${oc.eval:" + word + "}",
+    ):
+        yield f"oellm {text[:12]} of {length}", oellm.replace("@", text), ""
+
+
 def endless() -> Iterator[tuple[str, str]]:
     """Yield specs that take longer than they may, or more memory, if they are not stopped."""
     yield "an expression", spec(point="\"{{ 'x' * 10**9 }}\"")
