@@ -20,7 +20,7 @@ from airflow_megatron.slurm.queue_limits import QueueLimit
 from airflow_megatron.slurm.quoting import quote
 from airflow_megatron.slurm.records import JobRecord
 from airflow_megatron.slurm.refusals import refusal_mend
-from airflow_megatron.slurm.secret_delivery import parse_removal, removal_script
+from airflow_megatron.slurm.secret_delivery import parse_removal, removal_script, secrets_folder
 from airflow_megatron.slurm.stage_records import (
     StageState,
     parse_stage_states,
@@ -275,13 +275,12 @@ class JobAttempts:
     def record_verdict(self, number: int, verdict: Mapping[str, Any]) -> None:
         """Write the verdict on an attempt; there may be another attempt."""
         directory = attempt_of(self.job, number).directory
-        self._remove_secrets(number)
-        script = write_record_script(f"{directory}/verdict.json", self._attributed(number, verdict))
+        content = self._attributed(number, verdict)
+        script = write_record_script(f"{directory}/verdict.json", content, remove=secrets_folder(directory))
         self.answered(script, parse_written)
 
     def record_end(self, number: int, verdict: Mapping[str, Any]) -> None:
         """Write the verdict on the job, which its last attempt brought about."""
-        self._remove_secrets(number)
         self.answered(
             write_verdict_script(self.job.stage_dir, self._attributed(number, verdict)), parse_written
         )

@@ -29,9 +29,14 @@ class SecretValueError(ValueError):
     """A value that no environment variable can have; the message does not repeat it."""
 
 
+def secrets_folder(attempt_dir: str) -> str:
+    """Return the folder that holds what is delivered for an attempt; nobody else can enter it."""
+    return f"{attempt_dir}/secrets"
+
+
 def delivered_file(attempt_dir: str, name: str) -> str:
     """Return the path from which an attempt's script reads a secret that is delivered."""
-    return f"{attempt_dir}/secrets/{name}"
+    return f"{secrets_folder(attempt_dir)}/{name}"
 
 
 def checked_value(value: str) -> str:
@@ -65,7 +70,7 @@ def delivery_words(secrets: Mapping[str, str]) -> str:
 
 def removal_script(attempt_dir: str) -> str:
     """Return the remote script that removes what was delivered for an attempt; safe to repeat."""
-    folder = quote_path(f"{attempt_dir}/secrets")
+    folder = quote_path(secrets_folder(attempt_dir))
     return framed(f"am_said=$(rm -rf {folder} 2>&1) || printf 'failed %s\\n' \"$am_said\"")
 
 

@@ -10,6 +10,7 @@ from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.framing import framed, here_document, unframed
 from airflow_megatron.slurm.quoting import quote_path
 from airflow_megatron.slurm.records import ExitRecord, SubmittedJob, read_object
+from airflow_megatron.slurm.secret_delivery import secrets_folder
 from airflow_megatron.slurm.shell_files import shell_file
 from airflow_megatron.slurm.transport import CommandResult, TransportError
 from airflow_megatron.spec.json_records import whole
@@ -158,12 +159,16 @@ def _array(text: str) -> Attempt | None:
     return Attempt(name, stage_dir, found) if found is not None else None
 
 
-def write_record_script(path: str, content: Mapping[str, Any]) -> str:
-    """Return the remote script that writes a JSON object to *path* by atomic rename, making its directory."""
+def write_record_script(path: str, content: Mapping[str, Any], remove: str | None = None) -> str:
+    """Return the remote script that writes a JSON object to *path* by atomic rename, making its directory.
+
+    :param remove: a folder that is removed before
+    """
     directory = path.rpartition("/")[0] or "/"
     text = json.dumps(content, indent=2, sort_keys=True)
+    before = f"[ ! -d {quote_path(remove)} ] || rm -rf {quote_path(remove)}\n" if remove else ""
     return framed(
-        f"am_file={quote_path(path)}\n"
+        f"{before}am_file={quote_path(path)}\n"
         f"am_write() {{\n"
         f'  mkdir -p {quote_path(directory)} && cat >"$am_file.$$" {here_document(text)}'
         f'  [ $? -eq 0 ] && mv -f "$am_file.$$" "$am_file"\n'
@@ -174,8 +179,11 @@ def write_record_script(path: str, content: Mapping[str, Any]) -> str:
 
 
 def write_verdict_script(stage_dir: str, verdict: Mapping[str, Any]) -> str:
-    """Return the remote script that writes ``<stage_dir>/verdict.json``."""
-    return write_record_script(f"{stage_dir.rstrip('/')}/verdict.json", verdict)
+    """Return the remote script that writes ``<stage_dir>/verdict.json`` and removes the secrets of its attempt."""
+    stage_dir = stage_dir.rstrip("/")
+    attempt = verdict.get("attempt")
+    secrets = secrets_folder(f"{stage_dir}/{attempt}") if attempt else None
+    return write_record_script(f"{stage_dir}/verdict.json", verdict, remove=secrets)
 
 
 def parse_written(result: CommandResult) -> None:

@@ -30,6 +30,7 @@ from airflow_megatron.slurm.secret_delivery import (
     removal_script,
 )
 from airflow_megatron.slurm.shell_files import shell_file
+from airflow_megatron.slurm.stage_records import parse_written, write_verdict_script
 from airflow_megatron.slurm.submission import parse_submission, submission_script
 from airflow_megatron.slurm.transport import CommandResult
 
@@ -189,6 +190,16 @@ def test_removal_may_be_repeated(slurm, request_for):
     for _ in range(2):
         parse_removal(slurm.run(removal_script(request.attempt.directory)))
         assert secrets_of(request.attempt) == {}
+
+
+def test_an_attempt_with_a_verdict_has_none(slurm, request_for):
+    request = replace(request_for(), secrets={"HF_TOKEN": VALUE})
+    slurm.submit(request)
+    stage_dir = request.attempt.stage_dir
+    parse_written(slurm.run(write_verdict_script(stage_dir, {"outcome": "failed", "attempt": 2})))
+    assert secrets_of(request.attempt) == {"HF_TOKEN": VALUE}
+    parse_written(slurm.run(write_verdict_script(stage_dir, {"outcome": "failed", "attempt": 1})))
+    assert secrets_of(request.attempt) == {}
 
 
 def run_job(directory: Path, command: str, secrets: dict[str, str], shell: str = "bash", **more: str) -> int:
