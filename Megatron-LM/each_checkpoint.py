@@ -2,19 +2,24 @@
 """Run a command once for every checkpoint that needs it, oldest first.
 
     each_checkpoint.py --source RUN/checkpoints --done RUN/converted_checkpoints/iter_{iteration}.done \
-        [--from-iteration N] [--spacing N] [--last N] [--required] -- COMMAND … {iteration} …
+        [--from-iteration N] [--spacing N] [--last N] [--iteration N] [--required] [--runs PATTERN --list FILE] \
+        -- COMMAND … {iteration} …
 
 ``--source`` is a Megatron checkpoint directory, or a path with ``{iteration}`` in it, of which every match is one piece
 of work. A piece of work is done when the path of ``--done`` exists; the command has to make it. Several of these may
 work on one source: each piece is claimed beside its ``--done``, and the claim ends with its owner. Checkpoints whose
 command fails are told at the end (exit code 1), after the others have had their turn. A checkpoint that is still being
 written is left for the next time.
+
+With ``--runs '/runs/*/checkpoints'`` all of it is done for each directory that the pattern matches, in which
+``{directory}`` and ``{run}``, the part that ``*`` stands for, may be used; ``--list`` is written when all is done.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import re
 import shlex
 import signal
@@ -23,6 +28,7 @@ import sys
 import time
 from pathlib import Path
 
+from megatron_core_trainer.matched_runs import MatchedRun, matched_runs
 from megatron_core_trainer.work_claims import claimed
 
 PAUSE_S = 2.0
@@ -102,14 +108,22 @@ class Work:
         """Return what the work on a checkpoint leaves."""
         return Path(self.options.done.replace("{iteration}", str(iteration)))
 
-    def open(self) -> list[int]:
-        """Return the iterations that are wanted and not done, ascending."""
-        asked = wanted(
-            available(self.options.source),
+    def asked(self) -> list[int]:
+        """Return the iterations that are there and wanted, ascending."""
+        source, one = self.options.source, self.options.iteration
+        if one is not None:
+            path = Path(source.replace("{iteration}", str(one)))
+            return [one] if (one in available(source) if path.is_dir() else path.exists()) else []
+        return wanted(
+            available(source),
             first=self.options.from_iteration,
             spacing=self.options.spacing,
             last=self.options.last,
         )
+
+    def open(self) -> list[int]:
+        """Return the iterations that are wanted and not done, ascending."""
+        asked = self.asked()
         return [number for number in asked if number not in self.failed and not self.marker(number).exists()]
 
     def do(self, iteration: int) -> bool:
@@ -131,6 +145,13 @@ class Work:
             self.failed.append(iteration)
         return True
 
+    def run_all(self) -> list[int]:
+        """Work until nothing is left to do; return the iterations whose command has failed."""
+        while todo := self.open():
+            if not any(self.do(iteration) for iteration in todo):
+                time.sleep(PAUSE_S)  # all of it is others': until they have done it, or are gone
+        return self.failed
+
     def _say(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
@@ -145,6 +166,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--from-iteration", type=int, default=0)
     parser.add_argument("--spacing", type=int, default=1)
     parser.add_argument("--last", type=int)
+    parser.add_argument("--iteration", type=int, help="only this one")
+    parser.add_argument("--runs", metavar="PATTERN", help="directories to work on, one after the other")
+    parser.add_argument("--list", metavar="FILE", help="with --runs: what has been worked on")
     parser.add_argument("--required", action="store_true", help="fail when there is no checkpoint at all")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
@@ -154,18 +178,65 @@ def main(argv: list[str] | None = None) -> int:
     if "{iteration}" not in options.done:
         parser.error("--done needs {iteration}")
     signal.signal(signal.SIGTERM, _stop)
+    if options.runs:
+        return of_each_run(options, command)
     if options.required and not available(options.source):
         print(f"each_checkpoint: there is no complete checkpoint in {options.source}", file=sys.stderr)
         return 1
-    work = Work(options, command)
-    while todo := work.open():
-        if not any(work.do(iteration) for iteration in todo):
-            time.sleep(PAUSE_S)  # all of it is others': until they have done it, or are gone
-    if work.failed:
-        print(f"each_checkpoint: failed for iterations {', '.join(map(str, work.failed))}", file=sys.stderr)
+    if failed := Work(options, command).run_all():
+        print(f"each_checkpoint: failed for iterations {', '.join(map(str, failed))}", file=sys.stderr)
         return 1
     print("each_checkpoint: nothing is left to do", flush=True)
     return 0
+
+
+def of_each_run(options: argparse.Namespace, command: list[str]) -> int:
+    """Work on the checkpoints of every directory that ``--runs`` matches; tell of those without any."""
+    if options.list:
+        Path(options.list).unlink(missing_ok=True)
+    runs, wrong = matched_runs(options.runs)
+    if not runs and not wrong:
+        print(f"each_checkpoint: no directory matches {options.runs}", file=sys.stderr)
+        return 1
+    done: dict[str, dict[str, object]] = {}
+    for matched in runs:
+        asked = _work_on(matched, options, command, wrong)
+        if asked:
+            done[matched.name] = {"directory": matched.directory, "iterations": asked}
+    if not done and not wrong:
+        wrong.append(f"no directory that {options.runs} matches has a complete checkpoint that is asked for")
+    for text in wrong:
+        print(f"each_checkpoint: {text}", file=sys.stderr)
+    if wrong:
+        return 1
+    if options.list:
+        new = Path(f"{options.list}.new")
+        new.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(json.dumps(done, indent=2) + "\n")
+        new.replace(options.list)
+    print(f"each_checkpoint: nothing is left to do in {len(done)} of {len(runs)} directories", flush=True)
+    return 0
+
+
+def _work_on(
+    matched: MatchedRun, options: argparse.Namespace, command: list[str], wrong: list[str]
+) -> list[int]:
+    """Work on one directory; add what went wrong, and return the iterations that were asked for."""
+    own = argparse.Namespace(**vars(options))
+    own.source, own.done = matched.filled(options.source), matched.filled(options.done)
+    work = Work(own, [matched.filled(word) for word in command])
+    asked = work.asked()
+    if not asked and options.iteration is not None:
+        wrong.append(f"{matched.directory} has no complete checkpoint of iteration {options.iteration}")
+    elif not asked:
+        print(f"each_checkpoint: {matched.directory} has no checkpoint that is asked for", flush=True)
+    else:
+        print(f"each_checkpoint: {matched.name}: {matched.directory}", flush=True)
+        failed = work.run_all()
+        if failed:
+            wrong.append(f"failed for iterations {', '.join(map(str, failed))} of {matched.directory}")
+        asked = work.asked()  # with those that have come meanwhile
+    return asked
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -26,6 +27,7 @@ from airflow_megatron.spec.schema import Entry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_megatron.spec.checkpoint_sources import CheckpointSource
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.conditions import Condition
     from airflow_megatron.spec.jobs import Job
@@ -52,6 +54,8 @@ def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
     scripts = cluster.megatron_lm_dir.rstrip("/")
     if job.runs_trainer:
         return _training_command(job, cluster, scripts)
+    if job.source is not None and job.source.is_pattern:
+        return _runs_command(job, job.source, cluster, scripts)
     fresh = _each_checkpoint(job)
     if fresh is not None:
         return (
@@ -79,6 +83,41 @@ def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
             "iteration", f"stage {job.stage} does not know its checkpoint; give it params: {{iteration: …}}"
         )
     return _checkpoint_command(job, cluster, scripts, job.iteration)
+
+
+def _runs_command(
+    job: Job, source: CheckpointSource, cluster: ClusterProfile, scripts: str
+) -> tuple[str, ...]:
+    """Return the command that works on every directory that a pattern matches; what it makes has a folder for each."""
+    run = f"{job.runs_dir}/{{run}}"
+    one: int | str = "{iteration}" if source.from_iteration is not None else job.iteration or 0
+    work = dataclasses.replace(job, run_dir=run, source=dataclasses.replace(source, path="{directory}"))
+    found, done = "{directory}", f"{run}/converted_checkpoints/iter_{{iteration}}.done"
+    if job.kind == "evaluate":
+        found = (
+            "{directory}/iter_{iteration}/config.json" if one == "{iteration}" else "{directory}/config.json"
+        )
+        done = evaluation_file(work, "{iteration}")
+    return (
+        cluster.python,
+        f"{scripts}/each_checkpoint.py",
+        *_options(
+            runs=source.path,
+            list=runs_list(job),
+            source=found,
+            done=done,
+            from_iteration=source.from_iteration,
+            spacing=source.spacing if source.from_iteration is not None else None,
+            iteration=None if one == "{iteration}" else one,
+        ),
+        "--",
+        *_checkpoint_command(work, cluster, scripts, one),
+    )
+
+
+def runs_list(job: Job) -> str:
+    """Return the file in which a stage that works on several runs lists them when it has worked on all."""
+    return f"{job.runs_dir}/{job.stage}.json"
 
 
 def _each_checkpoint(job: Job) -> Condition | None:
@@ -125,6 +164,8 @@ def evaluation_file(job: Job, iteration: int | str | None) -> str:
 
 def required_outputs(job: Job) -> tuple[str, ...]:
     """Return the files without which a job that ended well has not finished."""
+    if job.source is not None and job.source.is_pattern:
+        return (*job.outputs, runs_list(job))
     if job.finish is not None:
         return job.outputs
     if job.kind == "convert":

@@ -41,8 +41,15 @@ class _Result:
     iteration: int | None
     each: Condition | None
 
+    @property
+    def of_pattern(self) -> bool:
+        """Whether it is made of several runs outside the sweep, each in a folder of its own."""
+        return self.job.source is not None and self.job.source.is_pattern
+
     def meets(self, other: _Result) -> int | str | None:
         """Return an iteration that both work on, ``*`` for any, None where it is not certain that there is one."""
+        if self.of_pattern or other.of_pattern:
+            return "*" if self.of_pattern and other.of_pattern else None
         if self.each and other.each:
             return "*"
         if self.each or other.each:
@@ -94,7 +101,8 @@ def _results(sweep: Sweep, jobs: Iterable[Job]) -> Iterator[Finding]:
             iteration = result.meets(other)
             if iteration is None:
                 continue
-            path = f"{job.run_dir}/{_RESULTS[job.kind].format(iteration)}"
+            directory = f"{job.runs_dir}/*" if result.of_pattern else job.run_dir
+            path = f"{directory}/{_RESULTS[job.kind].format(iteration)}"
             mend = _MENDS[job.kind].format(
                 checkpoints=f"{job.run_dir}/checkpoints, iteration: N",
                 model=f"{job.run_dir}/converted_hf/iter_{iteration if iteration != '*' else 'N'}",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def job_digest(job: Job) -> str:
     """Return a digest of what a job computes: its command and inputs, not the resources that it gets."""
     what = [job.command, job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
-    what += [dataclasses.astuple(job.source)] if job.source else []
+    what += [job.source.inputs] if job.source else []
     what += [job.script] if job.script else []
     what += [sorted(job.files.items())] if job.files else []
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]

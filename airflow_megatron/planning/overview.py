@@ -126,6 +126,10 @@ def shortened(text: str, most: int = _MOST_TEXT) -> str:
 
 def waits_for(job: Job) -> str:
     """Return what a job waits for, in words."""
+    if job.source is not None and job.source.is_pattern:
+        of = "each checkpoint of " if job.source.from_iteration is not None else ""
+        after = [f"{item.stage} finished" for item in job.depends_on]
+        return ", ".join([*after, f"{of}each directory {job.source.path}"])
     each = _each_checkpoint(job)
     if each:
         apart = f", {each.spacing} apart" if each.spacing > 1 else ""

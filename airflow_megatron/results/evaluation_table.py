@@ -13,6 +13,7 @@ from airflow_megatron.results.evaluations import Measurement, measurements
 from airflow_megatron.results.sweep_jobs import format_value
 from airflow_megatron.results.tables import format_count
 from airflow_megatron.results.text_tables import csv_cell, markdown_table
+from airflow_megatron.spec.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_megatron.results.sweep_jobs import SweepJob
     from airflow_megatron.results.tables import ResultTable
 
+_LONGEST_RUN: Final = 200
 _FIELDS: Final = tuple(item.name for item in dataclasses.fields(Measurement))
 
 
@@ -29,7 +31,7 @@ class EvaluationRow:
     """One figure of one checkpoint.
 
     :param point: name of the point
-    :param branch: the training branch
+    :param branch: the training branch, or the run outside the sweep
     :param sweep_params: the swept parameters
     :param iteration: of the checkpoint
     :param tokens: that it has seen, None where the log does not tell
@@ -55,6 +57,7 @@ def evaluation_rows(
     :param snapshot: the run directories.
     :param jobs: the jobs of the plan.
     """
+    jobs = list(jobs)
     trained = {branch.job.run_dir for branch in table.branches}
     rows = [
         EvaluationRow(
@@ -74,6 +77,13 @@ def evaluation_rows(
         EvaluationRow(job.point, job.branch, job.sweep_params, iteration, None, measurement)
         for job in others.values()
         for iteration, results in sorted(snapshot.run(job.run_dir).evaluations.items())
+        for measurement in measurements(results)
+    ]
+    rows += [
+        EvaluationRow(job.point, shown(name)[:_LONGEST_RUN], job.sweep_params, iteration, None, measurement)
+        for job in {job.run_dir: job for job in jobs if job.kind == "evaluate"}.values()
+        for name, evaluations in sorted(snapshot.run(job.run_dir).of_runs.items())
+        for iteration, results in sorted(evaluations.items())
         for measurement in measurements(results)
     ]
     return rows

@@ -125,6 +125,7 @@ class RunSnapshot:
     :param verdicts: stage → ``verdict.json``
     :param logs: extracts, by stage and attempt
     :param evaluations: iteration → ``results.json`` of lm-evaluation-harness
+    :param of_runs: the same of each run outside the sweep that was evaluated here, by its name
     :param lr_finder: ``lr_finder.json`` of a search for a learning rate, or None
     :param lr_curve: its ``lr_finder_data.csv``, or empty
     :param unreadable: files whose content is no JSON object, directories that could not be read
@@ -139,6 +140,7 @@ class RunSnapshot:
     verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
     logs: list[LogExtract] = field(default_factory=list)
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
+    of_runs: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
     lr_finder: dict[str, Any] | None = None
     lr_curve: str = ""
     unreadable: list[str] = field(default_factory=list)
@@ -205,7 +207,7 @@ gpus={quote(SUMMARY)}
 one_run() {{
   printf '@run %s\\n' "$1"
   cd "$1" 2>/dev/null || {{ printf '@absent\\n'; return; }}
-  for top in .jobs eval_results lr_finder; do
+  for top in .jobs eval_results lr_finder runs; do
     [ -d "$top" ] || continue
     find "$top" -maxdepth 4 -type f -size -16384k ! -path "*$newline*" \\( {names} \\) \\
       -exec awk 'FNR == 1 {{ print "@file " FILENAME }} {{ print " " $0 }}' {{}} + ||
@@ -339,6 +341,11 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
             match = _RESULT_NAME.fullmatch(parts[1])
             if match is not None:
                 _keep_object(run, run.evaluations, int(match.group(1)), path, text)
+        elif parts[0] == "runs" and len(parts) == 5 and parts[2] == "eval_results":
+            match = _RESULT_NAME.fullmatch(parts[3])
+            if match is not None:
+                of_run = run.of_runs.setdefault(parts[1], {})
+                _keep_object(run, of_run, int(match.group(1)), path, text)
         elif path == _LR_FINDER_CURVE:
             run.lr_curve = text
         elif path == _LR_FINDER_REPORT:

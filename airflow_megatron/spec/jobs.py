@@ -188,6 +188,11 @@ class Job:
         return f"{self.run_dir}/checkpoints"
 
     @property
+    def runs_dir(self) -> str:
+        """Directory of what is made of several runs outside the sweep, a folder for each."""
+        return f"{self.run_dir}/runs"
+
+    @property
     def origin_dir(self) -> str | None:
         """Directory of the checkpoints that a training starts from until it has its own; None without one."""
         if self.source is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from airflow_megatron.spec.checkpoint_sources import resolved_source
+from airflow_megatron.spec.checkpoint_sources import CheckpointSource, escaped, resolved_source
+from airflow_megatron.spec.conditions import Condition
 from airflow_megatron.spec.errors import Problem, SpecError
 from airflow_megatron.spec.expressions import ExpressionError, evaluate_tree, resolve, template_names
 from airflow_megatron.spec.jobs import Dependency, Job
@@ -39,7 +40,6 @@ from airflow_megatron.spec.stage_tree import instances_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_megatron.spec.checkpoint_sources import CheckpointSource
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.native_stages import StageRecipe, StageRecipes
     from airflow_megatron.spec.native_sweep import NativeSweep
@@ -255,11 +255,17 @@ class JobBuilder:
     def _with_conditions(self, instance: StageInstance) -> Job:
         """Return a job with the conditions of its stage; they may speak of stages in any order."""
         section, job = self.spec.stages[instance.stage], self.made[instance.name]
+        parent = self.made.get(instance.parent or "")
+        after_pattern = job.kind == "evaluate" and job.source is None and parent is not None and parent.source
         if not (
-            section.start or section.cancel or section.finish or section.each_checkpoint or section.events
+            section.start
+            or section.cancel
+            or section.finish
+            or section.each_checkpoint
+            or section.events
+            or (after_pattern and after_pattern.is_pattern)
         ):
             return job
-        parent = self.made.get(instance.parent or "")
 
         def jobs_of(stage: str) -> list[Job]:
             found = [
@@ -283,7 +289,12 @@ class JobBuilder:
             changes["cancel"] = resolved_condition(section.cancel, own)
         if section.finish is not None:
             changes["finish"] = resolved_condition(section.finish, own)
-        if section.each_checkpoint and job.source is not None:
+        if job.source is not None and job.source.is_pattern:
+            if section.each_checkpoint:
+                changes["source"] = _of_each(job.source, section.each_checkpoint, names)
+        elif after_pattern and after_pattern.is_pattern and parent is not None:
+            changes |= _after_pattern(job, parent, section, names)
+        elif section.each_checkpoint and job.source is not None:
             each = section.each_checkpoint
             each = EachCheckpointSection() if each is True else each
             changes["finish"] = each_found_condition(each, *each_checkpoint_paths(job), own)
@@ -371,6 +382,33 @@ def _source_iteration(source: CheckpointSource, section: StageSection) -> int | 
             "start.iteration is missing: which checkpoint is converted? Write iteration: N, or each_checkpoint: true"
         )
     return source.iteration or 0
+
+
+def _of_each(
+    source: CheckpointSource, section: EachCheckpointSection | Literal[True], names: Mapping[str, Any]
+) -> CheckpointSource:
+    """Return what a stage works on of which each checkpoint is wanted, in every directory that a pattern matches."""
+    each = EachCheckpointSection() if section is True else section
+    first = whole_iteration(evaluate_tree(each.from_iteration, names), "from_iteration", least=0)
+    spacing = whole_iteration(evaluate_tree(each.spacing, names), "spacing")
+    return dataclasses.replace(source, from_iteration=first, spacing=spacing)
+
+
+def _after_pattern(job: Job, parent: Job, section: StageSection, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what changes of an evaluation that follows a conversion of several runs: it begins when that has ended."""
+    converted = f"{escaped(parent.runs_dir)}/*/converted_hf"
+    if section.each_checkpoint:
+        start = Condition("finished", path=parent.stage_dir)
+        return {
+            "source": _of_each(CheckpointSource(converted, is_pattern=True), section.each_checkpoint, names),
+            "start": start,
+        }
+    if job.iteration is None:
+        raise ExpressionError(
+            f"{parent.stage} converts each checkpoint of several runs; add each_checkpoint: true, "
+            "or params: {iteration: N}"
+        )
+    return {"source": CheckpointSource(f"{converted}/iter_{job.iteration}", job.iteration, is_pattern=True)}
 
 
 def each_checkpoint_paths(job: Job) -> tuple[str, str]:

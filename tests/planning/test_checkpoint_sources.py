@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,7 @@ from airflow_megatron.planning.attempts import attempt_record
 from airflow_megatron.planning.job_scripts import job_digest, job_script
 from airflow_megatron.planning.overview import waits_for
 from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.spec.checkpoint_sources import CheckpointSource
+from airflow_megatron.spec.checkpoint_sources import CheckpointSource, escaped, is_pattern
 from airflow_megatron.spec.errors import SpecError
 from airflow_megatron.spec.jobs import Job
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -271,3 +272,79 @@ def test_each_checkpoint_of_a_run_that_exists(cluster: ClusterProfile) -> None:
 def test_what_cannot_be_worked_on_is_refused(cluster: ClusterProfile, stages: str, told: str) -> None:
     with pytest.raises(SpecError, match=told):
         planned(cluster, stages)
+
+
+def test_a_pattern_names_all_runs_that_match_it(cluster: ClusterProfile) -> None:
+    stages = f"""
+    stages:
+      convert: {{kind: convert, start: {{from: "/old/lr*/checkpoints"}}, each_checkpoint: {{spacing: 10}}, {CONVERT}}}
+      evaluate: {{kind: evaluate, parent: convert, each_checkpoint: true, {EVALUATE}}}
+      others: {{kind: evaluate, start: {{from: "/hf/*"}}, {EVALUATE}}}
+      one: {{kind: convert, start: {{from: "/old/*/checkpoints", iteration: 20}}, {CONVERT}}}
+      of_one: {{kind: evaluate, parent: one, {EVALUATE}}}
+    """
+    jobs = planned(cluster, stages)
+    convert, evaluate = jobs["p.convert"], jobs["p.convert.evaluate"]
+    assert (option(convert, "--runs"), option(convert, "--source")) == ("/old/lr*/checkpoints", "{directory}")
+    assert (option(convert, "--load"), option(convert, "--spacing")) == ("{directory}", "10")
+    runs = f"{convert.run_dir}/runs"
+    assert option(convert, "--output") == f"{runs}/{{run}}/converted_hf/iter_{{iteration}}"
+    assert option(convert, "--done") == option(convert, "--done-marker")
+    assert convert.outputs == (f"{runs}/convert.json",)
+    assert (option(evaluate, "--runs"), evaluate.outputs) == (
+        f"{runs}/*/converted_hf",
+        (f"{runs}/convert.evaluate.json",),
+    )
+    assert option(evaluate, "--model") == "{directory}/iter_{iteration}"
+    assert str(evaluate.start) == "convert finished"
+    others, of_one = jobs["p.others"], jobs["p.one.of_one"]
+    assert (option(others, "--runs"), option(others, "--source")) == ("/hf/*", "{directory}/config.json")
+    assert option(others, "--iteration") == "0"
+    assert option(jobs["p.one"], "--iteration") == "20"
+    assert option(of_one, "--runs").endswith("/p/one/runs/*/converted_hf/iter_20")
+    assert option(of_one, "--done").endswith("/p/one/runs/{run}/eval_results/iter_{iteration}/results.json")
+    assert job_digest(others) != job_digest(planned(cluster, stages.replace("/hf/*", "/hf/?"))["p.others"])
+    assert all(Job.from_json(job.to_json()) == job for job in jobs.values())
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        ("kind: train, start: {from: '/old/*'}, megatron: {train_iters: 10}", "a training starts from one"),
+        (f"kind: convert, start: {{from: '/old/*/checkpoints'}}, {CONVERT}", "start.iteration is missing"),
+        (
+            f"kind: convert, start: {{from: '/old/*/iter_*'}}, each_checkpoint: true, {CONVERT}",
+            "from: /old/* with",
+        ),
+        (
+            f"kind: convert, start: {{from: '/o/**/c'}}, each_checkpoint: true, {CONVERT}",
+            "one * for each folder",
+        ),
+        (f"kind: convert, start: {{from: 'old/*'}}, each_checkpoint: true, {CONVERT}", "not absolute"),
+    ],
+)
+def test_a_pattern_that_cannot_be_worked_on_is_refused(
+    cluster: ClusterProfile, stage: str, told: str
+) -> None:
+    with pytest.raises(SpecError, match=re.escape(told)) as error:
+        planned(cluster, f"{MODEL}\nstages: {{a: {{{stage}}}}}")
+    assert len(error.value.problems) == 1
+
+
+def test_two_evaluations_of_the_runs_of_one_pattern_are_refused(cluster: ClusterProfile) -> None:
+    stages = f"""
+    stages:
+      convert: {{kind: convert, start: {{from: "/old/*/checkpoints"}}, each_checkpoint: true, {CONVERT}}}
+      first: {{kind: evaluate, parent: convert, each_checkpoint: true, {EVALUATE}}}
+      second: {{kind: evaluate, parent: convert, each_checkpoint: true, params: {{tasks: [b]}}}}
+    """
+    with pytest.raises(SpecError, match=r"runs/\*/eval_results/iter_\*/results.json, and so does stage"):
+        planned(cluster, stages)
+
+
+def test_brackets_stand_for_a_character_itself(cluster: ClusterProfile) -> None:
+    stages = f"stages: {{a: {{kind: evaluate, start: {{from: '/hf/a[[]1]'}}, {EVALUATE}}}}}"
+    assert not is_pattern("/hf/a[[]1]")
+    assert is_pattern("/hf/a[12]")
+    assert escaped("/a*b?[c]") == "/a[*]b[?][[]c]"
+    assert option(planned(cluster, stages)["p.a"], "--model") == "/hf/a[1]"

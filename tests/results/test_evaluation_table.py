@@ -84,6 +84,26 @@ def test_what_the_sweep_did_not_train_is_there_too(tree: RunTree) -> None:
     assert rows[0].sweep_params == {"model": "/hf/a"}
 
 
+def test_each_run_outside_the_sweep_has_rows_of_its_own(tree: RunTree) -> None:
+    run_dir = tree.root / "old" / "p"
+    for name, iteration in (("lr1", 20), ("lr1", 10), ("lr$(2)", 10)):
+        path = run_dir / "runs" / name / "eval_results" / f"iter_{iteration}" / "results.json"
+        tree.write(path, json.dumps(HARNESS))
+    tree.write(run_dir / "runs" / "evaluate.json", "{}")
+    for stage in ("evaluate", "again"):
+        job = {"name": f"old.p.{stage}", "point": "p", "stage": stage, "kind": "evaluate"}
+        tree.jobs.append({**job, "branch": "convert", "run_dir": str(run_dir), "sweep_params": {}})
+    jobs = read_jobs(tree.jobs)
+    snapshot = take_snapshot(run_directories(jobs))
+    rows = evaluation_rows(result_table(snapshot, jobs), snapshot, jobs)
+    of_one = [row for row in rows if row.measurement.name == "arc@25/acc"]
+    assert [(row.point, row.branch, row.iteration) for row in of_one] == [
+        ("p", "lr$(2)", 10),
+        ("p", "lr1", 10),
+        ("p", "lr1", 20),
+    ]
+
+
 def test_every_figure_of_every_checkpoint(rows: list[EvaluationRow]) -> None:
     assert [(row.iteration, row.measurement.name, row.measurement.value) for row in rows[:3]] == [
         (200, "arc@25/acc", 0.5),
