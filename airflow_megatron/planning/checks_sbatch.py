@@ -8,6 +8,7 @@ from airflow_megatron.planning.findings import Finding
 from airflow_megatron.slurm.sbatch_options import (
     NO_OPTION,
     directive_options,
+    misspelt_option,
     other_directives,
     read_options,
     refused_options,
@@ -15,7 +16,7 @@ from airflow_megatron.slurm.sbatch_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_megatron.slurm.sbatch_options import RefusedOption
     from airflow_megatron.spec.jobs import Job
@@ -31,6 +32,10 @@ def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
                 yield _finding(job, refused, ("cmd",), "its command gives sbatch")
             for refused in refused_options(directive_options(job.script), own_script=True):
                 yield _finding(job, refused, ("template",), "its script holds #SBATCH")
+            yield from _of_words(job, job.slurm.options, ("cmd",), "its command gives sbatch")
+            yield from _of_words(
+                job, directive_options(job.script), ("template",), "its script holds #SBATCH"
+            )
             if others := other_directives(job.script):
                 message = f"its script holds {others[0][:80]}: options of PBS and LSF are not read"
                 mend = "write them as #SBATCH lines, or remove them"
@@ -45,9 +50,18 @@ def _of_rendered(job: Job) -> Iterator[Finding]:
         # the rest of a value with blanks is no word of its own
         if refused.name != NO_OPTION or refused.text in options:
             yield _finding(job, refused, keys, "slurm.options hold")
-    if any("comment" in option.meant for option in read_options(words)):
-        message = "slurm.options hold --comment, which gives way to the submission's own"
-        yield Finding("sbatch comment", job, keys, message, "remove it", warning=True)
+    yield from _of_words(job, words, keys, "slurm.options hold")
+
+
+def _of_words(job: Job, words: Sequence[str], keys: tuple[str, ...], where: str) -> Iterator[Finding]:
+    """Yield what is probably not meant."""
+    for option in read_options(words):
+        if "comment" in option.meant:
+            message = f"{where} --comment, which gives way to the submission's own"
+            yield Finding("sbatch comment", job, keys, message, "remove it", warning=True)
+        elif near := misspelt_option(option):
+            message = f"{where} {option.words[0][:80]}, an option that sbatch does not have by itself"
+            yield Finding(f"sbatch {option.name}", job, keys, message, near, warning=True)
 
 
 def _finding(job: Job, refused: RefusedOption, keys: tuple[str, ...], where: str) -> Finding:

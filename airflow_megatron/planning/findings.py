@@ -58,6 +58,7 @@ def _place(sweep: Sweep, section: str, finding: Finding) -> KeyPath:
     if len(finding.keys) == 1:
         return sweep.place_of(finding.job.stage, finding.keys[0])
     of_stage: KeyPath = ("stages", section, *finding.keys)
-    return next(
-        (path for path in (of_stage, finding.keys) if path in sweep.document.positions), ("stages", section)
-    )
+    places = sweep.document.positions
+    if ("stages",) not in places:  # another tool's file
+        return sweep.place_of(finding.job.stage, finding.keys[-1])
+    return next((path for path in (of_stage, finding.keys) if path in places), ("stages", section))

@@ -11,6 +11,8 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.spec.errors import did_you_mean
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -156,6 +158,9 @@ _SHORT: Final[Mapping[str, str]] = {
     **{"S": "core-spec", "V": "version", "W": "wait"},
 }
 
+_OF_PLUGINS: Final = ("container-", "no-container-")  # of pyxis
+_ALIKE: Final = 0.8
+
 SEPARATORS: Final = frozenset({":", "hetjob", "packjob"})
 """Words between the parts of a heterogeneous job."""
 
@@ -300,6 +305,15 @@ def refused_options(words: Sequence[str], *, own_script: bool = False) -> list[R
 def _is_harmless(option: SbatchOption) -> bool:
     """Tell whether an option says what every submission says."""
     return (option.name, option.value) == ("dependency", "singleton")
+
+
+def misspelt_option(option: SbatchOption) -> str:
+    """Return the option that an unknown one is like, as a question; empty for one that a plugin may have added."""
+    word = option.words[0]
+    written = word.removeprefix("--").partition("=")[0]
+    if option.meant or not word.startswith("--") or written.startswith(_OF_PLUGINS):
+        return ""
+    return did_you_mean(written, _LONG, limit=1, alike=_ALIKE)
 
 
 def kept_directive(text: str) -> str:

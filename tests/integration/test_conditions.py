@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def started(airflow: SiteAirflow) -> dict[str, str]:
     """Start the sweeps together; return sweep → run id."""
-    sweeps = ("conditions", "each", "autoexperiment")
+    sweeps = ("conditions", "each", "autoexperiment", "oellm")
     for sweep in sweeps:
         airflow.wait_for_dag(f"{sweep}.point")
         airflow.wait_for_dag(sweep)
@@ -94,3 +94,23 @@ def test_another_tools_file_runs_as_it_is(
     assert "all is done" in (logs / "auto_0.01_TRAIN.out").read_text()
     jobs = [json.loads(path.read_text()) for path in logs.rglob("job.json")]
     assert {job["job"] for job in jobs} == {"auto_0.01_TRAIN", "auto_0.01_EVAL"}
+
+
+def test_a_file_of_oellm_autoexp_runs_to_its_end(
+    site: SweepSite, airflow: SiteAirflow, started: dict[str, str]
+) -> None:
+    """Its training takes two attempts; the line that the next stage waits for is in the log of the second."""
+    assert airflow.ended("oellm", started["oellm"], timeout=420) == "success"
+    submissions = site.submissions("oellm.")
+    assert {name: [row.state for row in rows] for name, rows in submissions.items()} == {
+        f"oellm.lr{rate}.{job}": ["COMPLETED"]
+        for rate in ("0.001", "0.002")
+        for job in ("train.a1", "train.a2", "note.a1")
+    }
+    point = site.runs / "oellm" / "lr0.002"
+    assert "iteration        6/       6" not in (point / "logs" / "train-1.out").read_text()
+    assert (point / "checkpoints" / "latest_checkpointed_iteration.txt").read_text().strip() == "6"
+    assert (point / "note" / "note").read_text() == f"{point}\n"
+    verdict = site.verdict(point, "train")
+    assert (verdict["outcome"], verdict["attempt"]) == ("finished", 2)
+    assert "has not evaluated the test set" in verdict["warning"]  # exit_interval ends it before that

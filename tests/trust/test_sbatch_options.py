@@ -16,6 +16,7 @@ from airflow_megatron.slurm.attempt import Attempt
 from airflow_megatron.slurm.sbatch_options import (
     directive_options,
     kept_directive,
+    misspelt_option,
     read_options,
     refused_options,
     split_directive,
@@ -364,3 +365,16 @@ def test_a_script_keeps_its_lines(character: str, tmp_path: Path) -> None:
     (tmp_path / "job.sbatch").write_text(f"#!/bin/bash\n{text}\necho {{steps}}\n")
     sweep = load_sweep(tmp_path / "study.yaml")
     assert text in job_script(check_sweep(sweep).jobs[0], load_cluster("local"), 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        *[("--nodess=2", "nodes"), ("--partiton=x", "partition"), ("--gpus-per-nod3=1", "gpus-per-node")],
+        *[("--uenv=x", ""), ("--container-image=x", ""), ("--no-container-mount-home", ""), ("--view=a", "")],
+        *[("--nodes=2", ""), ("--part=x", ""), ("-N2", ""), ("x", "")],
+    ],
+)
+def test_an_option_that_is_like_one_of_sbatchs_is_named(word: str, near: str) -> None:
+    (option,) = read_options([word])
+    assert misspelt_option(option) == (f"did you mean {near!r}?" if near else "")

@@ -5,11 +5,14 @@ Each warning is one of the file, not one of each job: it says how many jobs it i
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.dialects.autoexperiment_grammar import empty_lists, place_of
+from airflow_megatron.spec.dialects.autoexperiment_grammar import empty_lists, place_of, value_at
+from airflow_megatron.spec.dialects.autoexperiment_unresolved import FIELDS
+from airflow_megatron.spec.errors import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
 
 _SBATCH = re.compile(r"\s*(?:\S*/)?sbatch\s")
 _ZERO_WORD = re.compile(r"\s0(?:\s|\Z)")
+_OWN = ("name", "template", "check_interval_secs", *FIELDS)
+_READ = re.compile(r"\{([A-Za-z_]\w*)")
+_LONGEST_KEY = 30
+_MOST_KEYS = 1000
+"""Keys that are compared with AutoExperiment's own: a hostile file may have any number."""
 _ENDS = ("termination_cmd", "termination_str")
 
 
@@ -62,6 +70,24 @@ def _of_document(document: YamlDocument) -> Iterator[Problem]:
     if dead:
         yield document.problem(dead, "job_id_regexp is not used by AutoExperiment any more", "drop it")
     yield from _never_used(document)
+    yield from _misspelt(document)
+
+
+def _misspelt(document: YamlDocument) -> Iterator[Problem]:
+    """Report keys that are like one of AutoExperiment's own, and that no text of the file reads."""
+    read: set[str] = set()
+    keys: dict[str, KeyPath] = {}
+    for path in document.positions:
+        value = value_at(document.data, path)
+        read.update(_READ.findall(value) if isinstance(value, str) else ())
+        if path and isinstance(path[-1], str) and len(path[-1]) < _LONGEST_KEY:
+            keys.setdefault(path[-1], path)
+    for key in itertools.islice(sorted(keys.keys() - read - {*_OWN}), _MOST_KEYS):
+        near = did_you_mean(key, _OWN, limit=1, alike=0.85)
+        if near:
+            yield document.problem(
+                keys[key], f"AutoExperiment has no key {key!r}, and no text here reads it", near
+            )
 
 
 def _nameless_items(node: Any, path: KeyPath) -> Iterator[KeyPath]:

@@ -206,7 +206,9 @@ class OellmSweep(ForeignSweep):
 
     def place_of(self, stage: str, name: str) -> KeyPath:
         """Return where the document gives a parameter of a stage."""
-        return self._place_of_key(f"backend.megatron.{name}") or self._place_of_key(name) or ("sweep",)
+        keys = (f"backend.megatron.{name}", f"slurm.sbatch.{name}", name)
+        known = (self._place_of_key(key) for key in keys)
+        return next((path for path in known if path and str(path[-1]).endswith(name)), ("sweep",))
 
     def configuration(
         self,
@@ -549,13 +551,16 @@ class OellmSweep(ForeignSweep):
         return ("sweep",)
 
     def _place_of_key(self, key: str) -> KeyPath:
-        for path in self.document.positions:
-            if path and path[0] == "sweep" and f"{path[-1]}.".startswith(f"{key}."):
+        whole: KeyPath = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+        for length in range(len(whole), 0, -1):
+            path = whole[:length]
+            dotted = ".".join(map(str, path))
+            for swept in self.document.positions:
+                if swept and swept[0] == "sweep" and f"{swept[-1]}.".startswith(f"{dotted}."):
+                    return swept
+            if path in self.document.positions:
                 return path
-        path = tuple(key.split("."))
-        while path and path not in self.document.positions:
-            path = path[:-1]
-        return path
+        return ()
 
 
 def _branch(name: str, kind: StageKind, parent: StageInstance | None) -> str | None:

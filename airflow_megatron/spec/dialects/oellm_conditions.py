@@ -20,6 +20,7 @@ from airflow_megatron.spec.dialects.oellm_fields import (
     FieldError,
     checked_state,
     condition_fields,
+    placed,
     unread_fields,
 )
 from airflow_megatron.spec.errors import did_you_mean
@@ -208,8 +209,16 @@ class Translator:
 
         :raises ConditionError: for an event that is malformed
         """
-        made = [self._log_event(data) for data in _mappings(log_events)]
-        made += [self._state_event(data) for data in _mappings(state_events)]
+        made: list[Event | None] = []
+        for key, given, make in (
+            ("job.log_events", log_events, self._log_event),
+            ("job.state_events", state_events, self._state_event),
+        ):
+            with placed(key):
+                items = _mappings(given)
+            for index, data in enumerate(items):
+                with placed(f"{key}.{index}"):
+                    made.append(make(data))
         return tuple(event for event in made if event is not None)
 
     def _log_event(self, data: Mapping[str, Any]) -> Event | None:

@@ -6,6 +6,7 @@ As in ``monitor/{conditions,actions}.py`` (c6d0cc0; ``progress_…``, ``MaxActio
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.spec.errors import did_you_mean
@@ -64,7 +65,22 @@ STATES: Final = GOOD_STATES | frozenset(
 
 
 class FieldError(ValueError):
-    """A field, or a state, that does not exist."""
+    """A field, or a state, that does not exist.
+
+    ``key`` is the dotted key of the condition or event that has it, empty where that is not known.
+    """
+
+    key = ""
+
+
+@contextmanager
+def placed(key: str) -> Iterator[None]:
+    """Say of an error in the block which key it is about, unless that is known."""
+    try:
+        yield
+    except FieldError as error:
+        error.key = error.key or key
+        raise
 
 
 def condition_fields(name: str) -> tuple[str, ...]:

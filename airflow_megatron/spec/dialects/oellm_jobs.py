@@ -15,9 +15,10 @@ from airflow_megatron.spec.conditions import Condition, Event
 from airflow_megatron.spec.dialects.oellm_conditions import Neighbour, Translator
 from airflow_megatron.spec.dialects.oellm_configuration import ConfigurationError
 from airflow_megatron.spec.dialects.oellm_errors import JobError
-from airflow_megatron.spec.dialects.oellm_fields import FieldError
+from airflow_megatron.spec.dialects.oellm_fields import FieldError, placed
 from airflow_megatron.spec.dialects.oellm_slurm import RESOURCES, slurm_section
 from airflow_megatron.spec.dialects.oellm_sources import external_source, iteration_of_source
+from airflow_megatron.spec.errors import did_you_mean
 from airflow_megatron.spec.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.jobs import Dependency, Job
 from airflow_megatron.spec.schema import RestartSection
@@ -109,7 +110,7 @@ def kind_of(configuration: Configuration) -> StageKind:
             "backend.class_name",
             "it trains with torchtitan; this package runs Megatron"
             if str(name).startswith("Titan")
-            else f"known: {', '.join(KINDS)}",
+            else did_you_mean(str(name), KINDS) or f"known: {', '.join(KINDS)}",
         )
     return kind
 
@@ -163,12 +164,12 @@ def build_job(
     own = Neighbour(place.stage, kind, place.run_dir, place.stage_dir, place.log_pattern, "", place.branch)
     translator = Translator(own, [other for _, other in made], iteration, passed)
     try:
-        start = translator.condition(_condition_data(configuration, "start"))
-        cancel = translator.condition(_condition_data(configuration, "cancel"))
-        finish = translator.condition(_condition_data(configuration, "finish"))
+        start = _condition(translator, configuration, "start")
+        cancel = _condition(translator, configuration, "cancel")
+        finish = _condition(translator, configuration, "finish")
         events = translator.events(configuration.get("job.log_events"), configuration.get("job.state_events"))
     except FieldError as error:
-        raise JobError(str(error), "job") from error
+        raise JobError(str(error), error.key or "job") from error
     if kind == "evaluate":
         start = _on_converted(start, parent)
     if source is not None:
@@ -245,10 +246,15 @@ def waits_of(job: Job) -> Waits:
     return until if until in ("checkpoint", "log") else "parent"  # type: ignore[return-value]
 
 
-def _condition_data(configuration: Configuration, word: str) -> Any:
+def _condition(translator: Translator, configuration: Configuration, word: str) -> Condition | None:
     """Return a condition of the job; the README writes a list, ``start_conditions``, the implementation one."""
-    one = configuration.get(f"job.{word}_condition")
-    return one if one else configuration.get(f"job.{word}_conditions")
+    key = f"job.{word}_condition"
+    data = configuration.get(key)
+    if not data:
+        key = f"{key}s"
+        data = configuration.get(key)
+    with placed(key):
+        return translator.condition(data)
 
 
 def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, Any]:

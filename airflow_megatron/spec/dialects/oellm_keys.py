@@ -27,10 +27,16 @@ REASONS: Final = {
     ),
     "names": "jobs are named <sweep>.<point>.<stage>",
     "launcher": "the cluster profile says how processes start: launcher, modules, setup, trainers",
-    "container": "the cluster profile names the container of all jobs: container: {runtime, image, binds}",
-    "arrays": "each job is submitted by itself",
+    "container": (
+        "the cluster profile names the container of all jobs, whose Python and Megatron it uses: "
+        "container: {runtime, image, binds}"
+    ),
+    "arrays": "each job is submitted by itself, by oellm-autoexp too",
     "submission": "this package submits and names the jobs itself",
-    "postprocess": "it is not run; add stages that convert and evaluate",
+    "postprocess": (
+        "it is not run within the training's job; add stages to the sweep that convert (MegatronBridgeBackend) and "
+        "evaluate (OELLMEvalBackend) the checkpoint"
+    ),
     "checks": "lint checks the arguments; data files are not looked at",
     "unread": "nothing here reads it",
     "sites": "the job script sets it",
@@ -129,8 +135,11 @@ def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[
                 if known[name] and value not in _EMPTY:
                     by_reason.setdefault(known[name], []).append(key)
             elif not references.mention(key):
-                _check_spelling(key, name, value, known, strict=path in _STRICT)
-                by_reason.setdefault("unread", []).append(key)
+                near = _near(key, name, value, known, strict=path in _STRICT)
+                if near:
+                    yield key, f"{key}: {REASONS['unread']}; {near}"
+                else:
+                    by_reason.setdefault("unread", []).append(key)
     for path, known in (("slurm.sbatch", MANAGED), ("backend.megatron", _MEGATRON)):
         section = configuration.raw(path)
         if isinstance(section, dict):
@@ -153,11 +162,15 @@ def _image(configuration: Configuration) -> Any:
         return configuration.raw("container.image")
 
 
-def _check_spelling(key: str, name: str, value: Any, known: Mapping[str, str], *, strict: bool) -> None:
-    """Refuse a key that is like a known one; upstream takes keys of one's own where it is not strict."""
+def _near(key: str, name: str, value: Any, known: Mapping[str, str], *, strict: bool) -> str:
+    """Return the known key that one is like, as a question; upstream takes keys of one's own where it is not strict.
+
+    :raises JobError: where a misspelt key is certain
+    """
     near = did_you_mean(name, known, limit=1, alike=0.75)
     if near and (strict or isinstance(value, dict)):
         raise JobError(f"there is no key {key!r}", key, near)
+    return near
 
 
 def _unread(

@@ -44,6 +44,7 @@ MANAGED: Final = {
 _TEXT: Final = ("mem", "partition", "account", "qos", "constraint", "reservation", "exclude")
 _GRES: Final = re.compile(r"gpu(?::\w*[A-Za-z]\w*)?:([0-9]+)")
 _SIGNAL: Final = re.compile(r"(?:B:)?(?:SIG)?TERM@([0-9]+)\Z")
+_OF_PLUGINS: Final = ("container_", "no_container_")  # of pyxis
 # the long options of sbatch(1), Slurm 20.11 to 24.11
 _OPTIONS: Final = frozenset(
     """
@@ -108,7 +109,8 @@ def slurm_section(
 
 def _check_names(sbatch: Mapping[str, Any]) -> None:
     for name in sbatch:
-        near = "" if name in _OPTIONS else did_you_mean(name, _OPTIONS, limit=1, alike=0.8)
+        known = name in _OPTIONS or name.startswith(_OF_PLUGINS)
+        near = "" if known else did_you_mean(name, _OPTIONS, limit=1, alike=0.8)
         if near:  # what is like none of them may be a site's own
             raise JobError(f"sbatch has no option --{name.replace('_', '-')}", f"slurm.sbatch.{name}", near)
 

@@ -278,6 +278,13 @@ def test_point_names_are_short_and_plain() -> None:
     assert all(len(name) <= 121 and name.isascii() and " " not in name and "/" not in name for name in names)
 
 
+def test_keys_that_are_read_or_like_none_are_not_warned_of() -> None:
+    text = "cmds: a\nout_files: '{output_files}'\noutput_files: b\nTERM: x\n"
+    fields = "output_file: o\nsbatch_script: s\ncmd: sbatch s\nname: n\ntermination_str: x\n"
+    told = [problem.message for problem in _load(text + fields + "start: '{cmds}'\n").warnings()]
+    assert not [message for message in told if "AutoExperiment has no key" in message]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -296,6 +303,8 @@ def test_point_names_are_short_and_plain() -> None:
         ("cmd: bash run.sh\n", "is no sbatch command"),
         ("t: 1\n", "neither termination_cmd nor termination_str"),
         ("t: 1\n", "have no template"),
+        ("termination_strr: done\n", "no key 'termination_strr', and no text here reads it (did you mean"),
+        ("m: [{a: {start_condition_cmdd: x}}, {b: {q: 1}}]\n", "did you mean 'start_condition_cmd'"),
     ],
 )
 def test_warnings(text: str, message: str) -> None:

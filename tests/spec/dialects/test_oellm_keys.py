@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_megatron.planning.job_scripts import job_script
-from airflow_megatron.planning.plan import plan_sweep
+from airflow_megatron.planning.plan import check_sweep, plan_sweep
 from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.conditions import Condition
 from airflow_megatron.spec.errors import SpecError
@@ -85,7 +85,11 @@ PASSED_OVER = {
     "sbatch array": ({"sbatch": 'array: "0-3"'}, ("slurm.sbatch.array", "each job is submitted by itself")),
     "postprocess": (
         {"top": "postprocess: {convert: {class_name: MegatronToHF}}"},
-        ("postprocess", "add stages that convert and evaluate"),
+        ("postprocess", "add stages to the sweep that convert"),
+    ),
+    "a key like a known one": (
+        {"backend": "clas_name: MegatronBridgeBackend"},
+        ("backend.clas_name: nothing here reads it", "did you mean 'class_name'"),
     ),
     "directories": (
         {"job": 'base_output_dir: "out/x"', "megatron": "save: out/x"},
@@ -169,12 +173,12 @@ MISSPELT = {
     ),
     "a field of a condition": (
         {"job": "start_condition: {class_name: FileExistsCondition, pth: x}"},
-        None,
+        3,
         "'path'",
     ),
     "a field of an event": (
-        {"job": "log_events: [{name: e, patern: x, action: {class_name: RestartAction}}]"},
-        None,
+        {"job": "log_events:\n    - {name: e, patern: x, action: {class_name: RestartAction}}"},
+        4,
         "'pattern'",
     ),
     "a kind of pattern": (
@@ -200,6 +204,19 @@ def test_misspelt_keys_are_refused_with_the_name_that_was_meant(case: str) -> No
     assert f"did you mean {near}" in str(error.value)
     if line:
         assert f"study.yaml:{line}:" in str(error.value)
+
+
+def test_a_backend_that_does_not_exist_gets_a_near_name() -> None:
+    text = text_of().replace("MegatronBackend", "MegatronBakend")
+    with pytest.raises(SpecError, match="did you mean 'MegatronBackend'"):
+        load_sweep_text(text, "study.yaml")
+
+
+def test_a_finding_on_resources_stands_at_the_line_that_gives_them(cluster: ClusterProfile) -> None:
+    text = text_of(sbatch="partition: nowhere")
+    with pytest.raises(SpecError, match="has no partition 'nowhere'") as error:
+        check_sweep(load_sweep_text(text, "study.yaml"), cluster)
+    assert text.splitlines()[error.value.problems[0].line - 1].strip() == "partition: nowhere"
 
 
 def directives(cluster: ClusterProfile, **lines: str) -> dict[str, str]:
@@ -228,11 +245,15 @@ def test_cores_of_a_nodes_task_are_those_that_were_asked_for(cluster: ClusterPro
 def test_options_of_sbatch_are_passed_on(cluster: ClusterProfile) -> None:
     given = directives(
         cluster,
-        sbatch="exclusive: true\n    gpu_bind: none\n    mem_per_cpu: 4G\n    hint: null",
+        sbatch="exclusive: true\n    container_image: x.sqsh\n    gpu_bind: none\n    mem_per_cpu: 4G\n    hint: null",
         slurm='sbatch_extra_directives: ["#SBATCH --licenses=x", "--begin=now+1hour"]',
     )
-    assert {key: given.get(key) for key in ("exclusive", "gpu-bind", "mem-per-cpu", "licenses", "begin")} == {
+    assert {
+        key: given.get(key)
+        for key in ("exclusive", "container-image", "gpu-bind", "mem-per-cpu", "licenses", "begin")
+    } == {
         "exclusive": "",
+        "container-image": "x.sqsh",
         "gpu-bind": "none",
         "mem-per-cpu": "4G",
         "licenses": "x",
