@@ -12,8 +12,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.megatron.checkpoints import tracked_iteration
 from airflow_megatron.megatron.commands import leaves_checkpoints
-from airflow_megatron.megatron.deepspeed_config import TRAINER as DEEPSPEED
-from airflow_megatron.megatron.final_evaluation import evaluates_at_end
 from airflow_megatron.notifications.notices import tell
 from airflow_megatron.operators.slurm_submit import (
     job_attempts,
@@ -48,7 +46,7 @@ from airflow_megatron.planning.attempts import (
     was_waited_for,
 )
 from airflow_megatron.planning.early_conditions import conditions_of, holds, runs_of_others
-from airflow_megatron.planning.expected_ends import as_expected
+from airflow_megatron.planning.expected_ends import as_expected, ends_with_evaluation
 from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.planning.live_log import harmless
 from airflow_megatron.planning.notice import end_notice, event_notice
@@ -415,7 +413,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 log_file=job.log_file(handle.attempt),
                 kind="train" if trains else "command",
                 train_iters=job.last_iteration if trains else None,
-                final_evaluation=trains and _evaluates_at_end(job, attempts.cluster),
+                final_evaluation=trains and ends_with_evaluation(job, attempts.cluster),
                 checkpoint_dir=job.checkpoint_dir if job.kind in ("train", "command") else None,
                 required_files=job.outputs,
                 pieces=_pieces(job),
@@ -503,9 +501,3 @@ def _health(job: Job, cluster: ClusterProfile) -> dict[str, Any] | None:
     arguments = TrainingArguments(job, cluster)
     intervals = (arguments.count("save_interval"), arguments.count("eval_interval"))
     return {"rules": job.health.model_dump(), "intervals": [every for every in intervals if every]}
-
-
-def _evaluates_at_end(job: Job, cluster: ClusterProfile) -> bool:
-    """Tell whether a training's log has to show a loss on the test set; a command of its own may do as it likes."""
-    own = bool(job.command) or job.trainer == DEEPSPEED
-    return not own and evaluates_at_end(TrainingArguments(job, cluster))

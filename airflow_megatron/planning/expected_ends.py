@@ -5,9 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from airflow_megatron.megatron.command_error import CommandError
+from airflow_megatron.megatron.commands import job_command
+from airflow_megatron.megatron.deepspeed_config import TRAINER as DEEPSPEED
+from airflow_megatron.megatron.final_evaluation import evaluates_at_end
+from airflow_megatron.planning.training_arguments import TrainingArguments
 from airflow_megatron.slurm.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
+    from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
 
 
@@ -21,3 +27,14 @@ def as_expected(job: Job, verdict: Verdict) -> Verdict:
         reason=f"out of memory, as expected: {verdict.reason}",
         expected="oom",
     )
+
+
+def ends_with_evaluation(job: Job, cluster: ClusterProfile) -> bool:
+    """Tell whether a training's log has to show a loss on the test set; a command of its own may do as it likes."""
+    if job.trainer == DEEPSPEED:
+        return False
+    try:
+        own = job.command != job_command(dataclasses.replace(job, command=()), cluster)
+        return not own and evaluates_at_end(TrainingArguments(job, cluster))
+    except CommandError:
+        return False
