@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron.megatron.argument_problem import ArgumentProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from airflow_megatron.megatron.arguments import Argument, ArgumentTable
 
@@ -122,6 +122,22 @@ class CommandLineReader:
             if argument.dest not in values:
                 problems.append(_problem("parse.required", argument.flags[0], "must be given"))
         return values, problems
+
+    def takes(self, flag: str, word: str) -> bool:
+        """Tell whether a flag takes a word as its one value, wherever on a command line both stand."""
+        option = self._options[flag]
+        simple = option.constant is None and option.argument.nargs is None and word[:1] not in ("-", "")
+        return simple and _read_values(option, flag, (word,), {}) is None
+
+    def places_of_values(self, words: Sequence[str], read: Collection[str]) -> Iterator[int]:
+        """Yield the places of single values on a command line, except those of some arguments.
+
+        :param read: ``dest`` of the arguments that are left out
+        """
+        for place, flag in enumerate(words[:-1], start=1):
+            option = self._options.get(flag)
+            if option is not None and option.argument.dest not in read and self.takes(flag, words[place]):
+                yield place
 
     def _is_option(self, token: str) -> bool:
         """Does argparse take a token for an option (``ArgumentParser._parse_optional``)."""

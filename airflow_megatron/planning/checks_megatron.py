@@ -12,13 +12,14 @@ from airflow_megatron.megatron.commands import (
     runs_upstream_script,
 )
 from airflow_megatron.megatron.trainers import job_table
-from airflow_megatron.megatron.validation import ArgumentProblem, check
+from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
 from airflow_megatron.planning.findings import Finding
 from airflow_megatron.planning.job_machine import machine_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from airflow_megatron.megatron.validation import ArgumentProblem
     from airflow_megatron.spec.cluster_profile import ClusterProfile
     from airflow_megatron.spec.jobs import Job
 
@@ -31,6 +32,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
     :param jobs: with their commands
     """
     known: dict[tuple[object, ...], list[ArgumentProblem]] = {}
+    checks: dict[tuple[object, ...], RepeatedChecks] = {}
     for job in jobs:
         if (
             not job.runs_trainer
@@ -41,19 +43,21 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
             continue
         world_size = job.active_processes
         words = comparable_words(job.command)
-        key = (words, world_size, job.release, job.entry, *sorted(job.env.items()))
+        gpt = runs_pretrain_gpt(job.command)
+        kind = (gpt, world_size, job.release, job.entry, *sorted(job.env.items()))
+        key = (words, kind)
         if key not in known:
             try:
-                table = job_table(job, cluster)
-                known[key] = check(
-                    words,
-                    world_size,
-                    job.release,
-                    machine=machine_of(job, cluster),
-                    # what follows the arguments is known of GPT models only
-                    first_iteration=runs_pretrain_gpt(job.command),
-                    flags=reader(table),
-                )
+                if kind not in checks:
+                    checks[kind] = RepeatedChecks(
+                        world_size,
+                        job.release,
+                        machine=machine_of(job, cluster),
+                        # what follows the arguments is known of GPT models only
+                        first_iteration=gpt,
+                        flags=reader(job_table(job, cluster)),
+                    )
+                known[key] = checks[kind].problems(words)
             except ArgumentError:
                 return  # an unknown release is told where the spec names it
         for problem in known[key]:

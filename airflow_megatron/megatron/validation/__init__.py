@@ -130,16 +130,18 @@ def read_settings(
     *,
     machine: Machine = _NO_GPU_JOB,
     flags: CommandLineReader | None = None,
+    kind: type[Settings] = Settings,
 ) -> tuple[list[ArgumentProblem], Settings | None]:
     """Read a command line and derive what upstream derives from it (see :func:`check`).
 
+    :param kind: class of the settings
     :returns: what is wrong, and the settings; None when the command line cannot be read. When something is
         wrong, not all of them are derived.
     """
     values, problems = (flags or reader(program_table(release).with_packages(machine.packages))).read(argv)
     if problems:
         return problems, None
-    settings = Settings(release, values, world_size, machine)
+    settings = kind(release, values, world_size, machine)
     return BEFORE_THE_MODEL.broken_by(settings), settings
 
 
