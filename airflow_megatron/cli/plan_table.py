@@ -63,7 +63,7 @@ def _print_estimates(plan: Plan) -> None:
     hours = [each.gpu_hours for each in found]
     size = _span(format_count(sizes[0]), format_count(sizes[-1]))
     unpadded = _span(format_count(own[0]), format_count(own[-1]))
-    size += f" parameters ({unpadded} without the vocabulary's padding)" if own != sizes else " parameters"
+    size += " parameters" + (f" ({unpadded} without the vocabulary's padding)" if unpadded != size else "")
     span = _span(f"{memory[0]:.0f}", f"{memory[-1]:.0f}")
     text = f"estimated: {size}, {span} GB on the fullest GPU"
     if None not in hours:

@@ -5,8 +5,9 @@ The Hugging Face model that a conversion writes has none of them, and papers and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from airflow_megatron.megatron.estimates import VOCABULARIES
 from airflow_megatron.spec.expression_functions import padded_vocab
 from airflow_megatron.spec.json_records import whole
 
@@ -16,15 +17,13 @@ if TYPE_CHECKING:
 
     from airflow_megatron.results.tables import ResultRow
 
-_KNOWN_VOCABULARIES: Final = {"GPT2BPETokenizer": 50257}
-
 
 def padding_parameters(params: Mapping[str, Any]) -> int | None:
     """Return how many of a training's parameters stand for no token, None where its vocabulary is not known.
 
     :param params: all resolved parameters of the training.
     """
-    vocabulary = whole(params.get("vocab_size")) or _KNOWN_VOCABULARIES.get(str(params.get("tokenizer_type")))
+    vocabulary = whole(params.get("vocab_size")) or VOCABULARIES.get(str(params.get("tokenizer_type")))
     hidden = whole(params.get("hidden_size"))
     if not vocabulary or not hidden:
         return None

@@ -11,6 +11,7 @@ from command_line import Answer, runner
 
 from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.spec.json_schema import sweep_spec_schema
+from airflow_megatron.spec.project import project_root
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
@@ -274,3 +275,10 @@ def test_completion_in_bash(
         sys.modules["__main__"], "__package__", None
     )  # a script, not python -m: its name counts
     assert answers <= set(call().stdout.split())
+
+
+def test_plan_counts_parameters_without_padding_where_it_shows(call: Callable[..., Answer]) -> None:
+    words = ("plan", str(project_root() / "sweep_specs/context_parallelism_gpt2_xl.yaml"))
+    assert "1.56B to 1.58B parameters," in call(*words).stdout.replace("\n", " ")
+    padded = call(*words, "--set", "megatron.make_vocab_size_divisible_by=60000").stdout.replace("\n", " ")
+    assert " parameters (1.56B to 1.58B without the vocabulary's padding)" in padded

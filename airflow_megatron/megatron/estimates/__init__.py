@@ -29,7 +29,7 @@ from airflow_megatron.megatron.validation import ArgumentProblem, Machine, Setti
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["GPUS", "Estimate", "EstimateError", "Gpu", "StageMemory", "estimate"]
+__all__ = ["GPUS", "VOCABULARIES", "Estimate", "EstimateError", "Gpu", "StageMemory", "estimate"]
 
 #: An estimate this close to a GPU's memory is taken for out of memory: see the errors in the documentation.
 MARGIN: Final = 0.05
