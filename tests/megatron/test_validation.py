@@ -133,6 +133,18 @@ def test_rules_follow_the_release() -> None:
     assert rules_broken("core_v0.16.1", optimizer="muon", overlap_grad_reduce=True) == ["optimizer.muon"]
 
 
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("engine", "interleaved", "taken"),
+    [("1.3", False, False), ("1.7", False, True), ("1.7", True, False), ("2.3", True, True)],
+)
+def test_fused_rotary_embeddings(release: str, engine: str, interleaved: bool, taken: bool) -> None:
+    params = {name: value for name, value in BASE.items() if name != "apply_rope_fusion"}
+    rotary = {"position_embedding_type": "rope", "rotary_interleaved": interleaved}
+    argv = to_argv(params | rotary, release)
+    assert (check(argv, 8, release, machine=Machine.of(transformer_engine=engine)) == []) is taken
+
+
 def _optimizers(release: str) -> tuple[Any, ...]:
     argument = argument_table(release).get("optimizer")
     assert argument is not None

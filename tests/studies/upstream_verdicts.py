@@ -35,8 +35,8 @@ import upstream_on_cpu  # noqa: E402
 OPTIONAL = ("nvidia_resiliency_ext", "torch_memory_saver", "multistorageclient", "flashinfer", "modelopt")
 #: Kernels of Transformer Engine that configurations look for → its first version that has them.
 KERNELS = {
-    ("megatron.core.models.common.embeddings.rope_utils", "fused_apply_rotary_pos_emb"): (1, 0),
-    ("megatron.core.models.common.embeddings.rope_utils", "fused_apply_rotary_pos_emb_thd"): (1, 0),
+    ("megatron.core.models.common.embeddings.rope_utils", "fused_apply_rotary_pos_emb"): (1, 4),
+    ("megatron.core.models.common.embeddings.rope_utils", "fused_apply_rotary_pos_emb_thd"): (1, 4),
     **{
         ("megatron.core.transformer.moe.moe_utils", name): (2, 1)
         for name in (

@@ -427,7 +427,7 @@ CONFIGURATION: Topic = (
         lambda s: (
             s.apply_rope_fusion
             and not s.multi_latent_attention
-            and not s.machine.has_transformer_engine(2, 3 if s.rotary_interleaved else 0)
+            and not s.machine.has_transformer_engine(*((2, 3) if s.rotary_interleaved else (1, 4)))
         ),
         "fused rotary embeddings need Transformer Engine",
         "add --no-rope-fusion",
