@@ -30,6 +30,20 @@ sweep:
 stages:
   go: {{kind: command, command: [echo, "{{{{ a }}}}", "{{{{ b }}}}"]}}
 """
+TRAINING_SWEEP = """\
+name: many
+trainer: megatron_lm
+release: core_v0.16.1
+cluster: local
+point: "lr{{{{ lr }}}}_wd{{{{ weight_decay }}}}"
+sweep:
+  params: {{lr: {rates}, weight_decay: {decays}}}
+megatron: {{num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 64, max_position_embeddings: 64,
+  micro_batch_size: 1, global_batch_size: 4, train_iters: 10, lr_decay_iters: 10, save_interval: 10, eval_iters: 1,
+  eval_interval: 10, mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 128}}
+stages:
+  train: {{kind: train}}
+"""
 TEMPLATE = "#!/bin/bash\n#SBATCH --job-name={name}\necho {LR} {TRAIN_ITERS}\n"
 OELLM_SWEEP = (
     "++sweep.type=product",
@@ -120,6 +134,11 @@ def of_ours(directory: Path) -> list[Row]:
         )
         words = [*program, "plan", str(many), "--format", "json"]
         rows.append(timed(f"plan --format json, {points:,} points", words, repetitions=2, env=environment))
+    trainings = directory / "many_trainings.yaml"
+    rates, decays = ([round((number + 1) * step, 9) for number in range(100)] for step in (1e-5, 1e-2))
+    trainings.write_text(TRAINING_SWEEP.format(rates=rates, decays=decays), encoding="utf-8")
+    words = [*program, "plan", str(trainings), "--format", "json"]
+    rows.append(timed("plan --format json, 10,000 trainings", words, repetitions=2, env=environment))
     return rows
 
 
