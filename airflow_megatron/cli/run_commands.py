@@ -53,10 +53,12 @@ def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption
 
     sweep = load_spec(spec)
     points = {point.name for point in choose_points(sweep, select)} if select.strip() else None
+    plan = plan_sweep(
+        sweep, sweep_cluster(sweep, cluster)
+    )  # what is wrong with it, before anything is stopped
     stopped = stop_in_airflow(sweep.name, points)
     for run in stopped or ():
         print(f"stopped {run}")
-    plan = plan_sweep(sweep, sweep_cluster(sweep, cluster))
     try:
         cancelled = cancel_jobs(jobs_to_cancel(plan, points))
     except TransportError as error:
@@ -67,7 +69,9 @@ def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption
     print(f"{len(stopped or ())} runs stopped, {len(cancelled)} jobs cancelled")
     if stopped is None:
         print(
-            "mark the runs failed in Airflow too: they go on with what comes next otherwise", file=sys.stderr
+            f"Airflow's runs of {sweep.name} were not stopped, and submit what comes next: mark them failed in "
+            "Airflow, or run this command where Airflow runs",
+            file=sys.stderr,
         )
         raise typer.Exit(1)
 

@@ -6,13 +6,26 @@ import json
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+from airflow import settings
+
 from airflow_megatron.cli.status import looks_at
 from airflow_megatron.planning.plan import check_sweep
 from airflow_megatron.results.progress import StageState
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from command_line import Answer
     from login_site import LoginSite
+
+
+def reconnect() -> None:
+    """Let Airflow take up the database that its configuration names now."""
+    settings.dispose_orm()
+    settings.configure_vars()
+    settings.configure_orm()
 
 
 class TestStatus:
@@ -80,3 +93,29 @@ class TestReport:
         assert answer.status == 1
         assert "study has no run 'manual__2026-11-23' that has stored a plan" in answer.stderr
         assert "'manual__2026-11-22'" in answer.stderr
+
+
+class TestCancel:
+    """On a machine that reaches the cluster, but not Airflow's database."""
+
+    @pytest.fixture
+    def cancel(self, site: LoginSite) -> Iterator[Callable[..., Answer]]:
+        """Return a function that runs the command with a database that is not there."""
+        with pytest.MonkeyPatch.context() as patch:
+            where = f"sqlite:///{site.place}/nowhere/airflow.db"
+            patch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", where)
+            reconnect()
+            yield lambda *words: site.call("cancel", "study", *words)
+        reconnect()
+
+    def test_what_is_left_to_do_is_named(self, cancel: Callable[..., Answer]) -> None:
+        answer = cancel()
+        assert answer.status == 1
+        assert answer.stdout == "0 runs stopped, 0 jobs cancelled\n"
+        assert "Airflow's runs of study were not stopped" in answer.stderr
+
+    def test_a_wrong_cluster_stops_nothing(self, site: LoginSite, cancel: Callable[..., Answer]) -> None:
+        answer = cancel("--cluster", "sit")
+        assert answer.status == 1
+        assert "(did you mean 'site'?)" in answer.stderr
+        assert "database" not in answer.stderr
