@@ -260,7 +260,7 @@ FIXES: Final = (
         "H7",
         "secret files that others read",
         "slurm/shell/job_secret.sh",
-        "    elif [[ $am_mode != *00 ]]; then\n",
+        '    elif [ "${am_secret_mode%00}" = "$am_secret_mode" ]; then\n',
         "    elif false; then\n",
         (f"{SECRETS}::test_only_a_private_file_is_read",),
     ),
