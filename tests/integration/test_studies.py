@@ -95,6 +95,8 @@ stages: {{pretrain: {{kind: train}}}}
 """
 OWN = {
     "bert": "num_layers: 2, seq_length: 64, spec: [local], attention_backend: local",
+    "t5": "encoder_num_layers: 2, decoder_num_layers: 2, encoder_seq_length: 64, decoder_seq_length: 64, "
+    "vocab_extra_ids: 20",
 }
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write a vocabulary of word pieces and documents of sentences in it, as BERT reads them: word_pieces.py FOLDER."""
+"""Write a vocabulary of word pieces and documents of its sentences as BERT and T5 read them: word_pieces.py FOLDER."""
 
 from __future__ import annotations
 
