@@ -141,8 +141,15 @@ def test_checkpoints_of_another_sweep_are_trained_on_converted_and_evaluated(
         assert results["results"] == evaluated["results"]
     assert sorted(path.name for path in (point / "all" / "eval_results").iterdir()) == ["iter_10", "iter_20"]
     rows = json.loads((site.local / "results" / "existing" / "evaluations.json").read_text())
+    # of each run that the pattern matches
+    matched = {
+        (path.parts[-3], int(path.name.removeprefix("iter_")))
+        for path in source.glob("cooldown_*/checkpoints/iter_*")
+    }
+    assert len({name for name, _ in matched}) > 1
     assert {(row["branch"], row["iteration"]) for row in rows} == {
-        *(("one", 20), ("model", 20), ("all", 10), ("all", 20))
+        *(("one", 20), ("model", 20), ("all", 10), ("all", 20)),
+        *matched,
     }
 
 
