@@ -44,10 +44,11 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
         world_size = job.active_processes
         words = comparable_words(job.command)
         gpt = runs_pretrain_gpt(job.command)
-        kind = (gpt, world_size, job.release, job.entry, *sorted(job.env.items()))
-        key = (words, kind)
-        if key not in known:
-            try:
+        try:
+            flags = reader(job_table(job, cluster))
+            kind = (gpt, world_size, job.release, job.entry, flags, *sorted(job.env.items()))
+            key = (words, kind)
+            if key not in known:
                 if kind not in checks:
                     checks[kind] = RepeatedChecks(
                         world_size,
@@ -55,11 +56,11 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
                         machine=machine_of(job, cluster),
                         # what follows the arguments is known of GPT models only
                         first_iteration=gpt,
-                        flags=reader(job_table(job, cluster)),
+                        flags=flags,
                     )
                 known[key] = checks[kind].problems(words)
-            except ArgumentError:
-                return  # an unknown release is told where the spec names it
+        except ArgumentError:
+            return  # an unknown release is told where the spec names it
         for problem in known[key]:
             message = f"{job.release} refuses it on {world_size} GPUs: {problem.message}"
             yield Finding(f"megatron:{problem.rule}", job, ("megatron",), message, problem.mend)

@@ -21,8 +21,6 @@ from airflow_megatron.spec.sweep_grammar import WORDS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pydantic_core import core_schema
-
 FILE_NAME = "sweep-spec.schema.json"
 """Name of the committed copy in ``sweep_specs/``, which specs name in their first line."""
 
@@ -67,10 +65,10 @@ class _SpecSchema(GenerateJsonSchema):
         """Give no title."""
         return False
 
-    def model_schema(self, schema: core_schema.ModelSchema) -> dict[str, Any]:
+    def model_schema(self, schema: Any) -> dict[str, Any]:
         """Add the descriptions of a section's keys."""
         described = super().model_schema(schema)
-        section: Any = schema["cls"]
+        section = schema["cls"]
         for name, field in section.model_fields.items():
             if text := _field_docstring(section, name):
                 described["properties"][field.alias or name].setdefault("description", text)

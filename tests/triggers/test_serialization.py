@@ -62,6 +62,7 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
         "memory": {"log": {"offset": 17}, "events": {"acted": {"nan": 1}}},
         "resumes_from": 10,
         "signatures": ["site.yaml"],
+        "secrets": {"HF_TOKEN": {"variable": "hf_token"}},
         "carry": {"handle": {"attempt": 1}},
     },
     ConditionTrigger: {
