@@ -32,8 +32,8 @@ OELLM = ("https://github.com/OpenEuroLLM/oellm-autoexp", "c6d0cc0")
 
 OURS = r"""
 import json, resource, sys, time
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 
 cluster = load_cluster("local")

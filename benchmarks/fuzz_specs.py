@@ -22,20 +22,20 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from airflow_megatron.dag_factory.building import build_dags
-from airflow_megatron.planning.job_scripts import job_script
-from airflow_megatron.planning.plan import check_document, plan_point
-from airflow_megatron.slurm.job_script import JobScriptError
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.outline import SweepOutline
-from airflow_megatron.spec.project import sweep_specs_dir
+from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.plan.sweep_plan import check_document, plan_point
+from airflow_megatron.slurm.submission.job_script import JobScriptError
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import sweep_specs_dir
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep_text, spec_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
-    from airflow_megatron.spec.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
 MAX_POINTS = 2000
 """Sweeps with more points are loaded and expanded, but only the first points' jobs are made."""

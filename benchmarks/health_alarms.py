@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass
 
 from airflow_megatron.megatron.health.training_health import TrainingHealth
-from airflow_megatron.megatron.log_lines import IterationRecord
-from airflow_megatron.spec.schema import HealthSection
+from airflow_megatron.megatron.logs.log_lines import IterationRecord
+from airflow_megatron.spec.model.schema import HealthSection
 
 LINES = 1200
 POLL_S = 15.0

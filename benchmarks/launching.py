@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from airflow_megatron.cli.local_airflow import LocalAirflow
-from airflow_megatron.spec.project import sweep_specs_dir
+from airflow_megatron.cli.local.local_airflow import LocalAirflow
+from airflow_megatron.spec.documents.project import sweep_specs_dir
 
 NAME = "launching"
 TIMEOUT_S = 600

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.log_lines import IterationRecord, LogParser
+from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,13 +10,13 @@ import statistics
 import sys
 from datetime import datetime
 
-from airflow_megatron.spec.project import local_dir, sweep_specs_dir
+from airflow_megatron.spec.documents.project import local_dir, sweep_specs_dir
 
 os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
 
-from airflow_megatron.cli.status import command_line_hook
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.cli.runs.status import command_line_hook
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 
 SACCT = "sacct -X -n -P --starttime=now-7days --format=JobName%200,Submit,End"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from counted_cluster import CONNECTION, counted_cluster
 
-from airflow_megatron.slurm.profile import SlurmCommands
+from airflow_megatron.slurm.remote.profile import SlurmCommands
 
 if TYPE_CHECKING:
     from counted_cluster import CountedCluster
@@ -81,7 +81,7 @@ async def follow(folder: str, slurm_bin: str, job_id: str, name: str) -> None:
 
 async def follow_all(folder: str, slurm_bin: str, jobs: dict[str, str], ending: set[str]) -> Watched:
     """Follow the jobs until those that end have their verdicts."""
-    from airflow_megatron.triggers.cluster_poller import shared_poller
+    from airflow_megatron.task_runtime.cluster_poller import shared_poller
 
     empty = memory_mib()
     verdicts: dict[str, float] = {}

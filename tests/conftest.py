@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from airflow_megatron.spec.cluster_profile import ClusterProfile
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
 if TYPE_CHECKING:
     from collections.abc import Generator

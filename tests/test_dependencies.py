@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.spec.documents.project import project_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from airflow_megatron.cli.command_line import COMMANDS as PROVIDED
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.spec.documents.project import project_root
 
 DOCUMENT = project_root() / "docs" / "known-defects.md"
 ROWS = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| ") and "---" not in line]

@@ -14,14 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGE = Path(airflow_megatron.__file__).parent
-AIRFLOW_CLASSES = frozenset({"hooks", "links", "notifications", "operators", "sensors", "triggers"})
+AIRFLOW_CLASSES = frozenset(
+    {"hooks", "links", "notifications", "operators", "sensors", "task_runtime", "triggers"}
+)
 BELOW: dict[str, frozenset[str]] = {
     "spec": frozenset(),
     "megatron": frozenset({"spec"}),
     "slurm": frozenset({"spec"}),
     "results": frozenset({"megatron", "slurm", "spec"}),
-    "planning": frozenset({"results", "megatron", "slurm", "spec"}),
-    "simulation": frozenset({"planning", "results", "megatron", "slurm", "spec"}),
+    "notices": frozenset({"results", "megatron", "slurm", "spec"}),
+    "requirements": frozenset({"megatron", "slurm", "spec"}),
+    "checks": frozenset({"requirements", "notices", "results", "megatron", "slurm", "spec"}),
+    "plan": frozenset({"checks", "requirements", "notices", "results", "megatron", "slurm", "spec"}),
+    "supervision": frozenset(
+        {"plan", "checks", "requirements", "notices", "results", "megatron", "slurm", "spec"}
+    ),
+    "simulation": frozenset({"supervision", "plan", "results", "megatron", "slurm", "spec"}),
 }
 """What each layer that knows no Airflow may import, besides itself."""
 TOP = frozenset({"dag_factory", "cli", "ui"})
@@ -77,11 +85,58 @@ def test_imports_go_down() -> None:
 
 
 def test_an_upward_import_would_be_seen() -> None:
-    assert "planning" not in allowed("slurm")
+    assert "plan" not in allowed("slurm")
     assert "dag_factory" not in allowed("operators")
-    assert "airflow_megatron.planning.plan" in [
+    assert "airflow_megatron.plan.sweep_plan" in [
         module for _, module in imported(PACKAGE / "operators" / "plan_sweep.py")
     ]
+
+
+def room_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).parent.parts)
+
+
+ROOM_OF = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip("."): room_of(
+        path
+    )
+    for path in MODULES
+}
+"""The room of each module."""
+
+
+def rooms_imported() -> dict[str, set[str]]:
+    """Return which rooms each room imports, besides itself."""
+    arrows: dict[str, set[str]] = {room: set() for room in ROOM_OF.values()}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.ImportFrom) and node.module):
+                continue
+            module = node.module.removeprefix(f"{PACKAGE.name}").removeprefix(".")
+            if not node.module.startswith(PACKAGE.name):
+                continue
+            for alias in node.names:
+                inner = f"{module}.{alias.name}".removeprefix(".")
+                arrows[room_of(path)].add(ROOM_OF[inner] if inner in ROOM_OF else ROOM_OF[module])
+    return {room: found - {room} for room, found in arrows.items()}
+
+
+def test_rooms_import_in_no_circle() -> None:
+    arrows = rooms_imported()
+    while lowest := [room for room, below in arrows.items() if not below]:
+        arrows = {room: below - set(lowest) for room, below in arrows.items() if room not in lowest}
+    assert not arrows, "these rooms import each other in a circle"
+
+
+LARGEST_ROOM = 15
+"""Modules of a folder that a newcomer can take in at one look."""
+
+
+def test_rooms_are_small_and_say_what_they_hold() -> None:
+    for room in sorted(set(ROOM_OF.values())):
+        folder = PACKAGE.joinpath(*room.split(".")) if room else PACKAGE
+        assert len([*folder.glob("*.py")]) <= LARGEST_ROOM + 1, f"{room}: more than {LARGEST_ROOM} modules"
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{room} says nothing"
 
 
 def test_nothing_of_airflow_is_loaded_by_the_lower_layers() -> None:

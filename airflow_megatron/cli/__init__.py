@@ -1,1 +1,5 @@
-"""The command ``airflow-megatron``."""
+"""The command ``airflow-megatron``.
+
+``command_line`` names the commands; rooms: ``console``, ``plans``, ``local``, ``runs``.
+Nothing imports it.
+"""

@@ -12,10 +12,10 @@ from typer.main import get_command
 
 from airflow_megatron import __version__
 from airflow_megatron.cli.command_line import add_commands
-from airflow_megatron.cli.verbosity import FLAGS, set_verbosity
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.permitted_variables import read_for_person
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.cli.console.verbosity import FLAGS, set_verbosity
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import local_dir
+from airflow_megatron.spec.trust.permitted_variables import read_for_person
 
 
 class VerbosityAnywhere(TyperGroup):

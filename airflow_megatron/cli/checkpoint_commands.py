@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from airflow_megatron.megatron.checkpoint_folder import read_checkpoints
-from airflow_megatron.megatron.checkpoints import list_checkpoints
-from airflow_megatron.slurm.checkpoint_listing import listing_script, parse_listing
-from airflow_megatron.slurm.transport import TransportError
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.plain_text import shown
+from airflow_megatron.megatron.checkpoints.completeness import list_checkpoints
+from airflow_megatron.megatron.checkpoints.folder import read_checkpoints
+from airflow_megatron.slurm.remote.checkpoint_listing import listing_script, parse_listing
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_megatron.megatron.checkpoints import Checkpoint
+    from airflow_megatron.megatron.checkpoints.completeness import Checkpoint
 
 
 class CheckpointsFormat(StrEnum):
@@ -81,7 +81,7 @@ def checkpoints(
 
 def _runs(cluster: str, sweep: str) -> list[dict[str, Any]]:
     """Return a row for each checkpoint of each run of a cluster, asked with one remote command."""
-    from airflow_megatron.cli.status import command_line_hook
+    from airflow_megatron.cli.runs.status import command_line_hook
 
     profile = load_cluster(cluster)
     folder = f"{profile.run_root}/{sweep}".rstrip("/")

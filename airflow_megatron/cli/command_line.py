@@ -29,21 +29,23 @@ class CommandPlace(NamedTuple):
 
 _CLI = "airflow_megatron.cli"
 COMMANDS: Final[dict[str, CommandPlace]] = {
-    "lint": CommandPlace(f"{_CLI}.spec_commands:lint", "Check sweep specs; exit 1 when one is wrong."),
-    "plan": CommandPlace(f"{_CLI}.spec_commands:plan", "Draw the stage tree of a sweep, or list its jobs."),
-    "diff": CommandPlace(f"{_CLI}.spec_commands:diff", "Show what changes from one spec to another."),
-    "render": CommandPlace(f"{_CLI}.script_commands:render", "Print the exact sbatch script of a job."),
+    "lint": CommandPlace(f"{_CLI}.plans.spec_commands:lint", "Check sweep specs; exit 1 when one is wrong."),
+    "plan": CommandPlace(
+        f"{_CLI}.plans.spec_commands:plan", "Draw the stage tree of a sweep, or list its jobs."
+    ),
+    "diff": CommandPlace(f"{_CLI}.plans.spec_commands:diff", "Show what changes from one spec to another."),
+    "render": CommandPlace(f"{_CLI}.plans.script_commands:render", "Print the exact sbatch script of a job."),
     "build": CommandPlace(
-        f"{_CLI}.script_commands:build", "Write the sbatch scripts of all jobs into a folder."
+        f"{_CLI}.plans.script_commands:build", "Write the sbatch scripts of all jobs into a folder."
     ),
-    "schema": CommandPlace(f"{_CLI}.spec_commands:schema", "Print the JSON Schema of sweep specs."),
-    "status": CommandPlace(f"{_CLI}.run_commands:status", "Show how far every job of a sweep is."),
-    "cancel": CommandPlace(f"{_CLI}.run_commands:cancel", "Stop a sweep, or some of its points."),
-    "report": CommandPlace(f"{_CLI}.run_commands:report", "Write the report of a sweep's run."),
+    "schema": CommandPlace(f"{_CLI}.plans.spec_commands:schema", "Print the JSON Schema of sweep specs."),
+    "status": CommandPlace(f"{_CLI}.runs.run_commands:status", "Show how far every job of a sweep is."),
+    "cancel": CommandPlace(f"{_CLI}.runs.run_commands:cancel", "Stop a sweep, or some of its points."),
+    "report": CommandPlace(f"{_CLI}.runs.run_commands:report", "Write the report of a sweep's run."),
     "quickstart": CommandPlace(
-        f"{_CLI}.run_commands:quickstart", "Run a small sweep on a local cluster, start to end."
+        f"{_CLI}.runs.run_commands:quickstart", "Run a small sweep on a local cluster, start to end."
     ),
-    "ui": CommandPlace(f"{_CLI}.run_commands:ui", "Start the local cluster and Airflow's web page."),
+    "ui": CommandPlace(f"{_CLI}.runs.run_commands:ui", "Start the local cluster and Airflow's web page."),
     "checkpoints": CommandPlace(
         f"{_CLI}.checkpoint_commands:checkpoints", "Say which checkpoints can be loaded, and why."
     ),
@@ -51,9 +53,11 @@ COMMANDS: Final[dict[str, CommandPlace]] = {
     "simulate": CommandPlace(
         f"{_CLI}.simulation_commands:simulate", "Compare restart policies on a simulated cluster."
     ),
-    "cluster": CommandPlace(f"{_CLI}.cluster_commands:app", "The local Slurm cluster: up, down, status."),
+    "cluster": CommandPlace(
+        f"{_CLI}.local.cluster_commands:app", "The local Slurm cluster: up, down, status."
+    ),
     "import": CommandPlace(
-        f"{_CLI}.import_commands:app", "Turn another tool's configuration into a sweep spec."
+        f"{_CLI}.plans.import_commands:app", "Turn another tool's configuration into a sweep spec."
     ),
     "megatron-args": CommandPlace(
         f"{_CLI}.megatron_args:app", "Check Megatron-LM command lines; write argument tables."

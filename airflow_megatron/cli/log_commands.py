@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from airflow_megatron.megatron.log_lines import (
+from airflow_megatron.megatron.logs.log_lines import (
     CheckpointEvent,
     CheckpointRecord,
     ErrorRecord,
@@ -28,7 +28,7 @@ from airflow_megatron.megatron.log_lines import (
     ValidationRecord,
     merge_iterations,
 )
-from airflow_megatron.spec.plain_text import shown
+from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

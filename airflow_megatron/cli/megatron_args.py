@@ -14,14 +14,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from airflow_megatron.megatron.arguments import ArgumentError, program_table, release_tag
-from airflow_megatron.megatron.arguments_table import make_table, table_text
-from airflow_megatron.megatron.checkout import CheckoutError, dump_checkout
-from airflow_megatron.megatron.command_line import CommandLineReader, reader
-from airflow_megatron.megatron.trainers import trainer_table
+from airflow_megatron.megatron.arguments.checkout import CheckoutError, dump_checkout
+from airflow_megatron.megatron.arguments.table_writer import make_table, table_text
+from airflow_megatron.megatron.arguments.tables import ArgumentError, program_table, release_tag
+from airflow_megatron.megatron.arguments.trainers import trainer_table
+from airflow_megatron.megatron.rules.command_line import CommandLineReader, reader
 from airflow_megatron.megatron.validation import Machine, check_lines
-from airflow_megatron.planning.job_machine import trainer_machine
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.requirements.job_machine import trainer_machine
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 
 _DEFAULT = "table"
 

@@ -51,12 +51,12 @@ def simulate(
     if importlib.util.find_spec("simpy") is None:
         print("the simulation needs simpy: pip install 'airflow-megatron[simulation]'", file=sys.stderr)
         raise typer.Exit(1)
-    from airflow_megatron.simulation.comparison import compare
-    from airflow_megatron.simulation.plots import draw
-    from airflow_megatron.simulation.policies import POLICIES
-    from airflow_megatron.simulation.report import tables
+    from airflow_megatron.simulation.keepers.policies import POLICIES
+    from airflow_megatron.simulation.reports.comparison import compare
+    from airflow_megatron.simulation.reports.plots import draw
+    from airflow_megatron.simulation.reports.report import tables
+    from airflow_megatron.simulation.reports.validation import validation_table
     from airflow_megatron.simulation.scenarios import scenario
-    from airflow_megatron.simulation.validation import validation_table
 
     if check:
         print(validation_table(seeds=seeds, days=days))
@@ -92,7 +92,7 @@ def simulate(
 
 
 def _rate(text: str) -> float:
-    from airflow_megatron.simulation.site import PUBLISHED_RATES
+    from airflow_megatron.simulation.site.site import PUBLISHED_RATES
 
     if text in PUBLISHED_RATES:
         return PUBLISHED_RATES[text]

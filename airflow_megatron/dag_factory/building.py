@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_megatron.dag_factory.callbacks import callbacks
 from airflow_megatron.dag_factory.point_dag import build_point_dag
 from airflow_megatron.dag_factory.sweep_dag import build_sweep_dag
-from airflow_megatron.spec.errors import Problem, SpecError
+from airflow_megatron.spec.documents.errors import Problem, SpecError
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from airflow_megatron.spec.outline import SweepOutline
+    from airflow_megatron.spec.model.outline import SweepOutline
 
 
 def build_dags(sweep: SweepOutline) -> list[DAG]:

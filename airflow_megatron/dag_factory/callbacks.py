@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from airflow_megatron.notifications.notices import NoticeCallback
 
 if TYPE_CHECKING:
-    from airflow_megatron.spec.outline import SweepOutline
-    from airflow_megatron.spec.schema import NoticeKind
+    from airflow_megatron.spec.model.outline import SweepOutline
+    from airflow_megatron.spec.model.schema import NoticeKind
 
 
 def callbacks(sweep: SweepOutline, what: NoticeKind, *, always: bool = False) -> list[NoticeCallback]:

@@ -8,8 +8,8 @@ from airflow.models.dagrun import DagRun
 from airflow.utils.state import DagRunState
 from sqlalchemy import select
 
-from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.spec.dag_names import point_dag_id, sweep_of
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.spec.model.dag_names import point_dag_id, sweep_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

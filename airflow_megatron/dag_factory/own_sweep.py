@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.dag_factory.spec_cache import SpecCache
-from airflow_megatron.planning.sweep_owners import keeper
+from airflow_megatron.plan.sweep_owners import keeper
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_megatron.spec.outline import SweepOutline
+    from airflow_megatron.spec.model.outline import SweepOutline
 
 
 def read_sweep(folder: Path, name: str) -> SweepOutline | None:

@@ -11,18 +11,18 @@ from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
-from airflow_megatron.operators.stored_plan import planned_job
 from airflow_megatron.sensors.checkpoint import CheckpointSensor
 from airflow_megatron.sensors.condition import StartConditionSensor
 from airflow_megatron.sensors.log import LogSensor
-from airflow_megatron.spec.cluster_profile import cluster_names
-from airflow_megatron.spec.dag_names import CANCEL_LEFT, RESOLVE, point_dag_id
+from airflow_megatron.spec.model.cluster_profile import cluster_names
+from airflow_megatron.spec.model.dag_names import CANCEL_LEFT, RESOLVE, point_dag_id
+from airflow_megatron.task_runtime.stored_plan import planned_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_megatron.spec.outline import SweepOutline
-    from airflow_megatron.spec.stage_tree import StageInstance
+    from airflow_megatron.spec.model.outline import SweepOutline
+    from airflow_megatron.spec.model.stage_tree import StageInstance
 
 
 def build_point_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:

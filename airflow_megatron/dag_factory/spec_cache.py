@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import airflow_megatron
-from airflow_megatron.spec.errors import Problem
-from airflow_megatron.spec.outline import SweepOutline
-from airflow_megatron.spec.project import clusters_dir, local_dir
+from airflow_megatron.spec.documents.errors import Problem
+from airflow_megatron.spec.documents.project import clusters_dir, local_dir
+from airflow_megatron.spec.model.outline import SweepOutline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

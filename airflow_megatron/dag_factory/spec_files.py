@@ -8,16 +8,16 @@ from airflow.sdk import DAG, get_parsing_context
 
 from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.dag_factory.own_sweep import read_sweep
-from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.runs_in_flight import sweeps_in_flight, with_runs_in_flight
-from airflow_megatron.spec.dag_names import sweep_of
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.project import sweep_specs_dir
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.pins.runs_in_flight import sweeps_in_flight, with_runs_in_flight
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import sweep_specs_dir
+from airflow_megatron.spec.model.dag_names import sweep_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_megatron.spec.outline import SweepOutline
+    from airflow_megatron.spec.model.outline import SweepOutline
 
 
 class SweepSpecErrors(Exception):
@@ -29,7 +29,7 @@ def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
 
     A worker that parses the file for one task gets the DAGs of that task's sweep only. Invalid specs are passed over
     here and reported by :func:`raise_for_spec_errors`, so that a bad spec never hides another sweep. What runs under
-    way have pinned stays in their DAGs, see :mod:`airflow_megatron.planning.runs_in_flight`.
+    way have pinned stays in their DAGs, see :mod:`airflow_megatron.plan.pins.runs_in_flight`.
     """
     folder = directory or sweep_specs_dir()
     wanted = get_parsing_context().dag_id

@@ -1,6 +1,7 @@
 """Reading the specs of a folder, each by itself: none harms another, and all together cost a bounded time.
 
-Each spec is loaded, checked and built in a process of its own (:mod:`airflow_megatron.spec.isolation`) unless the cache
+Each spec is loaded, checked and built in a process of its own (:mod:`airflow_megatron.spec.trust.isolation`)
+unless the cache
 knows it. First every spec that is not known gets a short while, then those that were cut off get the rest of their
 time, as far as the folder's allowance goes; what is left over is read at the next parse, specs never looked at first.
 """
@@ -18,13 +19,13 @@ from airflow.sdk import DAG, conf
 
 from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.dag_factory.spec_cache import SpecCache, SpecEntry, digest_of, is_own_code
-from airflow_megatron.planning.plan import check_document, check_expressions
-from airflow_megatron.planning.sweep_owners import keeper, repeated_name
+from airflow_megatron.plan.sweep_owners import keeper, repeated_name
+from airflow_megatron.plan.sweep_plan import check_document, check_expressions
 from airflow_megatron.spec import dialects
-from airflow_megatron.spec.errors import Problem, SpecError
-from airflow_megatron.spec.isolation import Limits, printable, run_isolated
-from airflow_megatron.spec.outline import SweepOutline
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text, spec_files
+from airflow_megatron.spec.trust.isolation import Limits, printable, run_isolated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -10,7 +10,7 @@ from airflow.models.dagrun import DagRun
 from airflow.utils.state import DagRunState
 from sqlalchemy import select
 
-from airflow_megatron.spec.dag_names import LAUNCH, point_dag_id
+from airflow_megatron.spec.model.dag_names import LAUNCH, point_dag_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable

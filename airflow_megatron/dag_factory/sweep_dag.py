@@ -11,17 +11,17 @@ from airflow_megatron.dag_factory.point_dag import StageTasks
 from airflow_megatron.links.sweep_results import PAGE_ROUTE, URL_PREFIX
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
-from airflow_megatron.operators.stored_plan import planned_job
 from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.sensors.point_runs import PointRunsSensor
-from airflow_megatron.spec.cluster_profile import cluster_names
-from airflow_megatron.spec.dag_names import ARRAYS, LAUNCH, PLAN, REPORT, WAIT, point_dag_id
+from airflow_megatron.spec.model.cluster_profile import cluster_names
+from airflow_megatron.spec.model.dag_names import ARRAYS, LAUNCH, PLAN, REPORT, WAIT, point_dag_id
+from airflow_megatron.task_runtime.stored_plan import planned_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_megatron.spec.outline import SweepOutline
+    from airflow_megatron.spec.model.outline import SweepOutline
 
 
 def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:

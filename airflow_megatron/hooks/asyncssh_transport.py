@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 
 from airflow_megatron.hooks.connection_options import host_key_refusal
-from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ class AsyncsshTransport:
         self._connection: asyncssh.SSHClientConnection | None = None
 
     async def run(self, script: str, *, timeout: float) -> CommandResult:
-        """Run a script in the login node's shell; see :class:`~airflow_megatron.slurm.transport.Transport`."""
+        """Run a script in the login node's shell; see :class:`~airflow_megatron.slurm.remote.transport.Transport`."""
         address = self._options.address
         try:
             async with asyncio.timeout(timeout):

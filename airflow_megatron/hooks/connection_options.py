@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow_megatron.slurm.transport import LoginRefusedError
+from airflow_megatron.slurm.remote.transport import LoginRefusedError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook, Variable
 from airflow.sdk.log import mask_secret
 
-from airflow_megatron.planning.attempts import SubmissionRefusedError
-from airflow_megatron.planning.permitted_secrets import secret_refusal
-from airflow_megatron.slurm.secret_delivery import SecretValueError, checked_value
-from airflow_megatron.spec.schema import EXTRA_FIELD
-from airflow_megatron.spec.secret_sources import source_text
+from airflow_megatron.requirements.permitted_secrets import secret_refusal
+from airflow_megatron.slurm.remote.secret_delivery import SecretValueError, checked_value
+from airflow_megatron.spec.model.schema import EXTRA_FIELD
+from airflow_megatron.spec.model.secret_sources import source_text
+from airflow_megatron.supervision.attempts import SubmissionRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 
 class SecretLookupError(Exception):

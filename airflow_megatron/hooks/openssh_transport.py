@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from airflow_megatron.hooks.connection_options import host_key_refusal
-from airflow_megatron.slurm.framing import END
-from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.framing import END
+from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ class OpensshTransport:
         self._master: list[str] | None = None
 
     async def run(self, script: str, *, timeout: float) -> CommandResult:
-        """Run a script in the login node's shell; see :class:`~airflow_megatron.slurm.transport.Transport`."""
+        """Run a script in the login node's shell; see :class:`~airflow_megatron.slurm.remote.transport.Transport`."""
         address = self._options.address
         try:
             async with asyncio.timeout(timeout):

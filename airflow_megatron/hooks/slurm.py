@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Final
 from airflow.sdk import BaseHook
 
 from airflow_megatron.hooks.connection_options import ConnectionOptions
-from airflow_megatron.slurm.profile import SlurmCommands
-from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, Transport, TransportError
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.remote.transport import (
+    CommandResult,
+    LoginRefusedError,
+    Transport,
+    TransportError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,5 +1,5 @@
-"""What is known about Megatron itself: its arguments, its log lines and its checkpoint directories.
+"""What is known of Megatron itself, per release. Imports ``spec`` only.
 
-Nothing here imports Airflow or Megatron; every function works on text, bytes and listings that were fetched
-by other layers.
+Its rooms, lowest first: ``arguments``, ``rules``, ``validation``, ``commands``, and beside them ``logs``,
+``checkpoints``, ``estimates`` and ``health``.
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
-from airflow_megatron.planning.notice_files import append_line
+from airflow_megatron.notices.notice_files import append_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ class JsonLinesNotifier(BaseNotifier):
     """Append a line to a file on the machine that runs the task, below one folder.
 
     The folder is ``notices/`` in the folder of the machine's state, or the one that ``AIRFLOW_MEGATRON_NOTICES`` names;
-    see :func:`airflow_megatron.planning.notice_files.append_line`.
+    see :func:`airflow_megatron.notices.notice_files.append_line`.
 
     :param path: the file, relative to that folder; folders on the way are made (templated, in DAGs of your own)
     :param message: added to the object as ``message`` (templated likewise)

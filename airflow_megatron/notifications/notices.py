@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import get_current_context
 
-from airflow_megatron.operators.stored_plan import pinned_outline
-from airflow_megatron.planning.notice import Notice
+from airflow_megatron.notices.notice import Notice
+from airflow_megatron.task_runtime.stored_plan import pinned_outline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
-    from airflow_megatron.spec.schema import NoticeKind, NotifySection
+    from airflow_megatron.spec.model.schema import NoticeKind, NotifySection
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -
 
     A notifier that fails is logged, and changes nothing else: a job is not given up because a chat is down.
     """
-    from airflow_megatron.planning.notifier_classes import notifier_class, rendered_arguments
+    from airflow_megatron.notices.notifier_classes import notifier_class, rendered_arguments
 
     values = {**_values(context), _KEY: notice.to_json()}
     for section in sections:

@@ -9,11 +9,11 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.operators.slurm_submit import job_attempts
-from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.planning.attempt_chain import is_chained, withdraw_chain
-from airflow_megatron.slurm.attempt_chain import current_attempt
-from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
-from airflow_megatron.spec.jobs import Job
+from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.submission.attempt_chain import current_attempt
+from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.supervision.attempt_chain import is_chained, withdraw_chain
+from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.triggers.pause import PauseTrigger
 
 if TYPE_CHECKING:

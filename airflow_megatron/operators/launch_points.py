@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_megatron.operators.point_runs import (
+from airflow_megatron.plan.pinned import jobs_by_point, point_digest
+from airflow_megatron.task_runtime.point_runs import (
     point_run,
     point_run_id,
     runs_without_scheduler,
     trigger_point_run,
 )
-from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import stored_plan
-from airflow_megatron.planning.pinned import jobs_by_point, point_digest
+from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.stored_plan import stored_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
-    from airflow_megatron.planning.pinned import PinnedSweep
+    from airflow_megatron.plan.pinned import PinnedSweep
 
 TEST_WORKERS = 3
 HELPER_END_S = 15
@@ -36,7 +36,8 @@ HELPER_END_S = 15
 class LaunchPointsOperator(EndsTestRun, BaseOperator):
     """Start a run of the point DAG for every point; its configuration refers to the stored plan.
 
-    The run id is the point's name, see :func:`~airflow_megatron.operators.point_runs.point_run_id`. A point whose run
+    The run id is the point's name, see :func:`~airflow_megatron.task_runtime.point_runs.point_run_id`. A point
+    whose run
     is going on or has succeeded with the same jobs is not started again; after a failure, or with other jobs,
     ``<point>~2`` is started, which passes over the jobs that finished.
     Under ``airflow dags test``, where no scheduler would pick the runs up, the points are worked here, a few at a time.

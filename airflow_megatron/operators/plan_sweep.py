@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_megatron.operators.run_configuration import SWEEP_KEYS, refuse_unknown_keys
-from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.under_way import is_known, refuse_rewired
-from airflow_megatron.planning.pin_pruning import prune_when_due
-from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.pinned import PinnedSweep
-from airflow_megatron.planning.surroundings import Surroundings
-from airflow_megatron.planning.sweep_cluster import sweep_cluster
-from airflow_megatron.planning.sweep_owners import record_owner
-from airflow_megatron.spec.dag_names import point_dag_id
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
-from airflow_megatron.spec.outline import SweepOutline
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_pruning import prune_when_due
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.plan.sweep_owners import record_owner
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
+from airflow_megatron.spec.model.dag_names import point_dag_id
+from airflow_megatron.spec.model.outline import SweepOutline
+from airflow_megatron.task_runtime.run_configuration import SWEEP_KEYS, refuse_unknown_keys
+from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.under_way import is_known, refuse_rewired
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 class PlanSweepOperator(EndsTestRun, BaseOperator):
     """Expand a sweep spec, check it, and store what the run executes.
 
-    Returns a reference to the stored plan (:class:`airflow_megatron.planning.pinned.PinnedSweep`), which everything
+    Returns a reference to the stored plan (:class:`airflow_megatron.plan.pinned.PinnedSweep`), which everything
     after it reads; pushes the jobs that run once for the sweep under their stages' names.
 
     :param spec_file: the sweep spec
-    :param points: which points; see :func:`airflow_megatron.planning.point_choice.choose_points` (templated)
+    :param points: which points; see :func:`airflow_megatron.plan.point_choice.choose_points` (templated)
     :param limit: at most this many points (templated)
     :param cluster: cluster profile instead of the spec's own (templated)
     """
@@ -60,8 +60,8 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Check, choose, store."""
         # every task of the DAG imports this module, and only this one plans
-        from airflow_megatron.planning.plan import check_sweep
-        from airflow_megatron.planning.point_choice import choose_points
+        from airflow_megatron.plan.point_choice import choose_points
+        from airflow_megatron.plan.sweep_plan import check_sweep
         from airflow_megatron.spec.spec_files import load_sweep_text
 
         refuse_unknown_keys(context["dag_run"].conf, SWEEP_KEYS)

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_megatron.operators.run_configuration import (
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.plan.sweep_owners import record_owner
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
+from airflow_megatron.spec.model.dag_names import LAUNCH
+from airflow_megatron.spec.model.outline import SweepOutline
+from airflow_megatron.task_runtime.run_configuration import (
     LAUNCHED_POINT_KEYS,
     POINT_KEYS,
     refuse_unknown_keys,
 )
-from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import newest_plan
-from airflow_megatron.operators.tries import just_cleared
-from airflow_megatron.operators.under_way import refuse_rewired
-from airflow_megatron.planning.pin_store import PinError, PinStore
-from airflow_megatron.planning.pinned import PinnedSweep
-from airflow_megatron.planning.surroundings import Surroundings
-from airflow_megatron.planning.sweep_cluster import sweep_cluster
-from airflow_megatron.planning.sweep_owners import record_owner
-from airflow_megatron.spec.dag_names import LAUNCH
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.named_files import NamedFileError, read_spec_file
-from airflow_megatron.spec.outline import SweepOutline
+from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.stored_plan import newest_plan
+from airflow_megatron.task_runtime.task_tries import just_cleared
+from airflow_megatron.task_runtime.under_way import refuse_rewired
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
 
     def _planned(self, task_instance: Any, point: str, cluster: str | None) -> PinnedSweep:
         """Plan the point from the spec as it is now, and store that for this run."""
-        from airflow_megatron.planning.plan import check_document, plan_sweep  # few runs plan anything
+        from airflow_megatron.plan.sweep_plan import check_document, plan_sweep  # few runs plan anything
         from airflow_megatron.spec.spec_files import load_sweep_text
 
         try:

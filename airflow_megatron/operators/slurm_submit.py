@@ -12,12 +12,16 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_megatron.hooks.job_secrets import secret_values
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
-from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import job_surroundings, report_changes, without_job
-from airflow_megatron.operators.tries import just_cleared
-from airflow_megatron.planning.attempt_chain import extend_chain, is_chained, withdraw_chain
-from airflow_megatron.planning.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
-from airflow_megatron.planning.attempts import (
+from airflow_megatron.plan.job_scripts import job_digest
+from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.submission.attempt_chain import current_attempt
+from airflow_megatron.slurm.submission.job_script import attempt_of
+from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.supervision.attempt_chain import extend_chain, is_chained, withdraw_chain
+from airflow_megatron.supervision.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
+from airflow_megatron.supervision.attempts import (
     JobAttempts,
     NextAttempt,
     SubmissionRefusedError,
@@ -25,15 +29,11 @@ from airflow_megatron.planning.attempts import (
     next_attempt,
     slurm_commands,
 )
-from airflow_megatron.planning.early_conditions import holds
-from airflow_megatron.planning.handle import JobHandle
-from airflow_megatron.planning.job_scripts import job_digest
-from airflow_megatron.slurm.attempt_chain import current_attempt
-from airflow_megatron.slurm.job_script import attempt_of
-from airflow_megatron.slurm.submission import SubmissionOutcome
-from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
-from airflow_megatron.slurm.verdict import Outcome, Verdict
-from airflow_megatron.spec.jobs import Job
+from airflow_megatron.supervision.early_conditions import holds
+from airflow_megatron.supervision.job_reference import JobHandle
+from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.stored_plan import job_surroundings, report_changes, without_job
+from airflow_megatron.task_runtime.task_tries import just_cleared
 from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.queue_room import QueueRoomTrigger
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_megatron.planning.attempt_changes import AttemptChanges
-    from airflow_megatron.slurm.stage_records import StageState
+    from airflow_megatron.slurm.remote.stage_records import StageState
+    from airflow_megatron.supervision.attempt_changes import AttemptChanges
 
 ATTEMPT_RECORD = "attempt"
 STILL_WRITING_PAUSE_S = 5
@@ -135,7 +135,8 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
     that it submitted. A task that is cleared after it had succeeded submits the next attempt, and cancels the
     attempt that may still run.
 
-    :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it; None skips the task (templated)
+    :param job: the job, as :meth:`airflow_megatron.spec.model.jobs.Job.to_json` gives it; None skips the task
+    (templated)
     :param fresh_start: submit even when the job has finished before (templated)
     :param poll_interval: seconds between two looks at a queue that is full
     :param attempt: the attempt that this run's array contains already, None when there is none (templated)

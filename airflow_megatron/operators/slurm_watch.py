@@ -10,8 +10,9 @@ from airflow.sdk import BaseOperator, get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.links.sweep_results import SweepResultsLink
-from airflow_megatron.megatron.checkpoints import tracked_iteration
-from airflow_megatron.megatron.commands import leaves_checkpoints
+from airflow_megatron.megatron.checkpoints.completeness import tracked_iteration
+from airflow_megatron.megatron.commands.commands import leaves_checkpoints
+from airflow_megatron.notices.notice import end_notice, event_notice
 from airflow_megatron.notifications.notices import tell
 from airflow_megatron.operators.slurm_submit import (
     job_attempts,
@@ -19,42 +20,12 @@ from airflow_megatron.operators.slurm_submit import (
     wait_for_login_node,
     wait_for_room,
 )
-from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import (
-    job_surroundings,
-    pinned_outline,
-    report_changes,
-    without_job,
-)
-from airflow_megatron.operators.tries import just_cleared
-from airflow_megatron.operators.turns import pass_turn, stages_of, turn_deadline
-from airflow_megatron.planning.attempt_chain import (
-    follows_by_itself,
-    is_chained,
-    withdraw_chain,
-)
-from airflow_megatron.planning.attempt_preparation import (
-    RunNotFitError,
-    StillWriting,
-    prepare_attempt,
-    restart_policy,
-)
-from airflow_megatron.planning.attempts import (
-    WITHDRAWN_VERDICT,
-    SubmissionRefusedError,
-    attempt_after_giving_up,
-    was_waited_for,
-)
-from airflow_megatron.planning.early_conditions import conditions_of, holds, runs_of_others
-from airflow_megatron.planning.expected_ends import as_expected, ends_with_evaluation
-from airflow_megatron.planning.handle import JobHandle
-from airflow_megatron.planning.live_log import harmless
-from airflow_megatron.planning.notice import end_notice, event_notice
-from airflow_megatron.planning.training_arguments import TrainingArguments
-from airflow_megatron.slurm.attempt_chain import current_attempt
-from airflow_megatron.slurm.job_script import attempt_of
-from airflow_megatron.slurm.progress import with_progress
-from airflow_megatron.slurm.restarts import (
+from airflow_megatron.requirements.training_arguments import TrainingArguments
+from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.submission.attempt_chain import current_attempt
+from airflow_megatron.slurm.submission.job_script import attempt_of
+from airflow_megatron.slurm.verdicts.progress import with_progress
+from airflow_megatron.slurm.verdicts.restarts import (
     GIVEN_UP,
     Done,
     Follow,
@@ -69,9 +40,38 @@ from airflow_megatron.slurm.restarts import (
     series,
     stopping_verdict,
 )
-from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
-from airflow_megatron.slurm.verdict import Outcome, Verdict
-from airflow_megatron.spec.jobs import Job
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.supervision.attempt_chain import (
+    follows_by_itself,
+    is_chained,
+    withdraw_chain,
+)
+from airflow_megatron.supervision.attempt_preparation import (
+    RunNotFitError,
+    StillWriting,
+    prepare_attempt,
+    restart_policy,
+)
+from airflow_megatron.supervision.attempts import (
+    WITHDRAWN_VERDICT,
+    SubmissionRefusedError,
+    attempt_after_giving_up,
+    was_waited_for,
+)
+from airflow_megatron.supervision.early_conditions import conditions_of, holds, runs_of_others
+from airflow_megatron.supervision.expected_ends import as_expected, ends_with_evaluation
+from airflow_megatron.supervision.job_reference import JobHandle
+from airflow_megatron.supervision.live_log import harmless
+from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.stored_plan import (
+    job_surroundings,
+    pinned_outline,
+    report_changes,
+    without_job,
+)
+from airflow_megatron.task_runtime.task_tries import just_cleared
+from airflow_megatron.task_runtime.turns import pass_turn, stages_of, turn_deadline
 from airflow_megatron.triggers.condition import ConditionTrigger
 from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
@@ -81,11 +81,11 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_megatron.planning.attempts import JobAttempts
-    from airflow_megatron.slurm.restarts import NextStep
-    from airflow_megatron.slurm.stage_records import StageState
-    from airflow_megatron.spec.cluster_profile import ClusterProfile
-    from airflow_megatron.spec.schema import NotifySection
+    from airflow_megatron.slurm.remote.stage_records import StageState
+    from airflow_megatron.slurm.verdicts.restarts import NextStep
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.schema import NotifySection
+    from airflow_megatron.supervision.attempts import JobAttempts
 
 LINES_OF_FAILURE = 20
 WAITED_FOR = "waited_for"
@@ -99,7 +99,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
     Slurm's COMPLETED. Marking the task failed, or clearing it, cancels the Slurm job. Clearing a task that has given a
     job up submits the next attempt.
 
-    :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it (templated)
+    :param job: the job, as :meth:`airflow_megatron.spec.model.jobs.Job.to_json` gives it (templated)
     :param handle: what :class:`~airflow_megatron.operators.slurm_submit.SlurmSubmitOperator` returned (templated)
     :param poll_interval: seconds between two looks at the cluster
     :param timeout: seconds after which the task fails although the job goes on; None waits as long as it takes

@@ -12,11 +12,11 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_megatron.hooks.job_secrets import secret_values
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.slurm_submit import task_origin
-from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import stored_plan
-from airflow_megatron.planning.array_attempts import ArrayDeferredError, JobArrays, attempts_to_submit
-from airflow_megatron.planning.attempts import SubmissionRefusedError, slurm_commands
-from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.supervision.array_attempts import ArrayDeferredError, JobArrays, attempts_to_submit
+from airflow_megatron.supervision.attempts import SubmissionRefusedError, slurm_commands
+from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.stored_plan import stored_plan
 from airflow_megatron.triggers.pause import PauseTrigger
 
 if TYPE_CHECKING:

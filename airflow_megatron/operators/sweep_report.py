@@ -9,18 +9,18 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
-from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import stored_plan
-from airflow_megatron.planning.attempts import slurm_commands
-from airflow_megatron.results.progress import StageState
+from airflow_megatron.results.readings.progress import StageState
+from airflow_megatron.supervision.attempts import slurm_commands
+from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.stored_plan import stored_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow.sdk import Context
 
-    from airflow_megatron.results.progress import StageStatus
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.results.readings.progress import StageStatus
+    from airflow_megatron.spec.model.jobs import Job
 
 
 class SweepReportOperator(EndsTestRun, BaseOperator):
@@ -43,7 +43,7 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
 
     def execute(self, context: Context) -> list[str]:
         """Write the report; return its files."""
-        from airflow_megatron.planning.results import ReportedRun, write_results  # only this task draws plots
+        from airflow_megatron.plan.run_results import ReportedRun, write_results  # only this task draws plots
 
         pinned = stored_plan(self.pinned)
         cluster = pinned.surroundings.cluster

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_megatron.operators.stored_plan import without_job
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
+from airflow_megatron.task_runtime.stored_plan import without_job
 from airflow_megatron.triggers.checkpoint import CheckpointTrigger
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class CheckpointSensor(ProducedFileSensor):
     """Wait until a directory holds a complete Megatron checkpoint of exactly one iteration.
 
     Completeness is judged by the checkpoint's format, from one listing; see
-    :func:`airflow_megatron.megatron.checkpoints.checkpoint_verdict`.
+    :func:`airflow_megatron.megatron.checkpoints.completeness.checkpoint_verdict`.
 
     :param checkpoint_dir: Megatron's ``--save`` directory; None skips the task (templated)
     :param iteration: the iteration (templated)

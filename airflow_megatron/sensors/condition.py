@@ -11,12 +11,12 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.operators.slurm_submit import job_attempts
-from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import job_surroundings, without_job
-from airflow_megatron.operators.turns import has_time_left, pass_turn, stages_of, turn_deadline
-from airflow_megatron.planning.attempts import slurm_commands
-from airflow_megatron.planning.handle import JobHandle
-from airflow_megatron.spec.jobs import Job
+from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.supervision.attempts import slurm_commands
+from airflow_megatron.supervision.job_reference import JobHandle
+from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.stored_plan import job_surroundings, without_job
+from airflow_megatron.task_runtime.turns import has_time_left, pass_turn, stages_of, turn_deadline
 from airflow_megatron.triggers.condition import ConditionTrigger
 
 if TYPE_CHECKING:
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_megatron.spec.conditions import Condition
+    from airflow_megatron.spec.model.conditions import Condition
 
 
 class StartConditionSensor(EndsTestRun, BaseSensorOperator):
     """Wait until the ``start`` condition of a job holds; fail at once when it cannot hold any more. Always deferrable.
 
-    :param job: the job, as :meth:`airflow_megatron.spec.jobs.Job.to_json` gives it; None skips the task (templated)
+    :param job: the job, as :meth:`airflow_megatron.spec.model.jobs.Job.to_json` gives it; None skips the task
+    (templated)
     :param producers: stage → handle of its submission, for the stages that the condition may speak of (templated)
     :param earlier: the same for the other stages before this one, whose files it may wait for (templated)
     :param poll_interval: seconds between two looks at the cluster

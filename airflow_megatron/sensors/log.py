@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_megatron.operators.stored_plan import without_job
-from airflow_megatron.planning.handle import JobHandle
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
-from airflow_megatron.spec.patterns import PatternError, line_pattern
+from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
+from airflow_megatron.supervision.job_reference import JobHandle
+from airflow_megatron.task_runtime.stored_plan import without_job
 from airflow_megatron.triggers.log_pattern import LogPatternTrigger
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
 
-from airflow_megatron.operators.point_runs import runs_without_scheduler
-from airflow_megatron.operators.stopping import EndsTestRun
+from airflow_megatron.task_runtime.point_runs import runs_without_scheduler
+from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.triggers.point_runs import ENDED, PointRunsTrigger, count_runs
 
 if TYPE_CHECKING:

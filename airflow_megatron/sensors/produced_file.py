@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
 
-from airflow_megatron.operators.stopping import EndsTestRun
-from airflow_megatron.operators.stored_plan import cluster_profile
-from airflow_megatron.operators.turns import has_time_left, pass_turn, turn_deadline
-from airflow_megatron.planning.attempts import slurm_commands
+from airflow_megatron.supervision.attempts import slurm_commands
+from airflow_megatron.task_runtime.stopping import EndsTestRun
+from airflow_megatron.task_runtime.stored_plan import cluster_profile
+from airflow_megatron.task_runtime.turns import has_time_left, pass_turn, turn_deadline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.sdk import Context
 
-    from airflow_megatron.triggers.produced_file import ProducedFileTrigger
+    from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
 
 
 class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
@@ -86,7 +86,7 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
         }
 
     def take_turn(self, context: Context, event: Mapping[str, Any]) -> None:
-        """Wait again when a turn is over and the time is not: see :mod:`airflow_megatron.operators.turns`.
+        """Wait again when a turn is over and the time is not: see :mod:`airflow_megatron.task_runtime.turns`.
 
         :param event: what the trigger said
         """

@@ -1,1 +1,5 @@
-"""A cluster, its faults and its clock, simulated; the restart policy that runs in it is the real one."""
+"""A cluster, its faults and its clock, simulated; the restart policy that runs in it is the real one.
+
+Its rooms, lowest first: ``site``, ``keepers``; above both ``run`` and ``scenarios``, above these ``reports``.
+The command line uses ``scenarios`` and ``reports``.
+"""

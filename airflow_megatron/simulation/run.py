@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Final
 
 import simpy
 
-from airflow_megatron.simulation.cluster import Cluster
-from airflow_megatron.simulation.incidents import stream
-from airflow_megatron.simulation.ledger import Ledger
-from airflow_megatron.simulation.other_keepers import ByHandKeeper, RelaunchLoopKeeper
-from airflow_megatron.simulation.project_keeper import ProjectKeeper
-from airflow_megatron.simulation.site import HOUR
-from airflow_megatron.simulation.training import Training
+from airflow_megatron.simulation.keepers.other_keepers import ByHandKeeper, RelaunchLoopKeeper
+from airflow_megatron.simulation.keepers.project_keeper import ProjectKeeper
+from airflow_megatron.simulation.site.cluster import Cluster
+from airflow_megatron.simulation.site.incidents import stream
+from airflow_megatron.simulation.site.ledger import Ledger
+from airflow_megatron.simulation.site.site import HOUR
+from airflow_megatron.simulation.site.training import Training
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_megatron.simulation.keeper import Keeper
-    from airflow_megatron.simulation.policies import Keeper as KeeperName
-    from airflow_megatron.simulation.policies import Policy
-    from airflow_megatron.simulation.site import Site
-    from airflow_megatron.simulation.training import TrainingPlan
+    from airflow_megatron.simulation.keepers.keeper import Keeper
+    from airflow_megatron.simulation.keepers.policies import Keeper as KeeperName
+    from airflow_megatron.simulation.keepers.policies import Policy
+    from airflow_megatron.simulation.site.site import Site
+    from airflow_megatron.simulation.site.training import TrainingPlan
 
 _KEEPERS: Final[Mapping[KeeperName, type[Keeper]]] = {
     "project": ProjectKeeper,

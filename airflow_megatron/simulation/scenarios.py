@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from airflow_megatron.simulation.site import DAY, HOUR, Site
-from airflow_megatron.simulation.theory import best_save_interval, failures_per_second
-from airflow_megatron.simulation.training import TrainingPlan
+from airflow_megatron.simulation.site.site import DAY, HOUR, Site
+from airflow_megatron.simulation.site.theory import best_save_interval, failures_per_second
+from airflow_megatron.simulation.site.training import TrainingPlan
 
 if TYPE_CHECKING:
-    from airflow_megatron.simulation.policies import Policy
+    from airflow_megatron.simulation.keepers.policies import Policy
 
 ScenarioName = Literal["training", "sweep"]
 

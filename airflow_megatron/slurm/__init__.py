@@ -1,7 +1,5 @@
-"""Talking to Slurm: remote scripts, parsers of their answers, job states, verdicts and the shared poller.
+"""Talking to Slurm over a connection to a login node. Imports ``spec`` only.
 
-Everything that runs on a login node is made here as text (pure functions) and read back here (pure parsers);
-input and output happen only behind :class:`~airflow_megatron.slurm.transport.Transport`.
+Its rooms, lowest first: ``remote``, ``states``, ``verdicts``, ``polling``, ``submission``, ``repair``.
+Every remote command is text made by a pure function, and its answer is read by another one.
 """
-
-from __future__ import annotations

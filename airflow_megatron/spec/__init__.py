@@ -1,1 +1,5 @@
-"""Sweep specs: documents, expansion, expressions, and the Sweep/Point/Stage/Job model. Imports no Airflow."""
+"""Sweep specs, from text to jobs. Imports no Airflow and nothing of the other layers.
+
+Its rooms, lowest first: ``documents``, ``trust``, ``expressions``, ``model``, ``foreign``, ``native``, ``dialects``.
+Other layers load a spec by ``spec_files`` and read the classes of ``model``.
+"""

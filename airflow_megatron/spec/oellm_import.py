@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from airflow_megatron.spec.dialects.oellm import Choices, OellmSweep
-from airflow_megatron.spec.dialects.oellm_native import native_spec
-from airflow_megatron.spec.errors import Problem, SpecError
-from airflow_megatron.spec.yaml_document import YamlDocument, load_yaml_file, plain_scalar
+from airflow_megatron.spec.dialects.oellm.dialect import Choices, OellmSweep
+from airflow_megatron.spec.dialects.oellm.native import native_spec
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.yaml_document import YamlDocument, load_yaml_file, plain_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,22 +6,22 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.spec.bounds import begin_spec
-from airflow_megatron.spec.dag_names import name_problems
 from airflow_megatron.spec.dialects import dialect_sweep
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.extension import extended
-from airflow_megatron.spec.native_sweep import NativeSweep
-from airflow_megatron.spec.overrides import overridden
-from airflow_megatron.spec.schema import SweepSpecSection, validate
-from airflow_megatron.spec.sidecar import NO_SPEC, is_sidecar, refuse_sidecar
-from airflow_megatron.spec.yaml_document import load_yaml_file, load_yaml_text
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_yaml_text
+from airflow_megatron.spec.expressions.bounds import begin_spec
+from airflow_megatron.spec.foreign.sidecar import NO_SPEC, is_sidecar, refuse_sidecar
+from airflow_megatron.spec.model.dag_names import name_problems
+from airflow_megatron.spec.model.schema import SweepSpecSection, validate
+from airflow_megatron.spec.native.extension import extended
+from airflow_megatron.spec.native.overrides import overridden
+from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_megatron.spec.sweep import Sweep
-    from airflow_megatron.spec.yaml_document import YamlDocument
+    from airflow_megatron.spec.documents.yaml_document import YamlDocument
+    from airflow_megatron.spec.model.sweep import Sweep
 
 PRESETS: Final = "presets"
 """Folder of what specs start from, no sweeps themselves."""
@@ -30,7 +30,7 @@ PRESETS: Final = "presets"
 def load_sweep(path: Path | str, settings: Iterable[str] = ()) -> Sweep:
     """Load and check a sweep spec file.
 
-    :param settings: ``key=value`` each, for values of the file; see :mod:`airflow_megatron.spec.overrides`
+    :param settings: ``key=value`` each, for values of the file; see :mod:`airflow_megatron.spec.native.overrides`
     :raises SpecError: with every problem found
     """
     return _sweep(load_yaml_file(path), settings)

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_megatron.megatron.checkpoints import checkpoint_verdict, has_marks, tracked_iteration
-from airflow_megatron.slurm.observation import Observation, Watch
-from airflow_megatron.spec.checkpoint_directories import directory_name
-from airflow_megatron.triggers.produced_file import ProducedFileTrigger
+from airflow_megatron.megatron.checkpoints.completeness import (
+    checkpoint_verdict,
+    has_marks,
+    tracked_iteration,
+)
+from airflow_megatron.slurm.states.observation import Observation, Watch
+from airflow_megatron.spec.documents.checkpoint_directories import directory_name
+from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,7 +27,7 @@ class CheckpointTrigger(ProducedFileTrigger):
 
     :param checkpoint_dir: Megatron's ``--save`` directory
     :param iteration: the iteration, exactly
-    :param kwargs: as for :class:`~airflow_megatron.triggers.produced_file.ProducedFileTrigger`
+    :param kwargs: as for :class:`~airflow_megatron.task_runtime.file_trigger.ProducedFileTrigger`
     """
 
     def __init__(self, *, checkpoint_dir: str, iteration: int, **kwargs: Any) -> None:

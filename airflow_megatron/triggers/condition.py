@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_megatron.planning.condition_watch import Truth
-from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
-from airflow_megatron.triggers.condition_follower import followed
+from airflow_megatron.supervision.condition_watch import Truth
+from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
+from airflow_megatron.task_runtime.condition_follower import followed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -21,12 +21,12 @@ class ConditionTrigger(ClusterTrigger):
     ``{"status": "missed", "reason": …}`` when it cannot hold any more, or ``{"status": "timeout", "reason": …}``; each
     with ``carry``.
 
-    :param condition: as :meth:`airflow_megatron.spec.conditions.Condition.to_json` gives it
+    :param condition: as :meth:`airflow_megatron.spec.model.conditions.Condition.to_json` gives it
     :param attempts: stage directory → attempt from which on a verdict counts
     :param check_interval: seconds between two runs of a command
     :param finish: condition that makes waiting needless: what is waited for is done already
     :param carry: handed back in the event
-    :param cluster: as for :class:`~airflow_megatron.triggers.cluster_trigger.ClusterTrigger`
+    :param cluster: as for :class:`~airflow_megatron.task_runtime.cluster_trigger.ClusterTrigger`
     """
 
     def __init__(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_megatron.planning.condition_watch import Truth
-from airflow_megatron.spec.conditions import Condition
-from airflow_megatron.triggers.condition_follower import followed
-from airflow_megatron.triggers.produced_file import ProducedFileTrigger
+from airflow_megatron.spec.model.conditions import Condition
+from airflow_megatron.supervision.condition_watch import Truth
+from airflow_megatron.task_runtime.condition_follower import followed
+from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ class LogPatternTrigger(ProducedFileTrigger):
     :param log_file: the log on the cluster; with ``{attempt}`` in it the logs of all attempts from
         ``producer_attempt`` on, one after the other
     :param pattern: regular expression, searched in each line
-    :param kwargs: as for :class:`~airflow_megatron.triggers.produced_file.ProducedFileTrigger`
+    :param kwargs: as for :class:`~airflow_megatron.task_runtime.file_trigger.ProducedFileTrigger`
     """
 
     def __init__(self, *, log_file: str, pattern: str, **kwargs: Any) -> None:

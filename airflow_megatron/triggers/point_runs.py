@@ -9,7 +9,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_megatron.triggers.stored_arguments import StoredArgumentsTrigger
+from airflow_megatron.task_runtime.stored_arguments import StoredArgumentsTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_megatron.slurm.observation import Watch
-from airflow_megatron.slurm.queue_limits import QueueLimit
-from airflow_megatron.slurm.queue_room import QueueRoom, Waiting
-from airflow_megatron.triggers.cluster_poller import shared_poller
-from airflow_megatron.triggers.stored_arguments import StoredArgumentsTrigger
+from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.submission.queue_limits import QueueLimit
+from airflow_megatron.slurm.submission.queue_room import QueueRoom, Waiting
+from airflow_megatron.task_runtime.cluster_poller import shared_poller
+from airflow_megatron.task_runtime.stored_arguments import StoredArgumentsTrigger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from airflow_megatron.slurm.poller import Poller
+    from airflow_megatron.slurm.polling.poller import Poller
 
 _ROOMS: weakref.WeakKeyDictionary[Poller, QueueRoom] = weakref.WeakKeyDictionary()
 
@@ -28,10 +28,10 @@ class QueueRoomTrigger(StoredArgumentsTrigger):
     The event is what it was given as ``carry``.
 
     :param ssh_conn_id: connection to the login node
-    :param commands: keyword arguments of :class:`airflow_megatron.slurm.profile.SlurmCommands`
+    :param commands: keyword arguments of :class:`airflow_megatron.slurm.remote.profile.SlurmCommands`
     :param job_name: exact Slurm name of the attempt
     :param since: Unix time at which the submission began to wait
-    :param limits: jobs and name prefix of each :class:`airflow_megatron.slurm.queue_limits.QueueLimit`
+    :param limits: jobs and name prefix of each :class:`airflow_megatron.slurm.submission.queue_limits.QueueLimit`
     :param refused_at: jobs of the user in the queue when Slurm refused it for one of its own limits
     :param recovers: it waits for the controller, or for space on the disk
     :param poll_interval: seconds between two looks at the cluster

@@ -13,42 +13,42 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.hooks.job_secrets import mask_secrets
-from airflow_megatron.megatron.checkpoints import checkpoint_verdict, tracked_iteration
-from airflow_megatron.megatron.final_evaluation import missing_evaluation
+from airflow_megatron.megatron.checkpoints.completeness import checkpoint_verdict, tracked_iteration
 from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
-from airflow_megatron.megatron.resume_check import ResumeCheck
-from airflow_megatron.planning.condition_watch import OwnAttempt, Truth, with_finish
-from airflow_megatron.planning.event_watch import EventWatch
-from airflow_megatron.slurm.absence import Absence
-from airflow_megatron.slurm.attempt_chain import parse_withdrawn, withdraw_chain_script
-from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
-from airflow_megatron.slurm.observation import Watch
-from airflow_megatron.slurm.progress import Progress
-from airflow_megatron.slurm.stage_records import (
+from airflow_megatron.megatron.logs.final_evaluation import missing_evaluation
+from airflow_megatron.megatron.logs.resume_check import ResumeCheck
+from airflow_megatron.slurm.remote.stage_records import (
     RemoteWriteError,
     parse_stage_states,
     parse_written,
     stage_state_script,
     write_verdict_script,
 )
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.slurm.transport import TransportError
-from airflow_megatron.slurm.verdict import SETTLE_S, Expectation, Outcome, Verdict, judge
-from airflow_megatron.spec.conditions import Event
-from airflow_megatron.spec.schema import HealthSection
-from airflow_megatron.triggers.cluster_poller import trigger_hook
-from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
-from airflow_megatron.triggers.condition_follower import followed
-from airflow_megatron.triggers.job_report import JobReport
-from airflow_megatron.triggers.site_signatures import site_signatures
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, withdraw_chain_script
+from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.verdicts.absence import Absence
+from airflow_megatron.slurm.verdicts.progress import Progress
+from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Expectation, Outcome, Verdict, judge
+from airflow_megatron.spec.model.conditions import Event
+from airflow_megatron.spec.model.schema import HealthSection
+from airflow_megatron.supervision.condition_watch import OwnAttempt, Truth, with_finish
+from airflow_megatron.supervision.event_watch import EventWatch
+from airflow_megatron.task_runtime.cluster_poller import trigger_hook
+from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
+from airflow_megatron.task_runtime.condition_follower import followed
+from airflow_megatron.task_runtime.job_report import JobReport
+from airflow_megatron.task_runtime.site_signatures import site_signatures
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from airflow_megatron.slurm.observation import Observation
-    from airflow_megatron.slurm.transport import Transport
-    from airflow_megatron.triggers.condition_follower import ConditionFollower
+    from airflow_megatron.slurm.remote.transport import Transport
+    from airflow_megatron.slurm.states.observation import Observation
+    from airflow_megatron.task_runtime.condition_follower import ConditionFollower
 
 ON_KILL_STEP_S = 7.0
 """Airflow gives ``on_kill`` 30 s in all, for up to four remote commands."""
@@ -80,7 +80,8 @@ class SlurmJobTrigger(ClusterTrigger):
     :param chained: attempts may be queued behind this one: they are cancelled with it
     :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``;
         ``runs``: stage directory → the first attempt of its present run
-    :param health: of a training: ``rules`` (:class:`airflow_megatron.spec.schema.HealthSection`) and ``intervals``, the
+    :param health: of a training: ``rules`` (:class:`airflow_megatron.spec.model.schema.HealthSection`) and
+    ``intervals``, the
         numbers of iterations after which it saves or validates
     :param memory: what an earlier trigger of this attempt knew when it handed over to a worker: its event's ``memory``
     :param resumes_from: iteration of the checkpoint that training has to begin with, 0 for none
@@ -88,7 +89,7 @@ class SlurmJobTrigger(ClusterTrigger):
     :param signatures: the cluster profile's own files of log lines: name → content, or names relative to the profile
     :param secrets: sources of what Airflow has handed to the job: should it print them, they are masked
     :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
-    :param cluster: as for :class:`~airflow_megatron.triggers.cluster_trigger.ClusterTrigger`
+    :param cluster: as for :class:`~airflow_megatron.task_runtime.cluster_trigger.ClusterTrigger`
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from fastapi import Depends, FastAPI, HTTPException, Response
 from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from airflow_megatron.planning.results import results_dir
+from airflow_megatron.plan.run_results import results_dir
 from airflow_megatron.ui.result_folders import ResultFolders
 
 PAGE_HEADERS = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pendulum
 
-from airflow_megatron.spec.json_records import read_json, real, word
+from airflow_megatron.spec.trust.json_records import read_json, real, word
 
 if TYPE_CHECKING:
     from pathlib import Path

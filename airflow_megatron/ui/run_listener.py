@@ -9,10 +9,10 @@ from airflow.listeners import hookimpl
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy.orm import object_session
 
-from airflow_megatron.operators.stored_plan import CHANGED, changed_message, pinned_by
-from airflow_megatron.planning.pin_store import PinError, PinStore
-from airflow_megatron.planning.pinned import PinnedSweep
-from airflow_megatron.spec.dag_names import PLAN, RESOLVE, sweep_of
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.spec.model.dag_names import PLAN, RESOLVE, sweep_of
+from airflow_megatron.task_runtime.stored_plan import CHANGED, changed_message, pinned_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ import pytest
 from command_line import runner
 from login_site import LoginSite
 
-from airflow_megatron.spec import project
+from airflow_megatron.spec.documents import project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

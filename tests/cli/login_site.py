@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from ssh_server import USER, SshServer, make_key
 
-from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.pinned import PinnedSweep
-from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.planning.point_choice import choose_points
-from airflow_megatron.planning.surroundings import Surroundings
-from airflow_megatron.spec import project
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.point_choice import choose_points
+from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from command_line import Answer
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 SPEC = """\
 name: study

@@ -9,9 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from airflow_megatron.cli import checkpoint_commands, status
+from airflow_megatron.cli import checkpoint_commands
 from airflow_megatron.cli.checkpoint_commands import checkpoints
-from airflow_megatron.slurm.transport import CommandResult
+from airflow_megatron.cli.runs import status
+from airflow_megatron.slurm.remote.transport import CommandResult
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from command_line import Answer, runner
 from airflow_megatron import __version__
 from airflow_megatron.cli.command_line import COMMANDS, DeferredCommand
 
-HEAVY = ("pydantic", "jinja2", "yaml", "airflow", "airflow_megatron.planning", "airflow_megatron.slurm")
+HEAVY = ("pydantic", "jinja2", "yaml", "airflow", "airflow_megatron.plan", "airflow_megatron.slurm")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

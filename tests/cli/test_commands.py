@@ -14,11 +14,11 @@ from command_line import Answer, runner
 from example_specs import CHAIN
 from typer.testing import CliRunner
 
-from airflow_megatron.cli import cluster_commands
-from airflow_megatron.planning.job_scripts import job_script
-from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.project import clusters_dir, project_root
+from airflow_megatron.cli.local import cluster_commands
+from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.documents.project import clusters_dir, project_root
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:

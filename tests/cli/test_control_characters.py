@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from airflow_megatron.cli.checkpoint_commands import checkpoints
 from airflow_megatron.cli.log_commands import log
-from airflow_megatron.planning.live_log import harmless
-from airflow_megatron.results.progress import progress_grid, progress_lines
-from airflow_megatron.results.snapshot import RunSnapshot, SweepSnapshot
-from airflow_megatron.results.sweep_jobs import read_jobs
-from airflow_megatron.slurm.signatures import find_signature, shipped_signatures
-from airflow_megatron.slurm.states import JobState
+from airflow_megatron.results.readings.progress import progress_grid, progress_lines
+from airflow_megatron.results.readings.snapshot import RunSnapshot, SweepSnapshot
+from airflow_megatron.results.readings.sweep_jobs import read_jobs
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.verdicts.signatures import find_signature, shipped_signatures
+from airflow_megatron.supervision.live_log import harmless
 
 if TYPE_CHECKING:
     from pathlib import Path

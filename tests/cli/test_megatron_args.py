@@ -73,7 +73,7 @@ def test_a_machine_is_that_of_a_cluster(tmp_path: Path, monkeypatch: pytest.Monk
         "gpu: b200\nenv: {CUDA_DEVICE_MAX_CONNECTIONS: 8}\n"
         "trainers: {megatron_lm: {transformer_engine: '2.8', packages: [modelopt]}}\n"
     )
-    monkeypatch.setattr("airflow_megatron.spec.cluster_profile.clusters_dir", lambda: tmp_path)
+    monkeypatch.setattr("airflow_megatron.spec.model.cluster_profile.clusters_dir", lambda: tmp_path)
     assert rules("--cluster", "there", argv=ROTARY + SPLIT + DISTILL) == []
     hopper = ("--compute-capability", "9")
     assert rules("--cluster", "there", *hopper, argv=SPLIT) == ["parallel.cuda-device-max-connections"]

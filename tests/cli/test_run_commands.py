@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from airflow import settings
 
-from airflow_megatron.cli.status import looks_at
-from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.results.progress import StageState
+from airflow_megatron.cli.runs.status import looks_at
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.results.readings.progress import StageState
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from airflow_megatron.dag_factory.spec_files import (
     raise_for_spec_errors,
 )
 from airflow_megatron.dag_factory.spec_folder import read_spec_folder
-from airflow_megatron.spec.isolation import Limits, run_isolated
-from airflow_megatron.spec.project import clusters_dir
+from airflow_megatron.spec.documents.project import clusters_dir
+from airflow_megatron.spec.trust.isolation import Limits, run_isolated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,15 +10,15 @@ from airflow.sdk.exceptions import AirflowFailException
 from example_specs import CHAIN
 
 from airflow_megatron.dag_factory.spec_files import build_sweep_dags
-from airflow_megatron.operators import under_way
-from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.pinned import PinnedSweep
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.planning.runs_in_flight import outlines_in_flight, rewired
-from airflow_megatron.planning.surroundings import Surroundings
-from airflow_megatron.spec import project
-from airflow_megatron.spec.outline import SweepOutline
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.pins.runs_in_flight import outlines_in_flight, rewired
+from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.spec.documents import project
+from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep
+from airflow_megatron.task_runtime import under_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable

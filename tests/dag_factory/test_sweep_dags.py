@@ -20,9 +20,9 @@ from airflow_megatron.dag_factory.spec_files import (
     raise_for_spec_errors,
 )
 from airflow_megatron.dag_factory.spec_folder import read_spec_folder
-from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.sweep_owners import record_owner
-from airflow_megatron.spec.project import PINS_VARIABLE, project_root, sweep_specs_dir
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.sweep_owners import record_owner
+from airflow_megatron.spec.documents.project import PINS_VARIABLE, project_root, sweep_specs_dir
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
 if TYPE_CHECKING:

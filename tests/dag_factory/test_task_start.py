@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.spec.documents.project import project_root
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,11 +16,11 @@ MOST_S = 0.3
 NOT_FOR_TASKS = (
     "airflow_megatron.dag_factory.spec_folder",
     "airflow_megatron.megatron.validation",
-    "airflow_megatron.planning.checks",
-    "airflow_megatron.planning.plan",
-    "airflow_megatron.results.plots",
+    "airflow_megatron.plan.submission_checks",
+    "airflow_megatron.plan.sweep_plan",
+    "airflow_megatron.results.plots.plots",
     "airflow_megatron.spec.dialects",
-    "airflow_megatron.spec.native_sweep",
+    "airflow_megatron.spec.native.sweep",
 )
 """Packages and modules that read, check and plan specs, or draw."""
 

@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.spec.documents.project import project_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from airflow_megatron.cli.app import app
 from airflow_megatron.cli.command_line import add_commands
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.spec.documents.project import project_root
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,14 +9,14 @@ import pytest
 import yaml
 from blocks import Block, yaml_blocks
 
-from airflow_megatron.megatron.arguments import argument_table
-from airflow_megatron.planning.permitted_secrets import CONNECTIONS, VARIABLES
-from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.slurm.signatures import read_signatures
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.schema import ClusterSection, StageSection, SweepSpecSection
+from airflow_megatron.megatron.arguments.tables import argument_table
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.requirements.permitted_secrets import CONNECTIONS, VARIABLES
+from airflow_megatron.slurm.verdicts.signatures import read_signatures
+from airflow_megatron.spec.documents.yaml_document import load_yaml_text
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.model.schema import ClusterSection, StageSection, SweepSpecSection
 from airflow_megatron.spec.spec_files import load_sweep_text
-from airflow_megatron.spec.yaml_document import load_yaml_text
 
 if TYPE_CHECKING:
     from pathlib import Path

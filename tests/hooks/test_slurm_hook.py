@@ -14,8 +14,8 @@ from airflow.sdk import Connection
 from login_node import HOST_KEY, OTHER_KEY, PASSWORD, USER_KEY, LoginNode, public
 
 from airflow_megatron.hooks.slurm import SlurmHook
-from airflow_megatron.slurm.profile import SlurmCommands
-from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

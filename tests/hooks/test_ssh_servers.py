@@ -16,9 +16,9 @@ from airflow.sdk import Connection
 from ssh_server import USER, SshServer, make_key
 
 from airflow_megatron.hooks.slurm import SlurmHook
-from airflow_megatron.slurm.framing import framed, unframed
-from airflow_megatron.slurm.profile import SlurmCommands
-from airflow_megatron.slurm.transport import CommandResult, LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.framing import framed, unframed
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
-from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
     from slurm_cluster import SlurmCluster
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 
 class TaskInstance:

@@ -14,16 +14,16 @@ from typing import Any
 
 import psutil
 
-from airflow_megatron.slurm.attempt import Attempt
-from airflow_megatron.slurm.job_guard import job_epilogue, job_prologue
-from airflow_megatron.slurm.profile import SlurmCommands
-from airflow_megatron.slurm.submission import (
+from airflow_megatron.slurm.remote.attempt import Attempt
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.submission.job_guard import job_epilogue, job_prologue
+from airflow_megatron.slurm.submission.single_job import (
     SubmissionOutcome,
     SubmissionRequest,
     parse_submission,
     submission_script,
 )
-from airflow_megatron.slurm.transport import CommandResult, TransportError
 
 PROGRAM = Path(__file__).resolve().parents[2] / "docker" / "local_cluster"
 

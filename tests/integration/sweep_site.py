@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.cli.local_airflow import LocalAirflow
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.cli.local.local_airflow import LocalAirflow
+from airflow_megatron.spec.documents.project import local_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,9 +11,9 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from driven_job import DrivenJob, Store, TaskInstance, environment
 from sweep_site import wait_until
 
-from airflow_megatron.megatron.log_lines import IterationRecord, LogParser
+from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.spec.documents.project import local_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.megatron.log_lines import IterationRecord, LogParser
+from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 
 if TYPE_CHECKING:
     from sweep_site import SweepSite

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from driven_job import DrivenJob, environment
 from sweep_site import wait_until
 
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.spec.documents.project import local_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

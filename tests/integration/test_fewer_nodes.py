@@ -9,8 +9,8 @@ import pytest
 from driven_job import DrivenJob, environment
 from sweep_site import wait_until
 
-from airflow_megatron.megatron.log_lines import IterationRecord, LogParser
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
+from airflow_megatron.spec.documents.project import local_dir
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.planning.array_attempts import JobArrays, attempts_to_submit
-from airflow_megatron.planning.attempts import JobAttempts
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
-from airflow_megatron.slurm.job_script import attempt_of
-from airflow_megatron.slurm.observation import Watch
-from airflow_megatron.slurm.polling import parse_poll, poll_script
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
-from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
-from airflow_megatron.spec.schema import LimitsSection
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.submission.job_script import attempt_of
+from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict, judge
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.model.schema import LimitsSection
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.supervision.array_attempts import JobArrays, attempts_to_submit
+from airflow_megatron.supervision.attempts import JobAttempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from slurm_cluster import SlurmCluster
 
-    from airflow_megatron.slurm.transport import CommandResult
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.slurm.remote.transport import CommandResult
+    from airflow_megatron.spec.model.jobs import Job
 
 pytestmark = pytest.mark.integration
 

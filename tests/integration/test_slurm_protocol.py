@@ -16,13 +16,13 @@ import pytest
 from slurm_cluster import SshTransport
 from watched_jobs import COMMAND, observe, verdict_among, verdict_of, wait_for, watch_for
 
-from airflow_megatron.slurm.cancellation import cancel_script, parse_cancel
-from airflow_megatron.slurm.exit_codes import DUPLICATE_EXIT_CODE
-from airflow_megatron.slurm.poller import Poller
-from airflow_megatron.slurm.stage_records import parse_stage_states, stage_state_script
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.slurm.submission import submission_script
-from airflow_megatron.slurm.verdict import Outcome, Verdict, judge
+from airflow_megatron.slurm.polling.poller import Poller
+from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.slurm.states.exit_codes import DUPLICATE_EXIT_CODE
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.submission.single_job import submission_script
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict, judge
 
 pytestmark = pytest.mark.integration
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.slurm.queue_limits import QueueLimit
-from airflow_megatron.slurm.refusals import refusal_mend
-from airflow_megatron.slurm.submission import (
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.submission.queue_limits import QueueLimit
+from airflow_megatron.slurm.submission.refusals import refusal_mend
+from airflow_megatron.slurm.submission.single_job import (
     SubmissionOutcome,
     SubmissionRequest,
     parse_submission,
     submission_script,
 )
-from airflow_megatron.slurm.transport import TransportError
 
 if TYPE_CHECKING:
     from pathlib import Path

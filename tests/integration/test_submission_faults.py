@@ -16,14 +16,14 @@ import psutil
 import pytest
 from sweep_site import wait_until
 
-from airflow_megatron.slurm.profile import SlurmCommands
-from airflow_megatron.slurm.submission import (
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.submission.single_job import (
     SubmissionOutcome,
     SubmissionRequest,
     parse_submission,
     submission_script,
 )
-from airflow_megatron.slurm.transport import TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

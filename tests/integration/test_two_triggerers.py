@@ -24,7 +24,7 @@ INTERVAL_S = 1.0
 def triggerer(connection: dict[str, Any], jobs: list[dict[str, Any]]) -> tuple[list[str], int, int]:
     """Follow each of *jobs* twice; return the outcomes, and the poller's ticks and commands."""
     os.environ["AIRFLOW_CONN_SITE"] = json.dumps(connection)
-    from airflow_megatron.triggers.cluster_poller import shared_poller
+    from airflow_megatron.task_runtime.cluster_poller import shared_poller
     from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 
     async def follow(job: dict[str, Any]) -> str:

@@ -10,14 +10,14 @@ from driven_job import DrivenJob, environment
 from sweep_site import PROJECT
 from upstream import UpstreamMissingError, find_upstream
 
-from airflow_megatron.megatron.log_lines import IterationRecord, LogParser, ValidationRecord
-from airflow_megatron.planning.plan import check_sweep, plan_row
-from airflow_megatron.planning.results import fetch_snapshot
-from airflow_megatron.results.branch_points import BranchPoint, branch_points
-from airflow_megatron.results.sweep_jobs import read_jobs
-from airflow_megatron.results.tables import result_table
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser, ValidationRecord
+from airflow_megatron.plan.run_results import fetch_snapshot
+from airflow_megatron.plan.sweep_plan import check_sweep, plan_row
+from airflow_megatron.results.readings.sweep_jobs import read_jobs
+from airflow_megatron.results.tables.branch_points import BranchPoint, branch_points
+from airflow_megatron.results.tables.trainings import result_table
+from airflow_megatron.spec.documents.project import local_dir
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from slurm_cluster import SlurmCluster
 
-    from airflow_megatron.megatron.log_lines import Record
+    from airflow_megatron.megatron.logs.log_lines import Record
 
 pytestmark = [pytest.mark.integration, pytest.mark.trainer]
 

@@ -12,11 +12,11 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_megatron.operators.slurm_submit import job_attempts
 from airflow_megatron.operators.slurm_watch import WAITED_FOR, SlurmWatchOperator
-from airflow_megatron.planning.attempts import JobAttempts, next_attempt
-from airflow_megatron.planning.job_scripts import job_digest
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.plan.job_scripts import job_digest
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.supervision.attempts import JobAttempts, next_attempt
 
 if TYPE_CHECKING:
     from pathlib import Path

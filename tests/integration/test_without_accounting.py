@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.slurm.observation import Watch
-from airflow_megatron.slurm.polling import parse_poll, poll_script
-from airflow_megatron.slurm.profile import SlurmCommands
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.slurm.verdict import Expectation, Outcome, Verdict, judge
+from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict, judge
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from airflow_megatron.slurm.observation import Observation, Watch
-from airflow_megatron.slurm.polling import parse_poll, poll_script
-from airflow_megatron.slurm.verdict import Expectation, Verdict, judge
+from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
+from airflow_megatron.slurm.states.observation import Observation, Watch
+from airflow_megatron.slurm.verdicts.verdict import Expectation, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from slurm_cluster import SlurmCluster
 
-    from airflow_megatron.slurm.submission import SubmissionRequest
+    from airflow_megatron.slurm.submission.single_job import SubmissionRequest
 
 COMMAND = Expectation("command")
 

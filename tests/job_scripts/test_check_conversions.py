@@ -10,9 +10,9 @@ from pathlib import Path
 
 from test_check_arguments import GOOD
 
-from airflow_megatron.megatron.arguments import argument_table, known_releases, read_table
-from airflow_megatron.megatron.trainers import TABLES_DIR
-from airflow_megatron.planning.checks_architectures import GROUPS_OF_THE_RUN
+from airflow_megatron.checks.trainings.architectures import GROUPS_OF_THE_RUN
+from airflow_megatron.megatron.arguments.tables import argument_table, known_releases, read_table
+from airflow_megatron.megatron.arguments.trainers import TABLES_DIR
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "Megatron-LM"))
 

@@ -15,15 +15,15 @@ from example_specs import CHAIN
 
 from airflow_megatron.dag_factory.callbacks import callbacks
 from airflow_megatron.dag_factory.spec_files import build_sweep_dags
+from airflow_megatron.notices.notice import Notice
 from airflow_megatron.notifications.notices import NoticeCallback, tell
-from airflow_megatron.planning.notice import Notice
-from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.pinned import PinnedSweep
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.planning.surroundings import Surroundings
-from airflow_megatron.spec.outline import SweepOutline
-from airflow_megatron.spec.project import PINS_VARIABLE, project_root
-from airflow_megatron.spec.schema import NotifySection
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.spec.documents.project import PINS_VARIABLE, project_root
+from airflow_megatron.spec.model.outline import SweepOutline
+from airflow_megatron.spec.model.schema import NotifySection
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:

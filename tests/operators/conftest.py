@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.spec import project
+from airflow_megatron.spec.documents import project
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,13 +10,13 @@ from example_specs import CHAIN
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator, left_stages
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.slurm.transport import LoginRefusedError, TransportError
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
-    from airflow_megatron.slurm.transport import CommandResult
+    from airflow_megatron.slurm.remote.transport import CommandResult
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_login_node_that_is_away_is_asked_again(
         raise error
 
     monkeypatch.setattr(SlurmHook, "run", away)
-    monkeypatch.setattr("airflow_megatron.planning.attempts.TROUBLE_WINDOW_S", 0)
+    monkeypatch.setattr("airflow_megatron.supervision.attempts.TROUBLE_WINDOW_S", 0)
     task = CancelLeftJobsOperator(task_id="t", source="resolve", stages=["a"])
     context: Any = {"ti": Instance()}
     with pytest.raises(outcome):

@@ -10,15 +10,15 @@ from example_specs import CHAIN
 
 from airflow_megatron.dag_factory.point_dag import build_point_dag
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
-from airflow_megatron.planning.job_scripts import job_digest
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.slurm.stage_records import AttemptState, StageState
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.outline import SweepOutline
+from airflow_megatron.plan.job_scripts import job_digest
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.slurm.remote.stage_records import AttemptState, StageState
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 
 @pytest.fixture(scope="module")

@@ -23,25 +23,25 @@ from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
-from airflow_megatron.operators.run_configuration import LAUNCHED_POINT_KEYS
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
-from airflow_megatron.planning.handle import JobHandle
-from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.pinned import PinnedSweep
-from airflow_megatron.planning.plan import check_sweep, plan_sweep
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.sweep_plan import check_sweep, plan_sweep
 from airflow_megatron.sensors.checkpoint import CheckpointSensor
 from airflow_megatron.sensors.condition import StartConditionSensor
 from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.jobs import Job
-from airflow_megatron.spec.project import sweep_specs_dir
-from airflow_megatron.spec.schema import HealthSection
+from airflow_megatron.spec.documents.project import sweep_specs_dir
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.spec.model.schema import HealthSection
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.supervision.job_reference import JobHandle
+from airflow_megatron.task_runtime.run_configuration import LAUNCHED_POINT_KEYS
 
 if TYPE_CHECKING:
     from pathlib import Path

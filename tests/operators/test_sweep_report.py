@@ -7,8 +7,8 @@ import dataclasses
 from example_specs import CHAIN
 
 from airflow_megatron.operators.sweep_report import unfinished_jobs
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.results.progress import StageState, StageStatus
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.results.readings.progress import StageState, StageStatus
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 

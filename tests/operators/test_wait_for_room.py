@@ -14,18 +14,18 @@ from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator, wait_for_room
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
-from airflow_megatron.planning.attempts import JobAttempts
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.slurm.submission import SubmissionOutcome, WaitsFor
-from airflow_megatron.slurm.transport import TransportError
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.schema import LimitsSection
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.submission.single_job import SubmissionOutcome, WaitsFor
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.model.schema import LimitsSection
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.supervision.attempts import JobAttempts
 from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.queue_room import QueueRoomTrigger
 
 if TYPE_CHECKING:
-    from airflow_megatron.slurm.transport import CommandResult
+    from airflow_megatron.slurm.remote.transport import CommandResult
 
 
 class TaskInstance:
@@ -89,7 +89,7 @@ def test_a_login_node_that_stays_away_is_waited_for(operator: str, monkeypatch: 
         raise TransportError("login1 cannot be reached")
 
     monkeypatch.setattr(SlurmHook, "run", away)
-    monkeypatch.setattr("airflow_megatron.planning.attempts.TROUBLE_WINDOW_S", 0)
+    monkeypatch.setattr("airflow_megatron.supervision.attempts.TROUBLE_WINDOW_S", 0)
     job = attempts().job
     task: Any
     if operator == "submit":

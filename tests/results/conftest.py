@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import pytest
 from run_tree import RunTree, take_snapshot
 
-from airflow_megatron.results.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_megatron.results.snapshot import SweepSnapshot
+    from airflow_megatron.results.readings.snapshot import SweepSnapshot
 
 
 @pytest.fixture

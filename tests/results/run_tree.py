@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.results.snapshot import SweepSnapshot, parse_snapshot, snapshot_script
+from airflow_megatron.results.readings.snapshot import SweepSnapshot, parse_snapshot, snapshot_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from run_tree import take_snapshot
 
-from airflow_megatron.results.benchmark_table import BenchmarkRow, benchmark_rows, benchmark_table
-from airflow_megatron.results.report import write_report
-from airflow_megatron.results.sweep_jobs import read_jobs
+from airflow_megatron.results.readings.sweep_jobs import read_jobs
+from airflow_megatron.results.report.report import write_report
+from airflow_megatron.results.tables.benchmarks import BenchmarkRow, benchmark_rows, benchmark_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from run_tree import BATCH, iteration_line, take_snapshot
 
-from airflow_megatron.results.branch_points import (
+from airflow_megatron.results.readings.sweep_jobs import read_jobs
+from airflow_megatron.results.tables.branch_points import (
     branch_points,
     branches_json,
     display_table,
     shared_compute,
 )
-from airflow_megatron.results.sweep_jobs import read_jobs
-from airflow_megatron.results.tables import result_table
+from airflow_megatron.results.tables.trainings import result_table
 
 if TYPE_CHECKING:
     from run_tree import RunTree
 
-    from airflow_megatron.results.tables import ResultTable
+    from airflow_megatron.results.tables.trainings import ResultTable
 
 PEAK, NOW = 1e-2, datetime(2026, 11, 21, 9)
 SCHEDULE = {

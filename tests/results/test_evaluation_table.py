@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from run_tree import BATCH, SEQ_LENGTH, take_snapshot
 
-from airflow_megatron.results.evaluation_table import (
+from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.report.report import write_report
+from airflow_megatron.results.tables.evaluation_rows import (
     EvaluationRow,
     display_table,
     evaluation_rows,
@@ -18,16 +20,14 @@ from airflow_megatron.results.evaluation_table import (
     to_json,
     to_markdown,
 )
-from airflow_megatron.results.report import write_report
-from airflow_megatron.results.sweep_jobs import read_jobs, run_directories
-from airflow_megatron.results.tables import result_table
+from airflow_megatron.results.tables.trainings import result_table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from run_tree import RunTree
 
-    from airflow_megatron.results.snapshot import SweepSnapshot
+    from airflow_megatron.results.readings.snapshot import SweepSnapshot
 
 HARNESS = {
     "results": {

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from run_tree import take_snapshot
 
-from airflow_megatron.results.lr_searches import draw_searches, read_searches, search_table
-from airflow_megatron.results.report import write_report
-from airflow_megatron.results.sweep_jobs import read_jobs
+from airflow_megatron.results.plots.lr_searches import draw_searches, read_searches, search_table
+from airflow_megatron.results.readings.sweep_jobs import read_jobs
+from airflow_megatron.results.report.report import write_report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from run_tree import RunTree
 
-    from airflow_megatron.results.lr_searches import LearningRateSearch
+    from airflow_megatron.results.plots.lr_searches import LearningRateSearch
 
 RATES = [10 ** (power / 10 - 6) for power in range(60)]
 

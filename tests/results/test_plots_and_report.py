@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 from run_tree import RunTree, take_snapshot
 
-from airflow_megatron.results import plots as plots_module
-from airflow_megatron.results.plots import draw_plots, loss_at, loss_curve
-from airflow_megatron.results.report import write_report
-from airflow_megatron.results.sweep_jobs import read_jobs, run_directories
-from airflow_megatron.results.tables import result_table
+from airflow_megatron.results.plots import plots as plots_module
+from airflow_megatron.results.plots.plots import draw_plots, loss_at, loss_curve
+from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.report.report import write_report
+from airflow_megatron.results.tables.trainings import result_table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_megatron.results.figures import Plot
-    from airflow_megatron.results.report import Report
-    from airflow_megatron.results.snapshot import SweepSnapshot
-    from airflow_megatron.results.sweep_jobs import SweepJob
+    from airflow_megatron.results.plots.figures import Plot
+    from airflow_megatron.results.readings.snapshot import SweepSnapshot
+    from airflow_megatron.results.readings.sweep_jobs import SweepJob
+    from airflow_megatron.results.report.report import Report
 
 NOWHERE = {"name": "n", "point": "p", "stage": "pretrain", "kind": "train", "run_dir": "/nowhere"}
 """A job of which there is nothing yet."""

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from run_tree import iteration_line, take_snapshot
 
-from airflow_megatron.results.progress import (
+from airflow_megatron.results.readings.progress import (
     StageState,
     StageStatus,
     changed_lines,
     progress_grid,
     progress_lines,
 )
-from airflow_megatron.results.sweep_jobs import read_jobs
+from airflow_megatron.results.readings.sweep_jobs import read_jobs
 
 if TYPE_CHECKING:
     from run_tree import RunTree
 
-    from airflow_megatron.results.snapshot import SweepSnapshot
+    from airflow_megatron.results.readings.snapshot import SweepSnapshot
 
 NOW = datetime(2026, 11, 21, 9, 0)
 

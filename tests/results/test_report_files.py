@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_megatron.results.report_files import ABOUT, publish, read_about
+from airflow_megatron.results.report.report_files import ABOUT, publish, read_about
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from run_tree import iteration_line, take_snapshot
 
-from airflow_megatron.megatron.log_lines import ErrorRecord, IterationRecord, parse_log
-from airflow_megatron.results.snapshot import SnapshotError, parse_snapshot, snapshot_script
-from airflow_megatron.slurm.quoting import QuotingError
+from airflow_megatron.megatron.logs.log_lines import ErrorRecord, IterationRecord, parse_log
+from airflow_megatron.results.readings.snapshot import SnapshotError, parse_snapshot, snapshot_script
+from airflow_megatron.slurm.remote.quoting import QuotingError
 
 if TYPE_CHECKING:
     from run_tree import RunTree
 
-    from airflow_megatron.results.snapshot import SweepSnapshot
+    from airflow_megatron.results.readings.snapshot import SweepSnapshot
 
 LOG = Path(__file__).parents[1] / "fixtures" / "logs" / "core_v0.16.1-cpu-tp2.log"
 NOW = datetime(2026, 11, 21, 9, 0)

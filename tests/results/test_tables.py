@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from run_tree import BATCH, SEQ_LENGTH, take_snapshot
 
-from airflow_megatron.results.report import write_report
-from airflow_megatron.results.sweep_jobs import read_jobs, run_directories
-from airflow_megatron.results.tables import (
+from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.report.report import write_report
+from airflow_megatron.results.tables.trainings import (
     ResultRow,
     ResultTable,
     display_columns,
@@ -25,14 +25,14 @@ from airflow_megatron.results.tables import (
     to_markdown,
     to_text,
 )
-from airflow_megatron.results.vocabulary_padding import padding_note, padding_parameters
+from airflow_megatron.results.tables.vocabulary_padding import padding_note, padding_parameters
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from run_tree import RunTree
 
-    from airflow_megatron.results.snapshot import SweepSnapshot
+    from airflow_megatron.results.readings.snapshot import SweepSnapshot
 
 
 @pytest.fixture

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 import simpy
 
-from airflow_megatron.simulation.cluster import Cluster
-from airflow_megatron.simulation.incidents import Incident, Services, incidents, stream
-from airflow_megatron.simulation.ledger import Ledger
-from airflow_megatron.simulation.observations import observe
-from airflow_megatron.simulation.person import answer_to_alarm, next_look
-from airflow_megatron.simulation.policies import POLICIES, SPEC_DEFAULTS
+from airflow_megatron.simulation.keepers.person import answer_to_alarm, next_look
+from airflow_megatron.simulation.keepers.policies import POLICIES, SPEC_DEFAULTS
 from airflow_megatron.simulation.run import simulate
-from airflow_megatron.simulation.site import DAY, HOUR, MINUTE, Outages, Person, Site
-from airflow_megatron.simulation.training import Training, TrainingPlan
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.slurm.verdict import Expectation, Outcome, judge
+from airflow_megatron.simulation.site.cluster import Cluster
+from airflow_megatron.simulation.site.incidents import Incident, Services, incidents, stream
+from airflow_megatron.simulation.site.ledger import Ledger
+from airflow_megatron.simulation.site.observations import observe
+from airflow_megatron.simulation.site.site import DAY, HOUR, MINUTE, Outages, Person, Site
+from airflow_megatron.simulation.site.training import Training, TrainingPlan
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, judge
 
 BY_NAME = {policy.name: policy for policy in POLICIES}
 BASE = BY_NAME["no budgets"]

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_megatron.simulation.policies import POLICIES
+from airflow_megatron.simulation.keepers.policies import POLICIES
 from airflow_megatron.simulation.run import simulate
-from airflow_megatron.simulation.site import DAY, HOUR, Site
-from airflow_megatron.simulation.training import TrainingPlan
+from airflow_megatron.simulation.site.site import DAY, HOUR, Site
+from airflow_megatron.simulation.site.training import TrainingPlan
 
 BY_NAME = {policy.name: policy for policy in POLICIES}
 BASE = BY_NAME["no budgets"]

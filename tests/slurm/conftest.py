@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.slurm.attempt import Attempt
-from airflow_megatron.slurm.profile import SlurmCommands
-from airflow_megatron.slurm.submission import (
+from airflow_megatron.slurm.remote.attempt import Attempt
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.submission.single_job import (
     SubmissionOutcome,
     SubmissionRequest,
     parse_submission,
     submission_script,
 )
-from airflow_megatron.slurm.transport import CommandResult, TransportError
 
 if TYPE_CHECKING:
     from pathlib import Path

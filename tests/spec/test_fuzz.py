@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.expressions import ExpressionError, evaluate
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import project_root
+from airflow_megatron.spec.documents.yaml_document import load_yaml_text
+from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import spec_files
-from airflow_megatron.spec.yaml_document import load_yaml_text
 
 if TYPE_CHECKING:
     import random

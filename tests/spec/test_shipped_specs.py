@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.planning.plan import Plan, check_document, check_sweep
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.plan.sweep_plan import Plan, check_document, check_sweep
+from airflow_megatron.spec.documents.project import project_root
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
 if TYPE_CHECKING:
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 SPECS = project_root() / "sweep_specs"
 

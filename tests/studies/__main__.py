@@ -25,7 +25,7 @@ from studies import STUDIES, Study
 from study_site import RELEASE, Row, StudySite, not_run, table
 from upstream import UpstreamMissingError, find_upstream
 
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.spec.documents.project import local_dir
 
 AT_ONCE = 2
 """Sweeps that run at the same time; each works its points a few at a time."""

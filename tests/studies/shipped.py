@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from upstream import release_of
 from upstream_answers import command_line_of, upstream_answers
 
-from airflow_megatron.megatron.commands import comparable_words, runs_pretrain_gpt
-from airflow_megatron.planning.job_scripts import job_script
-from airflow_megatron.planning.plan import Plan, check_sweep
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.megatron.commands.commands import comparable_words, runs_pretrain_gpt
+from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.plan.sweep_plan import Plan, check_sweep
+from airflow_megatron.spec.documents.project import project_root
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 
 def shipped_plan(spec: str) -> Plan:

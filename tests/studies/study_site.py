@@ -20,22 +20,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
 from shipped import refused_by_upstream, shipped_plan, unreadable_scripts
 from sweep_site import PROJECT, SweepSite
 
-from airflow_megatron.megatron.log_lines import IterationRecord, LogParser
-from airflow_megatron.planning.plan import Plan, check_sweep
-from airflow_megatron.planning.point_choice import choose_points
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.extension import extended
-from airflow_megatron.spec.overrides import overridden
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
+from airflow_megatron.plan.point_choice import choose_points
+from airflow_megatron.plan.sweep_plan import Plan, check_sweep
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import local_dir
+from airflow_megatron.spec.documents.yaml_document import load_yaml_file
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.native.extension import extended
+from airflow_megatron.spec.native.overrides import overridden
 from airflow_megatron.spec.spec_files import load_sweep
-from airflow_megatron.spec.yaml_document import load_yaml_file
 
 if TYPE_CHECKING:
     from slurm_cluster import SlurmCluster
     from studies import Study
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 HERE = Path(__file__).resolve().parent
 _ENVIRONMENT = threading.RLock()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from shipped import launch_specs
 
-from airflow_megatron.planning.plan import Plan, check_sweep
+from airflow_megatron.plan.sweep_plan import Plan, check_sweep
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import pytest
 from shipped import shipped_plan
 from studies import STUDIES, TRAINED, Study
 
-from airflow_megatron.planning.plan import Plan, check_sweep
-from airflow_megatron.planning.point_choice import choose_points
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.project import project_root
+from airflow_megatron.plan.point_choice import choose_points
+from airflow_megatron.plan.sweep_plan import Plan, check_sweep
+from airflow_megatron.spec.documents.project import project_root
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
 SPECS = project_root() / "sweep_specs"

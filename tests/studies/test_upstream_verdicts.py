@@ -10,9 +10,9 @@ from shipped import launch_specs
 from upstream import UpstreamMissingError, find_upstream
 from upstream_answers import command_line_of, upstream_answers
 
-from airflow_megatron.megatron.arguments import Argument, program_table, to_argv
+from airflow_megatron.megatron.arguments.tables import Argument, program_table, to_argv
 from airflow_megatron.megatron.validation import Machine, check
-from airflow_megatron.planning.plan import check_sweep
+from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:

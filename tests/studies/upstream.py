@@ -9,7 +9,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.spec.documents.project import local_dir
 
 CHECKOUT_VARIABLE = "MEGATRON_LM_CHECKOUT"
 ARCHIVE_VARIABLE = "MEGATRON_LM_ARCHIVE"

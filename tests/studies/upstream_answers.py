@@ -8,13 +8,13 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.commands import comparable_words
-from airflow_megatron.spec.project import local_dir
+from airflow_megatron.megatron.commands.commands import comparable_words
+from airflow_megatron.spec.documents.project import local_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 PROGRAM = Path(__file__).with_name("upstream_verdicts.py")
 HOPPER: dict[str, Any] = {"transformer_engine": "2.8", "compute_capability": 9}

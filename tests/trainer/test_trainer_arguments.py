@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainer_harness import LOOP, MODEL, SCHEDULE, SCRIPTS
 
-from airflow_megatron.megatron.arguments import argument_table
+from airflow_megatron.megatron.arguments.tables import argument_table
 
 if TYPE_CHECKING:
     import argparse

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.checkpoint_folder import read_checkpoints
+from airflow_megatron.megatron.checkpoints.folder import read_checkpoints
 
 if TYPE_CHECKING:
     from trainer_harness import Outcome, Trainer

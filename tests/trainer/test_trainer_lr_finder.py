@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainer_harness import LOOP, MODEL, REPOSITORY, SCHEDULE, SCRIPTS, Data, Outcome, Trainer, pretrain_args
 
-from airflow_megatron.megatron.arguments import to_argv
-from airflow_megatron.results.lr_searches import read_searches
-from airflow_megatron.results.snapshot import parse_snapshot, snapshot_script
-from airflow_megatron.results.sweep_jobs import read_jobs
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.megatron.arguments.tables import to_argv
+from airflow_megatron.results.plots.lr_searches import read_searches
+from airflow_megatron.results.readings.snapshot import parse_snapshot, snapshot_script
+from airflow_megatron.results.readings.sweep_jobs import read_jobs
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

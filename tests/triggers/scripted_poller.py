@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_megatron.slurm.observation import Observation, Watch
+    from airflow_megatron.slurm.states.observation import Observation, Watch
 
 
 class ScriptedSubscription:

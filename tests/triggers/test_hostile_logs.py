@@ -13,13 +13,13 @@ import pytest
 import yaml
 from hostile_text import attacks
 
-from airflow_megatron.megatron import checkpoint_lines, deepspeed_log_lines, iteration_lines, log_lines
-from airflow_megatron.slurm.observation import AccountingRow, Observation
-from airflow_megatron.slurm.polling import LOG_BYTES_PER_JOB
-from airflow_megatron.slurm.signatures import SHIPPED_FILE
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.slurm.verdict import Expectation, judge
-from airflow_megatron.triggers.job_report import JobReport
+from airflow_megatron.megatron.logs import checkpoint_lines, deepspeed_log_lines, iteration_lines, log_lines
+from airflow_megatron.slurm.polling.poll import LOG_BYTES_PER_JOB
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import AccountingRow, Observation
+from airflow_megatron.slurm.verdicts.signatures import SHIPPED_FILE
+from airflow_megatron.slurm.verdicts.verdict import Expectation, judge
+from airflow_megatron.task_runtime.job_report import JobReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

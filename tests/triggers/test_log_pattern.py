@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from scripted_poller import ScriptedPoller
 
-from airflow_megatron.slurm.observation import Observation
-from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
+from airflow_megatron.slurm.states.observation import Observation
+from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.triggers.log_pattern import LogPatternTrigger
 
 if TYPE_CHECKING:

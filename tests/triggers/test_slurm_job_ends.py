@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from scripted_poller import ScriptedPoller
 
-from airflow_megatron.slurm.observation import Observation, QueueRow
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.spec.conditions import Event
-from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import Observation, QueueRow
+from airflow_megatron.spec.model.conditions import Event
+from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 
 FINAL = "/r/final"

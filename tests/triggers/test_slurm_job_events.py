@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from scripted_poller import ScriptedPoller
 
-from airflow_megatron.slurm.observation import Observation, QueueRow
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.slurm.verdict import SETTLE_S
-from airflow_megatron.spec.schema import HealthSection
-from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import Observation, QueueRow
+from airflow_megatron.slurm.verdicts.verdict import SETTLE_S
+from airflow_megatron.spec.model.schema import HealthSection
+from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 
 LINE = (

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from scripted_poller import ScriptedPoller
 
-from airflow_megatron.slurm.observation import Observation, QueueRow
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.slurm.verdict import Outcome, judge
-from airflow_megatron.triggers.cluster_trigger import ClusterTrigger
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import Observation, QueueRow
+from airflow_megatron.slurm.verdicts.verdict import Outcome, judge
+from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 
 LEGACY = {"mp_rank_00/model_optim_rng.pt": 9}

@@ -6,11 +6,11 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from airflow_megatron.planning.plan import check_document, check_sweep
-from airflow_megatron.slurm.job_script import JobScriptError, render_job_script
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.project import templates_dir
+from airflow_megatron.plan.sweep_plan import check_document, check_sweep
+from airflow_megatron.slurm.submission.job_script import JobScriptError, render_job_script
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import templates_dir
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, shown
 
-from airflow_megatron.megatron.validation.nearest import divisors
+from airflow_megatron.megatron.rules.nearest import divisors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

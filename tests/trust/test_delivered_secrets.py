@@ -11,12 +11,12 @@ from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, errors_of, shown
 
 from airflow_megatron.hooks import job_secrets
 from airflow_megatron.hooks.job_secrets import mask_secrets, secret_values
-from airflow_megatron.planning.attempts import SubmissionRefusedError, looked_up
-from airflow_megatron.planning.permitted_secrets import CONNECTIONS, VARIABLES
-from airflow_megatron.planning.plan import check_sweep, job_script
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.jobs import Job
+from airflow_megatron.plan.sweep_plan import check_sweep, job_script
+from airflow_megatron.requirements.permitted_secrets import CONNECTIONS, VARIABLES
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.spec.spec_files import load_sweep
+from airflow_megatron.supervision.attempts import SubmissionRefusedError, looked_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, shown
 
-from airflow_megatron.spec.permitted_variables import (
+from airflow_megatron.spec.trust.permitted_variables import (
     FOR_PEOPLE,
     SETTING,
     PermittedVariables,
@@ -167,8 +167,8 @@ def test_people_read_no_secret_by_default(name: str) -> None:
 def test_profiles_read_no_variable_either(
     source: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_megatron.spec.cluster_profile import load_cluster
-    from airflow_megatron.spec.errors import SpecError
+    from airflow_megatron.spec.documents.errors import SpecError
+    from airflow_megatron.spec.model.cluster_profile import load_cluster
 
     monkeypatch.setenv(name, VALUE)
     text = source % name if "%s" in source else source

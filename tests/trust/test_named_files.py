@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, shown
 
-from airflow_megatron.spec.named_files import MAX_BYTES, SETTING, NamedFileError, read_named_file
+from airflow_megatron.spec.documents.named_files import MAX_BYTES, SETTING, NamedFileError, read_named_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,13 +13,13 @@ import pytest
 from airflow.sdk import DAG, BaseNotifier
 from airflow.sdk.execution_time.context import set_current_context
 
+from airflow_megatron.checks.sweeps.notifiers import notifier_problems
+from airflow_megatron.notices.notice import Notice
+from airflow_megatron.notices.notice_files import NoticePathError, append_line
+from airflow_megatron.notices.notifier_classes import NotifierError, notifier_class, rendered_arguments
 from airflow_megatron.notifications.json_lines import JsonLinesNotifier
 from airflow_megatron.notifications.notices import NoticeCallback, tell
-from airflow_megatron.planning.checks_notifiers import notifier_problems
-from airflow_megatron.planning.notice import Notice
-from airflow_megatron.planning.notice_files import NoticePathError, append_line
-from airflow_megatron.planning.notifier_classes import NotifierError, notifier_class, rendered_arguments
-from airflow_megatron.spec.schema import NotifySection
+from airflow_megatron.spec.model.schema import NotifySection
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, shown
 
-from airflow_megatron.planning.condition_watch import ConditionWatch
-from airflow_megatron.planning.event_watch import EventWatch
-from airflow_megatron.slurm.observation import Observation
-from airflow_megatron.slurm.signatures import read_signatures
-from airflow_megatron.spec.conditions import Condition, Event
-from airflow_megatron.spec.dialects.oellm_resolvers import RESOLVERS
-from airflow_megatron.spec.patterns import line_pattern, nested_repetition
+from airflow_megatron.slurm.states.observation import Observation
+from airflow_megatron.slurm.verdicts.signatures import read_signatures
+from airflow_megatron.spec.dialects.oellm.interpolation.resolvers import RESOLVERS
+from airflow_megatron.spec.model.conditions import Condition, Event
+from airflow_megatron.spec.trust.patterns import line_pattern, nested_repetition
+from airflow_megatron.supervision.condition_watch import ConditionWatch
+from airflow_megatron.supervision.event_watch import EventWatch
 
 if TYPE_CHECKING:
     from pathlib import Path

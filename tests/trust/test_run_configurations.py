@@ -12,12 +12,12 @@ from example_specs import CHAIN
 
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
-from airflow_megatron.operators.run_configuration import SWEEP_KEYS, refuse_unknown_keys
-from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.spec import project
-from airflow_megatron.spec.cluster_profile import cluster_names, load_cluster
-from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.spec.documents import project
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.model.cluster_profile import cluster_names, load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.task_runtime.run_configuration import SWEEP_KEYS, refuse_unknown_keys
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, shown
 
-from airflow_megatron.planning.job_scripts import job_script
-from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.slurm.attempt import Attempt
-from airflow_megatron.slurm.sbatch_options import (
+from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.slurm.remote.attempt import Attempt
+from airflow_megatron.slurm.submission.sbatch_options import (
     directive_options,
     kept_directive,
     misspelt_option,
@@ -21,8 +21,8 @@ from airflow_megatron.slurm.sbatch_options import (
     refused_options,
     split_directive,
 )
-from airflow_megatron.slurm.submission import SubmissionRequest, submission_script
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.slurm.submission.single_job import SubmissionRequest, submission_script
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:

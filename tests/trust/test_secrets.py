@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from probed_specs import AUTOEXPERIMENT, NATIVE, OELLM, TEMPLATE, errors_of, shown
 
-from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.slurm.job_script import render_job_script
-from airflow_megatron.slurm.shell_files import shell_file
-from airflow_megatron.spec.cluster_profile import load_cluster
-from airflow_megatron.spec.jobs import Job
-from airflow_megatron.spec.project import templates_dir
-from airflow_megatron.spec.secret_names import holds_secret, is_secret_name
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.slurm.remote.shell_files import shell_file
+from airflow_megatron.slurm.submission.job_script import render_job_script
+from airflow_megatron.spec.documents.project import templates_dir
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.spec.spec_files import load_sweep
+from airflow_megatron.spec.trust.secret_names import holds_secret, is_secret_name
 
 VALUE = "hf_k3epTh1sOutOfS1ght"
 SECRETS = [

@@ -50,12 +50,12 @@ FILES: Final = "trust/test_named_files.py"
 ISOLATION: Final = "dag_factory/test_isolation.py"
 LOGS: Final = "triggers/test_hostile_logs.py"
 PATTERNS: Final = "trust/test_patterns_of_users.py"
-PRIVATE: Final = "cli/test_private_files.py"
+PRIVATE: Final = "cli/local/test_private_files.py"
 RUNS: Final = "trust/test_run_configurations.py"
 SECRETS: Final = "trust/test_secrets.py"
-NAMES: Final = "slurm/test_hostile_names.py"
+NAMES: Final = "slurm/remote/test_hostile_names.py"
 BOMBS: Final = "trust/test_bombs.py"
-CHECKPOINTS: Final = "megatron/test_hostile_checkpoints.py"
+CHECKPOINTS: Final = "megatron/checkpoints/test_hostile_checkpoints.py"
 RECORDS: Final = "results/test_hostile_records.py"
 HOST_KEYS: Final = "hooks/test_slurm_hook.py"
 OPTIONS: Final = "trust/test_sbatch_options.py"
@@ -73,7 +73,7 @@ FIXES: Final = (
     Fix(
         "C1",
         "names besides the notice",
-        "planning/notifier_classes.py",
+        "notices/notifier_classes.py",
         'for name in sorted(template_names(value) - {"notice"}):',
         "for name in ():",
         (f"{NOTIFIERS}::test_expressions_read_the_notice_only",),
@@ -81,7 +81,7 @@ FIXES: Final = (
     Fix(
         "C1",
         "classes that nobody allows",
-        "planning/notifier_classes.py",
+        "notices/notifier_classes.py",
         "if path not in allowed:",
         "if False:",
         (f"{NOTIFIERS}::test_classes_that_nobody_allows_are_not_even_imported",),
@@ -89,7 +89,7 @@ FIXES: Final = (
     Fix(
         "C1",
         "connections that nobody allows",
-        "planning/notifier_classes.py",
+        "notices/notifier_classes.py",
         "elif _CONNECTION.search(name) and",
         "elif False and",
         (f"{NOTIFIERS}::test_connections_that_are_not",),
@@ -97,7 +97,7 @@ FIXES: Final = (
     Fix(
         "C2",
         "paths out of the folder",
-        "planning/notice_files.py",
+        "notices/notice_files.py",
         "    parts = notice_path_parts(path)\n    content",
         "    with Path(notices_dir(), path).expanduser().open('a') as opened:\n"
         "        opened.write(line)\n    return\n    content",
@@ -106,7 +106,7 @@ FIXES: Final = (
     Fix(
         "C2",
         "links in the folder",
-        "planning/notice_files.py",
+        "notices/notice_files.py",
         "flags | os.O_NOFOLLOW | os.O_CLOEXEC",
         "flags | os.O_CLOEXEC",
         (f"{NOTIFIERS}::test_links_are_not_followed",),
@@ -114,7 +114,7 @@ FIXES: Final = (
     Fix(
         "C3",
         "variables of the process",
-        "spec/permitted_variables.py",
+        "spec/trust/permitted_variables.py",
         "        if name in self._names:\n            return True\n",
         "        return True\n",
         (
@@ -125,7 +125,7 @@ FIXES: Final = (
     Fix(
         "C3",
         "patterns that permit secrets",
-        "spec/permitted_variables.py",
+        "spec/trust/permitted_variables.py",
         "        if _NEVER_BY_PATTERN.match(name):\n            return False\n",
         "",
         (f"{ENVIRONMENT}::test_no_pattern_permits_a_secret",),
@@ -133,7 +133,7 @@ FIXES: Final = (
     Fix(
         "C4",
         "files of the host",
-        "spec/named_files.py",
+        "spec/documents/named_files.py",
         "    if not any(real.is_relative_to(root) for root in roots):\n",
         "    if False:\n",
         (f"{FILES}::test_no_private_file_is_read",),
@@ -141,7 +141,7 @@ FIXES: Final = (
     Fix(
         "C4",
         "devices and pipes",
-        "spec/named_files.py",
+        "spec/documents/named_files.py",
         "        if not stat.S_ISREG(status.st_mode):\n",
         "        if False:\n",
         (
@@ -168,7 +168,7 @@ FIXES: Final = (
     Fix(
         "H2",
         "what ends the process",
-        "spec/isolation.py",
+        "spec/trust/isolation.py",
         "    child = os.fork()\n",
         "    child = os.fork() if False else 0\n",
         (f"{ISOLATION}::test_whatever_ends_the_reading",),
@@ -176,7 +176,7 @@ FIXES: Final = (
     Fix(
         "H2",
         "processor time of a spec",
-        "spec/isolation.py",
+        "spec/trust/isolation.py",
         "    signal.setitimer(signal.ITIMER_PROF, limits.processor_s)\n",
         "",
         (f"{ISOLATION}::TestTime", f"{ISOLATION}::test_whatever_ends_the_reading"),
@@ -184,7 +184,7 @@ FIXES: Final = (
     Fix(
         "H3",
         "lines that never end",
-        "megatron/line_lengths.py",
+        "megatron/logs/line_lengths.py",
         "LONGEST_LINE: Final = 4096",
         "LONGEST_LINE: Final = 1 << 30",
         (f"{LOGS}::test_a_line_that_never_ends_takes_no_memory",),
@@ -192,7 +192,7 @@ FIXES: Final = (
     Fix(
         "H3",
         "lazy patterns with a tail",
-        "megatron/checkpoint_lines.py",
+        "megatron/logs/checkpoint_lines.py",
         "        stands = _AT_ITERATION.search(rest)\n",
         '        stands = re.search(rb".*? at iteration (\\d+)$", rest)\n',
         (f"{LOGS}::test_no_log_holds_the_loop",),
@@ -200,7 +200,7 @@ FIXES: Final = (
     Fix(
         "H4",
         "patterns that take for ever",
-        "spec/patterns.py",
+        "spec/trust/patterns.py",
         "    import re2  # takes longer to import than most commands run\n",
         "    return re.compile(source)\n",
         (
@@ -211,7 +211,7 @@ FIXES: Final = (
     Fix(
         "H5",
         "files open to others",
-        "cli/private_files.py",
+        "cli/local/private_files.py",
         "            path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS)\n",
         "            pass\n",
         (PRIVATE,),
@@ -219,7 +219,7 @@ FIXES: Final = (
     Fix(
         "H5",
         "a page open to others",
-        "cli/local_airflow.py",
+        "cli/local/local_airflow.py",
         'LOOPBACK = "127.0.0.1"',
         'LOOPBACK = "0.0.0.0"',
         (f"{PRIVATE}::test_the_page_is_for_this_machine_unless_somebody_says_more",),
@@ -235,7 +235,7 @@ FIXES: Final = (
     Fix(
         "H6",
         "unknown keys and values",
-        "operators/run_configuration.py",
+        "task_runtime/run_configuration.py",
         "    names = sorted(known)\n",
         "    return\n    names = sorted(known)\n",
         (f"{RUNS}::test_keys_that_nothing_reads", f"{RUNS}::test_values_of_a_sweeps_run"),
@@ -243,7 +243,7 @@ FIXES: Final = (
     Fix(
         "H6",
         "profiles elsewhere",
-        "spec/cluster_profile.py",
+        "spec/model/cluster_profile.py",
         "    return _NAME.fullmatch(name) is not None\n",
         "    return True\n",
         (f"{RUNS}::test_profiles_are_named_by_words",),
@@ -251,7 +251,7 @@ FIXES: Final = (
     Fix(
         "H7",
         "secrets in plain text",
-        "spec/secret_names.py",
+        "spec/trust/secret_names.py",
         "    if not is_secret_name(name) or _SWITCH.fullmatch(value):\n        return False\n",
         "    return False\n",
         (f"{SECRETS}::test_plain_secrets_are_refused_and_not_repeated",),
@@ -259,7 +259,7 @@ FIXES: Final = (
     Fix(
         "H7",
         "secret files that others read",
-        "slurm/shell/job_secret.sh",
+        "slurm/remote/shell/job_secret.sh",
         '    elif [ "${am_secret_mode%00}" = "$am_secret_mode" ]; then\n',
         "    elif false; then\n",
         (f"{SECRETS}::test_only_a_private_file_is_read",),
@@ -267,7 +267,7 @@ FIXES: Final = (
     Fix(
         "H7",
         "secrets in a traced log",
-        "slurm/shell/job_secret.sh",
+        "slurm/remote/shell/job_secret.sh",
         "  { set +x; } 2>/dev/null\n",
         "",
         (f"{SECRETS}::test_a_rendered_script_reads_the_secret",),
@@ -275,7 +275,7 @@ FIXES: Final = (
     Fix(
         "H8",
         "separators in files' names",
-        "slurm/framing.py",
+        "slurm/remote/framing.py",
         'lines = result.stdout.split("\\n")',
         "lines = result.stdout.splitlines()",
         (f"{NAMES}::test_files_of_one_job_change_nothing_of_another",),
@@ -283,7 +283,7 @@ FIXES: Final = (
     Fix(
         "H8",
         "rows in jobs' names",
-        "slurm/shell/poll.sh",
+        "slurm/remote/shell/poll.sh",
         """sed -e "s/^$am_mark|/Q /;t" -e 's/^/q /'""",
         """sed -e "s/^$am_mark|//" -e 's/^/Q /'""",
         (f"{NAMES}::test_the_name_of_one_job_changes_nothing_of_another",),
@@ -291,7 +291,7 @@ FIXES: Final = (
     Fix(
         "H8",
         "patterns for a whole file system",
-        "slurm/shell/poll.sh",
+        "slurm/remote/shell/poll.sh",
         'timeout "$am_seconds" sh -c "ulimit',
         'sh -c "ulimit',
         (f"{NAMES}::test_a_pattern_for_the_whole_file_system_holds_nobody",),
@@ -299,7 +299,7 @@ FIXES: Final = (
     Fix(
         "M1",
         "sizes in expressions",
-        "spec/sandbox.py",
+        "spec/expressions/sandbox.py",
         "MAX_ITEMS: Final = 10_000",
         "MAX_ITEMS: Final = 1 << 60",
         (f"{BOMBS}::test_expressions",),
@@ -307,7 +307,7 @@ FIXES: Final = (
     Fix(
         "M1",
         "work of expressions",
-        "spec/bounds.py",
+        "spec/expressions/bounds.py",
         "    if _account.steps > _account.allowed:\n",
         "    if False:\n",
         (f"{BOMBS}::test_loops", f"{BOMBS}::test_many_dear_expressions"),
@@ -315,7 +315,7 @@ FIXES: Final = (
     Fix(
         "M2",
         "numbers in oc.eval",
-        "spec/dialects/oellm_eval.py",
+        "spec/dialects/oellm/interpolation/eval.py",
         "MAX_BITS = 10_000",
         "MAX_BITS = 1 << 60",
         (f"{BOMBS}::test_oellm_files",),
@@ -323,7 +323,7 @@ FIXES: Final = (
     Fix(
         "M2",
         "numbers of AutoExperiment files",
-        "spec/dialects/autoexperiment_yaml.py",
+        "spec/dialects/autoexperiment/yaml.py",
         "MAX_NUMBER = 1000",
         "MAX_NUMBER = 10**9",
         (f"{BOMBS}::test_autoexperiment_files",),
@@ -331,7 +331,7 @@ FIXES: Final = (
     Fix(
         "M3",
         "ranks in checkpoints' names",
-        "megatron/legacy_checkpoint.py",
+        "megatron/checkpoints/legacy.py",
         "        if max(tensor, pipeline, expert) <= len(there) and any(\n",
         "        if any(\n",
         (f"{CHECKPOINTS}::test_no_listing_takes_long",),
@@ -339,7 +339,7 @@ FIXES: Final = (
     Fix(
         "M3",
         "pickles that take for ever",
-        "megatron/evidence_reader.py",
+        "megatron/checkpoints/evidence_reader.py",
         "        signal.setitimer(signal.ITIMER_PROF, SECONDS + SECONDS_PER_GIB * size / 2**30)\n",
         "        del size\n",
         (f"{CHECKPOINTS}::test_no_pickle_takes_all_time_or_memory",),
@@ -347,7 +347,7 @@ FIXES: Final = (
     Fix(
         "M4",
         "numbers in records",
-        "spec/json_records.py",
+        "spec/trust/json_records.py",
         "    if isinstance(value, float):\n        value = int(value) if math",
         "    return int(value)\n    if True:\n        value = int(value) if math",
         (RECORDS,),
@@ -355,7 +355,7 @@ FIXES: Final = (
     Fix(
         "M5",
         "the divisors of enormous values",
-        "megatron/validation/nearest.py",
+        "megatron/rules/nearest.py",
         "    if value <= _FARTHEST**2:\n",
         "    if value:\n",
         (f"{BOMBS}::test_the_nearest_divisors_of_any_value", f"{BOMBS}::test_arguments_of_any_size"),
@@ -371,7 +371,7 @@ FIXES: Final = (
     Fix(
         "M7",
         "options that the submission owns",
-        "slurm/sbatch_options.py",
+        "slurm/submission/sbatch_options.py",
         "        elif name is not None and not (own_script and _is_harmless(option)):\n",
         "        elif False:\n",
         (f"{OPTIONS}::test_what_the_submission_owns_is_refused",),
@@ -379,7 +379,7 @@ FIXES: Final = (
     Fix(
         "M7",
         "options in the words of PBS",
-        "slurm/submission.py",
+        "slurm/submission/single_job.py",
         '        "--ignore-pbs",',
         "        # ",
         (f"{OPTIONS}::test_options_of_other_schedulers_are_not_read",),
@@ -387,7 +387,7 @@ FIXES: Final = (
     Fix(
         "M7",
         "options after indented comments",
-        "slurm/sbatch_options.py",
+        "slurm/submission/sbatch_options.py",
         'line.lstrip(_BLANKS)[:1] not in ("", "#")',
         'line[:1] not in ("", "#")',
         (f"{OPTIONS}::test_options_stand_where_sbatch_looks_for_them",),
@@ -395,7 +395,7 @@ FIXES: Final = (
     Fix(
         "L",
         "formulas in tables",
-        "results/text_tables.py",
+        "results/tables/text.py",
         """        return "'" + cell\n""",
         "        return cell\n",
         (f"{RECORDS}::test_no_cell_is_a_formula",),
@@ -403,7 +403,7 @@ FIXES: Final = (
     Fix(
         "L",
         "run directories out of the root",
-        "spec/dialects/autoexperiment.py",
+        "spec/dialects/autoexperiment/dialect.py",
         'message = f"RUN_DIR {given!r} leaves the run root {root}"\n',
         'return "/tmp"\n',
         (f"{BOMBS}::test_a_run_directory_stays_below_the_root",),
@@ -419,7 +419,7 @@ FIXES: Final = (
     Fix(
         "L",
         "escapes on the terminal",
-        "spec/plain_text.py",
+        "spec/trust/plain_text.py",
         'return text if text.isprintable() else "".join(map(_shown, text))',
         "return text",
         (TERMINAL,),

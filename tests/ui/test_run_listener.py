@@ -15,13 +15,13 @@ from airflow.utils.types import DagRunTriggeredByType, DagRunType
 from example_specs import CHAIN
 
 from airflow_megatron.dag_factory.stopped_runs import stop_points_of
-from airflow_megatron.operators.stored_plan import CHANGED
-from airflow_megatron.planning.pin_store import PinStore
-from airflow_megatron.planning.pinned import PinnedSweep
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.planning.surroundings import Surroundings
-from airflow_megatron.spec import project
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.spec_files import load_sweep
+from airflow_megatron.task_runtime.stored_plan import CHANGED
 from airflow_megatron.ui import run_listener
 from airflow_megatron.ui.run_listener import (
     changes_note,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.megatron.arguments import to_argv
+from airflow_megatron.megatron.arguments.tables import to_argv
 from airflow_megatron.megatron.estimates.hardware import GPUS, Gpu
 from airflow_megatron.megatron.estimates.memory import StageMemory, memory_per_stage
 from airflow_megatron.megatron.estimates.operations import operations_per_token
@@ -124,7 +124,7 @@ def estimate(
 ) -> Estimate:
     """Estimate a job.
 
-    :param params: parameters as for :func:`~airflow_megatron.megatron.arguments.to_argv`; ``vocab_size`` (before
+    :param params: parameters as for :func:`~airflow_megatron.megatron.arguments.tables.to_argv`; ``vocab_size`` (before
         padding) is needed where the tokenizer does not tell it (:data:`VOCABULARIES`).
     :param world_size: number of GPUs.
     :param release: an upstream tag.

@@ -9,7 +9,7 @@ from airflow_megatron.megatron.health.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_megatron.megatron.log_lines import IterationRecord
+    from airflow_megatron.megatron.logs.log_lines import IterationRecord
 
 
 def nan_iterations(record: IterationRecord, reported: int) -> int:

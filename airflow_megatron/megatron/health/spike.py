@@ -15,7 +15,7 @@ from airflow_megatron.megatron.health.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_megatron.megatron.log_lines import IterationRecord
+    from airflow_megatron.megatron.logs.log_lines import IterationRecord
 
 _LOSSES_KEPT = 100
 _LEAST_LOSSES = 20

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.health.finding import Finding
-from airflow_megatron.megatron.log_lines import (
+from airflow_megatron.megatron.logs.log_lines import (
     CheckpointEvent,
     CheckpointRecord,
     IterationRecord,
@@ -22,7 +22,7 @@ from airflow_megatron.megatron.log_lines import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_megatron.megatron.log_lines import Record
+    from airflow_megatron.megatron.logs.log_lines import Record
 
 _GAPS_KEPT = 32
 _MOST_REWINDS = 3

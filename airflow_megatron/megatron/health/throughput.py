@@ -10,7 +10,7 @@ from airflow_megatron.megatron.health.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_megatron.megatron.log_lines import IterationRecord
+    from airflow_megatron.megatron.logs.log_lines import IterationRecord
 
 _SPEEDS_KEPT = 64
 _LEAST_SPEEDS = 10

@@ -13,14 +13,14 @@ from airflow_megatron.megatron.health.lost_iterations import (
 from airflow_megatron.megatron.health.spike import SpikeDetector
 from airflow_megatron.megatron.health.stall import StallDetector
 from airflow_megatron.megatron.health.throughput import ThroughputDetector
-from airflow_megatron.megatron.log_lines import IterationRecord
+from airflow_megatron.megatron.logs.log_lines import IterationRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.megatron.health.finding import Finding
-    from airflow_megatron.megatron.log_lines import Record
-    from airflow_megatron.spec.schema import HealthSection
+    from airflow_megatron.megatron.logs.log_lines import Record
+    from airflow_megatron.spec.model.schema import HealthSection
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,19 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.megatron.argument_problem import ArgumentProblem
-from airflow_megatron.megatron.arguments import program_table
-from airflow_megatron.megatron.command_line import CommandLineReader, reader
-from airflow_megatron.megatron.validation import (
+from airflow_megatron.megatron.arguments.tables import program_table
+from airflow_megatron.megatron.rules.argument_problem import ArgumentProblem
+from airflow_megatron.megatron.rules.command_line import CommandLineReader, reader
+from airflow_megatron.megatron.rules.rule import RuleBook
+from airflow_megatron.megatron.rules.settings import Machine, Settings
+from airflow_megatron.megatron.validation import first_iteration
+from airflow_megatron.megatron.validation.upstream_rules import (
     batches,
     checkpointing,
     cuda_graphs,
     data,
     determinism,
     experts,
-    first_iteration,
     inference,
     network,
     parallelism,
@@ -35,8 +37,6 @@ from airflow_megatron.megatron.validation import (
     schedule,
     sharding,
 )
-from airflow_megatron.megatron.validation.rules import RuleBook
-from airflow_megatron.megatron.validation.settings import Machine, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.megatron.data_blends import BLENDS, HINT, blend_problem
-from airflow_megatron.megatron.validation import local_layers
-from airflow_megatron.megatron.validation.batches import is_constant, samples_at_once
-from airflow_megatron.megatron.validation.experts import mixes_dense_layers
-from airflow_megatron.megatron.validation.local_layers import is_gpt, is_local
-from airflow_megatron.megatron.validation.nearest import divisors, multiples
-from airflow_megatron.megatron.validation.rules import Derive, Rule
+from airflow_megatron.megatron.arguments.data_blends import BLENDS, HINT, blend_problem
+from airflow_megatron.megatron.rules.nearest import divisors, multiples
+from airflow_megatron.megatron.rules.rule import Derive, Rule
+from airflow_megatron.megatron.validation.upstream_rules import local_layers
+from airflow_megatron.megatron.validation.upstream_rules.batches import is_constant, samples_at_once
+from airflow_megatron.megatron.validation.upstream_rules.experts import mixes_dense_layers
+from airflow_megatron.megatron.validation.upstream_rules.local_layers import is_gpt, is_local
 
 if TYPE_CHECKING:
-    from airflow_megatron.megatron.validation.rules import Topic
-    from airflow_megatron.megatron.validation.settings import Settings
+    from airflow_megatron.megatron.rules.rule import Topic
+    from airflow_megatron.megatron.rules.settings import Settings
 
 TOKENIZERS: Final = (
     "megatron/training/tokenizer/tokenizer.py, megatron/core/tokenizers/utils/build_tokenizer.py"

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.megatron.rules.settings import Settings
 from airflow_megatron.megatron.validation import FIRST_ITERATION, check, read_settings
-from airflow_megatron.megatron.validation.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_megatron.megatron.argument_problem import ArgumentProblem
-    from airflow_megatron.megatron.command_line import CommandLineReader
-    from airflow_megatron.megatron.validation.settings import Machine
+    from airflow_megatron.megatron.rules.argument_problem import ArgumentProblem
+    from airflow_megatron.megatron.rules.command_line import CommandLineReader
+    from airflow_megatron.megatron.rules.settings import Machine
 
 _TRIALS: Final = 50
 """Notes that are taken although none has saved a check yet."""

@@ -6,15 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from airflow_megatron.spec.dialects.recognition import is_autoexperiment, is_oellm
-from airflow_megatron.spec.overrides import overridden
-from airflow_megatron.spec.sidecar import sidecar_of
+from airflow_megatron.spec.foreign.sidecar import sidecar_of
+from airflow_megatron.spec.native.overrides import overridden
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from airflow_megatron.spec.sidecar import Sidecar
-    from airflow_megatron.spec.sweep import Sweep
-    from airflow_megatron.spec.yaml_document import YamlDocument
+    from airflow_megatron.spec.documents.yaml_document import YamlDocument
+    from airflow_megatron.spec.foreign.sidecar import Sidecar
+    from airflow_megatron.spec.model.sweep import Sweep
 
 
 class _Dialect(Protocol):
@@ -27,7 +27,7 @@ _DIALECTS: Final[dict[str, Callable[[YamlDocument], bool]]] = {
     "autoexperiment": is_autoexperiment,
     "oellm": is_oellm,
 }
-"""Module → what recognises its documents; it is imported for those only."""
+"""Room → what recognises its documents; its module ``dialect`` is imported for those only."""
 
 
 def import_all() -> None:
@@ -37,7 +37,7 @@ def import_all() -> None:
 
 
 def _imported(name: str) -> _Dialect:
-    return cast("_Dialect", importlib.import_module(f"{__name__}.{name}"))
+    return cast("_Dialect", importlib.import_module(f"{__name__}.{name}.dialect"))
 
 
 def dialect_sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from airflow_megatron.spec.yaml_document import YamlDocument
+    from airflow_megatron.spec.documents.yaml_document import YamlDocument
 
 AUTOEXPERIMENT_KEYS: Final = ("name", "output_file", "cmd", "sbatch_script")
 """What every job of an AutoExperiment file must have."""

@@ -13,7 +13,7 @@ import psutil
 if TYPE_CHECKING:
     from proxied_site import ProxiedSite
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 SETTLE_S = 30.0
 

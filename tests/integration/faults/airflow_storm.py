@@ -14,7 +14,7 @@ from faults import WEIGHTS, Storm
 from proxied_site import planned_jobs
 from sweep_site import ENDED
 
-from airflow_megatron.cli.local_airflow import LocalAirflowError
+from airflow_megatron.cli.local.local_airflow import LocalAirflowError
 
 if TYPE_CHECKING:
     from proxied_site import ProxiedSite

@@ -16,14 +16,14 @@ from sweep_site import SweepSite
 from tcp_proxy import TcpProxy
 
 from airflow_megatron.hooks.slurm import SlurmHook
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.spec.cluster_profile import load_cluster
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
     from slurm_cluster import SlurmCluster
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 CLUSTER = "proxied"
 HERE = Path(__file__).resolve().parent

@@ -16,15 +16,19 @@ import pytest
 from shifted_clock import ShiftedClock, shifted_script
 from watched_jobs import wait_for, watch_for
 
-from airflow_megatron.slurm.polling import parse_poll, poll_script
-from airflow_megatron.slurm.profile import SlurmCommands
-from airflow_megatron.slurm.submission import SubmissionOutcome, parse_submission, submission_script
-from airflow_megatron.slurm.verdict import Expectation, Outcome, judge
+from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.submission.single_job import (
+    SubmissionOutcome,
+    parse_submission,
+    submission_script,
+)
+from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, judge
 
 if TYPE_CHECKING:
     from slurm_cluster import SlurmCluster
 
-    from airflow_megatron.slurm.submission import SubmissionRequest
+    from airflow_megatron.slurm.submission.single_job import SubmissionRequest
 
 pytestmark = pytest.mark.integration
 

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from watched_jobs import verdict_among, watch_for
 
-from airflow_megatron.slurm.poller import Poller
-from airflow_megatron.slurm.submission import SubmissionOutcome, parse_submission, submission_script
-from airflow_megatron.slurm.transport import TransportError
-from airflow_megatron.slurm.verdict import Outcome
+from airflow_megatron.slurm.polling.poller import Poller
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.submission.single_job import (
+    SubmissionOutcome,
+    parse_submission,
+    submission_script,
+)
+from airflow_megatron.slurm.verdicts.verdict import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from proxied_site import ProxiedSite
 
     from airflow_megatron.hooks.slurm import SlurmHook
-    from airflow_megatron.slurm.submission import SubmissionRequest
+    from airflow_megatron.slurm.submission.single_job import SubmissionRequest
 
 pytestmark = pytest.mark.integration
 

@@ -11,8 +11,8 @@ import pytest
 from faults import GARBAGE
 from watched_jobs import observe, verdict_of, watch_for
 
-from airflow_megatron.slurm.stage_records import parse_stage_states, stage_state_script
-from airflow_megatron.slurm.verdict import Outcome
+from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.slurm.verdicts.verdict import Outcome
 
 if TYPE_CHECKING:
     from slurm_cluster import SlurmCluster

@@ -11,11 +11,11 @@ import pytest
 from faults import fill
 from watched_jobs import verdict_of, wait_for, watch_for
 
-from airflow_megatron.slurm.profile import SlurmCommands
-from airflow_megatron.slurm.stage_records import RemoteWriteError, parse_written, write_verdict_script
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.slurm.submission import parse_submission, submission_script
-from airflow_megatron.slurm.verdict import Outcome
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.remote.stage_records import RemoteWriteError, parse_written, write_verdict_script
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.submission.single_job import parse_submission, submission_script
+from airflow_megatron.slurm.verdicts.verdict import Outcome
 
 if TYPE_CHECKING:
     from proxied_site import ProxiedSite

@@ -14,18 +14,18 @@ import pytest
 from driven_job import DrivenJob, environment
 from watched_jobs import COMMAND, observe, verdict_of, wait_for, watch_for
 
-from airflow_megatron.slurm.absence import Absence
-from airflow_megatron.slurm.job_script import attempt_of
-from airflow_megatron.slurm.records import ExitRecord
-from airflow_megatron.slurm.states import JobState
-from airflow_megatron.slurm.submission import submission_script
-from airflow_megatron.slurm.verdict import Outcome, judge
+from airflow_megatron.slurm.remote.records import ExitRecord
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.submission.job_script import attempt_of
+from airflow_megatron.slurm.submission.single_job import submission_script
+from airflow_megatron.slurm.verdicts.absence import Absence
+from airflow_megatron.slurm.verdicts.verdict import Outcome, judge
 
 if TYPE_CHECKING:
     from proxied_site import ProxiedSite
     from slurm_cluster import SlurmCluster
 
-    from airflow_megatron.slurm.verdict import Verdict
+    from airflow_megatron.slurm.verdicts.verdict import Verdict
 
 pytestmark = pytest.mark.integration
 
@@ -171,7 +171,7 @@ def test_login_node_away_for_longer_than_a_task_tries(
     """As in maintenance: the submission waits, deferred, and the job is submitted once when the login node is back."""
     for name, value in environment(tmp_path, cluster).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("airflow_megatron.planning.attempts.TROUBLE_WINDOW_S", 0)
+    monkeypatch.setattr("airflow_megatron.supervision.attempts.TROUBLE_WINDOW_S", 0)
     job = DrivenJob(AWAY, "away.only.work")
     cluster.control("kill", "sshd")
     said = ""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from proxied_site import ProxiedSite
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 PROGRAM = Path(__file__).resolve().parent / "task_processes.py"
 START_S = 60

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_megatron.megatron.health.finding import Finding
-    from airflow_megatron.megatron.log_lines import IterationRecord
+    from airflow_megatron.megatron.logs.log_lines import IterationRecord
 
 
 def nans(limit: int = 3) -> LostIterationsDetector:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from airflow_megatron.megatron.health.finding import Finding
-    from airflow_megatron.megatron.log_lines import IterationRecord
+    from airflow_megatron.megatron.logs.log_lines import IterationRecord
 
 
 def detector() -> SpikeDetector:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from training_lines import TRAIN_ITERS, line
 
 from airflow_megatron.megatron.health.stall import StallDetector
-from airflow_megatron.megatron.log_lines import (
+from airflow_megatron.megatron.logs.log_lines import (
     CheckpointEvent,
     CheckpointRecord,
     ErrorRecord,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_megatron.megatron.health.finding import Finding
-    from airflow_megatron.megatron.log_lines import Record
+    from airflow_megatron.megatron.logs.log_lines import Record
 
 SAVING = CheckpointRecord(CheckpointEvent.SAVING, 3, "/r")
 SAVED = CheckpointRecord(CheckpointEvent.SAVED, 3, "/r")

@@ -10,8 +10,8 @@ import pytest
 from training_lines import line, lines
 
 from airflow_megatron.megatron.health.training_health import TrainingHealth
-from airflow_megatron.megatron.log_lines import LogParser
-from airflow_megatron.spec.schema import HealthSection
+from airflow_megatron.megatron.logs.log_lines import LogParser
+from airflow_megatron.spec.model.schema import HealthSection
 
 LOGS = sorted((Path(__file__).parents[2] / "fixtures" / "logs").glob("*.log"))
 BAD = [*lines([2.0] * 60), *lines([6.0] * 40, start=60)]

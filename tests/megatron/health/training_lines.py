@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.log_lines import IterationRecord
+from airflow_megatron.megatron.logs.log_lines import IterationRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow_megatron.spec.dialects.autoexperiment_expansion import Expansion, expand_document
-from airflow_megatron.spec.dialects.autoexperiment_yaml import load_autoexperiment_yaml
+from airflow_megatron.spec.dialects.autoexperiment.expansion import Expansion, expand_document
+from airflow_megatron.spec.dialects.autoexperiment.yaml import load_autoexperiment_yaml
 
 CONFORMANCE = Path(__file__).parents[2] / "fixtures" / "conformance"
 FIELDS = {"output_file": "o", "cmd": "c", "sbatch_script": "s"}

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 from autoexperiment_harness import CONFORMANCE
 
-from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
-from airflow_megatron.spec.conditions import Condition
-from airflow_megatron.spec.dialects import autoexperiment
+from airflow_megatron.spec.dialects.autoexperiment import dialect as autoexperiment
 from airflow_megatron.spec.dialects.recognition import is_autoexperiment
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.jobs import Job
-from airflow_megatron.spec.yaml_document import load_yaml_file, load_yaml_text
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_yaml_text
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.model.conditions import Condition
+from airflow_megatron.spec.model.jobs import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_megatron.spec.dialects.autoexperiment import AutoExperimentSweep
+    from airflow_megatron.spec.dialects.autoexperiment.dialect import AutoExperimentSweep
 
 SMALL = """\
 cmd: "sbatch --nice=5 {sbatch_script}"

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.megatron.commands import job_command
-from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
-from airflow_megatron.spec.dialects import autoexperiment
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.yaml_document import load_yaml_text
+from airflow_megatron.megatron.commands.commands import job_command
+from airflow_megatron.spec.dialects.autoexperiment import dialect as autoexperiment
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.yaml_document import load_yaml_text
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 
 if TYPE_CHECKING:
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 FILE = """\
 cmd: "sbatch {sbatch_script}"

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_megatron.spec.dialects.autoexperiment_expansion import expand_document
-from airflow_megatron.spec.dialects.autoexperiment_expressions import (
+from airflow_megatron.spec.dialects.autoexperiment.expansion import expand_document
+from airflow_megatron.spec.dialects.autoexperiment.expressions import (
     RefusedExpressionError,
     UnresolvedError,
     evaluate_expression,
     format_text,
 )
-from airflow_megatron.spec.dialects.autoexperiment_resolution import (
+from airflow_megatron.spec.dialects.autoexperiment.resolution import (
     EndlessError,
     Plan,
     RefusedValueError,
     settle,
 )
-from airflow_megatron.spec.dialects.autoexperiment_yaml import load_autoexperiment_yaml
-from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.dialects.autoexperiment.yaml import load_autoexperiment_yaml
+from airflow_megatron.spec.documents.errors import SpecError
 
 _PLAIN = {
     "abs": abs,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from autoexperiment_harness import CONFORMANCE, as_job, expand, params_of
 
-from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.spec.documents.errors import SpecError
 
 
 def _recorded(name: str) -> list[dict[str, Any]]:

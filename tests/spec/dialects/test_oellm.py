@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
-from airflow_megatron.spec.conditions import Condition
-from airflow_megatron.spec.dialects import oellm
+from airflow_megatron.spec.dialects.oellm import dialect as oellm
 from airflow_megatron.spec.dialects.recognition import is_oellm
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.yaml_document import load_yaml_text
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.yaml_document import load_yaml_text
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.model.conditions import Condition
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 BASE = r"""
 job:

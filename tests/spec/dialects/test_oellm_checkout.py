@@ -11,11 +11,11 @@ from typing import Final
 
 import pytest
 
-from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
-from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.model.schema import TrainerSection
 from airflow_megatron.spec.oellm_import import import_oellm
-from airflow_megatron.spec.schema import TrainerSection
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 CHECKOUT: Final = os.environ.get("OELLM_AUTOEXP_CHECKOUT", "")

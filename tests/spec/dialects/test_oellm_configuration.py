@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_megatron.spec.dialects.oellm_configuration import (
+from airflow_megatron.spec.dialects.oellm.interpolation.configuration import (
     Configuration,
     ConfigurationError,
     Surroundings,
     with_parameters,
 )
-from airflow_megatron.spec.dialects.oellm_eval import EvaluationError, evaluate_python
+from airflow_megatron.spec.dialects.oellm.interpolation.eval import EvaluationError, evaluate_python
 
 _RECORDED = json.loads(
     (Path(__file__).parents[2] / "fixtures" / "conformance" / "oellm_interpolations.json").read_text()

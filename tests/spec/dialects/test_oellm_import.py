@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.planning.plan import plan_sweep
-from airflow_megatron.spec.checkpoint_sources import CheckpointSource
-from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
-from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.yaml_document import load_yaml_text
+from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.oellm_import import MissingHydraError, import_oellm, spec_text
 from airflow_megatron.spec.spec_files import load_sweep_text
-from airflow_megatron.spec.yaml_document import load_yaml_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_megatron.spec.jobs import Job
+    from airflow_megatron.spec.model.jobs import Job
 
 FILES = {
     "study.yaml": r"""

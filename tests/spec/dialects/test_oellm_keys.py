@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_megatron.planning.job_scripts import job_script
-from airflow_megatron.planning.plan import check_sweep, plan_sweep
-from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
-from airflow_megatron.spec.conditions import Condition
-from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.plan.sweep_plan import check_sweep, plan_sweep
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
+from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 TEXT = """\

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_megatron.planning.plan import check_sweep
-from airflow_megatron.spec.checkpoint_sources import CheckpointSource
-from airflow_megatron.spec.cluster_profile import ClusterProfile, load_cluster
-from airflow_megatron.spec.errors import SpecError
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 TRAIN = """\

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_megatron.spec.dialects.oellm_sweep import Expansion, expand
-from airflow_megatron.spec.errors import SpecError
-from airflow_megatron.spec.yaml_document import YamlDocument, load_yaml_text
+from airflow_megatron.spec.dialects.oellm.sweep import Expansion, expand
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.yaml_document import YamlDocument, load_yaml_text
 
 CONFORMANCE = Path(__file__).parents[2] / "fixtures" / "conformance"
 

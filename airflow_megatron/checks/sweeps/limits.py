@@ -1,0 +1,116 @@
+"""Checks before submission: a sweep within the limits of its cluster profile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.requirements.queue_estimates import count, gpu_hours, most_jobs_at_once
+from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_megatron.spec.documents.errors import Problem
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import LimitsSection, PartitionSection
+    from airflow_megatron.spec.model.sweep import Sweep
+
+
+def limit_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
+    """Yield the jobs that ask for more than the cluster, or the partition that they name, gives."""
+    for job in jobs:
+        yield from _beyond(job, cluster.limits, f"cluster {cluster.name}")
+        # Slurm takes the first of several partitions that can start the job
+        for name in (job.slurm.partition or "").split(","):
+            if name in cluster.partitions:
+                yield from _beyond(job, cluster.partitions[name], f"partition {name}")
+                yield from _beyond_node(job, cluster.partitions[name], name)
+            elif name and cluster.partitions:
+                yield Finding(
+                    "partition",
+                    job,
+                    ("slurm", "partition"),
+                    f"cluster {cluster.name} has no partition {name!r}",
+                    did_you_mean(name, cluster.partitions)
+                    or f"known: {', '.join(cluster.partitions)}; or describe it in its profile",
+                )
+
+
+def _beyond(job: Job, limits: LimitsSection | PartitionSection, giver: str) -> Iterator[Finding]:
+    """Yield the resources of a job that are beyond what a cluster or a partition gives one job."""
+    nodes = count(job.slurm.nodes, 1)
+    if limits.max_nodes is not None and nodes > limits.max_nodes:
+        yield Finding(
+            "nodes",
+            job,
+            ("slurm", "nodes"),
+            f"asks for {nodes} nodes; {giver} gives a job {limits.max_nodes}",
+            f"nodes of at most {limits.max_nodes}",
+        )
+    seconds = job.slurm.time
+    longest = None if limits.max_time is None else parse_duration(limits.max_time)
+    if longest is not None and isinstance(seconds, int) and seconds > longest:
+        yield Finding(
+            "time",
+            job,
+            ("slurm", "time"),
+            f"asks for {slurm_time(seconds)}; {giver} gives an attempt {slurm_time(longest)}",
+            f'time: "{slurm_time(longest)}"; a training that needs longer goes on in further attempts',
+        )
+
+
+def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[Finding]:
+    """Yield the resources of a job that no node of the partition has."""
+    gpus = count(job.slurm.gpus_per_node, 0)
+    if partition.gpus_per_node is not None and gpus > partition.gpus_per_node:
+        yield Finding(
+            "gpus_per_node",
+            job,
+            ("slurm", "gpus_per_node"),
+            f"partition {name} has {partition.gpus_per_node} GPUs per node, {gpus} asked",
+            f"gpus_per_node of at most {partition.gpus_per_node}, on more nodes, or another partition",
+        )
+    processes = max(gpus, 1) if job.runs_trainer else 1
+    cores = count(job.slurm.cpus_per_task, 1) * processes
+    if partition.cpus_per_node is not None and cores > partition.cpus_per_node:
+        yield Finding(
+            "cpus_per_task",
+            job,
+            ("slurm", "cpus_per_task"),
+            f"partition {name} has {partition.cpus_per_node} CPU cores per node, {cores} asked",
+            f"cpus_per_task of at most {partition.cpus_per_node // processes}",
+        )
+
+
+def budget_problems(
+    sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile
+) -> tuple[list[Problem], list[Problem]]:
+    """Return errors and warnings about what the sweep takes as a whole."""
+    errors: list[Problem] = []
+    warnings: list[Problem] = []
+    limits = cluster.limits
+    if limits.max_gpu_hours is not None:
+        total = gpu_hours(jobs)
+        if total.hours > limits.max_gpu_hours:
+            message = (
+                f"the sweep can take {total.hours:,.0f} GPU-hours (walltime × GPUs of {len(jobs)} jobs);"
+                f" cluster {cluster.name} allows {limits.max_gpu_hours:,.0f}"
+            )
+            mend = "shorten slurm.time, run fewer points, or raise limits.max_gpu_hours in its profile"
+            errors.append(sweep.document.problem(("slurm", "time"), message, mend))
+        if total.unbounded:
+            message = f"{total.unbounded} jobs with GPUs have no walltime, so their GPU-hours are unknown"
+            warnings.append(sweep.document.problem(("slurm",), message, "add slurm: {time: 6h}"))
+    if limits.max_jobs is not None:
+        most = most_jobs_at_once(sweep.tree, points, sweep.settings)
+        most = min(most, sweep.settings.max_jobs or most)
+        if most > limits.max_jobs:
+            message = f"up to {most} jobs can be due at once; cluster {cluster.name} takes {limits.max_jobs}"
+            place = ("max_active_points",)
+            active = max(min(points, sweep.settings.max_active_points) * limits.max_jobs // most, 1)
+            mend = f"the others wait; max_active_points: {active} keeps points together"
+            warnings.append(sweep.document.problem(place, message, mend))
+    return errors, warnings

@@ -1,0 +1,31 @@
+"""The checks on ``notify:``: classes and connections that the operator allows, arguments that they take, no secrets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.notices.notifier_classes import (
+    NotifierError,
+    argument_errors,
+    check_arguments,
+    notifier_class,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_megatron.spec.documents.errors import Problem
+    from airflow_megatron.spec.model.sweep import Sweep
+
+
+def notifier_problems(sweep: Sweep) -> Iterator[Problem]:
+    """Yield what is wrong with the notifiers of a sweep."""
+    for number, section in enumerate(sweep.settings.notify):
+        errors = list(argument_errors(section.notifier, section.arguments))
+        try:
+            check_arguments(notifier_class(section.notifier), section.arguments)
+        except NotifierError as error:
+            errors.append(error)
+        for each in errors:
+            where = ("arguments", each.argument) if each.argument else ("notifier",)
+            yield sweep.document.problem(("notify", number, *where), str(each), each.mend)

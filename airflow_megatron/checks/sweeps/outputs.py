@@ -1,0 +1,144 @@
+"""Checks before submission: no two jobs write the same files.
+
+A stage that finds another's results in its place passes over its own work (``each_checkpoint``), overwrites them, or
+counts as finished by them. Stages that follow each other may go on with what the one before has made, so a declared
+output of both is theirs together; a checkpoint is converted, and evaluated, once in a directory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.checks.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from airflow_megatron.requirements.training_arguments import TrainingArguments
+    from airflow_megatron.spec.model.conditions import Condition
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.sweep import Sweep
+
+_PROGRAMS: Final = {"convert": "/convert_to_hf.py", "evaluate": "/evaluate_hf.py"}
+_RESULTS: Final = {
+    "convert": "converted_hf/iter_{}",
+    "evaluate": "eval_results/iter_{}/results.json",
+}
+_MENDS: Final = {
+    "convert": "convert it once, and let both go on from there; or give one of them start: {{from: {checkpoints}}},"
+    " which gives it a directory of its own",
+    "evaluate": "give one stage the tasks of both; or give one of them start: {{from: {model}}}, which gives it a"
+    " directory of its own",
+}
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What a job makes of checkpoints in a directory: of one iteration, or of each that comes."""
+
+    job: Job
+    iteration: int | None
+    each: Condition | None
+
+    @property
+    def of_pattern(self) -> bool:
+        """Whether it is made of several runs outside the sweep, each in a folder of its own."""
+        return self.job.source is not None and self.job.source.is_pattern
+
+    def meets(self, other: _Result) -> int | str | None:
+        """Return an iteration that both work on, ``*`` for any, None where it is not certain that there is one."""
+        if self.of_pattern or other.of_pattern:
+            return "*" if self.of_pattern and other.of_pattern else None
+        if self.each and other.each:
+            return "*"
+        if self.each or other.each:
+            each, single = (self.each, other.iteration) if self.each else (other.each, self.iteration)
+            if each is None or single is None or single < (each.iteration or 0):
+                return None
+            return single if each.spacing == 1 or single in (each.last, each.iteration) else None
+        return self.iteration if self.iteration == other.iteration else None
+
+
+def output_findings(
+    sweep: Sweep, jobs: Sequence[Job], trainings: Mapping[str, TrainingArguments]
+) -> Iterator[Finding]:
+    """Yield jobs that write what another job writes, too.
+
+    :param jobs: with their commands
+    :param trainings: the arguments of training jobs by run directory
+    """
+    yield from _results(sweep, jobs)
+    by_name = {job.name: job for job in jobs}
+    writers: dict[str, Job] = {}
+    for job in jobs:
+        for path in _paths(job, trainings):
+            other = writers.setdefault(path, job)
+            if other is job or _follows(job, other, by_name) or _follows(other, job, by_name):
+                continue
+            own = "save" if job.kind == "train" and path not in job.outputs else "outputs"
+            yield Finding(
+                f"same-output:{other.stage}",
+                job,
+                (own,),
+                f"writes {path}, and so does {_named(sweep, other, job)}",
+                "a path of its own for each"
+                + (", with the point's values in it" if other.stage == job.stage else ""),
+            )
+
+
+def _results(sweep: Sweep, jobs: Iterable[Job]) -> Iterator[Finding]:
+    """Yield conversions and evaluations of one checkpoint in one directory."""
+    made: dict[tuple[str, str], list[_Result]] = {}
+    for job in jobs:
+        program = _PROGRAMS.get(job.kind)
+        if program is None or job.script or not any(word.endswith(program) for word in job.command):
+            continue
+        conditions = (condition for condition in (job.start, job.finish) if condition is not None)
+        leaves = (leaf for condition in conditions for leaf in condition.leaves())
+        result = _Result(job, job.iteration, next((leaf for leaf in leaves if leaf.done), None))
+        for other in made.setdefault((job.kind, job.run_dir), []):
+            iteration = result.meets(other)
+            if iteration is None:
+                continue
+            directory = f"{job.runs_dir}/*" if result.of_pattern else job.run_dir
+            path = f"{directory}/{_RESULTS[job.kind].format(iteration)}"
+            mend = _MENDS[job.kind].format(
+                checkpoints=f"{job.run_dir}/checkpoints, iteration: N",
+                model=f"{job.run_dir}/converted_hf/iter_{iteration if iteration != '*' else 'N'}",
+            )
+            message = f"writes {path}, and so does {_named(sweep, other.job, job)}"
+            yield Finding(f"same-results:{other.job.stage}", job, ("kind",), message, mend)
+            break
+        made[job.kind, job.run_dir].append(result)
+
+
+def _paths(job: Job, trainings: Mapping[str, TrainingArguments]) -> Iterator[str]:
+    yield from (path for path in job.outputs if job.kind not in _RESULTS or not _is_result(path, job))
+    training = trainings.get(job.run_dir) if job.kind == "train" else None
+    if training is not None and not job.script and isinstance(save := training.value("save"), str):
+        yield f"{save.rstrip('/')}/latest_checkpointed_iteration.txt"
+
+
+def _is_result(path: str, job: Job) -> bool:
+    """Whether a path is what a conversion or evaluation makes of its own accord."""
+    return path.startswith((f"{job.run_dir}/converted_hf/", f"{job.run_dir}/eval_results/"))
+
+
+def _follows(job: Job, other: Job, by_name: Mapping[str, Job]) -> bool:
+    """Whether a job begins when another has ended, or later."""
+    waiting, seen = [job], {job.name}
+    while waiting:
+        for dependency in waiting.pop().depends_on:
+            if dependency.job == other.name:
+                return True
+            if dependency.job not in seen and dependency.job in by_name:
+                seen.add(dependency.job)
+                waiting.append(by_name[dependency.job])
+    return False
+
+
+def _named(sweep: Sweep, other: Job, job: Job) -> str:
+    place = sweep.document.problem(sweep.place_of(other.stage, "kind"), "")
+    point = f" at point {other.point}" if other.point != job.point and other.point else ""
+    return f"stage {other.stage}{point} (line {place.line})"

@@ -1,0 +1,44 @@
+"""Checks before submission: patterns that repeat a repetition, which is never meant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.spec.trust.patterns import nested_repetition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_megatron.spec.model.jobs import Job
+
+
+def pattern_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
+    """Yield the patterns of events and conditions in which a repetition is repeated, ``(a+)+``."""
+    for job in jobs:
+        for key, pattern in dict.fromkeys(_patterns(job)):
+            if nested_repetition(pattern):
+                yield Finding(
+                    f"pattern {pattern}",
+                    job,
+                    (key,),
+                    f"the pattern {pattern!r} repeats a repetition, as (a+)+ does",
+                    "repeat once: a+ matches the same",
+                    warning=True,
+                )
+
+
+def _patterns(job: Job) -> Iterator[tuple[str, str]]:
+    for key, condition in (("start", job.start), ("cancel", job.cancel), ("finish", job.finish)):
+        for leaf in condition.leaves() if condition else ():
+            if leaf.kind == "log":
+                yield key, leaf.pattern
+    for event in job.events:
+        if event.on != "idle":
+            yield "events", event.pattern
+        for leaf in event.condition.leaves() if event.condition else ():
+            if leaf.kind == "log":
+                yield "events", leaf.pattern
+    for dependency in job.depends_on:
+        if dependency.pattern:
+            yield "start", dependency.pattern

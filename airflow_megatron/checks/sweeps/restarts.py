@@ -1,0 +1,75 @@
+"""Checks before submission: what a restart policy changes in later attempts has to be possible."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.checks.trainings.loading import loading_findings
+from airflow_megatron.megatron.arguments.tables import ArgumentError, to_argv
+from airflow_megatron.requirements.queue_estimates import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_megatron.requirements.training_arguments import TrainingArguments
+
+_MODEL_SIZES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "ds_sequence_parallel_size",
+)
+
+
+def restart_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
+    """Yield what is wrong with the smaller numbers of nodes, and with the arguments after a rollback.
+
+    :param trainings: the arguments of the training jobs, by run directory
+    """
+    for training in trainings.values():
+        job = training.job
+        yield from _nodes(training)
+        try:
+            to_argv(job.restart.after_rollback, training.table)
+        except ArgumentError as error:
+            yield Finding(
+                "after-rollback",
+                job,
+                ("restart", "after_rollback"),
+                str(error),
+                "write it as under megatron:",
+            )
+            continue
+        after = training.changed(job.restart.after_rollback)
+        yield from loading_findings(job, ("restart", "after_rollback"), after, training, job.stage)
+
+
+def _nodes(training: TrainingArguments) -> Iterator[Finding]:
+    """Yield the numbers of nodes that are not smaller, or over which model and batch cannot be spread.
+
+    The global batch size stays, so fewer nodes mean a smaller data-parallel size
+    (``megatron/core/num_microbatches_calculator.py``).
+    """
+    job, place = training.job, ("restart", "nodes")
+    sizes = job.restart.nodes
+    wanted = count(job.slurm.nodes, 1)
+    if sizes and (sorted(set(sizes), reverse=True) != sizes or sizes[0] >= wanted):
+        mend = f"numbers below slurm.nodes ({wanted}), the largest first"
+        yield Finding("nodes-order", job, place, f"restart.nodes is {sizes}", mend)
+        return
+    model = prod(training.count(name) or 1 for name in _MODEL_SIZES)
+    micro, batch = training.count("micro_batch_size"), training.count("global_batch_size")
+    for nodes in sizes:
+        gpus = nodes * count(job.slurm.gpus_per_node, 1)
+        if gpus % model:
+            parallel = f"tensor × pipeline × context (or sequence) parallel size ({model})"
+            message = f"{nodes} nodes have {gpus} GPUs, which {parallel} does not divide"
+            yield Finding("nodes-model", job, place, message, "leave this number of nodes out")
+        elif micro and batch and batch % (micro * gpus // model):
+            message = (
+                f"on {nodes} nodes the data parallel size is {gpus // model}: times micro_batch_size ({micro}) it does "
+                f"not divide global_batch_size ({batch})"
+            )
+            yield Finding("nodes-batch", job, place, message, "leave this number of nodes out")

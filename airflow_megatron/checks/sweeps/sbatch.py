@@ -1,0 +1,70 @@
+"""Checks before submission: options of sbatch that would take the submission out of our hands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.slurm.submission.sbatch_options import (
+    NO_OPTION,
+    directive_options,
+    misspelt_option,
+    other_directives,
+    read_options,
+    refused_options,
+    split_directive,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from airflow_megatron.slurm.submission.sbatch_options import RefusedOption
+    from airflow_megatron.spec.model.jobs import Job
+
+
+def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
+    """Yield the options of ``slurm.options``, of a foreign ``cmd`` and of own scripts that a job may not set."""
+    for job in jobs:
+        if job.script is None:
+            yield from _of_rendered(job)
+        else:
+            for refused in refused_options(job.slurm.options, own_script=True):
+                yield _finding(job, refused, ("cmd",), "its command gives sbatch")
+            for refused in refused_options(directive_options(job.script), own_script=True):
+                yield _finding(job, refused, ("template",), "its script holds #SBATCH")
+            yield from _of_words(job, job.slurm.options, ("cmd",), "its command gives sbatch")
+            yield from _of_words(
+                job, directive_options(job.script), ("template",), "its script holds #SBATCH"
+            )
+            if others := other_directives(job.script):
+                message = f"its script holds {others[0][:80]}: options of PBS and LSF are not read"
+                mend = "write them as #SBATCH lines, or remove them"
+                yield Finding("options of PBS and LSF", job, ("template",), message, mend, warning=True)
+
+
+def _of_rendered(job: Job) -> Iterator[Finding]:
+    options = job.slurm.options
+    words = [word for option in options for word in split_directive(option)]
+    keys = ("slurm", "options")
+    for refused in refused_options(words):
+        # the rest of a value with blanks is no word of its own
+        if refused.name != NO_OPTION or refused.text in options:
+            yield _finding(job, refused, keys, "slurm.options hold")
+    yield from _of_words(job, words, keys, "slurm.options hold")
+
+
+def _of_words(job: Job, words: Sequence[str], keys: tuple[str, ...], where: str) -> Iterator[Finding]:
+    """Yield what is probably not meant."""
+    for option in read_options(words):
+        if "comment" in option.meant:
+            message = f"{where} --comment, which gives way to the submission's own"
+            yield Finding("sbatch comment", job, keys, message, "remove it", warning=True)
+        elif near := misspelt_option(option):
+            message = f"{where} {option.words[0][:80]}, an option that sbatch does not have by itself"
+            yield Finding(f"sbatch {option.name}", job, keys, message, near, warning=True)
+
+
+def _finding(job: Job, refused: RefusedOption, keys: tuple[str, ...], where: str) -> Finding:
+    shown = refused.text if len(refused.text) <= 80 else refused.text[:80] + "…"
+    message = f"{where} {shown}, which a job may not set"
+    return Finding(f"sbatch {refused.name}", job, keys, message, refused.instead)

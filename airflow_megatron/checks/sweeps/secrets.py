@@ -1,0 +1,65 @@
+"""Checks before submission: no secret stands in plain text, where scripts, logs and databases would keep it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.requirements.permitted_secrets import secret_refusal
+from airflow_megatron.slurm.submission.job_script import job_environment
+from airflow_megatron.spec.trust.secret_names import holds_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+_ASSIGNMENT = re.compile(
+    r"(?:^|[\s;&|])(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"$`]+\"|'[^']+'|[^\s\"'$`;&|]+)"
+)
+
+
+def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Finding]:
+    """Yield variables of jobs, their commands and scripts that hold a secret; the value is never repeated."""
+    seen: set[tuple[str, str, str]] = set()
+    for job in jobs:
+        for where, name, warning in _plain_secrets(job, cluster):
+            if (job.stage, where, name) not in seen:
+                seen.add((job.stage, where, name))
+                yield Finding(
+                    f"secret {name}",
+                    job,
+                    ("env",),
+                    f"{where} {name} in plain text, which scripts and databases keep",
+                    f"put it into a file on the cluster, chmod 600, and write secrets: {{{name}: {{file: PATH}}}}",
+                    warning=warning,
+                )
+        for name in sorted((job.secrets.keys() | job.delivered.keys()) & job.env.keys()):
+            message = f"{name} is in env and in secrets"
+            yield Finding(f"secret and variable {name}", job, ("secrets",), message, "remove one")
+        for name, source in job.delivered.items():
+            if (refusal := secret_refusal(source)) is not None:
+                message, mend = refusal
+                yield Finding(f"source of {name}", job, ("secrets",), f"{name}: {message}", mend)
+
+
+def _plain_secrets(job: Job, cluster: ClusterProfile) -> Iterator[tuple[str, str, bool]]:
+    """Yield where a secret stands, its name, and whether that is only worth a warning."""
+    for name, value in job_environment(job, cluster).items():
+        if holds_secret(name, value):
+            yield (
+                ("its environment holds" if name in job.env else f"the profile {cluster.name} sets"),
+                name,
+                False,
+            )
+    for word in job.command if job.script is None else ():
+        if "=" not in word:
+            continue
+        for name, value in _ASSIGNMENT.findall(word):
+            if holds_secret(name, value.strip("\"'")):
+                yield "its command holds", name, False
+    for name, value in _ASSIGNMENT.findall(job.script or ""):
+        if holds_secret(name, value.strip("\"'")):
+            yield "its script holds", name, True

@@ -1,0 +1,32 @@
+"""Checks before submission: a training that stops itself does so before Slurm does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.spec.documents.quantities import slurm_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_megatron.requirements.training_arguments import TrainingArguments
+
+
+def walltime_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
+    """Yield the trainings whose ``exit_duration_in_mins`` is not over before their walltime.
+
+    :param trainings: the arguments of the training jobs, by run directory
+    """
+    for training in trainings.values():
+        job, minutes = training.job, training.number("exit_duration_in_mins")
+        seconds = job.slurm.time
+        if minutes is not None and isinstance(seconds, int) and minutes * 60 >= seconds:
+            yield Finding(
+                "exit-after-walltime",
+                job,
+                ("exit_duration_in_mins",),
+                f"it would save and exit after {minutes:g} minutes, but Slurm ends it after {slurm_time(seconds)}",
+                f"exit_duration_in_mins: {max(seconds * 9 // 600, 1)}",
+                warning=True,
+            )

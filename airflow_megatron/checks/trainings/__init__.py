@@ -1,0 +1,5 @@
+"""Checks of trainings, conversions and evaluations: schedules, checkpoints, memory, what each program would refuse.
+
+Imports ``checks.findings``, ``requirements`` and the layers below.
+``plan.submission_checks`` runs them.
+"""

@@ -1,0 +1,134 @@
+"""Whether the converter has a Hugging Face class for the models of a sweep: it is asked itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.megatron.commands.commands import comparable_words, runs_pretrain_gpt
+from airflow_megatron.megatron.commands.conversion_options import ARCHITECTURES
+from airflow_megatron.megatron.rules.command_line import reader
+from airflow_megatron.megatron.validation import read_settings
+from airflow_megatron.requirements.job_machine import machine_of
+from airflow_megatron.requirements.job_programs import answers
+from airflow_megatron.spec.expressions.file_values import path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from airflow_megatron.requirements.training_arguments import TrainingArguments
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+GROUPS_OF_THE_RUN: Final = frozenset(
+    {
+        "RNG and initialization",
+        "checkpointing",
+        "data",
+        "data and dataloader",
+        "exit",
+        "learning rate",
+        "learning rate and weight decay",
+        "logging",
+        "regularization",
+        "validation",
+    }
+)
+"""Groups of Megatron's arguments, of all releases, in which nothing stands that decides about a Hugging Face class."""
+
+
+def architecture_findings(
+    jobs: Iterable[Job], trainings: Mapping[str, TrainingArguments], cluster: ClusterProfile
+) -> Iterator[Finding]:
+    """Yield trainings of which a convert stage could not write the checkpoints, told where their settings stand.
+
+    Where the model cannot be known before the job nothing is said: an architecture file on the cluster, a fork's own
+    argument table, model settings from a YAML file, an earlier job or a checkpoint from elsewhere.
+
+    :param jobs: with their commands
+    :param trainings: the arguments of training jobs by run directory
+    """
+    alike: dict[object, list[tuple[Job, TrainingArguments]]] = {}
+    for job in jobs:
+        training = _trained(trainings.get(job.run_dir), trainings) if _converts(job) else None
+        if training is None or not _is_known(training, cluster):
+            continue
+        values = training.outside(GROUPS_OF_THE_RUN)
+        if not any(path_of(value) for value in values.values()):
+            model = tuple(sorted((name, repr(value)) for name, value in values.items()))
+            of_run = (training.job.trainer, training.job.release, training.job.world_size)
+            key = (model, of_run, *_choice(job).values())
+            alike.setdefault(key, []).append((job, training))
+    asked = [{**_model(training, cluster), **_choice(job)} for (job, training), *_ in alike.values()]
+    for refused, answer in zip(alike.values(), answers("check_conversions.py", asked), strict=True):
+        for job, training in refused if answer else ():
+            yield _finding(job, training, answer)
+
+
+def _converts(job: Job) -> bool:
+    """Whether a job runs this project's converter, with an architecture that is known here."""
+    return (
+        job.kind == "convert"
+        and not job.script
+        and any(word.endswith("/convert_to_hf.py") for word in job.command)
+        and job.params.get("hf_architecture") in (None, *ARCHITECTURES)
+    )
+
+
+def _trained(
+    training: TrainingArguments | None, trainings: Mapping[str, TrainingArguments]
+) -> TrainingArguments | None:
+    """Return the training whose arguments describe the model: with ``use_checkpoint_args`` the one it starts from."""
+    while training is not None and training.value("use_checkpoint_args"):
+        training = trainings.get(training.job.parent_dir or "")
+    return training
+
+
+def _is_known(training: TrainingArguments, cluster: ClusterProfile) -> bool:
+    """Whether the arguments that a training's checkpoints will hold can be worked out."""
+    job = training.job
+    if job.script or not runs_pretrain_gpt(job.command):
+        return False
+    if job.trainer == "megatron_core":
+        return not job.extra_arguments
+    return (
+        job.trainer == "megatron_lm"
+        and not cluster.trainer(job.trainer).arguments_table
+        and not training.value("yaml_cfg")
+        and None not in (training.count("num_layers"), training.count("num_attention_heads"))
+    )
+
+
+def _model(training: TrainingArguments, cluster: ClusterProfile) -> dict[str, Any]:
+    """Return what describes the model, in the words of ``check_conversions.py``."""
+    job, words = training.job, comparable_words(training.job.command)
+    if job.trainer == "megatron_core":
+        return {"argv": words, "world_size": job.world_size}
+    _, settings = read_settings(
+        words, job.world_size, job.release, machine=machine_of(job, cluster), flags=reader(training.table)
+    )
+    return {"saved": {argument.dest: getattr(settings, argument.dest) for argument in training.table}}
+
+
+def _choice(job: Job) -> dict[str, Any]:
+    """Return what a conversion asks of the converter."""
+    return {
+        "architecture": job.params.get("hf_architecture"),
+        "converter": job.params.get("converter"),
+        "hf_config": job.params.get("hf_config"),
+    }
+
+
+def _finding(job: Job, training: TrainingArguments, answer: Mapping[str, Any]) -> Finding:
+    given = {argument.dest: name for name in training.job.params if (argument := training.table.get(name))}
+    names = [given.get(setting, setting) for setting in answer["settings"]]
+    at_fault = next((given[setting] for setting in answer["settings"] if setting in given), "megatron")
+    return Finding(
+        f"architecture:{job.stage}:{','.join(names)}",
+        training.job,
+        (at_fault,),
+        f"{job.stage} cannot write its checkpoints: {answer['problem']}",
+        f"change {' and '.join(names)}; or the converter or hf_architecture of {job.stage}",
+        # a site's template may add to the command
+        warning=training.job.template is not None,
+    )

@@ -1,0 +1,175 @@
+"""Checks before submission: every checkpoint that a job needs is one that its training run saves and keeps.
+
+Megatron saves after every ``save_interval`` iterations and at the end (``megatron/training/training.py``,
+``checkpoint_and_decide_exit`` and ``pretrain``); with ``save_retain_interval`` each save deletes the checkpoint before
+it, unless its iteration is a multiple of that interval (``megatron/training/checkpointing.py``, ``save_checkpoint``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from airflow_megatron.requirements.training_arguments import TrainingArguments
+    from airflow_megatron.spec.model.conditions import Condition
+    from airflow_megatron.spec.model.jobs import Job
+
+START = ("start", "checkpoint")
+
+
+@dataclass(frozen=True)
+class SavedCheckpoints:
+    """The checkpoints of one training run.
+
+    :param stage: its stage, for messages
+    :param first: the iteration that it starts from
+    :param last: the iteration that it ends at, None where it is not counted in iterations
+    :param every: ``save_interval``, None without one
+    :param kept: ``save_retain_interval``, None without one
+    :param saves: False where the stage saves nothing at all
+    :param extra: ``save_extra_steps`` of OpenEuroLLM's fork: further iterations that it saves at
+    """
+
+    stage: str
+    first: int
+    last: int | None
+    every: int | None
+    kept: int | None
+    saves: bool = True
+    extra: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, arguments: TrainingArguments) -> SavedCheckpoints:
+        """Read them off the arguments of a job."""
+        return cls(
+            arguments.job.stage,
+            arguments.job.iteration or 0,
+            arguments.count("train_iters") or arguments.job.last_iteration,
+            arguments.count("save_interval"),
+            arguments.count("save_retain_interval"),
+            arguments.value("save") is not None,
+            tuple(arguments.value("save_extra_steps") or ()),
+        )
+
+    def obstacle(self, iteration: int) -> tuple[str, str, str] | None:
+        """Return why there is no checkpoint of ``iteration``: rule, message and mend; None when there is one."""
+        if not self.saves:
+            what = f"needs checkpoint {iteration} of {self.stage}, which saves nothing (save_interval: 0)"
+            return "saves-nothing", what, f"set save_interval in {self.stage}"
+        if iteration == self.last or iteration in self.extra:
+            return None
+        if self.last is not None and iteration > self.last:
+            rule, what = "after-the-end", f"ends at iteration {self.last}"
+        elif iteration <= self.first:
+            rule, what = "before-the-start", f"itself starts at iteration {self.first}"
+        elif self.every is None:
+            rule, what = "no-save-interval", "has no save_interval and saves none before its end"
+        elif iteration % self.every:
+            rule, what = "not-saved", f"saves every {self.every} iterations only"
+        elif self.kept and iteration % self.kept:
+            message = (
+                f"needs checkpoint {iteration} of {self.stage}, whose save_retain_interval of {self.kept} deletes it"
+                " as soon as the next one is saved"
+            )
+            return "deleted", message, f"use a multiple of {self.kept}, or save_retain_interval: {self.every}"
+        else:
+            return None
+        near = self.nearest(iteration)
+        mend = (
+            f"{self.stage} saves {' and '.join(map(str, near))}"
+            if near
+            else f"set save_interval in {self.stage}"
+        )
+        return rule, f"needs checkpoint {iteration} of {self.stage}, which {what}", mend
+
+    def nearest(self, iteration: int) -> list[int]:
+        """Return the iterations nearest to ``iteration`` that are saved and kept, two at most."""
+        step = self.every and (self.kept or self.every)
+        found: set[int] = {self.last} if self.last else set()
+        if step:
+            below = min(max(iteration, self.first), self.last or iteration) // step * step
+            found |= {
+                near
+                for near in range(below - step, below + 3 * step, step)
+                if near > self.first and (self.last is None or near <= self.last)
+            }
+        return sorted(sorted(found, key=lambda near: abs(near - iteration))[:2])
+
+
+def checkpoint_findings(jobs: Iterable[Job], trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
+    """Yield every checkpoint that a job waits for, starts from or works on and that will not be there.
+
+    :param jobs: the jobs of a plan
+    :param trainings: the arguments of its training jobs by run directory
+    """
+    saved = {run_dir: SavedCheckpoints.of(arguments) for run_dir, arguments in trainings.items()}
+    for job in jobs:
+        for run_dir, iteration, keys in _needed(job):
+            source = saved.get(run_dir)
+            obstacle = source.obstacle(iteration) if source else None
+            if obstacle:
+                rule, message, mend = obstacle
+                yield Finding(rule, job, keys, message, mend)
+        if job.kind == "train" and job.iteration is not None and job.run_dir in saved:
+            last = saved[job.run_dir].last
+            if last is not None and last <= job.iteration:
+                yield Finding(
+                    "nothing-to-train",
+                    job,
+                    ("train_iters",),
+                    f"starts at iteration {job.iteration} and ends at train_iters {last}: there is nothing to train",
+                    f"train_iters counts from 0: more than {job.iteration}",
+                )
+        yield from _each_checkpoint(job, saved)
+
+
+def _needed(job: Job) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+    """Yield run directory, iteration and place of the checkpoints that a job cannot do without."""
+    if job.iteration is not None and not _fresh(job):
+        if job.kind == "train" and job.parent_dir:
+            yield job.parent_dir, job.iteration, START
+        elif job.kind in ("convert", "evaluate"):
+            yield job.run_dir, job.iteration, START if "iteration" not in job.params else ("iteration",)
+    for leaf in _required(job.start) if job.start else ():
+        if leaf.kind == "checkpoint" and leaf.iteration is not None:
+            yield leaf.path.removesuffix("/checkpoints"), leaf.iteration, START
+
+
+def _required(condition: Condition) -> Iterator[Condition]:
+    """Yield the leaves without which a condition cannot hold."""
+    if condition.kind == "all":
+        for part in condition.parts:
+            yield from _required(part)
+    elif not condition.parts:
+        yield condition
+
+
+def _fresh(job: Job) -> Sequence[Condition]:
+    return [leaf for leaf in job.start.leaves() if leaf.kind == "new_checkpoint"] if job.start else []
+
+
+def _each_checkpoint(job: Job, saved: Mapping[str, SavedCheckpoints]) -> Iterator[Finding]:
+    """Yield the stages that work on each checkpoint of a run that deletes some of them."""
+    for leaf in _fresh(job):
+        source = saved.get(leaf.path.removesuffix("/checkpoints"))
+        if (
+            source
+            and source.kept
+            and source.every
+            and source.kept > source.every
+            and leaf.spacing % source.kept
+        ):
+            yield Finding(
+                "each-deleted",
+                job,
+                ("each_checkpoint",),
+                f"save_retain_interval of {source.stage} deletes checkpoints that are not multiples of {source.kept},"
+                " perhaps before they are worked on",
+                f"each_checkpoint: {{spacing: {source.kept}}}",
+                warning=True,
+            )

@@ -1,0 +1,27 @@
+"""Checks before submission: the data of trainings whose program does not say it early."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.megatron.arguments.data_blends import BLENDS, HINT, blend_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_megatron.requirements.training_arguments import TrainingArguments
+
+
+def data_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
+    """Yield blends of data sets that are none; upstream's own rules say it for ``megatron_lm``.
+
+    :param trainings: the arguments of the training jobs by run directory
+    """
+    for arguments in trainings.values():
+        if arguments.job.trainer == "megatron_lm":
+            continue
+        for name in BLENDS:
+            problem = blend_problem(arguments.value(name))
+            if problem:
+                yield Finding(f"blend:{name}", arguments.job, (name,), f"{name} {problem}", HINT)

@@ -1,0 +1,103 @@
+"""Checks before submission: what a checkpoint's own schedule does to a training that loads it with another one.
+
+``OptimizerParamScheduler.load_state_dict`` (``megatron/core/optimizer_param_scheduler.py``) refuses other values than
+the checkpoint's, unless it is told which of the two count. ``--override-opt_param-scheduler`` says: those of the
+command line. But the learning rate is computed from the bounds that the optimizer's parameter groups carry, and these
+come out of the checkpoint:
+
+- up to core_v0.18 the checkpoint's ``lr`` and ``min_lr`` stay, without a word (upstream issue 1138);
+- core_v0.19 looks for the group with the new bounds in the checkpoint, finds none, and ends with a ``ValueError``
+  (``param_group_identifier_keys`` in ``megatron/core/optimizer/optimizer.py``).
+
+The ``megatron_core`` trainer takes the new bounds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.megatron.arguments.schedule import Schedule
+from airflow_megatron.megatron.rules.settings import release_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_megatron.megatron.arguments.values import ArgumentValues
+    from airflow_megatron.spec.model.jobs import Job
+
+_COMPARED: Final = (
+    ("lr", False),
+    ("min_lr", False),
+    ("lr_decay_style", False),
+    ("warmup", True),
+    ("decay", True),
+    ("length", True),
+)
+"""What a checkpoint's schedule is compared by when it is loaded; True where it is counted in samples there."""
+_WEIGHT_DECAY: Final = ("weight_decay", "start_weight_decay", "end_weight_decay", "weight_decay_incr_style")
+_BOUNDS_ARE_KEYS: Final = (0, 19)
+"""The first release that finds a checkpoint's parameter groups by their bounds of the learning rate."""
+
+
+def loading_findings(
+    job: Job, place: tuple[str, ...], now: ArgumentValues, before: ArgumentValues, source: str
+) -> Iterator[Finding]:
+    """Yield what is wrong about a training whose schedule is not that of the checkpoint it starts from.
+
+    :param job: the training
+    :param place: the keys of the spec that the findings point at
+    :param now: its arguments
+    :param before: those that the checkpoint was trained with
+    :param source: what trained it, for messages
+    """
+    differing = list(_differing(now, before))
+    if not differing or now.value("finetune") or now.value("no_load_optim"):
+        return
+    bounds = [name for name in differing if name in ("lr", "min_lr")] if job.trainer == "megatron_lm" else []
+    mend = f"the {' and '.join(bounds)} of {source}; or trainer: megatron_core, which takes new ones"
+    if bounds and release_number(job.release) >= _BOUNDS_ARE_KEYS:
+        message = f"{job.release} cannot load the optimizer of {source} with another {' and '.join(bounds)}"
+        yield Finding("bounds-refused", job, place, message, mend)
+    elif now.value("use_checkpoint_opt_param_scheduler"):
+        yield Finding(
+            "schedule-ignored",
+            job,
+            ("use_checkpoint_opt_param_scheduler",),
+            f"use_checkpoint_opt_param_scheduler keeps the schedule of {source}: its own"
+            f" {', '.join(differing)} have no effect",
+            "override_opt_param_scheduler: true instead",
+            warning=True,
+        )
+    elif not now.value("override_opt_param_scheduler"):
+        yield Finding(
+            "schedule-refused",
+            job,
+            place,
+            f"its schedule is not that of the checkpoint it starts from ({', '.join(differing)} differ), which Megatron"
+            " refuses to load",
+            "add megatron: {override_opt_param_scheduler: true}",
+        )
+    elif bounds:
+        message = (
+            f"{job.release} goes on with the {' and '.join(bounds)} of {source},"
+            " in spite of override_opt_param_scheduler"
+        )
+        yield Finding("bounds-kept", job, place, message, mend)
+
+
+def _differing(now: ArgumentValues, before: ArgumentValues) -> Iterator[str]:
+    """Yield the names of the arguments by which two schedules differ for Megatron."""
+    ours, theirs = Schedule.of(now), Schedule.of(before)
+    if ours is None or theirs is None or ours.unit != theirs.unit:
+        return
+    unit = ours.unit
+    shown = {"warmup": f"lr_warmup_{unit}", "decay": f"lr_decay_{unit}", "length": f"train_{unit}"}
+    scale, scale_before = (ours.batch or 1, theirs.batch or 1) if unit == "iters" else (1, 1)
+    for name, counted in _COMPARED:
+        value, value_before = getattr(ours, name), getattr(theirs, name)
+        if (value * scale != value_before * scale_before) if counted else (value != value_before):
+            yield shown.get(name, name)
+    for name in _WEIGHT_DECAY:
+        if now.value(name) != before.value(name):
+            yield name

@@ -1,0 +1,66 @@
+"""Whether upstream Megatron-LM would take the command lines of its training jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.megatron.arguments.tables import ArgumentError
+from airflow_megatron.megatron.arguments.trainers import job_table
+from airflow_megatron.megatron.commands.commands import (
+    comparable_words,
+    runs_pretrain_gpt,
+    runs_upstream_script,
+)
+from airflow_megatron.megatron.rules.command_line import reader
+from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
+from airflow_megatron.requirements.job_machine import machine_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_megatron.megatron.validation import ArgumentProblem
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+TRAINER: Final = "megatron_lm"
+
+
+def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
+    """Yield what upstream's own checks of the release would refuse; the thin trainer has its own rules.
+
+    :param jobs: with their commands
+    """
+    known: dict[tuple[object, ...], list[ArgumentProblem]] = {}
+    checks: dict[tuple[object, ...], RepeatedChecks] = {}
+    for job in jobs:
+        if (
+            not job.runs_trainer
+            or job.trainer != TRAINER
+            or job.script
+            or not runs_upstream_script(job.command)
+        ):
+            continue
+        world_size = job.active_processes
+        words = comparable_words(job.command)
+        gpt = runs_pretrain_gpt(job.command)
+        try:
+            flags = reader(job_table(job, cluster))
+            kind = (gpt, world_size, job.release, job.entry, flags, *sorted(job.env.items()))
+            key = (words, kind)
+            if key not in known:
+                if kind not in checks:
+                    checks[kind] = RepeatedChecks(
+                        world_size,
+                        job.release,
+                        machine=machine_of(job, cluster),
+                        # what follows the arguments is known of GPT models only
+                        first_iteration=gpt,
+                        flags=flags,
+                    )
+                known[key] = checks[kind].problems(words)
+        except ArgumentError:
+            return  # an unknown release is told where the spec names it
+        for problem in known[key]:
+            message = f"{job.release} refuses it on {world_size} GPUs: {problem.message}"
+            yield Finding(f"megatron:{problem.rule}", job, ("megatron",), message, problem.mend)

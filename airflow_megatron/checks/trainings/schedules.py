@@ -1,0 +1,153 @@
+"""Checks before submission: learning-rate schedules end where the training ends, and branches continue them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.checks.trainings.loading import loading_findings
+from airflow_megatron.megatron.arguments.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_megatron.requirements.training_arguments import TrainingArguments
+
+_JUMP = 0.02
+"""A change of the learning rate by this part of its peak is a jump."""
+
+
+def schedule_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
+    """Yield what is wrong or odd about the schedules of the training jobs.
+
+    :param trainings: the arguments of the training jobs by run directory
+    """
+    schedules = {run_dir: Schedule.of(arguments) for run_dir, arguments in trainings.items()}
+    for run_dir, arguments in trainings.items():
+        schedule = schedules[run_dir]
+        if schedule is None:
+            continue
+        impossible = list(_impossible(arguments, schedule))
+        yield from impossible
+        if any(not finding.warning for finding in impossible):
+            continue
+        yield from _odd_ends(arguments, schedule)
+        parent_dir = arguments.job.parent_dir or ""
+        parent, before = trainings.get(parent_dir), schedules.get(parent_dir)
+        if parent and before and arguments.job.iteration is not None and before.unit == schedule.unit:
+            yield from _branch(arguments, schedule, parent, before, arguments.job.iteration)
+
+
+def _impossible(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Finding]:
+    unit, job = schedule.unit, arguments.job
+    if schedule.warmup >= schedule.decay:
+        name = "lr_warmup_fraction" if "lr_warmup_fraction" in arguments else f"lr_warmup_{unit}"
+        shown = schedule.warmup if name.endswith(unit) else arguments.value(name)
+        yield Finding(
+            "warmup-not-shorter",
+            job,
+            (name,),
+            f"{name} {shown:g} is not below lr_decay_{unit} {schedule.decay}",
+            "shorten the warm-up, or train longer",
+        )
+    if schedule.lr_decay_style == "WSD":
+        name = f"lr_wsd_decay_{unit}"
+        if schedule.wsd_decay is None:
+            mend = f"add {name}: {max(schedule.decay // 5, 1)}"
+            yield Finding("wsd-without-decay", job, ("lr_decay_style",), f"the style WSD needs {name}", mend)
+        elif schedule.wsd_decay > schedule.decay:
+            yield Finding(
+                "wsd-too-long",
+                job,
+                (name,),
+                f"the WSD decay of {schedule.wsd_decay} {_words(unit)} is longer than the whole schedule of"
+                f" {schedule.decay}",
+                f"{name} of at most {max(int(schedule.decay - schedule.warmup), 1)}",
+                warning=arguments.job.trainer
+                != "megatron_core",  # upstream begins in the middle of the decay
+            )
+
+
+def _odd_ends(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Finding]:
+    """Yield schedules that end before the training does, or have not ended when it does."""
+    unit, job, style = schedule.unit, arguments.job, schedule.lr_decay_style
+    name = f"lr_decay_{unit}"
+    tail = schedule.length - schedule.decay
+    if style == "constant":
+        return
+    if tail > 0:
+        yield Finding(
+            "tail",
+            job,
+            (name,),
+            f"the last {tail} of {schedule.length} {_words(unit)} run at min_lr ({schedule.min_lr:g}): {name} is"
+            f" {schedule.decay}, counted from 0 with the warm-up in it",
+            f"{name}: {schedule.length}",
+            warning=True,
+        )
+    if style == "WSD":
+        if 0 <= schedule.decay_start < schedule.warmup:
+            yield Finding(
+                "decay-in-warmup",
+                job,
+                (f"lr_wsd_decay_{unit}",),
+                f"the WSD decay begins at {schedule.decay_start}, before the warm-up ends at {schedule.warmup:g}",
+                f"lr_wsd_decay_{unit} of at most {int(schedule.decay - schedule.warmup)}",
+                warning=True,
+            )
+        if schedule.decay_start < schedule.length < schedule.decay:
+            yield Finding(
+                "decay-cut-off",
+                job,
+                (name,),
+                f"the WSD decay from {schedule.decay_start} to {schedule.decay} is cut off by the end of the training"
+                f" at {schedule.length}",
+                f"{name}: {schedule.length}",
+                warning=True,
+            )
+    elif tail < 0 and style != "inverse-square-root":
+        yield Finding(
+            "decay-cut-off",
+            job,
+            (name,),
+            f"the training ends at {schedule.length}, where the {style} decay to {schedule.decay} is still at"
+            f" {schedule.rate(schedule.length):.0%} of the peak",
+            f"{name}: {schedule.length}",
+            warning=True,
+        )
+
+
+def _branch(
+    arguments: TrainingArguments,
+    schedule: Schedule,
+    parent: TrainingArguments,
+    before: Schedule,
+    iteration: int,
+) -> Iterator[Finding]:
+    """Yield what is wrong about a schedule that continues from a parent's checkpoint."""
+    if arguments.value("finetune") or arguments.value("no_load_optim"):
+        return
+    job = arguments.job
+    yield from loading_findings(job, ("train_iters",), arguments, parent, parent.job.stage)
+    if arguments.value("use_checkpoint_opt_param_scheduler"):
+        return
+    if schedule.unit != "iters" or before.batch != schedule.batch or before.lr != schedule.lr:
+        return
+    rates = [before.rate(iteration), schedule.rate(iteration)]
+    if abs(rates[0] - rates[1]) > _JUMP:
+        mend = ""
+        if schedule.lr_decay_style == "WSD" and schedule.decay_start < iteration:
+            mend = f"its decay begins at {schedule.decay_start}: start there"
+        yield Finding(
+            "jump",
+            job,
+            ("start", "checkpoint"),
+            f"the learning rate jumps from {rates[0]:.0%} to {rates[1]:.0%} of its peak at checkpoint {iteration},"
+            " where it leaves its parent",
+            mend,
+            warning=True,
+        )
+
+
+def _words(unit: str) -> str:
+    return "iterations" if unit == "iters" else unit

@@ -1,0 +1,74 @@
+"""Checks before submission: a branch has validation samples left when it ends.
+
+Megatron sets aside ``(train_iters // eval_interval + 1) × eval_iters × global_batch_size`` samples for a training's
+validations and reads them in order (``megatron/training/training.py``, ``get_train_valid_test_num_samples``). A branch
+takes over from its checkpoint how many its trunk has read; with a longer interval it sets too few aside and ends with
+StopIteration.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_megatron.requirements.training_arguments import TrainingArguments
+
+
+def validation_sample_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
+    """Yield the branches whose validations read more samples than Megatron sets aside.
+
+    :param trainings: the arguments of the training jobs, by run directory
+    """
+    for arguments in trainings.values():
+        job = arguments.job
+        parent = trainings.get(job.parent_dir or "")
+        if parent is None or job.iteration is None or arguments.value("finetune"):
+            continue
+        sizes = _sizes(arguments)
+        before = _read_until(parent, job.iteration, trainings)
+        if sizes is None or before is None:
+            continue
+        interval, samples, last = sizes
+        aside = (last // interval + 1) * samples
+        own = (last // interval - job.iteration // interval + 1) * samples
+        if before + own <= aside:
+            continue
+        known = _sizes(parent)
+        yield Finding(
+            "validation-samples",
+            job,
+            ("eval_interval",),
+            f"its validations need {before + own} samples, {before} of which {parent.job.stage} has read before "
+            f"checkpoint {job.iteration}, but Megatron sets {aside} aside with eval_interval {interval}: the job "
+            "ends with StopIteration",
+            f"eval_interval: {known[0]}, as for {parent.job.stage}" if known else "a shorter eval_interval",
+            warning=True,
+        )
+
+
+def _sizes(arguments: TrainingArguments) -> tuple[int, int, int] | None:
+    """Return interval, samples of one validation, and the last iteration; None where these are not all known."""
+    if arguments.value("full_validation") or arguments.value("rampup_batch_size"):
+        return None
+    interval, batches = arguments.count("eval_interval"), arguments.count("eval_iters")
+    batch, last = arguments.count("global_batch_size"), arguments.count("train_iters")
+    return (interval, batches * batch, last) if interval and batches and batch and last else None
+
+
+def _read_until(
+    arguments: TrainingArguments, iteration: int, trainings: Mapping[str, TrainingArguments]
+) -> int | None:
+    """Return the validation samples that a training has read when it saves a checkpoint, its trunk's included."""
+    sizes = _sizes(arguments)
+    if sizes is None:
+        return None
+    interval, samples, _ = sizes
+    parent, begin = trainings.get(arguments.job.parent_dir or ""), arguments.job.iteration
+    if parent is None or begin is None or arguments.value("finetune"):
+        return iteration // interval * samples
+    before = _read_until(parent, begin, trainings)
+    return None if before is None else before + (iteration // interval - begin // interval) * samples

@@ -1,0 +1,306 @@
+"""An Airflow of this machine's own: its home, its connection to the local cluster, and its daemons."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from airflow_megatron.cli.local.patience import Patience
+from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
+from airflow_megatron.spec.documents.project import local_dir, project_root
+
+LOOPBACK = "127.0.0.1"
+
+START_WORK_S = 180
+"""Processor time of Airflow: on two idle cores it is ready after 20 s of it."""
+DAG_WORK_S = 120
+STILL_S = 120
+STOP_TIMEOUT_S = 30
+SUBMIT_SLOTS = 8
+
+
+class LocalAirflowError(RuntimeError):
+    """The local Airflow could not be set up or started."""
+
+
+class LocalAirflow:
+    """Airflow with SQLite and the LocalExecutor, in ``.local/airflow``.
+
+    :param home: its home
+    """
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = home or local_dir() / "airflow"
+        self.log_file = self.home / "standalone.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._token = ""
+        self.port = 0
+        self._log_ports: dict[str, str] = {}
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment that every Airflow command of this home needs."""
+        defaults = {
+            # who else shall reach it, says so: AIRFLOW__API__HOST=0.0.0.0
+            "AIRFLOW__API__HOST": LOOPBACK,
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(project_root() / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(project_root() / "plugins"),
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__TRIGGERER__CAPACITY": "5000",
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+            "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+        }
+        fixed = {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW_MEGATRON_LOCAL": str(local_dir()),
+            "AIRFLOW_MEGATRON_HOME": str(project_root()),
+            # `airflow standalone` looks its own parts up there
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "PYTHONWARNINGS": "ignore",
+        }
+        if self.port:
+            fixed |= {
+                "AIRFLOW__API__PORT": str(self.port),
+                "AIRFLOW__API__BASE_URL": f"http://localhost:{self.port}",
+                "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://localhost:{self.port}/execution/",
+                **self._log_ports,
+            }
+        return {**defaults, **os.environ, **fixed}
+
+    def prepare(self, cluster: dict[str, Any]) -> None:
+        """Make the home: database and the SSH connection to the local cluster, its host key pinned.
+
+        :param cluster: what the local cluster wrote into ``cluster.json``
+        :raises LocalAirflowError: with Airflow's own words when one of its commands fails
+        """
+        keep_new_files_private()
+        make_private(self.home)
+        ssh = cluster["ssh"]
+        connection = {
+            "slurm_local": {
+                "conn_type": "ssh",
+                "host": ssh["host"],
+                "port": ssh["port"],
+                "login": ssh["user"],
+                "extra": json.dumps({"key_file": ssh["key_file"], "host_key": ssh["host_key"]}),
+            }
+        }
+        wanted = json.dumps(connection, indent=1)
+        marker = self.home / "connections.json"
+        if marker.exists() and marker.read_text() == wanted and (self.home / "airflow.db").exists():
+            return
+        self._airflow("db", "migrate")
+        draft = marker.with_suffix(".new.json")
+        draft.write_text(wanted)
+        self._airflow("connections", "import", "--overwrite", str(draft))
+        draft.rename(marker)
+
+    def start(self) -> None:
+        """Start scheduler, triggerer, dag processor and api server; return when all are healthy.
+
+        :raises LocalAirflowError: with the last lines of their log when they do not start
+        """
+        self.port = self.port or _free_port(8080)
+        # another Airflow of this machine serves the logs of its running tasks at the usual ones
+        self._log_ports = {
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port(8793)),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port(8794)),
+        }
+        keep_new_files_private()
+        make_private(self.home)
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "airflow", "standalone"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment(),
+                start_new_session=True,  # stopped as one group: its parts survive a signal to the parent alone
+            )
+        patience = Patience(self._process.pid, START_WORK_S, STILL_S)
+        while patience.lasts():
+            if self._process.poll() is not None:
+                raise LocalAirflowError(f"Airflow ended while it started:\n{self._log_tail()}")
+            if self._healthy():
+                return
+            time.sleep(0.5)
+        raise LocalAirflowError(f"Airflow did not become ready:\n{self._log_tail()}")
+
+    def stop(self) -> None:
+        """Stop everything that :meth:`start` started."""
+        if self._process is None:
+            return
+        group = self._process.pid
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, number)
+            deadline = time.monotonic() + STOP_TIMEOUT_S
+            while time.monotonic() < deadline and _group_alive(group):
+                self._process.poll()
+                time.sleep(0.2)
+            if not _group_alive(group):
+                break
+        self._process.wait()
+        self._process = None
+
+    @property
+    def address(self) -> str:
+        """Address of the web page."""
+        return f"http://localhost:{self.port}"
+
+    def credentials(self) -> tuple[str, str]:
+        """Return user and password of the web page."""
+        path = self.home / "simple_auth_manager_passwords.json.generated"
+        user, password = next(iter(json.loads(path.read_text()).items()))
+        return user, password
+
+    def wait_for_dag(self, dag_id: str) -> None:
+        """Wait until a DAG is known, and unpause it.
+
+        :raises LocalAirflowError: with the import errors when it does not appear
+        """
+        assert self._process is not None
+        patience = Patience(self._process.pid, DAG_WORK_S, STILL_S)
+        while patience.lasts():
+            if self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False}).status_code == 200:
+                return
+            time.sleep(1)
+        errors = self._request("GET", "/importErrors").json().get("import_errors", [])
+        reasons = "\n".join(error["stack_trace"] for error in errors) or "no import errors"
+        raise LocalAirflowError(f"DAG {dag_id} did not appear: {reasons}")
+
+    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None, run_id: str | None = None) -> str:
+        """Start a run and return its id."""
+        body: dict[str, Any] = {"logical_date": None, "conf": conf or {}}
+        if run_id:
+            body["dag_run_id"] = run_id
+        answer = self._request("POST", f"/dags/{dag_id}/dagRuns", json=body)
+        if answer.status_code >= 300:
+            raise LocalAirflowError(f"Airflow did not start {dag_id}: {answer.text}")
+        return str(answer.json()["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """Return the state of a run."""
+        return str(self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}").json()["state"])
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str]:
+        """Return task id → state of a run."""
+        answer = self._request(
+            "GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", params={"limit": 1000}
+        )
+        return {task["task_id"]: str(task["state"]) for task in answer.json()["task_instances"]}
+
+    def task_seconds(self, dag_id: str, run_id: str) -> dict[str, float]:
+        """Return task id → seconds that its last try has run, of the tasks that have ended."""
+        answer = self._request(
+            "GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", params={"limit": 1000}
+        )
+        tasks = answer.json()["task_instances"]
+        return {task["task_id"]: task["duration"] for task in tasks if task["duration"] is not None}
+
+    def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
+        """Return the log of a task's try; of an exception its name and message, without the stack."""
+        answer = self._request(
+            "GET",
+            f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}",
+            params={"full_content": "true"},
+        )
+        return "\n".join(_log_line(line) for line in answer.json().get("content", []))
+
+    def clear(self, dag_id: str, run_id: str, task_ids: list[str], **options: Any) -> None:
+        """Clear tasks of a run, as the web page's button does."""
+        body = {"dry_run": False, "dag_run_id": run_id, "task_ids": task_ids, "only_failed": False, **options}
+        answer = self._request("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)
+        if answer.status_code >= 300:
+            raise LocalAirflowError(f"Airflow did not clear {task_ids}: {answer.text}")
+
+    def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        for attempt in range(5):
+            if not self._token:
+                user, password = self.credentials()
+                answer = httpx.post(
+                    f"{self.address}/auth/token", json={"username": user, "password": password}, timeout=30
+                )
+                answer.raise_for_status()
+                self._token = answer.json()["access_token"]
+            try:
+                answer = httpx.request(
+                    method,
+                    f"{self.address}/api/v2{path}",
+                    headers={"Authorization": f"Bearer {self._token}"},
+                    timeout=60,
+                    **options,
+                )
+            except httpx.TransportError:
+                if attempt == 4:
+                    raise
+                time.sleep(1 + attempt)
+                continue
+            if answer.status_code != 401:
+                return answer
+            self._token = ""
+        return answer
+
+    def _healthy(self) -> bool:
+        try:
+            answer = httpx.get(f"{self.address}/api/v2/monitor/health", timeout=5)
+            parts = answer.json() if answer.status_code == 200 else {}
+        except (httpx.HTTPError, ValueError):
+            return False
+        needed = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+        return all((parts.get(name) or {}).get("status") == "healthy" for name in needed)
+
+    def _airflow(self, *words: str) -> None:
+        result = subprocess.run(
+            [sys.executable, "-m", "airflow", *words],
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if result.returncode:
+            raise LocalAirflowError(f"airflow {' '.join(words)} failed:\n{result.stdout[-4000:]}")
+
+    def _log_tail(self) -> str:
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-25:])
+
+
+def _log_line(line: dict[str, Any] | str) -> str:
+    if isinstance(line, str):
+        return line
+    raised = [
+        f"{error.get('exc_type')}: {error.get('exc_value')}" for error in line.get("error_detail") or []
+    ]
+    return "\n".join([str(line.get("event", "")), *raised])
+
+
+def _free_port(wanted: int) -> int:
+    """Return ``wanted`` if nobody listens there, else a port that is free now."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise LocalAirflowError("no free port for the web page")
+
+
+def _group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,185 @@
+"""The commands on sweep specs: lint, plan, diff, schema."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from airflow_megatron.cli.console.verbosity import says_warnings
+from airflow_megatron.cli.plans.spec_options import (
+    ClusterOption,
+    SelectOption,
+    SetOption,
+    SpecArgument,
+    checked_plan,
+    complete_spec,
+    load_spec,
+)
+from airflow_megatron.plan.difference import plan_difference
+from airflow_megatron.plan.job_names import short_name
+from airflow_megatron.plan.overview import stage_overviews
+from airflow_megatron.plan.repeated_names import repeated_name_problem
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_megatron.spec.model.sweep import Sweep
+
+
+class LintFormat(StrEnum):
+    """How problems are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class PlanFormat(StrEnum):
+    """How a plan is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    MERMAID = "mermaid"
+    NAMES = "names"
+
+
+class DiffFormat(StrEnum):
+    """How a difference is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def lint(
+    specs: Annotated[
+        list[str], typer.Argument(metavar="SPEC…", help="Spec files", autocompletion=complete_spec)
+    ],
+    output: Annotated[
+        LintFormat, typer.Option("--format", help="json: one list of problems, for editors")
+    ] = LintFormat.TEXT,
+    settings: SetOption = None,
+    cluster: ClusterOption = None,
+) -> None:
+    """Check sweep specs; exit 1 and say what is wrong, with line and mend. Warnings alone are no reason to fail."""
+    told: list[dict[str, Any]] = []
+    wrong = False
+    for spec in specs:
+        lines: list[str] = []
+        try:
+            sweep = load_spec(spec, settings)
+            repeated = repeated_name_problem(sweep)
+            if repeated is not None:
+                raise SpecError(repeated)
+            planned = checked_plan(sweep, cluster, warn=False)
+            check_dags(sweep)
+        except SpecError as error:
+            wrong = True
+            told += _rows(error.problems, "error")
+            lines = [str(problem) for problem in error.problems]
+        else:
+            if says_warnings():
+                told += _rows(planned.warnings, "warning")
+                lines = [problem.with_severity("warning") for problem in planned.warnings]
+                counts = f"{len(planned.points)} points, {len(planned.jobs)} jobs, digest {planned.digest}"
+                lines.append(f"{spec}: {counts}")
+        if output is LintFormat.TEXT and lines:
+            print("\n".join(lines))
+    if output is LintFormat.JSON:
+        print(json.dumps(told, indent=2, ensure_ascii=False))
+    if wrong:
+        raise typer.Exit(1)
+
+
+def check_dags(sweep: Sweep) -> None:
+    """Build the DAGs of a sweep, as Airflow does.
+
+    :raises SpecError: when Airflow does not take them
+    """
+    from airflow_megatron.dag_factory.building import build_dags  # Airflow takes seconds to import
+    from airflow_megatron.spec.model.outline import SweepOutline
+
+    build_dags(SweepOutline.of(sweep))
+
+
+def plan(
+    spec: SpecArgument,
+    output: Annotated[
+        PlanFormat, typer.Option("--format", help="How to print it; names: the name of every job")
+    ] = PlanFormat.TABLE,
+    most_points: Annotated[
+        int,
+        typer.Option(
+            "--max-points-per-stage", min=0, metavar="N", help="Points listed for each stage; 0 for none"
+        ),
+    ] = 4,
+    select: SelectOption = "",
+    settings: SetOption = None,
+    cluster: ClusterOption = None,
+) -> None:
+    """Draw the stage tree of a sweep: jobs, axes, what starts and cancels them, GPU-hours at most."""
+    sweep = load_spec(spec, settings)
+    planned = checked_plan(sweep, cluster, select)
+    if output is PlanFormat.JSON:
+        sys.stdout.flush()
+        sys.stdout.buffer.writelines(planned.json_text())
+        return
+    if output is PlanFormat.NAMES:
+        sys.stdout.writelines(f"{short_name(job)}\n" for job in planned.jobs)
+        return
+    stages = stage_overviews(planned, sweep.tree)
+    if output is PlanFormat.MERMAID:
+        from airflow_megatron.cli.plans.plan_mermaid import mermaid
+
+        print(mermaid(stages))
+    else:
+        from airflow_megatron.cli.plans.plan_table import print_plan
+
+        print_plan(planned, stages, most_points)
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The spec before", autocompletion=complete_spec)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The spec now", autocompletion=complete_spec)],
+    output: Annotated[DiffFormat, typer.Option("--format", help="How to print it")] = DiffFormat.TABLE,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of NEW; may be repeated"),
+    ] = None,
+    select: SelectOption = "",
+    cluster: ClusterOption = None,
+) -> None:
+    """Show which points appear or vanish from one spec to another, and which parameters change."""
+    before, after = load_spec(old), load_spec(new, settings)
+    plans = (checked_plan(before, cluster, select), checked_plan(after, cluster, select))
+    difference = plan_difference(*plans)
+    if output is DiffFormat.JSON:
+        print(json.dumps(difference.to_json(), indent=2))
+        return
+    from airflow_megatron.cli.plans.difference_table import print_difference
+
+    print_difference(*plans, difference)
+
+
+def schema() -> None:
+    """Print the JSON Schema of sweep specs, for editors."""
+    from airflow_megatron.spec.native.json_schema import sweep_spec_schema_text
+
+    sys.stdout.write(sweep_spec_schema_text())
+
+
+def _rows(problems: Iterable[Problem], severity: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "file": problem.file,
+            "line": problem.line,
+            "column": problem.column,
+            "severity": severity,
+            "message": problem.message,
+            "mend": problem.mend,
+        }
+        for problem in problems
+    ]

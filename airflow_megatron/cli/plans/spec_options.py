@@ -1,0 +1,171 @@
+"""What the commands on sweep specs have in common: their arguments, and loading what these name."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from airflow_megatron.cli.console.verbosity import says_warnings
+from airflow_megatron.plan.point_choice import choose_points
+from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.plan.sweep_plan import Plan, check_sweep
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.documents.project import sweep_specs_dir
+from airflow_megatron.spec.model.cluster_profile import cluster_names
+from airflow_megatron.spec.spec_files import load_sweep, spec_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_megatron.spec.model.sweep import Sweep
+
+log = logging.getLogger(__name__)
+
+
+def complete_spec(incomplete: str) -> list[str]:
+    """Return the specs in ``sweep_specs/`` by name, and the YAML files, that begin with what is typed."""
+    names = [path.stem for path in spec_files(sweep_specs_dir()) if path.stem.startswith(incomplete)]
+    folder, _, begin = incomplete.rpartition("/")
+    files = Path(folder or ("/" if incomplete.startswith("/") else ".")).glob(f"{begin}*")
+    prefix = incomplete[: len(incomplete) - len(begin)]
+    return names + sorted(f"{prefix}{path.name}" for path in files if path.suffix in (".yaml", ".yml"))
+
+
+def complete_cluster(incomplete: str) -> list[str]:
+    """Return the cluster profiles that begin with what is typed."""
+    return [name for name in cluster_names() if name.startswith(incomplete)]
+
+
+def _completing_sweep(ctx: typer.Context) -> Sweep | None:
+    """Return the sweep of the command line that is being completed, None while it names none that can be read."""
+    # with an option that still lacks its value, the words before it are not assigned to parameters
+    spec = ctx.params.get("spec") or next(iter(ctx.args), None)
+    try:
+        return load_spec(spec) if spec else None
+    except SpecError:
+        return None
+
+
+def complete_point(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the points of the spec on the command line; of a list with commas the last one is completed."""
+    before, comma, begin = incomplete.rpartition(",")
+    sweep = _completing_sweep(ctx)
+    try:
+        names = [point.name for point in sweep.points] if sweep else []
+    except SpecError:
+        names = []
+    return [f"{before}{comma}{name}" for name in names if name.startswith(begin)]
+
+
+def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the jobs of the spec on the command line, ``point.stage`` each."""
+    sweep = _completing_sweep(ctx)
+    stages = sweep.tree if sweep else ()
+    shared = [stage.name for stage in stages if stage.scope == "sweep"]
+    own = [stage.name for stage in stages if stage.scope != "sweep"]
+    names = shared + [f"{point}.{stage}" for point in complete_point(ctx, "") for stage in own]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+SpecArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC", help="A spec file, or the name of one in sweep_specs/", autocompletion=complete_spec
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", help="Cluster profile instead of the spec's own", autocompletion=complete_cluster
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Replace a value of the spec: a dotted key and a YAML value; may be repeated",
+    ),
+]
+SelectOption = Annotated[
+    str,
+    typer.Option(
+        "--select",
+        metavar="EXPR",
+        help='Some of the points: "{{ lr < 1e-2 }}", or patterns on their names: "S_*,M_lr0.001"',
+        autocompletion=complete_point,
+    ),
+]
+
+
+def load_spec(spec: str, settings: Sequence[str] | None = None) -> Sweep:
+    """Load a spec file, or the one of this name in ``sweep_specs/``.
+
+    :raises SpecError: when there is none, or it is wrong
+    """
+    path = spec_path(spec)
+    log.debug("reading %s", path)
+    return load_sweep(path, settings or ())
+
+
+def spec_path(spec: str) -> Path:
+    """Return the file that a word on the command line means.
+
+    :raises SpecError: when there is none
+    """
+    path = Path(spec)
+    if not path.exists() and "/" not in spec:
+        known = {file.stem: file for file in spec_files(sweep_specs_dir())}
+        if path.stem not in known:
+            mend = did_you_mean(path.stem, known) or f"specs: {', '.join(known) or 'none yet'}"
+            raise SpecError(
+                Problem(str(sweep_specs_dir() / path.with_suffix(".yaml").name), 0, 0, "no such file", mend)
+            )
+        path = known[path.stem]
+    return path
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the garbage collector: a plan lives as long as the process, and going over its jobs takes long."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def checked_plan(sweep: Sweep, cluster: str | None = None, select: str = "", *, warn: bool = True) -> Plan:
+    """Return the plan of a sweep, or of its selected points, checked.
+
+    :param warn: log the warnings
+    :raises SpecError: with every problem found
+    """
+    with _no_collection():
+        return _checked_plan(sweep, cluster, select, warn)
+
+
+def _checked_plan(sweep: Sweep, cluster: str | None, select: str, warn: bool) -> Plan:
+    begin = time.perf_counter()
+    profile = sweep_cluster(sweep, cluster)
+    points = choose_points(sweep, select) if select.strip() else None
+    log.info("%s: %d points in %.2f s", sweep.name, len(sweep.points), time.perf_counter() - begin)
+    plan = check_sweep(sweep, profile, points)
+    log.info(
+        "%s on %s: %d jobs checked in %.2f s",
+        sweep.name,
+        profile.name,
+        len(plan.jobs),
+        time.perf_counter() - begin,
+    )
+    if warn and says_warnings():
+        for warning in plan.warnings:
+            log.warning("%s", warning)
+    return plan

@@ -1,0 +1,106 @@
+"""``airflow-megatron cancel``: stop a sweep, or some of its points, in Airflow and in Slurm."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_megatron.cli.runs.status import command_line_hook
+from airflow_megatron.plan.pinned import PinnedSweep, surroundings_of
+from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.slurm.submission.attempt_chain import current_attempt
+from airflow_megatron.spec.model.dag_names import point_dag_id
+from airflow_megatron.supervision.attempt_chain import is_chained, withdraw_chain
+from airflow_megatron.supervision.attempts import JobAttempts, answered
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from airflow_megatron.plan.sweep_plan import Plan
+    from airflow_megatron.spec.model.jobs import Job
+
+log = logging.getLogger(__name__)
+
+
+def stop_in_airflow(sweep: str, points: Collection[str] | None) -> list[str] | None:
+    """Mark runs of a sweep failed in Airflow's database: first the sweep's, which would start more, then its points'.
+
+    :param points: those of these points alone; None for all, the sweep's own runs too
+    :return: ``<dag> <run>`` of each; None when Airflow's database cannot be reached
+    """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        from airflow.utils.session import create_session
+
+        from airflow_megatron.dag_factory.stopped_runs import stop_runs
+
+        stopped: list[str] = []
+        if points is None:
+            with create_session() as session:
+                stopped += [f"{sweep} {run}" for run in stop_runs(sweep, session, lambda _: True)]
+        of_points = point_dag_id(sweep)
+        with create_session() as session:
+            ids = stop_runs(
+                of_points,
+                session,
+                lambda run: points is None or str((run.conf or {}).get("point")) in points,
+            )
+            stopped += [f"{of_points} {run}" for run in ids]
+    except SQLAlchemyError as error:
+        reason = str(error).splitlines()[0]
+        log.warning(
+            "Airflow's database cannot be reached (AIRFLOW_HOME is %s): %s",
+            os.environ.get("AIRFLOW_HOME"),
+            reason,
+        )
+        return None
+    return stopped
+
+
+def jobs_to_cancel(plan: Plan, points: Collection[str] | None) -> list[Job]:
+    """Return the jobs of a sweep: those of all that its runs have pinned, and those of the spec as it is now.
+
+    :param points: of these points alone, without the stages that other points use; None for all
+    """
+    store = PinStore()
+    pins = {pin for dag_id in (plan.sweep, point_dag_id(plan.sweep)) for pin in store.pins(dag_id)}
+    found = {job.stage_dir: job for job in plan.jobs}
+    for pin in sorted(pins):
+        try:
+            pinned = PinnedSweep.read(pin, store).plan()
+        except PinError as error:
+            log.warning("%s", error)
+            continue
+        found |= {job.stage_dir: job for job in pinned.jobs}
+    return [job for job in found.values() if points is None or job.point in points]
+
+
+def cancel_jobs(jobs: Iterable[Job]) -> list[str]:
+    """Cancel what jobs have in Slurm and see to it that nothing more comes of it; return the names of those.
+
+    :raises airflow_megatron.slurm.remote.transport.TransportError: when a login node does not answer
+    """
+    by_connection: dict[str, list[Job]] = {}
+    for job in jobs:
+        by_connection.setdefault(surroundings_of(job).cluster.ssh_conn_id, []).append(job)
+    cancelled: list[str] = []
+    for of_one in by_connection.values():
+        run = command_line_hook(surroundings_of(of_one[0]).cluster).run
+        folders = [job.stage_dir for job in of_one]
+        states = answered(run, stage_state_script(folders), partial(parse_stage_states, folders), log)
+        for job in of_one:
+            state = states[job.stage_dir]
+            judged = (state.verdict or {}).get("attempt") == state.latest_attempt
+            if state.latest is None or judged:
+                continue
+            around = surroundings_of(job)
+            attempts = JobAttempts(job, around.cluster, run, log, around.templates)
+            if is_chained(job):
+                withdraw_chain(attempts, after=current_attempt(state))
+            if attempts.withdraw():
+                cancelled.append(job.name)
+    return cancelled

@@ -1,0 +1,40 @@
+"""A spec with some of its values replaced, written where the local Airflow reads it: ``quickstart --set``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import local_dir
+from airflow_megatron.spec.documents.yaml_document import load_yaml_file
+from airflow_megatron.spec.native.extension import extended
+from airflow_megatron.spec.native.overrides import overridden
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def write_changed_spec(path: Path, settings: Sequence[str]) -> Path:
+    """Write a native spec with other values, under a name that says so, and return the new file.
+
+    Each set of values is a sweep of its own: what finished with other values is neither passed over nor overwritten.
+
+    :param settings: ``key=value`` each
+    :raises SpecError: when the spec or a setting is wrong
+    """
+    document = overridden(extended(load_yaml_file(path)), settings)
+    if "stages" not in document.data:
+        raise SpecError(document.problem((), "values can be replaced in a native spec only", "edit the file"))
+    name = str(document.data.get("name") or path.stem)
+    if not any(setting.startswith("name=") for setting in settings):
+        name += f"-{hashlib.sha256(json.dumps(sorted(settings)).encode()).hexdigest()[:6]}"
+    folder = local_dir() / "changed-specs"
+    folder.mkdir(parents=True, exist_ok=True)
+    changed = folder / f"{name}.yaml"
+    draft = changed.with_suffix(".new")
+    draft.write_text(json.dumps({**document.data, "name": name}, indent=1), encoding="utf-8")
+    draft.replace(changed)
+    return changed

@@ -1,0 +1,197 @@
+"""``airflow-megatron quickstart`` and ``ui``: the local cluster and Airflow, started, used and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_megatron.cli.local.local_airflow import LocalAirflow, LocalAirflowError
+from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
+from airflow_megatron.cli.runs.progress_table import short_duration
+from airflow_megatron.cli.runs.status import looks_at
+from airflow_megatron.plan.run_results import results_dir
+from airflow_megatron.plan.sweep_plan import Plan, check_sweep
+from airflow_megatron.results.readings.progress import ProgressGrid, StageState, changed_lines
+from airflow_megatron.results.readings.snapshot import SnapshotError
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.spec.documents.project import local_dir, project_root
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from airflow_megatron.spec.model.sweep import Sweep
+
+LOOK_PAUSE_S = 5.0
+_FEWEST_FOR_A_FORECAST = 4
+
+
+class QuickstartError(RuntimeError):
+    """A step of the quick start failed."""
+
+
+def run_quickstart(sweep: Sweep, *, fresh: bool) -> int:
+    """Run a sweep on the local cluster with the local Airflow, show how it goes and what came out.
+
+    :return: 0 when every job has finished
+    """
+    plan = check_sweep(sweep)
+    missing = _missing_checkouts(plan)
+    if missing:
+        print(missing, file=sys.stderr)
+        return 1
+    try:
+        with local_services() as airflow:
+            state = _run_sweep(airflow, plan, fresh=fresh)
+    except (LocalAirflowError, QuickstartError) as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; run it again to continue", file=sys.stderr)
+        return 130
+    _show_results(plan)
+    return 0 if state == "success" else 1
+
+
+def _missing_checkouts(plan: Plan) -> str:
+    """Return what to do about checkouts of upstream that the jobs need and this machine lacks; empty for nothing."""
+    trainings = {job.release: job.trainer for job in plan.jobs if job.runs_trainer}
+    for release, trainer in trainings.items():
+        checkout = load_cluster(plan.cluster).trainer(trainer).checkout_of(release)
+        if trainer == "megatron_lm" and checkout and not Path(checkout).is_dir():
+            return f"there is no Megatron-LM in {checkout}; put it there: Megatron-LM/checkout.sh {release} {checkout}"
+    return ""
+
+
+def run_ui() -> int:
+    """Start cluster and Airflow, print address and password, and run until interrupted."""
+    try:
+        with local_services() as airflow:
+            user, password = airflow.credentials()
+            _say(f"Airflow runs at {airflow.address}   user {user}   password {password}")
+            _say(
+                "Drop a spec into sweep_specs/; its DAG appears within half a minute. Ctrl-C stops everything."
+            )
+            while True:
+                time.sleep(3600)
+    except (LocalAirflowError, QuickstartError) as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+@contextmanager
+def local_services() -> Iterator[LocalAirflow]:
+    """Start the local cluster and Airflow; stop what was started here, whatever happens."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    keep_new_files_private()
+    make_private(local_dir())
+    was_up = _cluster("status", quiet=True) == 0
+    airflow = LocalAirflow()
+    try:
+        _say("starting the Slurm cluster" if not was_up else "the Slurm cluster is up already")
+        if not was_up and _cluster("up"):
+            raise QuickstartError("the local Slurm cluster did not start; see above")
+        description = json.loads((local_dir() / "cluster" / "cluster.json").read_text())
+        _say("preparing Airflow")
+        airflow.prepare(description)
+        _say("starting Airflow")
+        airflow.start()
+        _say(f"Airflow is at {airflow.address}")
+        os.environ |= {
+            name: value for name, value in airflow.environment().items() if name.startswith("AIRFLOW")
+        }
+        yield airflow
+    finally:
+        _say("stopping Airflow")
+        airflow.stop()
+        if not was_up:
+            _say("stopping the Slurm cluster")
+            _cluster("down", quiet=True)
+
+
+def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
+    dag_id = plan.sweep
+    airflow.wait_for_dag(f"{dag_id}.point")
+    airflow.wait_for_dag(dag_id)
+    run_id = airflow.trigger(dag_id, {"fresh_start": fresh})
+    _say(f"started the sweep: {len(plan.points)} points, {len(plan.jobs)} jobs ({dag_id}, run {run_id})")
+    with looks_at(plan) as look:
+        progress = _Progress(look)
+        while True:
+            state = airflow.run_state(dag_id, run_id)
+            progress.show()
+            if state in ("success", "failed"):
+                break
+            time.sleep(LOOK_PAUSE_S)
+    _say(f"the sweep's run ended: {state}")
+    if state == "failed":
+        for task, task_state in airflow.task_states(dag_id, run_id).items():
+            if task_state == "failed":
+                print(f"\nlog of task {task}:\n{airflow.task_log(dag_id, run_id, task)[-3000:]}")
+    return state
+
+
+class _Progress:
+    """Prints what changed on the cluster since the last look."""
+
+    def __init__(self, look: Callable[[], ProgressGrid]) -> None:
+        self._look = look
+        self._grid: ProgressGrid | None = None
+        self._began = time.monotonic()
+
+    def show(self) -> None:
+        try:
+            grid = self._look()
+        except (TransportError, SnapshotError) as error:
+            _say(str(error))
+            return
+        total, finished = len(grid.cells), grid.count(StageState.FINISHED)
+        for line in changed_lines(self._grid, grid):
+            _say(f"{finished}/{total} {line}")
+        if self._grid is not None and finished > self._grid.count(StageState.FINISHED):
+            _say(f"{finished}/{total} jobs finished {self._times(finished, total)}")
+        self._grid = grid
+
+    def _times(self, finished: int, total: int) -> str:
+        elapsed = time.monotonic() - self._began
+        text = f"after {short_duration(elapsed)}"
+        if _FEWEST_FOR_A_FORECAST <= finished < total:
+            text += f", about {short_duration(elapsed * (total - finished) / finished)} to go"
+        return text
+
+
+def _show_results(plan: Plan) -> None:
+    folder = results_dir(plan.sweep)
+    table = folder / "results.md"
+    if not table.exists():
+        return
+    print(f"\n{table.read_text()}")
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        print(f"wrote {os.path.relpath(path)}")
+
+
+def _cluster(command: str, *, quiet: bool = False) -> int:
+    words = [sys.executable, str(project_root() / "docker" / "local_cluster"), command]
+    sink = subprocess.DEVNULL if quiet else None
+    return subprocess.run(
+        [*words, "--dir", str(local_dir() / "cluster")], stdout=sink, stderr=sink, check=False
+    ).returncode
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Treat SIGTERM like Ctrl-C, so that what was started is stopped."""
+    raise KeyboardInterrupt

@@ -1,0 +1,123 @@
+"""The commands that look at a sweep's runs, or run one: status, quickstart, ui."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from airflow_megatron.cli.plans.spec_options import (
+    ClusterOption,
+    SelectOption,
+    SetOption,
+    SpecArgument,
+    checked_plan,
+    complete_spec,
+    load_spec,
+    spec_path,
+)
+from airflow_megatron.cli.runs.status import StatusFormat, print_status
+from airflow_megatron.spec.documents.project import SWEEP_SPECS_VARIABLE
+
+
+def status(
+    spec: SpecArgument,
+    output: Annotated[
+        StatusFormat, typer.Option("--format", help="table: lines where the output is no terminal")
+    ] = StatusFormat.TABLE,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again until no job changes by itself; Ctrl-C ends it")
+    ] = False,
+    every: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Between two looks of --watch")] = 15,
+    select: SelectOption = "",
+    settings: SetOption = None,
+    cluster: ClusterOption = None,
+) -> None:
+    """Show how far every job of a sweep is, from what is on its cluster."""
+    plan = checked_plan(load_spec(spec, settings), cluster, select)
+    try:
+        print_status(plan, output, every if watch else None)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption = None) -> None:
+    """Stop a sweep, or the selected points: cancel its jobs in Slurm, and mark its runs failed in Airflow."""
+    from airflow_megatron.cli.runs.cancel import cancel_jobs, jobs_to_cancel, stop_in_airflow
+    from airflow_megatron.plan.point_choice import choose_points
+    from airflow_megatron.plan.sweep_cluster import sweep_cluster
+    from airflow_megatron.plan.sweep_plan import plan_sweep
+    from airflow_megatron.slurm.remote.transport import TransportError
+
+    sweep = load_spec(spec)
+    points = {point.name for point in choose_points(sweep, select)} if select.strip() else None
+    plan = plan_sweep(
+        sweep, sweep_cluster(sweep, cluster)
+    )  # what is wrong with it, before anything is stopped
+    stopped = stop_in_airflow(sweep.name, points)
+    for run in stopped or ():
+        print(f"stopped {run}")
+    try:
+        cancelled = cancel_jobs(jobs_to_cancel(plan, points))
+    except TransportError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from None
+    for name in cancelled:
+        print(f"cancelled {name}")
+    print(f"{len(stopped or ())} runs stopped, {len(cancelled)} jobs cancelled")
+    if stopped is None:
+        print(
+            f"Airflow's runs of {sweep.name} were not stopped, and submit what comes next: mark them failed in "
+            "Airflow, or run this command where Airflow runs",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
+
+
+def report(
+    spec: SpecArgument,
+    run: Annotated[
+        str, typer.Option("--run", metavar="RUN", help="Id of the sweep's run; the newest when left out")
+    ] = "",
+    cluster: ClusterOption = None,
+) -> None:
+    """Write the report of a run from what is on its cluster now; of the spec itself where nothing has run."""
+    from airflow_megatron.cli.runs.report import run_report
+    from airflow_megatron.plan.pins.pin_store import PinError
+    from airflow_megatron.slurm.remote.transport import TransportError
+
+    try:
+        written = run_report(load_spec(spec), run, cluster)
+    except (PinError, TransportError) as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(written.text)
+    for path in written.paths:
+        print(f"wrote {path}")
+
+
+def quickstart(
+    spec: Annotated[
+        str, typer.Argument(metavar="SPEC", help="The sweep to run", autocompletion=complete_spec)
+    ] = "quickstart",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run finished jobs again")] = False,
+    settings: SetOption = None,
+) -> None:
+    """Start the local cluster and Airflow, run a sweep, show its results, and stop what was started."""
+    from airflow_megatron.cli.runs.changed_spec import write_changed_spec
+    from airflow_megatron.cli.runs.quickstart import run_quickstart
+
+    if settings:
+        changed = write_changed_spec(spec_path(spec), settings)
+        os.environ[SWEEP_SPECS_VARIABLE] = str(changed.parent)  # where the Airflow started here looks
+        spec = str(changed)
+    raise typer.Exit(run_quickstart(load_spec(spec), fresh=fresh))
+
+
+def ui() -> None:
+    """Start the local cluster and Airflow, print address and password, and run until interrupted."""
+    from airflow_megatron.cli.runs.quickstart import run_ui
+
+    raise typer.Exit(run_ui())

@@ -1,0 +1,128 @@
+"""``airflow-megatron status``: how far a sweep is, read from its cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import ExitStack, contextmanager, nullcontext
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+
+from airflow_megatron.cli.runs.progress_table import progress_table
+from airflow_megatron.plan.run_results import fetch_snapshot
+from airflow_megatron.plan.sweep_plan import Plan, plan_row
+from airflow_megatron.results.readings.progress import (
+    ProgressGrid,
+    changed_lines,
+    progress_grid,
+    progress_lines,
+)
+from airflow_megatron.results.readings.snapshot import SnapshotError
+from airflow_megatron.results.readings.sweep_jobs import read_jobs
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.supervision.attempts import slurm_commands
+from airflow_megatron.supervision.queue_states import fetch_queue_states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_megatron.hooks.slurm import SlurmHook
+    from airflow_megatron.slurm.remote.transport import CommandResult
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+
+STATUS_LOG_BYTES = 256 * 1024
+
+
+class StatusFormat(StrEnum):
+    """How the state of a sweep is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@contextmanager
+def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
+    """Give a function that returns the state of every job of a plan: what its files say, and what Slurm says now.
+
+    All its looks share one login; it raises :class:`TransportError` when the login node does not answer.
+    """
+    cluster = load_cluster(plan.cluster)
+    jobs = read_jobs(plan_row(job) for job in plan.jobs)
+    run: Callable[[str], CommandResult] | None = None
+
+    def look() -> ProgressGrid:
+        nonlocal run
+        if run is None:  # again after Airflow's connection was added or put right
+            run = stack.enter_context(command_line_hook(cluster).session())
+        snapshot = fetch_snapshot(plan.jobs, run, log_tail_bytes=STATUS_LOG_BYTES)
+        # after the files: a job that they tell of is in the queue, or was
+        queue_states = fetch_queue_states(slurm_commands(cluster), run)
+        return progress_grid(snapshot, jobs, queue_states=queue_states)
+
+    with ExitStack() as stack:
+        yield look
+
+
+def command_line_hook(cluster: ClusterProfile) -> SlurmHook:
+    """Return a hook for use outside of Airflow's tasks.
+
+    :raises TransportError: when Airflow has no such connection
+    """
+    from airflow.models.connection import Connection
+    from airflow.sdk.exceptions import AirflowException
+
+    from airflow_megatron.hooks.slurm import SlurmHook
+
+    try:
+        connection: Any = Connection.get_connection_from_secrets(cluster.ssh_conn_id)
+    except AirflowException as error:
+        raise TransportError(
+            f"Airflow has no connection {cluster.ssh_conn_id!r} for cluster {cluster.name} ({error}); AIRFLOW_HOME is "
+            f"{os.environ.get('AIRFLOW_HOME')}"
+        ) from error
+    return SlurmHook(
+        cluster.ssh_conn_id, slurm_commands(cluster), conn_retry_attempts=2, connection=connection
+    )
+
+
+def print_status(plan: Plan, output: StatusFormat, every: float | None) -> None:
+    """Print how far a sweep is, again and again where it is to be watched.
+
+    :param every: seconds between two looks, until no job changes by itself; None for one look
+    """
+    before: ProgressGrid | None = None
+    title = f"{plan.sweep} on {plan.cluster}"
+    shows_table = output is StatusFormat.TABLE and sys.stdout.isatty()
+    with (
+        looks_at(plan) as look,
+        Live(console=Console(), auto_refresh=False) if shows_table and every else nullcontext() as live,
+    ):
+        while True:
+            try:
+                grid = look()
+            except (TransportError, SnapshotError) as error:
+                print(error, file=sys.stderr)
+                if every is None:
+                    sys.exit(1)
+            else:
+                if output is StatusFormat.JSON:
+                    row = {"sweep": plan.sweep, "cluster": plan.cluster, **grid.to_json()}
+                    print(json.dumps(row, indent=None if every else 2), flush=True)
+                elif live is not None:
+                    rows = max(3, live.console.height // 3)
+                    live.update(progress_table(grid, title=title, rows=rows), refresh=True)
+                elif shows_table:
+                    Console().print(progress_table(grid, title=title))
+                else:
+                    lines = progress_lines(grid) if before is None else changed_lines(before, grid)
+                    print("\n".join(lines), end="\n" if lines else "", flush=True)
+                before = grid
+                if every is None or grid.is_final:
+                    return
+            time.sleep(every)

@@ -1,0 +1,88 @@
+"""A search for a learning rate with upstream's trainer, which has none of its own.
+
+``Megatron-LM/upstream_lr_finder.py`` stands before upstream's script and takes the options of ``megatron_core``'s
+search; what is left is upstream's command line of a short training without a schedule, checkpoints and validation.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.arguments.command_error import CommandError
+from airflow_megatron.megatron.arguments.tables import Argument, ArgumentTable, canonical, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from airflow_megatron.spec.model.jobs import Job
+
+STARTER: Final = "upstream_lr_finder.py"
+KIND: Final = "lr_finder"
+SAVE: Final = "lr_finder_save"
+"""The folder that a search writes below; upstream's own ``save`` would leave checkpoints."""
+_GROUP: Final = "learning-rate finder"
+_WITHOUT: Final = re.compile(
+    r"lr_finder|lr_decay_.*|lr_warmup_.*|lr_wsd_decay_.*|min_lr|decoupled_min_lr|(override|use_checkpoint)_opt_param_scheduler"
+    r"|save|save_.*|non_persistent_save_interval|exit_interval|exit_duration_in_mins|exit_signal.*"
+    r"|eval_iters|eval_interval|full_validation|multiple_validation_sets|check_for_nan_in_loss_and_grad"
+)
+"""What a search passes over, as that of ``megatron_core`` does: it has a schedule of its own and no end but the last
+step, saves and validates nothing, and ends in a loss that may be no number."""
+
+
+@functools.cache
+def with_search(table: ArgumentTable, own_trainer: Path) -> ArgumentTable:
+    """Return a table of upstream's with the options of a search.
+
+    :param own_trainer: the table of ``megatron_core``, whose search has the same
+    """
+    options = [
+        argument for argument in read_table(own_trainer) if argument.group == _GROUP and not argument.is_flag
+    ]
+    folder = Argument((f"--{SAVE.replace('_', '-')}",), SAVE, _GROUP, "Store", None, None, None, None, True)
+    return ArgumentTable(table.release, [*table, *options, folder], table.program_defaults, table.optional)
+
+
+def is_option(name: str) -> bool:
+    """Tell whether a name is that of a search's option, which other stages of its sweep pass over."""
+    return canonical(name).startswith(f"{KIND}_")
+
+
+def search_arguments(job: Job, arguments: Mapping[str, Any], table: ArgumentTable) -> dict[str, Any]:
+    """Return the arguments of a search: those that a training would get, without what a search passes over.
+
+    :param table: made by :func:`with_search`
+    :raises CommandError: when it would not begin with its own first step, has no number of steps, or is to write
+        elsewhere
+    """
+    by_dest = {known.dest: value for name, value in arguments.items() if (known := table.get(name))}
+    if by_dest.get(SAVE):
+        raise CommandError(SAVE, f"stage {job.stage}: a search writes into its run directory; drop {SAVE}")
+    if by_dest.get("load") and not by_dest.get("finetune"):
+        raise CommandError(
+            "load",
+            f"stage {job.stage}: a search starts its own schedule; add megatron: {{finetune: true}}, or drop load",
+        )
+    if not by_dest.get("train_iters"):
+        other = ", in place of train_samples" if by_dest.get("train_samples") else ""
+        raise CommandError(
+            "train_iters", f"stage {job.stage} needs train_iters, the number of its steps{other}"
+        )
+    kept = {
+        name: value
+        for name, value in arguments.items()
+        if not _WITHOUT.fullmatch(known.dest if (known := table.get(name)) else name)
+    }
+    if by_dest.get("lr") is None:
+        # upstream wants one, which matters only to groups of parameters that have another
+        end = table.get("lr_finder_end_lr")
+        kept["lr"] = by_dest.get("lr_finder_end_lr", end.default if end else None)
+    return kept | {
+        SAVE: job.run_dir,
+        "check_for_nan_in_loss_and_grad": False,
+        "eval_iters": 0,
+        "eval_interval": by_dest["train_iters"],
+    }

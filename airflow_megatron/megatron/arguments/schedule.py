@@ -1,0 +1,108 @@
+"""Megatron's learning-rate schedules (``megatron/core/optimizer_param_scheduler.py``, ``get_lr``).
+
+After ``lr_decay_iters``, which count from iteration 0 with the warm-up included, the learning rate is ``min_lr``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from airflow_megatron.megatron.arguments.values import ArgumentValues
+
+STYLES: Final = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
+"""Upstream's; the formulas here are of these."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The schedule of one training job, in iterations, or in samples where the training is counted in them.
+
+    :param unit: ``iters`` or ``samples``, the end of its arguments' names
+    :param length: of the training
+    :param warmup: at its beginning
+    :param decay: where the learning rate has come down to ``min_lr``
+    :param wsd_decay: length of the decay of the style WSD, 0 for none
+    :param batch: ``global_batch_size``, None when unknown
+    """
+
+    unit: str
+    length: int
+    warmup: float
+    decay: int
+    wsd_decay: int | None
+    lr_decay_style: str
+    wsd_style: str
+    lr: float | None
+    min_lr: float
+    batch: int | None
+
+    @classmethod
+    def of(cls, arguments: ArgumentValues) -> Schedule | None:
+        """Read it off the arguments of a job; None where the training has no length."""
+        unit = "samples" if "train_samples" in arguments else "iters"
+        length = arguments.count(f"train_{unit}")
+        if length is None:
+            return None
+        decay = arguments.count(f"lr_decay_{unit}") or length
+        fraction = arguments.number("lr_warmup_fraction")
+        return cls(
+            unit=unit,
+            length=length,
+            warmup=fraction * decay if fraction is not None else arguments.number(f"lr_warmup_{unit}") or 0,
+            decay=decay,
+            wsd_decay=_whole(arguments.number(f"lr_wsd_decay_{unit}")),
+            lr_decay_style=str(arguments.value("lr_decay_style")),
+            wsd_style=str(arguments.value("lr_wsd_decay_style")),
+            lr=arguments.number("lr"),
+            min_lr=arguments.number("min_lr") or 0.0,
+            batch=arguments.count("global_batch_size"),
+        )
+
+    @property
+    def decay_start(self) -> int:
+        """Where the decay of the style WSD begins."""
+        return self.decay - (self.wsd_decay or 0)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate after ``step`` iterations (or samples), as a part of its peak above ``min_lr``."""
+        if self.warmup and step <= self.warmup:
+            return step / self.warmup
+        style = self.lr_decay_style
+        if style == "constant":
+            return 1.0
+        if step > self.decay:
+            return 0.0
+        if style == "inverse-square-root":
+            return math.sqrt(max(self.warmup, 1) / max(step, 1))
+        if style == "WSD":
+            done = (step - self.decay_start) / (self.wsd_decay or 1)
+            return 1.0 if done <= 0 else _falling(self.wsd_style, min(done, 1.0))
+        return _falling(style, (step - self.warmup) / max(self.decay - self.warmup, 1))
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate after ``step`` iterations (or samples); the schedule must have a peak, ``lr``."""
+        peak, rate = self.lr or 0.0, self.rate(step)
+        if self.warmup and step <= self.warmup:
+            return peak * rate
+        if self.lr_decay_style == "inverse-square-root":
+            return max(self.min_lr, peak * rate)
+        return self.min_lr + (peak - self.min_lr) * rate
+
+
+def _whole(value: float | None) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _falling(style: str, done: float) -> float:
+    match style:
+        case "linear":
+            return 1 - done
+        case "cosine":
+            return 0.5 * (1 + math.cos(math.pi * done))
+        case "minus_sqrt":
+            return 1 - math.sqrt(done)
+        case _:
+            return 2 * math.pow(0.5, done) - 1

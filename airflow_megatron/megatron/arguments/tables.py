@@ -1,0 +1,522 @@
+"""Megatron's command-line arguments, per upstream release.
+
+The table beside this module (``arguments.json``) is made from the argument parsers of the releases themselves
+(:mod:`airflow_megatron.megatron.arguments.table_writer`). It answers which arguments exist, and turns parameters
+into the command line that ``argparse`` in that release reads back as the same values.
+
+>>> to_argv({"num_layers": 4, "lr": 1e-05, "bf16": True, "add_bias_linear": False}, "core_v0.16.1")
+['--bf16', '--num-layers', '4', '--disable-bias-linear', '--lr', '1e-05']
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from airflow_megatron.spec.documents.errors import near_names, suggestion
+from airflow_megatron.spec.documents.list_texts import meant_list
+from airflow_megatron.spec.expressions.file_values import path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+#: The program that trains GPT models, which jobs run.
+PRETRAIN_GPT: Final = "pretrain_gpt.py"
+TABLE_FILE: Final = Path(__file__).with_name("arguments.json")
+
+_DECLARATION: Final = ("action", "type", "nargs", "choices", "default", "required", "dest")
+Action = Literal["Store", "StoreTrue", "StoreFalse", "BooleanOptional"]
+
+
+class ArgumentError(ValueError):
+    """A parameter that a release's command line cannot take.
+
+    :param name: the parameter as it was given
+    :param release: the upstream release, for example ``core_v0.16.1``
+    :param reason: what is wrong with it, and what to write instead
+    :param nearest: known names like it, when the name is unknown
+    """
+
+    def __init__(self, name: str, release: str, reason: str, nearest: Sequence[str] = ()) -> None:
+        self.name = name
+        self.release = release
+        self.reason = reason
+        self.nearest = tuple(nearest)
+        hint = f" ({suggestion(self.nearest)})" if self.nearest else ""
+        super().__init__(f"{name}: {reason}{hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of one release.
+
+    :param flags: its spellings on the command line, the usual one first
+    :param dest: the attribute of ``args`` that it sets
+    :param group: heading of the parser's help that it stands under
+    :param action: argparse's action
+    :param type: name of argparse's type function, or None for text and for flags
+    :param nargs: argparse's ``nargs``: None, ``0`` (a flag), a number, ``+`` or ``*``
+    :param choices: the values allowed, when they are limited
+    :param default: value when the argument is not given
+    :param required: must it be given
+    """
+
+    flags: tuple[str, ...]
+    dest: str
+    group: str
+    action: Action
+    type: str | None
+    nargs: int | str | None
+    choices: tuple[Any, ...] | None
+    default: Any
+    required: bool
+
+    @property
+    def is_flag(self) -> bool:
+        """True when the argument takes no value."""
+        return self.action != "Store"
+
+    @property
+    def is_list(self) -> bool:
+        """True when the argument takes several values."""
+        return self.action == "Store" and self.nargs is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name a parameter may use for it: its ``dest`` and its flags with underscores."""
+        return (self.dest, *(canonical(flag) for flag in self.flags))
+
+
+class ArgumentTable:
+    """The arguments of one release, in the order of its parser.
+
+    :param program_defaults: values by ``dest`` that the program gives arguments that are not given
+    :param optional: package → arguments that the program adds where the package is installed
+    """
+
+    def __init__(
+        self,
+        release: str,
+        arguments: Sequence[Argument],
+        program_defaults: Mapping[str, Any] | None = None,
+        optional: Mapping[str, Sequence[Argument]] | None = None,
+    ) -> None:
+        """Index the arguments by every name they have."""
+        self.release = release
+        self.arguments = tuple(arguments)
+        self.program_defaults = dict(program_defaults or {})
+        self.optional = dict(optional or {})
+        self._by_flag: dict[str, Argument] = {}
+        self._by_dest: dict[str, list[Argument]] = {}
+        self._positions = {id(argument): index for index, argument in enumerate(self.arguments)}
+        for argument in self.arguments:
+            for flag in argument.flags:
+                self._by_flag.setdefault(canonical(flag), argument)
+            self._by_dest.setdefault(argument.dest, []).append(argument)
+
+    def __iter__(self) -> Iterator[Argument]:
+        return iter(self.arguments)
+
+    def __len__(self) -> int:
+        return len(self.arguments)
+
+    def get(self, name: str) -> Argument | None:
+        """Look an argument up.
+
+        :param name: its ``dest`` (``add_bias_linear``) or one of its flags, with or without dashes
+            (``--disable-bias-linear``, ``disable_bias_linear``). Where one argument's ``dest`` is another's
+            flag, the ``dest`` wins.
+        :returns: the argument, or None when the release has none of that name.
+        """
+        key = canonical(name)
+        if key in self._by_dest:
+            return self._by_dest[key][0]
+        return self._by_flag.get(key)
+
+    def position(self, argument: Argument) -> int:
+        """Tell where in the parser's order one of the table's arguments stands."""
+        return self._positions[id(argument)]
+
+    def with_packages(self, packages: frozenset[str]) -> ArgumentTable:
+        """Return the table where some packages are installed: with what the program adds then."""
+        found = packages.intersection(self.optional)
+        if not found:
+            return self
+        more = [argument for name in sorted(found) for argument in self.optional[name]]
+        left = {name: rows for name, rows in self.optional.items() if name not in found}
+        return ArgumentTable(self.release, [*self, *more], self.program_defaults, left)
+
+    def package_of(self, name: str) -> str | None:
+        """Return the package without which an argument does not exist, None for one that no package brings."""
+        wanted = canonical(name)
+        for package, arguments in self.optional.items():
+            if any(wanted in argument.names for argument in arguments):
+                return package
+        return None
+
+    def nearest(self, name: str) -> list[str]:
+        """Find known names that look like ``name``, best first, three at most."""
+        known = [*self._by_dest, *(flag for flag in self._by_flag if flag not in self._by_dest)]
+        return near_names(canonical(name), known, alike=0.7)
+
+    def flag_tokens(self, name: str, value: bool) -> tuple[Argument, list[str]]:
+        """Tell what to write for a parameter that is a flag.
+
+        Named by its ``dest`` the value is the attribute's (``add_bias_linear: false`` writes
+        ``--disable-bias-linear``); named by its flag it says whether the flag is given.
+
+        :param name: a name of the flag that :meth:`get` knows.
+        :param value: the parameter's value.
+        :returns: the argument and the tokens: one, or none when the value is the default.
+        """
+        key = canonical(name)
+        setters = self._by_dest.get(key)
+        if setters is None:
+            argument = self._by_flag[key]
+            if argument.action == "BooleanOptional":  # --x and --no-x are two spellings of one argument
+                negative = key.startswith("no_")
+                return argument, [argument.flags[negative is value]]
+            spelling = next(flag for flag in argument.flags if canonical(flag) == key)
+            return argument, [spelling] if value else []
+        for argument in setters:
+            if argument.action == "BooleanOptional":
+                return argument, [argument.flags[0 if value else 1]]
+            if argument.action == ("StoreTrue" if value else "StoreFalse"):
+                return argument, [argument.flags[0]]
+        return setters[0], []
+
+
+@functools.lru_cache(maxsize=4096)
+def canonical(name: str) -> str:
+    """Spell a name the one way that lookups use: no leading dashes, underscores for dashes."""
+    return name.removeprefix("--").replace("-", "_")
+
+
+def known_releases() -> tuple[str, ...]:
+    """Name the upstream releases whose arguments are known, oldest first."""
+    return tuple(_table_file()["releases"])
+
+
+def release_tag(name: str) -> str:
+    """Return the tag of a known release called by its number (``0.16.1``, ``v0.16.1``), else the name itself."""
+    tag = f"core_v{_release_number(name)}"
+    return tag if tag in known_releases() else name
+
+
+def _release_number(name: str) -> str:
+    return name.removeprefix("core_").removeprefix("v")
+
+
+@functools.cache
+def argument_table(release: str) -> ArgumentTable:
+    """Load the arguments of a release's own parser, which its programs add to (:func:`program_table`).
+
+    :param release: an upstream tag, for example ``core_v0.16.1``.
+    :raises ArgumentError: when the release's arguments are not known.
+    """
+    return table_of(_content_with(release), release)
+
+
+@functools.cache
+def program_table(release: str, program: str = PRETRAIN_GPT) -> ArgumentTable:
+    """Load the arguments of a program of a release, with its own defaults.
+
+    :param release: an upstream tag, for example ``core_v0.16.1``.
+    :param program: a script of the release; one that was not run adds nothing.
+    :raises ArgumentError: when the release's arguments are not known.
+    """
+    return table_of(_content_with(release), release, program)
+
+
+def releases_with(program: str) -> tuple[str, ...]:
+    """Name the releases that have a program, oldest first; BERT's and T5's have left upstream with core_v0.18."""
+    return tuple(_table_file()["programs"].get(program, {}))
+
+
+def _content_with(release: str) -> dict[str, Any]:
+    content = _table_file()
+    if release not in content["releases"]:
+        series = ".".join(_release_number(release).split(".")[:2])
+        near = [known for known in content["releases"] if known.startswith(f"core_v{series}.")]
+        known = ", ".join(content["releases"])
+        raise ArgumentError(release, release, f"no such release; known are {known}", near)
+    return content
+
+
+def table_of(content: Mapping[str, Any], release: str, program: str | None = None) -> ArgumentTable:
+    """Read a release out of what :func:`airflow_megatron.megatron.arguments.table_writer.make_table` makes.
+
+    :param program: a script whose own arguments and defaults are wanted too
+    """
+    rows = content["arguments"]
+
+    def arguments(indices: Iterable[int]) -> list[Argument]:
+        return [_argument(rows[index]) for index in indices]
+
+    own = content.get("programs", {}).get(program, {}).get(release)
+    own = own or {"defaults": {}, "adds": [], "packages": {}}
+    return ArgumentTable(
+        release,
+        arguments([*content["releases"][release], *own["adds"]]),
+        own["defaults"],
+        {package: arguments(more) for package, more in own["packages"].items()},
+    )
+
+
+@functools.cache
+def read_table(path: Path) -> ArgumentTable:
+    """Read the table of one checkout, as ``airflow-megatron megatron-args CHECKOUT`` writes it.
+
+    :raises OSError: when the file cannot be read.
+    :raises ValueError: when it is no such table, or one of several releases.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        (release,) = content["releases"]
+        return table_of(content, release, PRETRAIN_GPT)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ValueError(
+            f"{path} is no argument table of one checkout; make it with: airflow-megatron megatron-args CHECKOUT"
+        ) from None
+
+
+def with_extra(table: ArgumentTable, extra: Mapping[str, Mapping[str, Any]]) -> ArgumentTable:
+    """Add the arguments that only a fork has.
+
+    :param table: the arguments of the upstream release that the fork is based on.
+    :param extra: flag → ``{"type", "nargs", "choices", "default", "action", "required", "dest"}``, each
+        optional; ``{}`` declares an argument that takes text, ``{"action": "StoreTrue"}`` a flag.
+    :returns: a new table.
+    :raises ArgumentError: for a declaration that makes no sense, or that the release has already.
+    """
+    known = {flag for argument in table for flag in argument.flags}
+    added = []
+    for name, declared in extra.items():
+        flag = "--" + canonical(name).replace("_", "-") if not name.startswith("--") else name
+        if flag in known:
+            raise ArgumentError(
+                name, table.release, f"{table.release} has this argument; drop the declaration"
+            )
+        added.append(_declared(name, flag, declared, table.release))
+    return ArgumentTable(table.release, [*table, *added], table.program_defaults, table.optional)
+
+
+def _declared(name: str, flag: str, declared: Mapping[str, Any], release: str) -> Argument:
+    unknown = [key for key in declared if key not in _DECLARATION]
+    if unknown:
+        allowed = ", ".join(_DECLARATION)
+        raise ArgumentError(name, release, f"cannot declare {unknown[0]!r}; allowed are {allowed}")
+    action = declared.get("action", "Store")
+    if action not in get_args(Action):
+        raise ArgumentError(
+            name, release, f"action cannot be {action!r}; allowed are {', '.join(get_args(Action))}"
+        )
+    kind = declared.get("type")
+    if kind not in (None, "str", "int", "float", "bool"):
+        raise ArgumentError(name, release, f"type cannot be {kind!r}; allowed are str, int, float, bool")
+    is_flag = action != "Store"
+    if is_flag and (kind is not None or "nargs" in declared or "choices" in declared):
+        raise ArgumentError(name, release, "is a flag: it has no type, nargs or choices")
+    flags = (flag, "--no-" + flag.removeprefix("--")) if action == "BooleanOptional" else (flag,)
+    choices = declared.get("choices")
+    return Argument(
+        flags=flags,
+        dest=declared.get("dest", canonical(flag)),
+        group="declared",
+        action=action,
+        type=kind,
+        nargs=0 if is_flag else declared.get("nargs"),
+        choices=tuple(choices) if choices is not None else None,
+        default=declared.get("default", {"StoreTrue": False, "StoreFalse": True}.get(action)),
+        required=bool(declared.get("required", False)),
+    )
+
+
+def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[str]:
+    """Write parameters as a command line.
+
+    Flags come out for True (see :meth:`ArgumentTable.flag_tokens`), lists as several values, None not at all,
+    floats with every digit they need. The order is the parser's, so equal parameters give equal command
+    lines.
+
+    :param params: name → value; a name is a ``dest`` or a flag, with dashes or underscores.
+    :param release: an upstream tag, for example ``core_v0.16.1``; or the table of a fork or of a trainer.
+    :returns: the tokens, not quoted.
+    :raises ArgumentError: for the first parameter (in the order given) that the release cannot take.
+    """
+    table = program_table(release) if isinstance(release, str) else release
+    release = table.release
+    tokens: dict[str, tuple[int, str, list[str]]] = {}
+    for name, value in params.items():
+        argument = table.get(name)
+        if argument is None:
+            raise _unknown(name, table)
+        if value is None:
+            continue
+        if argument.dest in tokens:
+            other = tokens[argument.dest][1]
+            raise ArgumentError(name, release, f"sets {argument.dest}, which {other} sets already; keep one")
+        if argument.is_flag:
+            if not isinstance(value, bool):
+                raise ArgumentError(name, release, f"is a flag: write true or false, not {value!r}")
+            argument, written = table.flag_tokens(name, value)
+        else:
+            written = _value_tokens(name, value, argument, release)
+        tokens[argument.dest] = (table.position(argument), name, written)
+    return [token for _, _, written in sorted(tokens.values()) for token in written]
+
+
+def _unknown(name: str, table: ArgumentTable) -> ArgumentError:
+    package = table.package_of(name)
+    if package is None:
+        return ArgumentError(
+            name, table.release, f"{table.release} has no such argument", table.nearest(name)
+        )
+    reason = (
+        f"{table.release} has it only where the package {package} is installed; install it and name it in the "
+        f"cluster profile: trainers: {{megatron_lm: {{packages: [{package}]}}}}"
+    )
+    return ArgumentError(name, table.release, reason)
+
+
+def _value_tokens(name: str, value: object, argument: Argument, release: str) -> list[str]:
+    flag = argument.flags[0]
+    if argument.type == "bool":
+        # argparse calls bool() on the text: "False" is true, the empty string alone is false.
+        if not isinstance(value, bool):
+            raise ArgumentError(name, release, f"must be true or false, not {value!r}")
+        return [flag, "True"] if value else [f"{flag}="]
+    if not argument.is_list:
+        text = _value_text(name, value, argument, release)
+        # A value that looks like an option can only be given in one token.
+        return [f"{flag}={text}"] if text.startswith("-") and not _is_number(text) else [flag, text]
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    if isinstance(argument.nargs, int) and len(values) != argument.nargs:
+        raise ArgumentError(name, release, f"takes {argument.nargs} values, not {len(values)}")
+    if argument.nargs == "+" and not values:
+        raise ArgumentError(name, release, "takes at least one value; leave it out or write null for none")
+    written = [_value_text(name, item, argument, release) for item in values]
+    for text in written:
+        if text.startswith("-") and not _is_number(text):
+            raise ArgumentError(name, release, f"{text!r} would be read as an option")
+    return [flag, *written]
+
+
+def _value_text(name: str, value: object, argument: Argument, release: str) -> str:
+    if path_of(value) is not None:
+        return str(value)  # known when the job starts
+    text = _TYPES.get(argument.type, _text_value)(value)
+    if text is None:
+        wanted = _TYPE_WORDS.get(argument.type, "text")
+        values = meant_list(value)
+        text = (
+            f" (that is one text; to try several values write sweep: {{{name}: {values}}})" if values else ""
+        )
+        raise ArgumentError(name, release, f"must be {wanted}, not {value!r}{text}")
+    if argument.choices is not None and text not in {str(choice) for choice in argument.choices}:
+        choices = [str(choice) for choice in argument.choices]
+        lower = {choice.lower(): choice for choice in choices}
+        near = [lower[word] for word in near_names(text.lower(), lower, limit=1)]
+        raise ArgumentError(name, release, f"cannot be {text!r}; allowed are {', '.join(choices)}", near)
+    return text
+
+
+def _integer_value(value: object) -> str | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, str):
+        try:
+            return str(int(value))
+        except ValueError:
+            return None
+    return None
+
+
+def _float_value(value: object) -> str | None:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        return None
+    text = repr(value)
+    # argparse takes "-1e-05" for an option; "-0.00001" it knows to be a number.
+    return format(Decimal(text), "f") if text.startswith("-") and "e" in text else text
+
+
+def _text_value(value: object) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    text = str(value)
+    return None if "\0" in text else text
+
+
+def _pattern_value(value: object) -> str | None:
+    """Layer patterns (``moe_layer_freq``): a number, an expression as text, or a list of 0 and 1."""
+    if isinstance(value, (list, tuple)):
+        items = [_integer_value(item) for item in value]
+        return None if None in items else "[" + ",".join(str(item) for item in items) + "]"
+    return _text_value(value)
+
+
+def _tuple_value(value: object) -> str | None:
+    """Tuples (``window_size``): two numbers, as text or as a list; the parser strips the parentheses."""
+    text = _pattern_value(value)
+    return f"({text[1:-1]})" if text is not None and isinstance(value, (list, tuple)) else text
+
+
+_TYPES: Final[dict[str | None, Callable[[object], str | None]]] = {
+    "int": _integer_value,
+    "float": _float_value,
+    "moe_freq_type": _pattern_value,
+    "la_freq_type": _pattern_value,
+    "no_rope_freq_type": _pattern_value,
+    "tuple_type": _tuple_value,
+}
+_TYPE_WORDS: Final[dict[str | None, str]] = {
+    "int": "an integer",
+    "float": "a number",
+    "moe_freq_type": "a number, an expression or a list of 0 and 1",
+    "la_freq_type": "a number, an expression or a list of 0 and 1",
+    "no_rope_freq_type": "a number, an expression or a list of 0 and 1",
+    "tuple_type": "a list of numbers",
+}
+
+
+def _is_number(text: str) -> bool:
+    """Does argparse take a token that starts with a dash for a number (``_negative_number_matcher``)."""
+    whole, dot, fraction = text.removeprefix("-").partition(".")
+    if not text.isascii() or (dot and not fraction):
+        return False
+    return (whole.isdigit() or (bool(dot) and not whole)) and (not dot or fraction.isdigit())
+
+
+@functools.cache
+def _table_file() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
+    return content
+
+
+def _argument(row: Sequence[Any]) -> Argument:
+    flags, dest, group, action, kind, nargs, choices, default, required = row
+    return Argument(
+        flags=tuple(flags),
+        dest=dest,
+        group=group,
+        action=action,
+        type=kind,
+        nargs=nargs,
+        choices=tuple(choices) if choices is not None else None,
+        default=default,
+        required=required,
+    )

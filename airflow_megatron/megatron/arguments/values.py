@@ -1,0 +1,68 @@
+"""The values of a training's Megatron arguments, the release's defaults filled in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from airflow_megatron.megatron.arguments.tables import ArgumentTable
+
+
+class ArgumentValues:
+    """Arguments by the names that Megatron keeps them under.
+
+    :param table: what the trainer takes; other names are passed over
+    :param given: values by ``dest`` or flag, None for one that is not given
+    """
+
+    def __init__(self, table: ArgumentTable, given: Mapping[str, Any]) -> None:
+        self.table = table
+        self._given: Mapping[str, Any] = {
+            argument.dest: value
+            for name, value in given.items()
+            if value is not None and (argument := table.get(name))
+        }
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._given
+
+    def changed(self, values: Mapping[str, Any]) -> ArgumentValues:
+        """Return the arguments with other values for some of them.
+
+        :param values: by ``dest`` or flag
+        """
+        return ArgumentValues(self.table, {**self._given, **ArgumentValues(self.table, values)._given})
+
+    def value(self, name: str) -> Any:
+        """Return the value of an argument, the release's default where it is not given."""
+        if name in self._given:
+            return self._given[name]
+        argument = self.table.get(name)
+        return argument.default if argument else None
+
+    def outside(self, groups: Collection[str]) -> dict[str, Any]:
+        """Return the given values of the arguments that stand in none of these groups of the parser's help."""
+        return {
+            name: value
+            for name, value in self._given.items()
+            if (argument := self.table.get(name)) and argument.group not in groups
+        }
+
+    def number(self, name: str) -> float | None:
+        """Return the value of an argument as a number, None where there is none; whole numbers stay ``int``."""
+        value = self.value(name)
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return int(value) if value == value // 1 else value
+
+    def count(self, name: str) -> int | None:
+        """Return the value of an argument that counts something, None where it is missing, zero or no whole number."""
+        value = self.number(name)
+        return value if isinstance(value, int) and value > 0 else None

@@ -1,0 +1,304 @@
+"""What the files of a checkpoint directory tell: its format, and whether it is complete.
+
+Pure functions on listings: a listing maps the path of each file, relative to the checkpoint's directory
+(``iter_0002000``), to its size in bytes. Nothing is opened; what a reader with access to the files has found in
+them can be given as :class:`Evidence` (:mod:`airflow_megatron.megatron.checkpoints.folder`).
+
+The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist_checkpointing`` of
+``core_v0.5.0`` to ``core_v0.19.0``:
+
+* ``torch_dist`` writes every rank's ``__<rank>_<n>.distcp`` and ``.metadata``, then ``metadata.json``:
+  Megatron itself takes that file as the sign of a distributed checkpoint. ``common.pt`` exists up to 0.18
+  only; ``metadata.json`` tells (``common_backend``).
+* ``torch_dcp`` and ``fsdp_dtensor`` are written by ``torch.distributed.checkpoint``: ``.metadata`` comes
+  last, renamed from ``.metadata.tmp``. They look the same by name; the state's names in ``.metadata`` differ.
+* with ``--async-save`` the data files grow before any of these exists.
+* with ``--verify-integrity`` (0.19) ``integrity.json`` comes after ``metadata.json``.
+* in all of them the tracker file beside the directories is written after the checkpoint.
+
+The legacy ``torch`` format is judged by :mod:`airflow_megatron.megatron.checkpoints.legacy`, DeepSpeed's layout by
+:mod:`airflow_megatron.megatron.checkpoints.deepspeed`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from airflow_megatron.megatron.checkpoints.deepspeed import FORMAT as DEEPSPEED
+from airflow_megatron.megatron.checkpoints.deepspeed import deepspeed_verdict, is_deepspeed
+from airflow_megatron.megatron.checkpoints.legacy import FORMAT as LEGACY
+from airflow_megatron.megatron.checkpoints.legacy import is_legacy, legacy_verdict
+from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
+from airflow_megatron.spec.trust.json_records import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.megatron.checkpoints.deepspeed import DeepSpeedLayout
+    from airflow_megatron.megatron.checkpoints.legacy import LegacyLayout
+
+Completeness = Literal["complete", "incomplete", "unverifiable"]
+
+RELEASE: Final = "release"
+"""Directory of a checkpoint without an iteration, as converters write it; the tracker then holds this word."""
+
+TRACKER_FILE: Final = "latest_checkpointed_iteration.txt"
+"""Name of the file that holds the iteration of the last checkpoint, or ``release``."""
+
+_RANK_FILE = re.compile(r"__(\d+)_(\d+)\.distcp", re.ASCII)
+_UNFINISHED_FILE = re.compile(r"(?:.*/)?[^/]*(?:\.tmp|\.distcp\.[^/]+|\.partial)")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointVerdict:
+    """Whether a checkpoint directory can be loaded, as far as names and sizes tell.
+
+    :param verdict: ``complete``; ``incomplete``: it must not be loaded; ``unverifiable``: the listing alone
+        cannot tell
+    :param format: Megatron's ``--ckpt-format`` (``torch``, ``torch_dist``, ``torch_dcp``, ``fsdp_dtensor``;
+        by names alone the last looks like ``torch_dcp``), ``deepspeed``, or ``unknown``
+    :param reason: one sentence that names what decided
+    """
+
+    verdict: Completeness
+    format: str
+    reason: str
+
+    @property
+    def is_complete(self) -> bool:
+        """True for the verdict ``complete``."""
+        return self.verdict == "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the content of a checkpoint's files tells beyond their names and sizes.
+
+    :param format: the format by content, None when it does not tell
+    :param needed: file → bytes it must have at least, by ``.metadata``; None when that was not read
+    :param damaged: file → what is wrong with it
+    :param legacy: layout of a legacy checkpoint
+    :param deepspeed: layout of a DeepSpeed checkpoint
+    :param whole: every file that marks its own end was found to have it
+    :param required: files that ``metadata.json`` says there are
+    :param unreadable: what could not be read, and why: then the listing is not known
+    """
+
+    format: str | None = None
+    needed: Mapping[str, int] | None = None
+    damaged: Mapping[str, str] = field(default_factory=dict)
+    legacy: LegacyLayout | None = None
+    deepspeed: DeepSpeedLayout | None = None
+    whole: bool = False
+    required: tuple[str, ...] = ()
+    unreadable: str | None = None
+
+
+_NOTHING_READ: Final = Evidence()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One ``iter_*``, ``global_step*`` or ``release`` directory of a checkpoints folder.
+
+    :param iteration: 0 for ``release``: where a training begins that loads it
+    """
+
+    iteration: int
+    name: str
+    verdict: CheckpointVerdict
+
+
+def tracked_iteration(tracker: str | None) -> int | None:
+    """Read the content of the tracker file.
+
+    :param tracker: the text of :data:`TRACKER_FILE`, or None where there is none.
+    :returns: its iteration; None without a tracker, for ``release`` and for text that is no number.
+    """
+    found = whole(tracker)
+    return found if found is not None and found >= 0 else None
+
+
+def is_checkpoint(name: str) -> bool:
+    """Tell whether a directory's name is one that a trainer or a converter gives to a checkpoint."""
+    return name == RELEASE or iteration_of(name) is not None
+
+
+def checkpoint_verdict(
+    files: Mapping[str, int],
+    *,
+    iteration: int | None = None,
+    tracked: int | None = None,
+    evidence: Evidence | None = None,
+    marked: bool = False,
+) -> CheckpointVerdict:
+    """Judge one checkpoint directory by its listing, and by what was read in it.
+
+    :param files: path below the directory → size in bytes. For the legacy format the paths are two levels
+        deep (``mp_rank_00/model_optim_rng.pt``); directories themselves are not listed.
+    :param iteration: the directory's iteration; with ``tracked`` it decides what the files cannot.
+    :param tracked: the iteration the tracker file holds (:func:`tracked_iteration`).
+    :param evidence: what the files' content tells, where it could be read.
+    :param marked: other checkpoints of the folder have a ``metadata.json`` (:func:`has_marks`). One that the tracker
+        does not name and that has none is then half written, or half deleted (``--save-retain-interval``).
+    :returns: the verdict with its reason.
+    """
+    evidence = evidence or _NOTHING_READ
+    if evidence.unreadable is not None:
+        return CheckpointVerdict("unverifiable", "unknown", f"it cannot be read: {evidence.unreadable}")
+    if not files:
+        return CheckpointVerdict("incomplete", "unknown", "the directory holds no file")
+    passed = iteration is not None and tracked is not None and tracked >= iteration
+    if is_deepspeed(files):
+        verdict, reason = deepspeed_verdict(files, passed, evidence)
+        return CheckpointVerdict(verdict, DEEPSPEED, reason)
+    if is_legacy(files):
+        verdict, reason = legacy_verdict(files, passed, evidence, _unfinished(files))
+        return CheckpointVerdict(verdict, LEGACY, reason)
+    return _distributed_verdict(
+        files, tracked if passed else None, evidence, marked=marked and iteration != tracked
+    )
+
+
+def has_marks(directories: Mapping[str, Mapping[str, int]]) -> bool:
+    """Tell whether checkpoints of a folder have ``metadata.json``: they are ``torch_dist``, and so are the others.
+
+    :param directories: name of each directory → its listing.
+    """
+    return any("metadata.json" in files for files in directories.values())
+
+
+def verdicts_by_iteration(
+    directories: Mapping[str, Mapping[str, int]], tracked: int | None
+) -> dict[int, CheckpointVerdict]:
+    """Judge every checkpoint of a training by its listing alone; ``release`` is none.
+
+    :param directories: name of each directory → its listing (see :func:`checkpoint_verdict`).
+    :param tracked: the iteration that the tracker holds, or that counts as held.
+    """
+    marked = has_marks(directories)
+    return {
+        iteration: checkpoint_verdict(files, iteration=iteration, tracked=tracked, marked=marked)
+        for name, files in directories.items()
+        if (iteration := iteration_of(name)) is not None
+    }
+
+
+def _distributed_verdict(
+    files: Mapping[str, int], passed: int | None, evidence: Evidence, *, marked: bool
+) -> CheckpointVerdict:
+    ranks = sorted(name for name in files if _RANK_FILE.fullmatch(name))
+    described = ".metadata" in files
+    if "common.pt" in files or "metadata.json" in files or not described or marked:
+        listed = evidence.format or "torch_dist"
+    else:
+        listed = evidence.format or "torch_dcp"
+
+    def incomplete(reason: str) -> CheckpointVerdict:
+        return CheckpointVerdict("incomplete", listed, reason)
+
+    unfinished = _unfinished(files)
+    marks = [name for name in (".metadata", "metadata.json", "common.pt") if name in files]
+    if not ranks and not marks:
+        if unfinished is not None:
+            return incomplete(unfinished)
+        shown = ", ".join(sorted(files)[:3])
+        return CheckpointVerdict("unverifiable", "unknown", f"no known checkpoint file among: {shown}")
+    empty = [name for name in (*ranks, *marks) if files[name] == 0]
+    if empty:
+        return incomplete(f"{_some(empty)} is empty")
+    if evidence.damaged:
+        name, what = next(iter(evidence.damaged.items()))
+        return incomplete(f"{name} is damaged: {what}")
+    if any(name.endswith(".zarray") for name in files):
+        return CheckpointVerdict(
+            "unverifiable", "zarr", "chunks of zarr arrays may be absent: they are then all zeros"
+        )
+    absent = [name for name in evidence.required if name not in files]
+    if absent:
+        return incomplete(f"{_some(absent)} is missing, and metadata.json says that there is one")
+    if not ranks and evidence.needed != {}:
+        return incomplete("there is no __<rank>_<n>.distcp file")
+    if not described:
+        return incomplete(
+            "there is no .metadata, which is written after the data: an interrupted or running save"
+        )
+    if unfinished is not None:
+        return incomplete(unfinished)
+    short = _shortfall(files, evidence.needed or {})
+    if short:
+        return incomplete(short)
+    checked = "" if evidence.needed is None else ", all files as long as .metadata says"
+    if "metadata.json" in files:
+        return CheckpointVerdict(
+            "complete",
+            listed,
+            f"metadata.json, .metadata and {len(ranks)} .distcp files are there, none empty{checked}",
+        )
+    if listed == "torch_dist":
+        return incomplete("there is no metadata.json, which is written last")
+    if evidence.needed is not None:
+        return CheckpointVerdict(
+            "complete",
+            listed,
+            f".metadata, which is written last, and {len(ranks)} .distcp files are there{checked}",
+        )
+    if passed is not None:
+        return CheckpointVerdict("complete", listed, f"the tracker holds iteration {passed}")
+    # torch_dcp has no metadata.json at all; torch_dist from 0.19 on looks the same until it is written.
+    return CheckpointVerdict(
+        "unverifiable",
+        listed,
+        "there is no metadata.json: a complete torch_dcp checkpoint, or a torch_dist one cut short",
+    )
+
+
+def _shortfall(files: Mapping[str, int], needed: Mapping[str, int]) -> str | None:
+    """Say which file that ``.metadata`` names is missing or too short."""
+    missing = sorted(name for name in needed if name not in files)
+    if missing:
+        return f"{_some(missing)} is missing, and .metadata says that it holds part of the state"
+    for name, size in needed.items():
+        if files[name] < size:
+            return f"{name} has {files[name]} bytes; .metadata says at least {size}"
+    return None
+
+
+def list_checkpoints(
+    directories: Mapping[str, Mapping[str, int]],
+    *,
+    tracker: str | None = None,
+    evidence: Mapping[str, Evidence] | None = None,
+) -> list[Checkpoint]:
+    """Judge every checkpoint of a checkpoints folder.
+
+    :param directories: name of each directory → its listing (see :func:`checkpoint_verdict`). Names that are
+        not a checkpoint's are left out.
+    :param tracker: text of the tracker file, where there is one.
+    :param evidence: name of a directory → what was read in it.
+    :returns: the checkpoints in ascending order of iteration.
+    """
+    tracked = tracked_iteration(tracker)
+    released = 0 if (tracker or "").strip() == RELEASE else None
+    marked = has_marks(directories)
+    found = []
+    for name, files in directories.items():
+        if is_checkpoint(name):
+            iteration = iteration_of(name) or 0
+            read = evidence.get(name) if evidence else None
+            at = released if name == RELEASE else tracked
+            verdict = checkpoint_verdict(files, iteration=iteration, tracked=at, evidence=read, marked=marked)
+            found.append(Checkpoint(iteration, name, verdict))
+    return sorted(found, key=lambda checkpoint: checkpoint.iteration)
+
+
+def _unfinished(files: Mapping[str, int]) -> str | None:
+    """Say which file is not whole by its name, None when there is none."""
+    found = sorted(name for name in files if _UNFINISHED_FILE.fullmatch(name))
+    return f"{_some(found)} is still being written, or its writer was killed" if found else None
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"

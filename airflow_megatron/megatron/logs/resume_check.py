@@ -1,0 +1,54 @@
+"""Noticing a training that begins anew although there was a checkpoint to load.
+
+Megatron prints ``WARNING: could not find the metadata file …`` and ``will not load any checkpoints and will start from
+random``, and trains: from the next save on the checkpoints of the run are overwritten (upstream
+``megatron/training/checkpointing.py``, all releases from core_v0.5.0).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.logs.log_lines import CheckpointEvent, CheckpointRecord, IterationRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_megatron.megatron.logs.log_lines import Record
+
+
+class ResumeCheck:
+    """Reads the records of one attempt's log from its beginning.
+
+    :param expected: iteration of the checkpoint that it has to begin with; 0: any beginning is right
+    """
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+
+    def read(self, records: Iterable[Record]) -> str | None:
+        """Take in new records; return what went wrong, None as long as nothing did.
+
+        The first record that tells how training began decides, once and for all.
+        """
+        for record in records:
+            if not self._expected:
+                break
+            if isinstance(record, CheckpointRecord):
+                if record.event is CheckpointEvent.LOADED:
+                    self._expected = 0
+                elif record.event is CheckpointEvent.RANDOM_START:
+                    return self._alarm("the log says that no checkpoint was found")
+            elif isinstance(record, IterationRecord):
+                if record.iteration <= self._expected:
+                    begun = f"the log begins with iteration {record.iteration}"
+                    return self._alarm(f"{begun} and no checkpoint was loaded")
+                self._expected = 0
+        return None
+
+    def _alarm(self, what: str) -> str:
+        expected, self._expected = self._expected, 0
+        return (
+            f"it began from scratch although iteration {expected} has a complete checkpoint: {what}; "
+            "going on would overwrite the checkpoints"
+        )

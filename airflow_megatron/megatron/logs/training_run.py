@@ -1,0 +1,142 @@
+"""One training run, put together from the records of all its attempts."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.megatron.logs.log_lines import (
+    CheckpointEvent,
+    CheckpointRecord,
+    ErrorRecord,
+    IterationRecord,
+    MarkerRecord,
+    ParameterCount,
+    Record,
+    ValidationRecord,
+    merge_iterations,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LOADS: Final = (CheckpointEvent.LOADING, CheckpointEvent.LOADED)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What the logs of a training run say.
+
+    :param iterations: the logged iterations that belong to the run, ascending
+    :param validations: validation and test losses, the last value of each, in order of iteration
+    :param parameters: number of parameters of the model, or None when no log tells
+    :param markers: the markers of all attempts, in order
+    :param errors: the errors of all attempts, in order
+    :param loaded: iteration of the checkpoint that it loaded before it logged its first iteration, None for none
+    :param first: the iteration that it logged first
+    """
+
+    iterations: tuple[IterationRecord, ...]
+    validations: tuple[ValidationRecord, ...]
+    parameters: int | None
+    markers: tuple[MarkerRecord, ...]
+    errors: tuple[ErrorRecord, ...]
+    loaded: int | None
+    first: IterationRecord | None
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> TrainingRun:
+        """Put a run together.
+
+        :param records: records of its attempts' logs, oldest attempt first.
+        :returns: the run; every part of it may be empty.
+        """
+        validations: dict[tuple[int, str, str, bool], ValidationRecord] = {}
+        for record in records:
+            if isinstance(record, ValidationRecord):
+                iteration = record.iteration if record.iteration is not None else -1
+                validations[iteration, record.split, record.dataset or "", record.final] = record
+        loaded, first = _start(records)
+        return cls(
+            iterations=tuple(merge_iterations(records)),
+            validations=tuple(validations[key] for key in sorted(validations)),
+            parameters=_parameters(records),
+            markers=tuple(record for record in records if isinstance(record, MarkerRecord)),
+            errors=tuple(record for record in records if isinstance(record, ErrorRecord)),
+            loaded=loaded,
+            first=first,
+        )
+
+    @property
+    def last(self) -> IterationRecord | None:
+        """The last logged iteration."""
+        return self.iterations[-1] if self.iterations else None
+
+    @property
+    def train_loss(self) -> float | None:
+        """Training loss at the end (nats per token).
+
+        The mean over the last twentieth of the logged iterations, ten at most: one batch alone is noise.
+        None when the run ended in NaN.
+        """
+        if not self.iterations or self.iterations[-1].is_nan:
+            return None
+        window = min(10, max(1, len(self.iterations) // 20))
+        losses = [record.loss for record in self.iterations[-window:] if record.loss is not None]
+        return statistics.fmean(losses) if losses else None
+
+    def evaluation_loss(self, split: str) -> float | None:
+        """Tell the last loss (nats per token) on a held-out set.
+
+        :param split: ``validation`` or ``test``.
+        :returns: of the final evaluation where there was one, else the latest during training.
+        """
+        of_split = [record for record in self.validations if record.split == split]
+        finals = [record for record in of_split if record.final]
+        # Several sets of one split: the first stands for the run, as in Megatron's own blended loss.
+        chosen = finals or of_split
+        if not chosen:
+            return None
+        iteration = chosen[-1].iteration
+        return next(record.loss for record in chosen if record.iteration == iteration)
+
+    def tokens_per_second(self, seq_length: int) -> float | None:
+        """Tell the median training speed.
+
+        :param seq_length: tokens per sample.
+        :returns: tokens per second of the whole job; None without timings.
+        """
+        # The first logged iteration of an attempt includes warming up.
+        speeds = [
+            record.global_batch_size * seq_length * 1000 / record.elapsed_ms
+            for record in self.iterations[1:] or self.iterations
+            if record.elapsed_ms and record.global_batch_size
+        ]
+        return statistics.median(speeds) if speeds else None
+
+
+def _start(records: Sequence[Record]) -> tuple[int | None, IterationRecord | None]:
+    loaded: int | None = None
+    for record in records:
+        if isinstance(record, IterationRecord):
+            return loaded, record
+        if isinstance(record, CheckpointRecord) and record.event in _LOADS:
+            loaded = record.iteration
+    return loaded, None
+
+
+def _parameters(records: Sequence[Record]) -> int | None:
+    per_rank: dict[tuple[int, ...], int] = {}
+    total = None
+    for record in records:
+        if isinstance(record, ParameterCount):
+            if record.scope == "rank":
+                per_rank[record.ranks] = record.parameters
+            elif record.scope == "total" and record.parameters:
+                total = record.parameters
+    # The ranks' counts are exact but hold what tensor parallelism replicates (norms) several times; the total
+    # is printed with two decimals in billions, which is nothing for a small model.
+    if len(per_rank) == 1 or (per_rank and (total is None or total < 1_000_000_000)):
+        return sum(per_rank.values())
+    return total

@@ -1,0 +1,100 @@
+"""Rules as data: when is it broken, what to say, what to write instead, where upstream refuses it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.megatron.rules.argument_problem import ArgumentProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from airflow_megatron.megatron.rules.settings import Settings
+
+VALIDATE: Final = "megatron/training/arguments.py validate_args"
+CONFIG: Final = "megatron/core/transformer/transformer_config.py TransformerConfig.__post_init__"
+FROM_ARGS: Final = "megatron/training/arguments.py core_transformer_config_from_args"
+PARALLEL_CONFIG: Final = "megatron/core/model_parallel_config.py ModelParallelConfig.__post_init__"
+MICROBATCHES: Final = "megatron/core/num_microbatches_calculator.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that upstream asserts.
+
+    :param name: short, stable name
+    :param broken: True when the settings break the rule
+    :param message: what is wrong; ``{name}`` stands for a setting's value
+    :param mend: what to write instead, as text with ``{name}`` or as a function of the settings
+    :param source: upstream file and function
+    :param since: first release (major, minor) that has the rule
+    :param until: first release that no longer has it
+    :param final: stop here: later rules cannot be asked when this one is broken
+    """
+
+    name: str
+    broken: Callable[[Settings], object]
+    message: str
+    mend: str | Callable[[Settings], str]
+    source: str = VALIDATE
+    since: tuple[int, int] = (0, 0)
+    until: tuple[int, int] = (99, 0)
+    final: bool = False
+
+    def problem(self, settings: Settings) -> ArgumentProblem:
+        """Say what is wrong with settings that break the rule."""
+        mend = self.mend(settings) if callable(self.mend) else self.mend.format_map(vars(settings))
+        return ArgumentProblem(self.name, self.message.format_map(vars(settings)), mend, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Derive:
+    """A step between rules that fills in what upstream derives from the arguments there.
+
+    :param step: changes the settings
+    :param since: first release (major, minor) that does it
+    :param until: first release that no longer does it
+    """
+
+    step: Callable[[Settings], None]
+    since: tuple[int, int] = (0, 0)
+    until: tuple[int, int] = (99, 0)
+
+
+Topic = tuple["Rule | Derive", ...]
+
+
+class RuleBook:
+    """Topics in upstream's order, ready to be asked for any release."""
+
+    def __init__(self, topics: Iterable[Topic]) -> None:
+        """Put the topics one after the other."""
+        self._items = [item for topic in topics for item in topic]
+        self._by_release: dict[tuple[int, ...], list[tuple[Callable[[Settings], object], Rule | None]]] = {}
+
+    def __iter__(self) -> Iterator[Rule | Derive]:
+        return iter(self._items)
+
+    def broken_by(self, settings: Settings) -> list[ArgumentProblem]:
+        """Ask every rule, in order.
+
+        :param settings: the values; derivations change them.
+        :returns: what is broken, up to the first rule without which later ones cannot be asked.
+        """
+        problems: list[ArgumentProblem] = []
+        for call, rule in self._of(settings.release[:2]):
+            if call(settings) and rule is not None:
+                problems.append(rule.problem(settings))
+                if rule.final:
+                    break
+        return problems
+
+    def _of(self, release: tuple[int, ...]) -> list[tuple[Callable[[Settings], object], Rule | None]]:
+        if release not in self._by_release:
+            self._by_release[release] = [
+                (item.broken, item) if isinstance(item, Rule) else (item.step, None)
+                for item in self._items
+                if item.since <= release < item.until
+            ]
+        return self._by_release[release]

@@ -1,0 +1,143 @@
+"""The values that rules look at: a command line's arguments, and what the job's machines bring along."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.megatron.arguments.tables import argument_table, known_releases, program_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: Attributes that upstream derives from the arguments before or while it checks them.
+DERIVED = (
+    "activation",
+    "bias_activation_fusion",
+    "cpu_offloading",
+    "cuda_graph_regions",
+    "cuda_graph_whole_iteration",
+    "data_parallel_size",
+    "expert_weight_remat_size",
+    "gated_linear_unit",
+    "global_batch_size_given",
+    "is_distributed_checkpoint",
+    "machine",
+    "num_microbatches",
+    "pipeline_layout",
+    "release",
+    "layers_to_split",
+    "virtual_pipeline_model_parallel_size",
+    "weight_remat_size",
+    "world_size",
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a job finds on its nodes, where rules depend on it.
+
+    :param transformer_engine: version of Transformer Engine, or None where it is not installed
+    :param compute_capability: major number of the GPUs' CUDA compute capability (8 Ampere, 9 Hopper, 10
+        Blackwell)
+    :param environment: environment variables of the job
+    :param packages: optional Python packages that are installed, by import name
+    :param device: ``cpu`` where ``Megatron-LM/upstream_on_cpu.py`` starts the training
+    :param is_complete: Transformer Engine is known to be missing where it is not named, as a cluster profile says it
+    :raises ValueError: by :meth:`of`, for a version or capability that is no number
+    """
+
+    transformer_engine: tuple[int, ...] | None = None
+    compute_capability: int = 9
+    environment: Mapping[str, str] = field(default_factory=lambda: {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+    packages: frozenset[str] = frozenset()
+    device: str = "cuda"
+    is_complete: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        transformer_engine: str | None = None,
+        compute_capability: str | float | None = None,
+        environment: Mapping[str, object] | None = None,
+        packages: Iterable[str] = (),
+    ) -> Machine:
+        """Return the machine that text describes.
+
+        :param transformer_engine: ``2.8`` or ``2.8.0.dev0+abc``; None for none
+        :param compute_capability: ``9`` or ``9.0``; None for 9
+        :param environment: variables of the job, None for what job scripts set
+        """
+        numbers = re.findall(r"\d+", (transformer_engine or "").partition("+")[0].partition("dev")[0])
+        if transformer_engine and not re.fullmatch(r"\d+(\.\w+)*(\+.*)?", transformer_engine):
+            raise ValueError(f"{transformer_engine!r} is no version of Transformer Engine; write 2.8")
+        try:
+            capability = int(float(compute_capability)) if compute_capability is not None else 9
+        except ValueError:
+            raise ValueError(
+                f"{compute_capability!r} is no compute capability; write 9 (or 9.0) for Hopper"
+            ) from None
+        given: dict[str, Any] = (
+            {} if environment is None else {"environment": {k: str(v) for k, v in environment.items()}}
+        )
+        return cls(
+            transformer_engine=tuple(int(number) for number in numbers) or None,
+            compute_capability=capability,
+            packages=frozenset(packages),
+            **given,
+        )
+
+    def has_transformer_engine(self, *version: int) -> bool:
+        """Tell whether Transformer Engine of at least ``version`` is installed."""
+        return self.transformer_engine is not None and self.transformer_engine >= version
+
+
+class Settings:
+    """A command line's values by ``dest``, plus :data:`DERIVED`; upstream's ``args`` namespace.
+
+    An argument that the release does not have is None, so that one rule serves several releases.
+    """
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return the value of an argument."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Replace the value of an argument, as upstream does when it derives one from others."""
+
+    def __init__(self, release: str, values: Mapping[str, Any], world_size: int, machine: Machine) -> None:
+        """Fill in the release's defaults under the given values."""
+        content = self.__dict__
+        content.update(_defaults(release))
+        content.update(values)
+        for name, value in program_table(release).program_defaults.items():
+            if content[name] is None:  # as validate_args does with the defaults of its program
+                content[name] = value
+        content["release"] = release_number(release)
+        content["world_size"] = world_size
+        content["machine"] = machine
+        content["global_batch_size_given"] = content["global_batch_size"] is not None
+
+
+@functools.cache
+def release_number(release: str) -> tuple[int, ...]:
+    """Read the version out of a tag: ``core_v0.16.1`` → ``(0, 16, 1)``."""
+    return tuple(int(part) for part in release.rpartition("v")[2].split(".") if part.isdigit())
+
+
+@functools.cache
+def _defaults(release: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for known in known_releases():
+        values.update(dict.fromkeys(argument.dest for argument in argument_table(known)))
+    values.update(dict.fromkeys(DERIVED))
+    taken: set[str] = set()
+    for argument in program_table(release):
+        if argument.dest not in taken:  # of several arguments with one dest the first one's default holds
+            taken.add(argument.dest)
+            values[argument.dest] = argument.default
+    return values

@@ -1,0 +1,214 @@
+"""What ends a model whose layers are built without Transformer Engine: the norms, kernels and packages they need.
+
+Each rule was seen in ``pretrain_gpt.py`` itself, of core_v0.16.1 and core_v0.19.0. Apex, and what else is named by
+``packages``, is taken to be where Transformer Engine is, as in NVIDIA's containers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.megatron.rules.rule import Rule
+
+if TYPE_CHECKING:
+    from airflow_megatron.megatron.rules.rule import Topic
+    from airflow_megatron.megatron.rules.settings import Settings
+
+NORM: Final = "megatron/core/transformer/torch_norm.py WrappedTorchNorm"
+LINEAR: Final = "megatron/core/tensor_parallel/layers.py ColumnParallelLinear"
+BLOCK: Final = "megatron/core/transformer/transformer_block.py TransformerBlock"
+DISPATCHER: Final = "megatron/core/transformer/moe/token_dispatcher.py"
+
+
+def is_gpt(s: Settings) -> bool:
+    """Are all layers those that GPT models are built of without a file that says otherwise."""
+    return (
+        s.hybrid_layer_pattern is None
+        and s.hybrid_override_pattern is None
+        and not s.is_hybrid_model
+        and s.heterogeneous_layers_config_path is None
+        and s.heterogeneous_layers_config_encoded_json is None
+        and s.spec is None
+    )
+
+
+def is_local(s: Settings) -> bool:
+    """Are they built of PyTorch's and Megatron's own parts."""
+    return (
+        is_gpt(s)
+        and s.transformer_impl == "local"
+        and not s.use_kitchen_attention
+        and not s.use_legacy_models
+    )
+
+
+def _lacks(s: Settings, package: str) -> bool:
+    machine = s.machine
+    return machine.transformer_engine is None and package not in machine.packages
+
+
+def _asks_too_much_of_pytorchs_norm(s: Settings) -> bool:
+    return bool(
+        s.apply_layernorm_1p
+        or s.layernorm_zero_centered_gamma
+        or (s.sequence_parallel and s.machine.device != "cpu")
+        or not s.no_persist_layer_norm
+    )
+
+
+MODEL: Topic = (
+    Rule(
+        "model.transformer-engine",
+        lambda s: (
+            is_gpt(s)
+            and s.transformer_impl == "transformer_engine"
+            and s.machine.is_complete
+            and s.machine.transformer_engine is None
+        ),
+        "--transformer-impl transformer_engine (the default) needs Transformer Engine, and the profile says that "
+        "there is none",
+        "--transformer-impl local; or transformer_engine: VERSION in the trainer's section of the cluster profile",
+        "megatron/core/models/gpt/gpt_layer_specs.py get_gpt_layer_with_transformer_engine_spec",
+        final=True,
+    ),
+    Rule(
+        "model.local-rms-norm",
+        lambda s: is_local(s) and s.normalization == "RMSNorm" and _asks_too_much_of_pytorchs_norm(s),
+        "--transformer-impl local has an RMSNorm without sequence parallelism, zero-centred gamma and persistent "
+        "kernels",
+        "--transformer-impl transformer_engine; or add --no-persist-layer-norm and drop the others",
+        NORM,
+    ),
+    Rule(
+        "model.local-layer-norm",
+        lambda s: (
+            is_local(s)
+            and s.normalization == "LayerNorm"
+            and _lacks(s, "apex")
+            and _asks_too_much_of_pytorchs_norm(s)
+        ),
+        "without Apex, --transformer-impl local has a LayerNorm without sequence parallelism, zero-centred gamma and "
+        "persistent kernels",
+        "add --no-persist-layer-norm and drop --sequence-parallel and --apply-layernorm-1p; or name apex among the "
+        "packages, where it is installed",
+        NORM,
+    ),
+    Rule(
+        "model.gradient-accumulation-fusion",
+        lambda s: is_local(s) and s.gradient_accumulation_fusion and _lacks(s, "apex"),
+        "gradient accumulation fusion, which is on by default, needs Apex's CUDA extensions",
+        "--no-gradient-accumulation-fusion; or name apex among the packages, where it is installed",
+        LINEAR,
+    ),
+    Rule(
+        "model.local-latent-attention",
+        lambda s: is_local(s) and s.multi_latent_attention,
+        "--transformer-impl local has no attention for --multi-latent-attention",
+        "--transformer-impl transformer_engine, or drop --multi-latent-attention",
+        "megatron/core/transformer/multi_latent_attention.py MultiLatentAttention",
+        since=(0, 16),
+    ),
+    Rule(
+        "model.local-grouped-gemm",
+        lambda s: is_local(s) and s.num_experts and s.moe_grouped_gemm and _lacks(s, "grouped_gemm"),
+        "--moe-grouped-gemm under --transformer-impl local needs the package grouped_gemm",
+        "drop --moe-grouped-gemm; or name grouped_gemm among the packages, where it is installed",
+        "megatron/core/transformer/moe/experts.py GroupedMLP",
+        until=(0, 17),
+    ),
+    Rule(
+        "model.flexible-dispatcher",
+        lambda s: (
+            is_gpt(s)
+            and s.num_experts
+            and s.moe_token_dispatcher_type == "flex"
+            and s.moe_flex_dispatcher_backend in ("deepep", "hybridep")
+            and _lacks(s, "deep_ep")
+        ),
+        "--moe-token-dispatcher-type flex with --moe-flex-dispatcher-backend {moe_flex_dispatcher_backend} needs the "
+        "package deep_ep",
+        "--moe-token-dispatcher-type alltoall; or name deep_ep among the packages, where it is installed",
+        DISPATCHER,
+        since=(0, 16),
+    ),
+    Rule(
+        "model.cpu-offloading",
+        lambda s: is_gpt(s) and s.cpu_offloading and s.machine.transformer_engine is None,
+        "--cpu-offloading-num-layers needs Transformer Engine",
+        "drop it, or use --recompute-granularity",
+        BLOCK,
+        since=(0, 16),
+    ),
+    Rule(
+        "model.communication-overlap",
+        lambda s: s.tp_comm_overlap and s.machine.transformer_engine is None,
+        "--tp-comm-overlap needs Transformer Engine",
+        "drop --tp-comm-overlap",
+        "megatron/training/initialize.py _initialize_tp_communicators",
+    ),
+    Rule(
+        "model.precision-aware-optimizer",
+        lambda s: s.use_precision_aware_optimizer and s.machine.transformer_engine is None,
+        "--use-precision-aware-optimizer needs Transformer Engine",
+        "drop --use-precision-aware-optimizer",
+        "megatron/core/optimizer/optimizer_config.py OptimizerConfig",
+        since=(0, 16),
+    ),
+    Rule(
+        "model.muon",
+        lambda s: "muon" in str(s.optimizer) and _lacks(s, "emerging_optimizers"),
+        "--optimizer {optimizer} needs the package emerging_optimizers",
+        "another --optimizer; or name emerging_optimizers among the packages, where it is installed",
+        "megatron/core/optimizer/",
+        since=(0, 16),
+    ),
+)
+
+FIRST_ITERATION: Topic = (
+    Rule(
+        "iteration.multimodal-positions",
+        # three positions for each token, where GPT's batches have one
+        lambda s: is_gpt(s) and s.position_embedding_type == "mrope",
+        "pretrain_gpt.py trains no --position-embedding-type mrope: its batches have one position for each token",
+        "--position-embedding-type rope",
+        "megatron/core/models/common/embeddings/rotary_pos_embedding.py MultimodalRotaryEmbedding.forward",
+        since=(0, 16),
+    ),
+    Rule(
+        "iteration.router-fusion",
+        lambda s: (
+            is_gpt(s) and s.num_experts and s.moe_router_fusion and not s.machine.has_transformer_engine(2, 6)
+        ),
+        "--moe-router-fusion needs Transformer Engine 2.6",
+        "drop --moe-router-fusion",
+        "megatron/core/transformer/moe/moe_utils.py topk_routing_with_score_function",
+        since=(0, 16),
+    ),
+    Rule(
+        "iteration.cross-entropy-fusion",
+        lambda s: (
+            is_gpt(s)
+            and s.cross_entropy_loss_fusion
+            and s.cross_entropy_fusion_impl == "te"
+            and s.machine.transformer_engine is None
+        ),
+        "--cross-entropy-fusion-impl te needs Transformer Engine",
+        "--cross-entropy-fusion-impl native",
+        "megatron/core/models/common/language_module/language_module.py compute_language_model_loss",
+        since=(0, 16),
+    ),
+    Rule(
+        "iteration.recomputed-norms",
+        # recomputing them asks Transformer Engine whether it computes in 8 bits
+        lambda s: (
+            is_local(s)
+            and s.recompute_granularity == "selective"
+            and "layernorm" in (s.recompute_modules or ())
+            and s.machine.transformer_engine is None
+        ),
+        "--recompute-modules layernorm needs Transformer Engine",
+        "--recompute-modules core_attn mlp moe, or --recompute-granularity full",
+        "megatron/core/tensor_parallel/random.py CheckpointWithoutOutputFunction",
+        since=(0, 16),
+    ),
+)

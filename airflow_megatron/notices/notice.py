@@ -1,0 +1,144 @@
+"""What is told of a job or a sweep to whoever is to be notified."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
+from airflow_megatron.slurm.verdicts.restarts import Done, GiveUp, Restart
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import NoticeKind
+
+_AGAIN = "clear its watch task for another attempt"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One thing to tell.
+
+    :param what: its kind, by which a spec chooses
+    :param name: of the job, or of the task that failed before there was one
+    :param reason: one sentence that says what decided
+    :param next_action: what happens now, or what a person has to do
+    :param sweep: name of the sweep
+    :param point: of the point, empty for what concerns all
+    :param stage: of the stage
+    :param attempt: number of the attempt
+    :param job_id: in Slurm
+    :param outcome: class of the end: ``failed``, ``out_of_memory``, ``rolled_over`` …
+    :param nodes: Slurm's expression for the nodes it ran on
+    :param failed_nodes: those known to have failed
+    :param iteration: of the last checkpoint, None where there is none
+    :param loss: the last one in the log's end
+    :param line: the log line that decided
+    :param log_file: on the cluster
+    """
+
+    what: NoticeKind
+    name: str
+    reason: str
+    next_action: str = ""
+    sweep: str = ""
+    point: str = ""
+    stage: str = ""
+    attempt: int | None = None
+    job_id: str | None = None
+    outcome: str = ""
+    nodes: str = ""
+    failed_nodes: tuple[str, ...] = ()
+    iteration: int | None = None
+    loss: float | None = None
+    line: str | None = None
+    log_file: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it in a few lines, for a message."""
+        nodes = ", ".join(self.failed_nodes) + " (failed)" if self.failed_nodes else self.nodes
+        facts = {
+            "job": f"{self.job_id}, attempt {self.attempt}" if self.job_id else "",
+            "node": nodes,
+            "last checkpoint": f"iteration {self.iteration}" if self.iteration else "",
+            "last loss": "" if self.loss is None else f"{self.loss:.6g}",
+            "log": self.log_file,
+            "next": self.next_action,
+        }
+        head = f"{self.name}: {self.outcome.replace('_', ' ') or self.what}: {self.reason}"
+        return "\n".join([head, *(f"{name}: {value}" for name, value in facts.items() if value)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data, the text included: what templates see as ``notice``."""
+        return {**asdict(self), "failed_nodes": list(self.failed_nodes), "text": self.text}
+
+
+def end_notice(
+    job: Job, attempt: int, verdict: Verdict, step: Done | GiveUp | Restart, log_tail: Sequence[str] = ()
+) -> Notice:
+    """Return what is to be told of an attempt that has ended.
+
+    :param job: the job
+    :param attempt: number of the attempt
+    :param verdict: what became of it
+    :param step: what follows
+    :param log_tail: last lines of its log
+    """
+    match step:
+        case Done():
+            return _job_notice("finished", job, attempt, verdict, "", log_tail)
+        case GiveUp(reason):
+            return _job_notice("failure", job, attempt, verdict, f"given up: {reason}; {_AGAIN}", log_tail)
+        case Restart(delay_s, nodes):
+            off = f", not on {', '.join(nodes)}" if nodes else ""
+            action = f"attempt {attempt + 1} in {delay_s:.0f} s{off}"
+            return _job_notice("retry", job, attempt, verdict, action, log_tail)
+
+
+def event_notice(
+    job: Job, attempt: int, job_id: str, seen: Mapping[str, Any], log_tail: Sequence[str] = ()
+) -> Notice:
+    """Return what is to be told of an event of a running job.
+
+    :param job: the job
+    :param attempt: number of the attempt
+    :param job_id: in Slurm
+    :param seen: ``do`` and ``reason`` of the event, as the trigger tells them
+    :param log_tail: last lines of its log
+    """
+    verdict = Verdict(Outcome.ACTIVE, str(seen["reason"]), job_id=job_id)
+    action = "" if seen["do"] == "notify" else str(seen["do"])
+    return _job_notice("health", job, attempt, verdict, action, log_tail)
+
+
+def _job_notice(
+    what: NoticeKind, job: Job, attempt: int, verdict: Verdict, next_action: str, log_tail: Sequence[str]
+) -> Notice:
+    return Notice(
+        what=what,
+        name=job.name,
+        reason=f"{verdict.reason}; warning: {verdict.warning}" if verdict.warning else verdict.reason,
+        next_action=next_action,
+        sweep=job.sweep,
+        point=job.point,
+        stage=job.stage,
+        attempt=attempt,
+        job_id=verdict.job_id,
+        outcome=verdict.outcome.value,
+        nodes=verdict.node_list,
+        failed_nodes=verdict.failed_nodes,
+        iteration=verdict.iteration,
+        loss=_last_loss(log_tail),
+        line=verdict.line,
+        log_file=job.log_file(attempt),
+    )
+
+
+def _last_loss(lines: Sequence[str]) -> float | None:
+    text = "".join(f"{line}\n" for line in lines)
+    found = [record for record in LogParser().feed(text.encode()) if isinstance(record, IterationRecord)]
+    return next((record.loss for record in reversed(found) if record.loss is not None), None)

@@ -1,0 +1,191 @@
+"""The notifier classes that specs may name: those that the operator allows, of this package, a provider or the site.
+
+A class that a spec names is imported and made with the spec's arguments inside Airflow's processes, so the operator
+says which may be, and which Airflow connections may be named to them. Nothing else is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.notices.notice import Notice
+from airflow_megatron.notices.notice_files import NoticePathError, notice_path_parts
+from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.expressions.resolution import (
+    ExpressionError,
+    attribute_names,
+    evaluate_tree,
+    is_template,
+    template_names,
+    templates,
+)
+from airflow_megatron.spec.trust.operator_lists import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+OWN: Final = "airflow_megatron.notifications.json_lines.JsonLinesNotifier"
+"""The class that every spec may name."""
+CLASSES: Final = "AIRFLOW_MEGATRON_NOTIFIERS"
+"""Environment variable that names further classes, separated by commas."""
+CONNECTIONS: Final = "AIRFLOW_MEGATRON_NOTIFIER_CONNECTIONS"
+"""Environment variable that names the Airflow connections that specs may give to notifiers, separated by commas."""
+
+_SECRET = re.compile(r"(?i)passw|secret|token|api_?key|credential")
+_CONNECTION = re.compile(r"(?i)(?:\A|_)conn(?:ection)?(?:_?id)?s?\Z")
+_FILES = re.compile(
+    r"(?i)(?:\A|_)(?:file|filename|filepath|path|dir|directory|folder|template|attachment)s?\Z"
+)
+_FIELDS: Final = frozenset(Notice("report", "", "").to_json())
+
+
+class NotifierError(ValueError):
+    """A notifier that cannot be made.
+
+    :param message: what is wrong
+    :param mend: what to do about it
+    :param argument: the argument at fault, or None
+    """
+
+    def __init__(self, message: str, mend: str, argument: str | None = None) -> None:
+        super().__init__(message)
+        self.mend = mend
+        self.argument = argument
+
+
+def allowed_notifiers() -> list[str]:
+    """Return the classes that specs may name."""
+    return [OWN, *listed(CLASSES)]
+
+
+def notifier_class(path: str) -> type:
+    """Return the class at a dotted path that the operator allows.
+
+    :raises NotifierError: when it is not allowed, there is none, or it is no notifier
+    """
+    allowed = allowed_notifiers()
+    if path not in allowed:
+        near = did_you_mean(path, allowed, alike=0.8)
+        mend = f"name one of {', '.join(allowed)}; whoever runs Airflow adds classes in {CLASSES}"
+        raise NotifierError(
+            f"{path} is not one that this Airflow lets specs name", f"{near} or {mend}" if near else mend
+        )
+    module_name, _, name = path.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        provider = ".".join(module_name.split(".")[2:3])
+        package = f": pip install apache-airflow-providers-{provider}" if "airflow.providers" in path else ""
+        hint = f"correct {CLASSES}, or install what it belongs to{package}"
+        raise NotifierError(f"{path} cannot be imported: {error}", hint) from error
+    found = getattr(module, name, None)
+    if not inspect.isclass(found):
+        known = ", ".join(sorted(item for item in vars(module) if item.endswith("Notifier")))
+        raise NotifierError(
+            f"{module_name} has no class {name!r}", f"it has {known}" if known else f"correct {CLASSES}"
+        )
+    if not callable(getattr(found, "notify", None)):
+        raise NotifierError(
+            f"{path} is no notifier: it has no method notify", "name a subclass of BaseNotifier"
+        )
+    return found
+
+
+def check_arguments(notifier: type, arguments: Mapping[str, Any]) -> None:
+    """Check that a notifier can be made with the arguments, without making it.
+
+    :raises NotifierError: for an argument that it does not take, or one that is missing
+    """
+    signature = inspect.signature(notifier)
+    takes = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD]
+    unknown = [name for name in arguments if name not in takes]
+    # what is passed on with **kwargs reaches BaseNotifier, which takes no more than the context
+    if unknown:
+        raise NotifierError(
+            f"{notifier.__name__} takes no {unknown[0]!r}", f"it takes {', '.join(takes)}", unknown[0]
+        )
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise NotifierError(f"{notifier.__name__}: {error}", "add it under arguments:") from error
+
+
+def argument_errors(path: str, arguments: Mapping[str, Any]) -> Iterator[NotifierError]:
+    """Yield what a spec may not give to a notifier: secrets, connections that are not allowed, files, unknown names.
+
+    :param path: of the class
+    :param arguments: as the spec gives them
+    """
+    for name, value in arguments.items():
+        if _SECRET.search(name):
+            yield NotifierError(
+                f"{name} looks like a secret, and a spec is read by many",
+                "keep it in an Airflow connection and name that: …_conn_id",
+                name,
+            )
+        if error := _template_error(value):
+            yield NotifierError(*error, name)
+        elif path == OWN:
+            if name == "path" and (message := _path_error(value)):
+                yield NotifierError(message, "write path: my-sweep.jsonl", name)
+        elif _FILES.search(name):
+            yield NotifierError(
+                f"{name} names a file of the machine that Airflow runs on", "leave it out", name
+            )
+        elif _CONNECTION.search(name) and (message := _connection_error(value)):
+            mend = f"whoever runs Airflow adds connections in {CONNECTIONS}"
+            yield NotifierError(message, mend, name)
+
+
+def rendered_arguments(path: str, arguments: Mapping[str, Any], notice: Notice) -> dict[str, Any]:
+    """Return a notifier's arguments with their expressions evaluated; these read ``notice`` and nothing else.
+
+    :param path: of the class
+    :param arguments: as the spec gives them
+    :param notice: what is to be told
+    :raises NotifierError: for arguments that a spec may not give
+    :raises ExpressionError: when an expression fails
+    """
+    for error in argument_errors(path, arguments):
+        raise error
+    rendered = evaluate_tree(dict(arguments), {"notice": notice.to_json()})
+    return {str(name): value for name, value in rendered.items()}
+
+
+def _template_error(value: Any) -> tuple[str, str] | None:
+    """Return what is wrong with the expressions of an argument."""
+    known = f"notice has {', '.join(sorted(_FIELDS))}"
+    try:
+        for name in sorted(template_names(value) - {"notice"}):
+            return f"{name!r} is not known to a notifier's arguments, which read notice only", known
+        for field in sorted(attribute_names(value, "notice") - _FIELDS):
+            return f"a notice has no {field!r}", did_you_mean(field, _FIELDS) or known
+    except ExpressionError as error:
+        return str(error), known
+    return None
+
+
+def _path_error(value: Any) -> str:
+    if not isinstance(value, str):
+        return "the path of a file is text"
+    # what an expression gives is checked when it is known
+    shape = value
+    for source in templates(value):
+        shape = (
+            shape.replace(source, "x") if source == value else re.sub(r"\{\{.*?\}\}|\{%.*?%\}", "x", shape)
+        )
+    try:
+        notice_path_parts(shape)
+    except NoticePathError as error:
+        return str(error)
+    return ""
+
+
+def _connection_error(value: Any) -> str:
+    allowed = listed(CONNECTIONS)
+    if value is None or (isinstance(value, str) and not is_template(value) and value in allowed):
+        return ""
+    return f"{value!r:.80} is no connection that this Airflow lets specs name to a notifier"

@@ -1,0 +1,52 @@
+"""What submitting a planned job takes: the script of an attempt, and the digest of what the job computes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.commands.commands import branch_arguments, needed_to_start
+from airflow_megatron.slurm.submission.job_script import render_job_script
+from airflow_megatron.spec.documents.project import templates_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+
+def job_digest(job: Job) -> str:
+    """Return a digest of what a job computes: its command and inputs, not the resources that it gets."""
+    what = [job.command, job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
+    what += [job.source.inputs] if job.source else []
+    what += [job.script] if job.script else []
+    what += [sorted(job.files.items())] if job.files else []
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+
+
+def job_script(
+    job: Job,
+    cluster: ClusterProfile,
+    number: int,
+    exclude: Iterable[str] = (),
+    *,
+    chained: bool = False,
+    templates: Path | Mapping[str, str] | None = None,
+) -> str:
+    """Return the sbatch script of an attempt of a planned job; see :func:`.render_job_script`.
+
+    :param templates: the project's folder when left out
+    """
+    return render_job_script(
+        job,
+        cluster,
+        number,
+        templates_dir() if templates is None else templates,
+        branch_arguments=branch_arguments(job),
+        needed_to_start=needed_to_start(job),
+        exclude=exclude,
+        chained=chained,
+    )

@@ -1,0 +1,170 @@
+"""A plan by stages and axes: what ``airflow-megatron plan`` draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.requirements.queue_estimates import GpuHours, gpu_hours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from airflow_megatron.plan.sweep_plan import Plan
+    from airflow_megatron.spec.model.conditions import Condition
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.stage_tree import StageInstance
+
+_SHOWN = 3
+_LONG = 40
+_MOST_TEXT = 100
+
+
+@dataclass(frozen=True)
+class StageOverview:
+    """One stage instance with its jobs at all points of a plan.
+
+    :param instance: its place in the stage tree
+    :param jobs: its jobs, in the order of the points
+    """
+
+    instance: StageInstance
+    jobs: tuple[Job, ...]
+
+    @property
+    def label(self) -> str:
+        """Its name below its parent, whose branch is not repeated."""
+        return self.instance.name.removeprefix(f"{self.instance.branch}.")
+
+    @property
+    def starts(self) -> str:
+        """What its jobs wait for, in words; where the points differ, some of the answers."""
+        iterations = list(dict.fromkeys(_checkpoint(job) for job in self.jobs))
+        if len(iterations) > 1 and None not in iterations:
+            shown = _some(map(str, sorted(number for number in iterations if number)))
+            return f"{self.jobs[0].depends_on[0].stage} checkpoint {shown}"
+        return self._told(waits_for)
+
+    @property
+    def cancel(self) -> str:
+        """What cancels its jobs, empty for nothing."""
+        return self._told(lambda job: _told_condition(job, job.cancel))
+
+    @property
+    def finish(self) -> str:
+        """What makes its jobs finished, empty where it is what their kind requires."""
+        return self._told(lambda job: "" if _each_checkpoint(job) else _told_condition(job, job.finish))
+
+    @property
+    def events(self) -> tuple[str, ...]:
+        """What is looked for while its jobs run, and what is done about it."""
+        events = self.jobs[0].events if self.jobs else ()
+        return tuple(
+            f"{event.name}: {event.on} {event.pattern or f'{event.after:g} s'} → {event.do}"
+            for event in events
+        )
+
+    @property
+    def kind(self) -> str:
+        """What it runs, and how where that is not one job for each point."""
+        words: list[str] = [self.instance.kind]
+        words += ["once"] if self.instance.scope == "sweep" else []
+        arrays = dict.fromkeys(job.array for job in self.jobs if job.array is not None)
+        words += [f"array of {len(self.jobs)}, {most} at once" for most in arrays]
+        return ", ".join(words)
+
+    @property
+    def gpu_hours(self) -> GpuHours:
+        """The GPU-hours that its jobs can take at most."""
+        return gpu_hours(self.jobs)
+
+    def _told(self, tell: Callable[[Job], str]) -> str:
+        texts = [text for text in dict.fromkeys(tell(job) for job in self.jobs) if text]
+        if len(texts) > 1 and max(map(len, texts)) > _LONG:
+            return f"{shortened(texts[0])} ({len(texts)} variants)"
+        return shortened(_some(texts, " | "))
+
+
+def stage_overviews(plan: Plan, tree: Sequence[StageInstance]) -> list[StageOverview]:
+    """Return the stages of a plan's jobs, parents first, each followed by those below it."""
+    jobs: dict[str, list[Job]] = {}
+    for job in plan.jobs:
+        jobs.setdefault(job.stage, []).append(job)
+    children: dict[str | None, list[StageInstance]] = {}
+    for instance in tree:
+        children.setdefault(instance.parent, []).append(instance)
+    ordered: list[StageOverview] = []
+
+    def visit(parent: str | None) -> None:
+        for instance in children.get(parent, ()):
+            ordered.append(StageOverview(instance, tuple(jobs.get(instance.name, ()))))
+            visit(instance.name)
+
+    visit(None)
+    return ordered
+
+
+def axes(plan: Plan) -> dict[str, list[Any]]:
+    """Return the values of every swept parameter, in the order in which they come."""
+    found: dict[str, dict[str, Any]] = {}
+    for job in plan.jobs:
+        for name, value in swept_values(job).items():
+            found.setdefault(name, {}).setdefault(repr(value), value)
+    return {name: list(values.values()) for name, values in found.items()}
+
+
+def swept_values(job: Job) -> Mapping[str, Any]:
+    """Return the swept parameters of a job with their values."""
+    return {name: job.params[name] for name in job.swept if name in job.params}
+
+
+def shortened(text: str, most: int = _MOST_TEXT) -> str:
+    """Return a text on one line, its middle left out where it is longer than ``most`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 31]} … {line[-28:]}"
+
+
+def waits_for(job: Job) -> str:
+    """Return what a job waits for, in words."""
+    if job.source is not None and job.source.is_pattern:
+        of = "each checkpoint of " if job.source.from_iteration is not None else ""
+        after = [f"{item.stage} finished" for item in job.depends_on]
+        return ", ".join([*after, f"{of}each directory {job.source.path}"])
+    each = _each_checkpoint(job)
+    if each:
+        apart = f", {each.spacing} apart" if each.spacing > 1 else ""
+        begin = f" from iteration {each.iteration}" if each.iteration else ""
+        of = f"from {job.source}" if job.source else job.depends_on[0].stage
+        return f"{of}: each checkpoint{begin}{apart}"
+    if job.start is not None:
+        every = " (before every attempt)" if job.start_every_attempt else ""
+        return _told_condition(job, job.start) + every
+    after = [f"{item.stage} {item.to_plan()['until']}" for item in job.depends_on]
+    return ", ".join(after + ([f"from {job.source}"] if job.source else [])) or "nothing"
+
+
+def _each_checkpoint(job: Job) -> Condition | None:
+    """Return the condition of a job that works on each checkpoint as it comes."""
+    given = (job.start if job.depends_on else None, job.finish if job.source else None)
+    leaves = (leaf for condition in given if condition for leaf in condition.leaves())
+    return next((leaf for leaf in leaves if leaf.kind == "new_checkpoint"), None)
+
+
+def _checkpoint(job: Job) -> int | None:
+    if job.start is None and len(job.depends_on) == 1:
+        return job.depends_on[0].iteration
+    return None
+
+
+def _told_condition(job: Job, condition: object) -> str:
+    """Return a condition in words that are the same at every point: directories of the job are left out."""
+    if condition is None:
+        return ""
+    text = str(condition).replace(f"{job.run_dir}/", "")
+    return text.replace(f"/{job.point}/", "/<point>/") if job.point else text
+
+
+def _some(texts: Iterable[str], separator: str = ", ") -> str:
+    shown = [text for text in texts if text]
+    more = len(shown) - _SHOWN
+    return separator.join(shown[:_SHOWN]) + (f"{separator}… ({more} more)" if more > 0 else "")

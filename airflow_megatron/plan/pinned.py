@@ -1,0 +1,286 @@
+"""What a run of a sweep executes, stored when it is planned: jobs, cluster profile, templates, the spec behind them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron import __version__
+from airflow_megatron.plan.job_scripts import job_digest
+from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.spec.documents.commit import commit_of
+from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
+from airflow_megatron.spec.documents.named_files import NamedFileError, read_named_file, read_spec_file
+from airflow_megatron.spec.documents.project import project_root
+from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.spec.model.outline import SweepOutline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_megatron.plan.sweep_plan import Plan
+    from airflow_megatron.spec.model.sweep import Sweep
+
+POINTS_IN_ONE_OBJECT: Final = 64
+"""A point's run reads the jobs of so many points to find its own."""
+_FORM: Final = 3
+
+
+@dataclass(frozen=True)
+class PinnedSweep:
+    """A stored plan. Whatever becomes of its sources, it stays; a damaged copy is an error.
+
+    :param pin: its digest in the store
+    :param sweep: name of the sweep
+    :param file: the spec file
+    :param text: its content
+    :param sources: path → content of the other files that the spec drew on
+    :param cluster: name of the cluster profile
+    :param points: the chosen points, in order
+    :param digest: of the plan
+    :param choice: which points were asked for, empty for all
+    :param limit: how many at most, None for all
+    :param package: version of this package that planned it
+    :param description: of the sweep
+    :param all_points: how many points the whole sweep has
+    :param commit: of the project's checkout when it was planned, empty when it is not known
+    """
+
+    pin: str
+    sweep: str
+    file: str
+    text: str
+    sources: Mapping[str, str]
+    cluster: str
+    points: tuple[str, ...]
+    digest: str
+    choice: str
+    limit: int | None
+    package: str
+    description: str
+    all_points: int
+    commit: str
+    _objects: tuple[str, ...]
+    _shared: tuple[Mapping[str, Any], ...]
+    _surroundings: str
+    _outline: str
+    _store: PinStore = field(repr=False, compare=False)
+
+    @classmethod
+    def stored(
+        cls,
+        sweep: Sweep,
+        text: str,
+        plan: Plan,
+        surroundings: Surroundings,
+        store: PinStore,
+        *,
+        choice: str = "",
+        limit: int | None = None,
+    ) -> PinnedSweep:
+        """Store a checked plan.
+
+        :param text: content of the spec file
+        :param surroundings: what the plan was made with
+        :param choice: which points were asked for
+        :param limit: how many at most
+        """
+        jobs = jobs_by_point(plan.jobs)
+        chunks = [
+            plan.points[start : start + POINTS_IN_ONE_OBJECT]
+            for start in range(0, len(plan.points), POINTS_IN_ONE_OBJECT)
+        ]
+        objects = [
+            store.put({point: [job.to_json() for job in jobs.get(point, ())] for point in chunk})
+            for chunk in chunks
+        ]
+        digest = store.put(
+            {
+                "form": _FORM,
+                "sweep": plan.sweep,
+                "file": sweep.document.file,
+                "text": text,
+                "sources": dict(sweep.document.sources),
+                "cluster": plan.cluster,
+                "points": list(plan.points),
+                "digest": plan.digest,
+                "choice": choice,
+                "limit": limit,
+                "package": __version__,
+                "description": sweep.settings.description,
+                "all_points": len(sweep.points),
+                "commit": commit_of(project_root()),
+                "objects": objects,
+                "shared": [job.to_json() for job in jobs.get("", ())],
+                "surroundings": store.put(surroundings.to_json(plan.jobs)),
+                "outline": store.put(SweepOutline.of(sweep).to_json()),
+            }
+        )
+        return cls.read(digest, store)
+
+    @classmethod
+    def read(cls, digest: str, store: PinStore | None = None) -> PinnedSweep:
+        """Return a stored plan.
+
+        :raises PinError: when it is not there, or the copy is damaged
+        """
+        store = store or PinStore()
+        data = store.get(digest)
+        if not isinstance(data, dict) or data.get("form") != _FORM:
+            raise PinError(f"{digest[:16]} is no plan that this version of the package can read")
+        return cls(
+            pin=digest,
+            sweep=data["sweep"],
+            file=data["file"],
+            text=data["text"],
+            sources=data["sources"],
+            cluster=data["cluster"],
+            points=tuple(data["points"]),
+            digest=data["digest"],
+            choice=data["choice"],
+            limit=data["limit"],
+            package=data["package"],
+            description=data["description"],
+            all_points=data["all_points"],
+            commit=data["commit"],
+            _objects=tuple(data["objects"]),
+            _shared=tuple(data["shared"]),
+            _surroundings=data["surroundings"],
+            _outline=data["outline"],
+            _store=store,
+        )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], store: PinStore | None = None) -> PinnedSweep:
+        """Return what :meth:`to_json` refers to.
+
+        :param data: that, or the form of version 0.1.0, which held the spec itself: it is planned and stored now
+        :raises PinError: when it cannot be read
+        """
+        if "text" not in data:
+            return cls.read(str(data.get("pin")), store)
+        from airflow_megatron.plan.sweep_plan import plan_sweep
+        from airflow_megatron.spec.spec_files import load_sweep_text
+
+        sweep = load_sweep_text(data["text"], data["file"], data.get("sources"))
+        surroundings = Surroundings.now(data["cluster"])
+        wanted = set(data["points"])
+        chosen = [point for point in sweep.points if point.name in wanted]
+        plan = plan_sweep(sweep, surroundings.cluster, chosen)
+        return cls.stored(sweep, data["text"], plan, surroundings, store or PinStore())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a short reference, plain JSON data."""
+        return {
+            "pin": self.pin,
+            "sweep": self.sweep,
+            "cluster": self.cluster,
+            "points": len(self.points),
+            "digest": self.digest,
+        }
+
+    @functools.cached_property
+    def surroundings(self) -> Surroundings:
+        """The cluster profile and the files that go with it."""
+        return Surroundings.from_json(self._store.get(self._surroundings), self._store)
+
+    @functools.cached_property
+    def outline(self) -> SweepOutline:
+        """What the DAGs of its runs are built from: its stages, who is told of what."""
+        return SweepOutline.from_json(self._store.get(self._outline))
+
+    def use(self, dag_id: str, run_id: str) -> None:
+        """Make it what a run executes from now on."""
+        self._store.set_newest(dag_id, run_id, self.pin, self._outline)
+
+    def plan(self) -> Plan:
+        """Return the plan with all its jobs."""
+        from airflow_megatron.plan.sweep_plan import (
+            Plan,  # most tasks read one job, and planning takes long to import
+        )
+
+        jobs = [self._job(data) for data in self._shared]
+        for digest in self._objects:
+            jobs += [self._job(data) for of_point in self._store.get(digest).values() for data in of_point]
+        by_point = jobs_by_point(jobs)
+        ordered = [job for point in ("", *self.points) for job in by_point.get(point, ())]
+        return Plan(self.sweep, self.cluster, self.points, tuple(ordered))
+
+    def shared_jobs(self) -> list[Job]:
+        """Return the jobs that run once for the sweep."""
+        return [self._job(data) for data in self._shared]
+
+    def jobs_of(self, point: str) -> list[Job]:
+        """Return the jobs of a point, those of the whole sweep first.
+
+        :raises PinError: when the plan does not hold the point
+        """
+        try:
+            index = self.points.index(point) // POINTS_IN_ONE_OBJECT
+        except ValueError:
+            hint = did_you_mean(point, self.points) or f"it has {', '.join(self.points[:8])} …"
+            raise PinError(f"the plan of {self.sweep} has no point {point!r}; {hint}") from None
+        own = self._store.get(self._objects[index])[point]
+        return [self._job(data) for data in (*self._shared, *own)]
+
+    def changes(self) -> list[str]:
+        """Return what of the plan's sources is another now: file names, and keys of the cluster profile."""
+        found = []
+        for path, text in ((self.file, self.text), *self.sources.items()):
+            try:
+                whole = str(Path(path).absolute())
+                now = read_spec_file(path) if path == self.file else read_named_file(whole, self.file)
+            except (OSError, NamedFileError):
+                now = None
+            if now != text:
+                found.append(path if now is not None else f"{path} (gone)")
+        try:
+            live = Surroundings.now(self.cluster)
+        except SpecError as error:
+            return [*found, f"cluster profile {self.cluster} ({error.problems[0].message})"]
+        return [*found, *self.surroundings.changes(live)]
+
+    def _job(self, data: Mapping[str, Any]) -> Job:
+        return Job.from_json({**data, "pin": self.pin})
+
+
+@functools.lru_cache(maxsize=8)
+def _surroundings_of(pin: str, root: Path) -> Surroundings:
+    return PinnedSweep.read(pin, PinStore(root)).surroundings
+
+
+def surroundings_of(job: Job) -> Surroundings:
+    """Return the cluster profile and the files of a job: as its run has pinned them, as they are now for a job of none.
+
+    :raises PinError: when the pinned copy cannot be read
+    :raises SpecError: when there is no such profile
+    """
+    return pinned_surroundings(job.pin, job.cluster)
+
+
+def pinned_surroundings(pin: str, cluster: str) -> Surroundings:
+    """Return the cluster profile and the files of a stored plan; without one, those of a profile as it is now.
+
+    :raises PinError: when the pinned copy cannot be read
+    :raises SpecError: when there is no such profile
+    """
+    return _surroundings_of(pin, PinStore().root) if pin else Surroundings.now(cluster)
+
+
+def jobs_by_point(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """Return point → its jobs; those of the whole sweep under the empty name."""
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        found.setdefault(job.point, []).append(job)
+    return found
+
+
+def point_digest(jobs: Sequence[Job]) -> str:
+    """Return a digest of everything that the jobs of a point compute."""
+    text = json.dumps([[job.stage, job_digest(job)] for job in jobs])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,244 @@
+"""A store of what runs have pinned: content under its own SHA-256, and which run uses which."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import tempfile
+import time
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from airflow_megatron.spec.documents.project import PINS_VARIABLE, pins_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DIGEST_LENGTH: Final = 64
+
+
+class PinError(RuntimeError):
+    """What a run has pinned cannot be read; the message says what to do."""
+
+
+class NotedRun(NamedTuple):
+    """What the store knows of a run.
+
+    :param run_id: of the run
+    :param pins: digests of what it has pinned, the newest last
+    :param outlines: digests of the outlines that its DAGs are built from, the newest last
+    :param ended: whether it has ended, with all that it has launched
+    :param written: when it has pinned last, in seconds since 1970
+    """
+
+    run_id: str
+    pins: tuple[str, ...]
+    outlines: tuple[str, ...]
+    ended: bool
+    written: float
+
+
+class PinStore:
+    """Content that never changes, by its digest, and the newest pin of each run.
+
+    Everything is put in place complete, and compared with its digest whenever it is read.
+
+    :param root: the folder; made on first use, for its owner alone
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or pins_dir()
+
+    def put(self, content: Any) -> str:
+        """Store JSON data; return its digest. Equal data are stored once; a damaged copy is replaced."""
+        text = json.dumps(content, sort_keys=True, ensure_ascii=False).encode()
+        digest = content_digest(text)
+        path = self._object(digest)
+        if path.is_file() and _unpacked(path) == text:
+            os.utime(path)  # pruning goes by it
+        else:
+            _write(path, zlib.compress(text))
+        return digest
+
+    def get(self, digest: str) -> Any:
+        """Return stored data.
+
+        :param digest: as :meth:`put` returned it
+        :raises PinError: when there is none, or the copy is damaged
+        """
+        path = self._object(digest)
+        text = _unpacked(path)
+        if text is None:
+            raise PinError(
+                f"the pinned copy {digest[:16]} is not in {self.root}, or cannot be read; clear `plan` to plan again"
+                f" (workers on several machines need one folder: {PINS_VARIABLE})"
+            )
+        if content_digest(text) != digest:
+            raise PinError(f"the pinned copy {path} is damaged; clear `plan` to plan again")
+        return json.loads(text)
+
+    def as_file(self, text: str) -> Path:
+        """Return a file that holds a text, for readers that take a path; written again when it was changed."""
+        content = text.encode()
+        path = self.root / "files" / content_digest(content)
+        if not path.is_file() or path.read_bytes() != content:
+            _write(path, content)
+        return path
+
+    def set_newest(self, dag_id: str, run_id: str, digest: str, outline: str = "") -> None:
+        """Note the newest pin of a run, which is under way from then on; tasks of the run may go on with earlier ones.
+
+        :param outline: digest of the sweep's outline, from which its DAGs are built
+        """
+        known = self._noted(self._run(dag_id, run_id))
+        pins = [pin for pin in known.pins if pin != digest]
+        outlines = [one for one in known.outlines if one != outline] + [outline] * bool(outline)
+        self._note(
+            dag_id, NotedRun(run_id, (*pins, digest), tuple(outlines), ended=False, written=time.time())
+        )
+
+    def newest(self, dag_id: str, run_id: str) -> str | None:
+        """Return the digest of a run's newest pin, None when the run has pinned nothing."""
+        pins = self._noted(self._run(dag_id, run_id)).pins
+        return pins[-1] if pins else None
+
+    def set_ended(self, dag_id: str, run_id: str, *, ended: bool = True) -> None:
+        """Note that a run has ended, or goes on; nothing for one that has pinned nothing."""
+        known = self._noted(self._run(dag_id, run_id))
+        if known.pins and known.ended is not ended:
+            self._note(dag_id, known._replace(ended=ended))
+
+    def runs(self, dag_id: str) -> list[str]:
+        """Return the ids of the runs of a DAG that have pinned something, the newest first."""
+        return [run.run_id for run in self.noted_runs(dag_id)]
+
+    def noted_runs(self, dag_id: str) -> list[NotedRun]:
+        """Return the runs of a DAG that have pinned something, the newest first."""
+        found = [run for run in map(self._noted, self._notes(dag_id)) if run.pins]
+        return sorted(found, key=lambda run: (-run.written, run.run_id))
+
+    def is_readable(self) -> bool:
+        """Tell whether what is noted of every run can be read."""
+        return all(self._noted(path).pins for dag_id in self.dags() for path in self._notes(dag_id))
+
+    def _notes(self, dag_id: str) -> list[Path]:
+        folder = self._run(dag_id, "").parent
+        return [path for path in folder.iterdir() if path.name.startswith("_")] if folder.is_dir() else []
+
+    def dags(self) -> list[str]:
+        """Return the ids of the DAGs with runs that have pinned something."""
+        folder = self.root / "runs"
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        return sorted(unquote(name.removeprefix("_")) for name in names if name.startswith("_"))
+
+    def forget(self, dag_id: str, run_id: str) -> None:
+        """Drop what is noted of a run."""
+        self._run(dag_id, run_id).unlink(missing_ok=True)
+
+    def pins(self, dag_id: str) -> set[str]:
+        """Return the digests of all pins of all runs of a DAG."""
+        return {pin for run in self.noted_runs(dag_id) for pin in run.pins}
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep what is stored from being pruned until a run refers to it."""
+        with self._locked(fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep everybody from storing anything.
+
+        :raises OSError: when somebody is storing something, or files cannot be locked here
+        """
+        with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            yield
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self.root / ".lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, how)
+            except OSError:
+                if how != fcntl.LOCK_SH:  # where nobody can lock, nobody prunes
+                    raise
+            yield
+
+    def _note(self, dag_id: str, run: NotedRun) -> None:
+        _write(self._run(dag_id, run.run_id), json.dumps(run._asdict()).encode())
+
+    @staticmethod
+    def _noted(path: Path) -> NotedRun:
+        try:
+            data = json.loads(path.read_bytes())
+            pins, outlines = tuple(data["pins"]), tuple(data["outlines"])
+            return NotedRun(str(data["run_id"]), pins, outlines, bool(data["ended"]), float(data["written"]))
+        except (OSError, ValueError, TypeError, KeyError):
+            return NotedRun("", (), (), ended=True, written=0.0)
+
+    def set_owner(self, sweep: str, file: str) -> None:
+        """Note the spec file that a sweep is planned from."""
+        if self.owner(sweep) != file:
+            _write(self._owner(sweep), file.encode())
+
+    def owner(self, sweep: str) -> str | None:
+        """Return the spec file that a sweep was planned from last, None when it never was."""
+        try:
+            return self._owner(sweep).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def _object(self, digest: str) -> Path:
+        if len(digest) != _DIGEST_LENGTH or not digest.isalnum():
+            raise PinError(f"{digest[:80]!r} is no digest of a pinned copy")
+        return self.root / "objects" / digest[:2] / digest
+
+    def _run(self, dag_id: str, run_id: str) -> Path:
+        return self.root / "runs" / _file_name(dag_id) / _file_name(run_id)
+
+    def _owner(self, sweep: str) -> Path:
+        return self.root / "owners" / _file_name(sweep)
+
+
+def content_digest(content: bytes) -> str:
+    """Return the name under which content is stored."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _file_name(text: str) -> str:
+    """Return a file name for an id: never a path, never hidden."""
+    name = quote(text, safe=":+~@=")
+    return f"_{name}" if len(name) < 200 else f"_{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _unpacked(path: Path) -> bytes | None:
+    """Return what a file holds; None when it cannot be read, nonsense when its compression is damaged."""
+    try:
+        packed = path.read_bytes()
+    except OSError:
+        return None
+    try:
+        return zlib.decompress(packed)
+    except zlib.error:
+        return b""
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Put a file in place complete, readable by its owner alone."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

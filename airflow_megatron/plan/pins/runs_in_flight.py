@@ -1,0 +1,103 @@
+"""The stages of runs that are under way, which a changed spec takes nothing away from.
+
+Airflow builds a DAG from its file as it is now, and a run that is under way goes on with the tasks of the newest DAG:
+one whose task has gone stops there. So a sweep's DAGs keep the stages of what its runs have pinned, wired as they were
+planned, until those runs have ended; stages that the spec has gained come beside them, and are skipped by runs that do
+not know them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_megatron.plan.pins.pin_store import PinError
+from airflow_megatron.spec.model.dag_names import point_dag_id, sweep_of
+from airflow_megatron.spec.model.outline import SweepOutline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_megatron.plan.pins.pin_store import PinStore
+    from airflow_megatron.spec.model.stage_tree import StageInstance
+
+
+def outlines_in_flight(
+    sweep: str, store: PinStore, *, folder: Path | None = None, without: str = ""
+) -> list[tuple[str, SweepOutline]]:
+    """Return run and outline of the runs of a sweep that are under way, the newest first, each outline once.
+
+    :param folder: where the sweep's spec lies or lay; None for anywhere
+    :param without: a run that does not count
+    """
+    dags = (sweep, point_dag_id(sweep))
+    runs = [run for dag_id in dags for run in store.noted_runs(dag_id) if not run.ended]
+    digests: dict[str, str] = {}
+    for run in sorted(runs, key=lambda run: -run.written):
+        if run.run_id != without:
+            for digest in reversed(run.outlines):
+                digests.setdefault(digest, run.run_id)
+    found = []
+    for digest, run_id in digests.items():
+        try:
+            outline = SweepOutline.from_json(store.get(digest))
+        except (PinError, ValueError):
+            continue  # its tasks report it
+        if folder is None or Path(outline.file).is_relative_to(folder.absolute()):
+            found.append((run_id, outline))
+    return found
+
+
+def with_runs_in_flight(
+    outline: SweepOutline | None, sweep: str, folder: Path, store: PinStore
+) -> SweepOutline | None:
+    """Return the outline that a sweep's DAGs are built from.
+
+    :param outline: of the spec as it is now; None when it cannot be read or has gone
+    :param folder: where the specs lie: what another folder's specs have pinned does not count
+    """
+    pinned = [one for _, one in outlines_in_flight(sweep, store, folder=folder)]
+    now = outline or next(iter(pinned), None)
+    if now is None or not pinned:
+        return now
+    tree: dict[str, StageInstance] = {}
+    for one in (*pinned, now):
+        for instance in one.tree:
+            tree.setdefault(instance.name, instance)
+    return dataclasses.replace(now, tree=tuple(tree.values()))
+
+
+def sweeps_in_flight(folder: Path, known: Iterable[str], store: PinStore) -> list[str]:
+    """Return the sweeps with runs under way whose spec cannot be read or has gone.
+
+    :param folder: where the specs lie
+    :param known: the sweeps whose specs can be read
+    """
+    missing = sorted({sweep_of(dag_id) for dag_id in store.dags()} - set(known))
+    return [name for name in missing if outlines_in_flight(name, store, folder=folder)]
+
+
+def rewired(sweep: SweepOutline, run_id: str, store: PinStore) -> list[tuple[str, str]]:
+    """Return run and stage of what another run that is under way has wired otherwise than a sweep does now.
+
+    :param run_id: the run that plans the sweep
+    """
+    now = {instance.name: _wiring(instance) for instance in sweep.tree}
+    return [
+        (run, instance.name)
+        for run, outline in outlines_in_flight(sweep.name, store, without=run_id)
+        for instance in outline.tree
+        if instance.name in now and now[instance.name] != _wiring(instance)
+    ]
+
+
+def _wiring(instance: StageInstance) -> tuple[object, ...]:
+    return (
+        instance.scope,
+        instance.parent,
+        instance.waits,
+        instance.after,
+        instance.after_end,
+        instance.array,
+    )

@@ -1,0 +1,41 @@
+"""Whether another spec of the folder keeps the name that a spec gives its sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_megatron.plan.sweep_owners import keeper, repeated_name
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
+from airflow_megatron.spec.documents.project import sweep_specs_dir
+from airflow_megatron.spec.spec_files import load_sweep, spec_files
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.documents.errors import Problem
+    from airflow_megatron.spec.model.sweep import Sweep
+
+
+def repeated_name_problem(sweep: Sweep) -> Problem | None:
+    """Return what is wrong with a spec in ``sweep_specs/`` whose name another one there keeps, None if nothing is."""
+    folder, own = sweep_specs_dir(), Path(sweep.document.file).resolve()
+    if not own.is_relative_to(folder.resolve()):
+        return None
+    files = [sweep.document.file]
+    for path in spec_files(folder):
+        if path.resolve() != own and _gives_name(path, sweep.name):
+            files.append(str(path))
+    kept = keeper(sweep.name, files)
+    if kept == sweep.document.file:
+        return None
+    return sweep.document.problem(("name",), *repeated_name(sweep.name, sweep.document.file, files, kept))
+
+
+def _gives_name(path: Path, name: str) -> bool:
+    """Tell whether a spec gives a sweep's name; it is loaded only when its text or file name holds it."""
+    try:
+        if path.stem != name and name not in read_spec_file(path):
+            return False
+        return load_sweep(path).name == name
+    except (OSError, NamedFileError, SpecError):
+        return False

@@ -1,0 +1,80 @@
+"""The checks before submission on the resolved jobs of a sweep."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import told
+from airflow_megatron.checks.sweeps.limits import budget_problems, limit_findings
+from airflow_megatron.checks.sweeps.names import name_findings, template_findings
+from airflow_megatron.checks.sweeps.outputs import output_findings
+from airflow_megatron.checks.sweeps.patterns import pattern_findings
+from airflow_megatron.checks.sweeps.restarts import restart_findings
+from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
+from airflow_megatron.checks.sweeps.secrets import secret_findings
+from airflow_megatron.checks.sweeps.walltime import walltime_findings
+from airflow_megatron.checks.trainings.architectures import architecture_findings
+from airflow_megatron.checks.trainings.checkpoints import checkpoint_findings
+from airflow_megatron.checks.trainings.conversion import conversion_findings
+from airflow_megatron.checks.trainings.data import data_findings
+from airflow_megatron.checks.trainings.megatron import megatron_findings
+from airflow_megatron.checks.trainings.memory import memory_findings
+from airflow_megatron.checks.trainings.schedules import schedule_findings
+from airflow_megatron.checks.trainings.sources import source_findings
+from airflow_megatron.checks.trainings.trainer import trainer_findings
+from airflow_megatron.checks.trainings.validation_samples import validation_sample_findings
+from airflow_megatron.requirements.training_arguments import training_arguments
+from airflow_megatron.spec.native.sweep import NativeSweep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.requirements.training_estimates import JobEstimate
+    from airflow_megatron.spec.documents.errors import Problem
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.sweep import Sweep
+
+
+def check_jobs(
+    sweep: Sweep,
+    jobs: Sequence[Job],
+    points: int,
+    cluster: ClusterProfile,
+    estimates: Mapping[str, JobEstimate],
+) -> tuple[list[Problem], list[Problem]]:
+    """Check the jobs of a plan against each other and against the cluster's limits.
+
+    :param jobs: with their commands
+    :param points: the number of points that they belong to
+    :param estimates: what jobs will need, by name
+    :return: errors and warnings
+    """
+    trainings = training_arguments(jobs, cluster)
+    findings = itertools.chain(
+        name_findings(jobs),
+        template_findings(jobs, refuse=isinstance(sweep, NativeSweep)),
+        output_findings(sweep, jobs, trainings),
+        checkpoint_findings(jobs, trainings),
+        data_findings(trainings),
+        schedule_findings(trainings),
+        validation_sample_findings(trainings),
+        megatron_findings(jobs, cluster),
+        restart_findings(trainings),
+        source_findings(trainings),
+        walltime_findings(trainings),
+        limit_findings(jobs, cluster),
+        memory_findings(jobs, estimates, cluster),
+        conversion_findings(jobs),
+        pattern_findings(jobs),
+        sbatch_findings(jobs),
+        secret_findings(jobs, cluster),
+    )
+    errors, warnings = told(findings, sweep)
+    if not errors:  # what is wrong by our own rules is told in their words, with the nearest good values
+        asked = itertools.chain(trainer_findings(jobs), architecture_findings(jobs, trainings, cluster))
+        errors, more = told(asked, sweep)
+        warnings += more
+    of_all = budget_problems(sweep, jobs, points, cluster)
+    return errors + of_all[0], warnings + of_all[1]

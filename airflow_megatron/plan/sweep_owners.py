@@ -1,0 +1,52 @@
+"""Which of several spec files with one sweep name keeps the name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.spec.documents.project import sweep_specs_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def record_owner(sweep: str, file: str, store: PinStore) -> None:
+    """Note that a sweep is planned from a file: a copy of it does not take the name away from then on."""
+    store.set_owner(sweep, _within_specs(file))
+
+
+def keeper(sweep: str, files: Iterable[str], store: PinStore | None = None) -> str | None:
+    """Return the file that keeps the name of a sweep, of those that give it.
+
+    That is the only one, or the one that the sweep was planned from; None when several give a name of which nothing was
+    planned: nobody can know which is meant.
+    """
+    known = list(files)
+    if len(known) == 1:
+        return known[0]
+    owner = (store or PinStore()).owner(sweep)
+    return next((file for file in known if _within_specs(file) == owner), None)
+
+
+def repeated_name(sweep: str, file: str, files: Iterable[str], kept: str | None) -> tuple[str, str]:
+    """Return what is wrong with a file that gives the name of another one, and the hint.
+
+    :param files: all that give the name
+    :param kept: the one that keeps it, see :func:`keeper`
+    """
+    others = ", ".join(sorted(_within_specs(other) for other in files if other != file))
+    if kept is None:
+        message = f"{others} defines a sweep {sweep!r} too, and neither has been planned: both are refused"
+    else:
+        message = (
+            f"{_within_specs(kept)} defines a sweep {sweep!r} too, and keeps the name: it was planned first"
+        )
+    return message, "give it another name"
+
+
+def _within_specs(file: str) -> str:
+    """Return a file's path below the folder of specs, the same on every machine; absolute for one elsewhere."""
+    path, folder = Path(file).absolute(), sweep_specs_dir().absolute()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

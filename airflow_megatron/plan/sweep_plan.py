@@ -1,0 +1,348 @@
+"""The plan of a sweep: every job with its command, checked, and the digest that pins it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pydantic import BaseModel
+
+from airflow_megatron.checks.sweeps.foreign import check_trainer
+from airflow_megatron.checks.sweeps.notifiers import notifier_problems
+from airflow_megatron.megatron.arguments.command_error import CommandError
+from airflow_megatron.megatron.arguments.lr_search import KIND as SEARCH
+from airflow_megatron.megatron.arguments.tables import ArgumentError, argument_table
+from airflow_megatron.megatron.arguments.trainers import trainer_table
+from airflow_megatron.megatron.commands.commands import job_command, job_files, required_outputs
+from airflow_megatron.megatron.commands.deepspeed_commands import launches_itself
+from airflow_megatron.plan.job_names import job_called
+from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.plan.submission_checks import check_jobs
+from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.requirements.file_owners import with_file_owners
+from airflow_megatron.requirements.queue_estimates import gpu_hours
+from airflow_megatron.requirements.training_estimates import Estimates, job_estimates
+from airflow_megatron.slurm.submission.job_script import JobScriptError
+from airflow_megatron.slurm.verdicts.signatures import site_catalogue
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean, suggestion
+from airflow_megatron.spec.expressions.resolution import template_names
+from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
+from airflow_megatron.spec.model.schema import declarations
+from airflow_megatron.spec.native.sweep import NativeSweep
+from airflow_megatron.spec.native.sweep_grammar import swept_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from airflow_megatron.megatron.arguments.tables import ArgumentTable
+    from airflow_megatron.spec.documents.yaml_document import KeyPath
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import SweepSpecSection
+    from airflow_megatron.spec.model.sweep import Point, Sweep
+
+
+def _plain(value: object) -> object:
+    """Return what the encoder takes in place of a value that it does not know: sections of the schema."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_none=True, exclude_defaults=True)
+    raise TypeError(f"{value!r} is no plain value")
+
+
+_rows = msgspec.json.Encoder(enc_hook=_plain)
+_pinned = msgspec.json.Encoder(enc_hook=_plain, order="deterministic")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The resolved jobs of (some) points of a sweep.
+
+    :param sweep: name of the sweep
+    :param cluster: name of the cluster profile
+    :param points: names of the points, in order
+    :param jobs: all jobs; those that run once for the sweep come first
+    :param warnings: what the checks found allowed but probably not meant
+    :param estimates: what jobs will need, by name, as far as it can be told
+    """
+
+    sweep: str
+    cluster: str
+    points: tuple[str, ...]
+    jobs: tuple[Job, ...]
+    warnings: tuple[Problem, ...] = field(default=(), compare=False)
+    estimates: Estimates = field(default_factory=lambda: Estimates({}, {}), compare=False)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, shortened, over everything resolved: equal plans have equal digests."""
+        hashed = hashlib.sha256()
+        for job in self.jobs:
+            hashed.update(_pinned.encode(dataclasses.replace(job, pin="") if job.pin else job))
+        return hashed.hexdigest()[:16]
+
+    def jobs_of(self, point: str) -> list[Job]:
+        """Return the jobs of a point, those of the whole sweep included."""
+        return [job for job in self.jobs if job.point in ("", point)]
+
+    def job(self, name: str) -> Job:
+        """Return the job called ``name``; see :func:`.job_called`.
+
+        :raises KeyError: with the nearest names when there is none
+        """
+        return job_called(self.jobs, name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``plan --format json`` prints."""
+        return {**self._summary(), "jobs": [self._row(job) for job in self.jobs]}
+
+    def json_text(self) -> Iterator[bytes]:
+        """Yield :meth:`to_json` as indented JSON in UTF-8, job by job: all rows at once would take gigabytes."""
+        head = msgspec.json.format(_rows.encode(self._summary()), indent=2).rstrip(b"}").rstrip()
+        yield head + b',\n  "jobs": ['
+        separator = b"\n    "
+        for job in self.jobs:
+            row = msgspec.json.format(_rows.encode(self._row(job)), indent=2)
+            yield separator + row.replace(b"\n", b"\n    ")  # strings hold no line ends: JSON escapes them
+            separator = b",\n    "
+        yield b"\n  ]\n}\n" if self.jobs else b"]\n}\n"
+
+    def _summary(self) -> dict[str, Any]:
+        return {
+            "sweep": self.sweep,
+            "digest": self.digest,
+            "cluster": self.cluster,
+            "points": len(self.points),
+            "gpu_hours": gpu_hours(self.jobs).hours,
+            "warnings": [str(warning) for warning in self.warnings],
+            **({"no_estimates": self.estimates.unknown_gpu} if self.estimates.unknown_gpu else {}),
+        }
+
+    def _row(self, job: Job) -> dict[str, Any]:
+        row = plan_row(job)
+        row["array"] = job.array
+        for name, condition in (("start", job.start), ("cancel", job.cancel), ("finish", job.finish)):
+            row[name] = str(condition) if condition else None
+        if job.name in self.estimates.jobs:
+            row["estimate"] = self.estimates.jobs[job.name].to_json()
+        elif job.name in self.estimates.missing:
+            row["no_estimate"] = self.estimates.missing[job.name]
+        return row
+
+
+def plan_row(job: Job) -> dict[str, Any]:
+    """Return a job as the plan and the result tables show it."""
+    return {
+        "name": job.name,
+        "point": job.point,
+        "stage": job.stage,
+        "kind": job.kind,
+        "branch": job.branch,
+        "params": dict(job.params),
+        "sweep_params": {name: job.params[name] for name in job.swept if name in job.params},
+        "depends_on": [dependency.to_plan() for dependency in job.depends_on],
+        "run_dir": job.run_dir,
+        "command": list(job.command),
+        "release": job.release,
+        **({"iteration": job.iteration} if job.iteration is not None else {}),
+        **({"source": dataclasses.asdict(job.source)} if job.source else {}),
+        **({"expect": job.expect} if job.expect else {}),
+        **({"measure": dict(job.measure)} if job.measure else {}),
+        **({} if job.slurm.gpus_per_node else {"gpus": False}),
+    }
+
+
+def plan_point(sweep: Sweep, point: Point, cluster: ClusterProfile) -> list[Job]:
+    """Return the jobs of a point with their commands.
+
+    :raises SpecError: naming file and line
+    """
+    return with_file_owners(_with_commands(sweep, sweep.jobs(point, cluster), cluster))
+
+
+def plan_sweep(
+    sweep: Sweep, cluster: ClusterProfile | None = None, points: Sequence[Point] | None = None
+) -> Plan:
+    """Return the plan of a sweep, or of some of its points.
+
+    :raises SpecError: naming file and line
+    """
+    cluster = cluster or sweep_cluster(sweep)
+    chosen = sweep.points if points is None else tuple(points)
+    jobs = _with_commands(sweep, sweep.shared_jobs(cluster), cluster)
+    shared = {job.name for job in jobs}
+    for point in chosen:
+        for job in plan_point(sweep, point, cluster):
+            if job.point or job.name not in shared:
+                jobs.append(job)
+    return Plan(sweep.name, cluster.name, tuple(point.name for point in chosen), tuple(jobs))
+
+
+def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
+    """Check what can be known without expanding the points.
+
+    :param cluster: the profile of the spec's cluster when left out
+    :raises SpecError: with every problem found
+    """
+    cluster = cluster or sweep_cluster(sweep)
+    if isinstance(sweep, ForeignSweep):
+        check_trainer(sweep, cluster)
+    if not isinstance(sweep, NativeSweep):
+        if problems := list(notifier_problems(sweep)):
+            raise SpecError(problems)
+        return
+    spec = sweep.spec
+    if spec.entry is not None and spec.trainer != "megatron_lm":
+        raise SpecError(
+            sweep.document.problem(
+                ("entry",), f"the trainer {spec.trainer} has no {spec.entry}", "write trainer: megatron_lm"
+            )
+        )
+    try:
+        table = trainer_table(
+            *(spec.trainer, spec.release, cluster, declarations(spec.extra_arguments), spec.entry),
+            search=any(stage.kind == SEARCH for stage in spec.stages.values()),
+        )
+    except ArgumentError as error:
+        places = {spec.release: ("release",), spec.entry: ("entry",)}
+        place = places.get(error.name, ("extra_arguments", error.name))
+        raise SpecError(sweep.document.problem(place, str(error))) from error
+    except (OSError, ValueError) as error:
+        section = f"trainers: {{{spec.trainer}: {{arguments_table: …}}}}"
+        message = f"cluster {cluster.name}, {section}: {error}"
+        raise SpecError(sweep.document.problem(("cluster",), message)) from error
+    problems = [*_unknown_arguments(sweep, table), *_unused_axes(sweep, table), *notifier_problems(sweep)]
+    if problems:
+        raise SpecError(problems)
+
+
+def check_expressions(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
+    """Evaluate every expression at the first point: an undefined name is an error before anything is planned.
+
+    :param cluster: the profile of the spec's cluster when left out
+    :raises SpecError: with the first expression that fails
+    """
+    cluster = cluster or sweep_cluster(sweep)
+    sweep.shared_jobs(cluster)
+    sweep.jobs(sweep.points[0], cluster)
+
+
+def check_sweep(
+    sweep: Sweep, cluster: ClusterProfile | None = None, points: Sequence[Point] | None = None
+) -> Plan:
+    """Check everything that can be known before submission.
+
+    That is arguments, names, expressions and scripts of each job; checkpoints and schedules of jobs that build on each
+    other; and the cluster's limits.
+
+    :param points: some of the sweep's points; all when left out
+    :return: the plan with its warnings, when nothing is wrong
+    :raises SpecError: with every problem found
+    """
+    cluster = cluster or sweep_cluster(sweep)
+    check_document(sweep, cluster)
+    if cluster.signatures:  # the shipped ones are right
+        site_catalogue(tuple(cluster.signatures))
+    plan = plan_sweep(sweep, cluster, points)
+    _check_scripts(sweep, plan.jobs, cluster)
+    estimates = job_estimates(plan.jobs, cluster)
+    errors, warnings = check_jobs(sweep, plan.jobs, len(plan.points), cluster, estimates.jobs)
+    if errors:
+        raise SpecError(errors)
+    return dataclasses.replace(
+        plan, warnings=tuple(sorted({*sweep.warnings(), *warnings})), estimates=estimates
+    )
+
+
+def _check_scripts(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> None:
+    """Render the script of one job for each stage and template.
+
+    Other tools' files name templates that may only be on another machine: their sweeps warn about these, so that the
+    jobs can still be looked at; submitting one refuses it.
+    """
+    rendered: set[tuple[str, str | None]] = set()
+    for job in jobs:
+        kind = (job.stage, job.template)
+        if kind in rendered or (job.template and not isinstance(sweep, NativeSweep)):
+            continue
+        rendered.add(kind)
+        try:
+            job_script(job, cluster, 1)
+        except (JobScriptError, ValueError) as error:
+            place = sweep.place_of(job.stage, "template")
+            raise SpecError(sweep.document.problem(place, str(error))) from error
+
+
+def _with_commands(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> list[Job]:
+    planned: list[Job] = []
+    for job in jobs:
+        try:
+            command = job_command(job, cluster)
+            files = job_files(job, cluster)
+        except CommandError as error:
+            place = sweep.place_of(job.stage, error.name)
+            raise SpecError(sweep.document.problem(place, str(error))) from error
+        changes: dict[str, Any] = {
+            "command": command,
+            "outputs": required_outputs(job),
+            "files": files,
+            "own_launch": launches_itself(job, cluster),
+        }
+        same = all(getattr(job, name) == value for name, value in changes.items())
+        planned.append(job if same else dataclasses.replace(job, **changes))
+    return planned
+
+
+def _unknown_arguments(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
+    """Report keys of ``megatron:`` sections that the trainer does not know."""
+    spec = sweep.spec
+    sections: list[tuple[KeyPath, Iterable[str]]] = [(("megatron",), spec.megatron)]
+    sections += [(("stages", name, "megatron"), stage.megatron) for name, stage in spec.stages.items()]
+    return [
+        sweep.document.problem((*path, name), *_unknown_argument(name, table, spec))
+        for path, names in sections
+        for name in names
+        if table.get(name) is None
+    ]
+
+
+def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -> tuple[str, str]:
+    """Return what is wrong with an argument that the trainer does not know, and the mend."""
+    if argument_table(spec.release).get(name) is not None:
+        message = f"the trainer {spec.trainer} does not take {spec.release}'s argument {name!r}"
+        return message, "drop it, or use another trainer"
+    mend = suggestion(table.nearest(name)) or "own variables stand under params:"
+    return f"{_parser(spec, table)} has no argument {name!r}", mend
+
+
+def _parser(spec: SweepSpecSection, table: ArgumentTable) -> str:
+    """Return what a message calls the parser that the trainer's arguments are for."""
+    return table.release if spec.trainer == "megatron_deepspeed" else spec.release
+
+
+def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
+    """Report swept keys that nothing reads: neither Megatron arguments nor used in an expression."""
+    spec = sweep.spec
+    used = template_names(spec.model_dump(exclude_none=True, exclude={"notify"}))
+    problems = []
+    for key in swept_keys(spec.sweep):
+        stage, _, name = key.rpartition(".")
+        if stage and stage not in spec.stages:
+            mend = did_you_mean(stage, spec.stages) or f"stages: {', '.join(spec.stages)}"
+            message = f"{key!r} names a stage {stage!r}, which does not exist"
+        elif name in used or table.get(name) or name in spec.params:
+            continue
+        else:
+            message = (
+                f"nothing reads the swept value {key!r}: "
+                f"it is no argument of {_parser(spec, table)} and in no expression"
+            )
+            mend = suggestion(table.nearest(name)) or "use it in an expression, or drop it"
+        place = next(
+            (path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1] == key),
+            ("sweep",),
+        )
+        problems.append(sweep.document.problem(place, message, mend))
+    return problems

@@ -1,1 +1,0 @@
-"""What a sweep will do, put together from spec, Megatron and Slurm knowledge; imports no Airflow."""

@@ -1,0 +1,69 @@
+"""Which job makes the files that conditions speak of: a file of an earlier run of that job is not waited for.
+
+A fresh start, or a task that is cleared, leaves the files of the run before where they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_megatron.spec.model.conditions import Condition
+    from airflow_megatron.spec.model.jobs import Job
+
+
+def with_file_owners(jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs of a point with the producer of each file that their conditions name, where it can be told.
+
+    That is the job in whose run directory the file lies; where several share one, the training (or the first stage)
+    that it belongs to. A job's ``finish`` speaks of what the job itself makes there. Files elsewhere have no producer.
+    """
+    if not any(_files(condition) for job in jobs for condition in _conditions(job)):
+        return list(jobs)
+    owners: dict[str, Job] = {}
+    for job in jobs:
+        if job.run_dir not in owners or job.branch == job.stage:
+            owners[job.run_dir] = job
+    return [_with_owners(job, owners) for job in jobs]
+
+
+def _with_owners(job: Job, owners: dict[str, Job]) -> Job:
+    def owned(condition: Condition | None, own: Job | None = None) -> Condition | None:
+        if condition is None or not _files(condition):
+            return condition
+        parts = tuple(part for item in condition.parts if (part := owned(item, own)) is not None)
+        if condition.kind != "file":
+            return dataclasses.replace(condition, parts=parts)
+        owner = _owner(condition.path, owners)
+        if owner is not None and own is not None and owner.run_dir == own.run_dir:
+            owner = own
+        return dataclasses.replace(condition, producer=owner.stage_dir if owner else "")
+
+    return dataclasses.replace(
+        job,
+        start=owned(job.start),
+        cancel=owned(job.cancel),
+        finish=owned(job.finish, job),
+        events=tuple(dataclasses.replace(event, condition=owned(event.condition)) for event in job.events),
+    )
+
+
+def _conditions(job: Job) -> list[Condition | None]:
+    return [job.start, job.cancel, job.finish, *(event.condition for event in job.events)]
+
+
+def _files(condition: Condition | None) -> bool:
+    return condition is not None and any(leaf.kind == "file" for leaf in condition.leaves())
+
+
+def _owner(path: str, owners: dict[str, Job]) -> Job | None:
+    """Return the owner of the innermost run directory that a path, or pattern, lies in."""
+    folder = path
+    while "/" in folder.rstrip("/"):
+        folder = folder.rpartition("/")[0]
+        if folder in owners:
+            return owners[folder]
+    return None

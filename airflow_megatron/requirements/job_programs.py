@@ -1,0 +1,40 @@
+"""What the programs that run in jobs would refuse: those beside them that say so at the desk are asked."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.documents.project import project_root
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+def answers(program: str, questions: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return a program's answer to each question, all None in a project without the programs of jobs.
+
+    :param program: name of a script in ``Megatron-LM/`` that reads and writes JSON lines
+    :param questions: plain JSON data
+    :raises RuntimeError: when the program fails
+    """
+    path = project_root() / "Megatron-LM" / program
+    if not questions or not path.is_file():
+        return [None] * len(questions)
+    asked = "".join(json.dumps(question) + "\n" for question in questions)
+    return [json.loads(line) for line in _answered(path, asked).splitlines()]
+
+
+@functools.lru_cache(maxsize=128)  # starting a program is most of the time that planning a small sweep takes
+def _answered(path: Path, asked: str) -> str:
+    answer = subprocess.run(
+        [sys.executable, str(path)], input=asked, capture_output=True, text=True, check=False
+    )
+    if answer.returncode:
+        last = (answer.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise RuntimeError(f"{path} ended with exit status {answer.returncode}: {last}")
+    return answer.stdout

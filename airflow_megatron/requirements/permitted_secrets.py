@@ -1,0 +1,34 @@
+"""What of Airflow's connections and variables specs may hand to jobs: what the operator names, nothing by default.
+
+Whoever may drop a spec can have a job print what it is given, so a name in these lists is given to all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.spec.model.secret_sources import source_text
+from airflow_megatron.spec.trust.operator_lists import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONNECTIONS: Final = "AIRFLOW_MEGATRON_SECRET_CONNECTIONS"
+"""Environment variable that names the Airflow connections whose fields jobs may get, separated by commas."""
+VARIABLES: Final = "AIRFLOW_MEGATRON_SECRET_VARIABLES"
+"""Environment variable that names the Airflow variables whose values jobs may get, separated by commas."""
+
+
+def secret_refusal(source: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return what is wrong with a secret's source in Airflow and what to do about it; None for one that is permitted.
+
+    :param source: as :func:`~airflow_megatron.spec.model.secret_sources.secret_sources` gives it
+    """
+    kind = "connection" if "connection" in source else "variable"
+    setting = CONNECTIONS if kind == "connection" else VARIABLES
+    if source[kind] in listed(setting):
+        return None
+    return (
+        f"this Airflow does not let specs read {source_text(source)}",
+        f"whoever runs Airflow adds {source[kind]} in {setting}; or write {{file: PATH}}, on the cluster",
+    )

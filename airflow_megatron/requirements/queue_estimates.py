@@ -1,0 +1,76 @@
+"""How much of a cluster a sweep takes: GPU-hours, and jobs in the queue at the same time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.stage_tree import StageInstance
+    from airflow_megatron.spec.model.sweep import SweepSettings
+
+
+@dataclass(frozen=True)
+class GpuHours:
+    """An upper bound for what jobs take.
+
+    :param hours: of the jobs that have a walltime: walltime × GPUs, one attempt of each
+    :param unbounded: jobs with GPUs but without a walltime, which are not in ``hours``
+    """
+
+    hours: float = 0.0
+    unbounded: int = 0
+
+    def __add__(self, other: GpuHours) -> GpuHours:
+        return GpuHours(self.hours + other.hours, self.unbounded + other.unbounded)
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.hours:,.0f}"
+            if self.hours >= 100 or self.hours == int(self.hours)
+            else f"{self.hours:.1f}"
+        )
+        return f"{text} + ?" if self.unbounded else text
+
+
+def gpu_hours(jobs: Iterable[Job]) -> GpuHours:
+    """Return the GPU-hours that jobs can take at most, one attempt of each."""
+    total = GpuHours()
+    for job in jobs:
+        gpus = count(job.slurm.nodes, 1) * count(job.slurm.gpus_per_node, 0)
+        if not gpus:
+            continue
+        seconds = job.slurm.time
+        total += GpuHours(gpus * seconds / 3600) if isinstance(seconds, int) else GpuHours(unbounded=1)
+    return total
+
+
+def count(value: object, otherwise: int) -> int:
+    """Return a resolved resource as a number."""
+    return value if isinstance(value, int) else otherwise
+
+
+def most_jobs_at_once(tree: Sequence[StageInstance], points: int, settings: SweepSettings) -> int:
+    """Return how many jobs of a sweep can be in the queue at the same time."""
+    children: dict[str | None, list[StageInstance]] = {}
+    for instance in tree:
+        if instance.scope == "point":
+            children.setdefault(instance.parent, []).append(instance)
+    shared = {instance.name: instance for instance in tree if instance.scope == "sweep"}
+    roots = [instance for parent in (None, *shared) for instance in children.get(parent, ())]
+    per_point = sum(_width(instance, children) for instance in roots)
+    active = min(points, settings.max_active_points)
+    # the tasks of an array wait in the queue for points that are not worked yet
+    most = active * per_point + (points - active) * sum(instance.array for instance in roots)
+    return max(most, len(shared))
+
+
+def _width(instance: StageInstance, children: Mapping[str | None, Sequence[StageInstance]]) -> int:
+    """Return how many jobs of a subtree can be in the queue at once; what waits for a job's end is never beside it."""
+    below = children.get(instance.name, ())
+    after = sum(_width(child, children) for child in below if child.waits == "parent")
+    beside = sum(_width(child, children) for child in below if child.waits != "parent")
+    return max(1, after) + beside

@@ -1,0 +1,147 @@
+"""What the training jobs of a plan will need on the GPUs of their cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.arguments.tables import PRETRAIN_GPT, ArgumentError, program_table
+from airflow_megatron.megatron.commands.commands import megatron_arguments
+from airflow_megatron.megatron.estimates import GPUS, Estimate, EstimateError, Gpu, estimate
+from airflow_megatron.requirements.job_machine import machine_of
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.expressions.file_values import path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_megatron.megatron.validation import Machine
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+_DIRECTORIES = frozenset(("save", "load", "tensorboard_dir"))
+
+
+@dataclass(frozen=True)
+class JobEstimate:
+    """What one job will need.
+
+    :param needs: memory, operations and parameters
+    :param gpu: the cluster's kind of GPU
+    :param gpu_hours: from the checkpoint that it continues to its end, at the utilisation that the profile gives; None
+        without one
+    :param mfu: Model FLOPs utilisation (0 to 1) at the step time that a benchmark reports, None without one
+    """
+
+    needs: Estimate
+    gpu: Gpu
+    gpu_hours: float | None
+    mfu: float | None = None
+
+    @property
+    def runs_out_of_memory(self) -> bool:
+        """Whether the fullest GPU has no room."""
+        return self.needs.runs_out_of_memory(self.gpu)
+
+    @property
+    def memory_gb(self) -> float:
+        """Memory of the fullest GPU, in 10^9 bytes."""
+        return self.needs.memory_bytes / 1e9
+
+    @property
+    def stages_gb(self) -> list[float]:
+        """Memory of a GPU of each pipeline stage, first stage first, in 10^9 bytes."""
+        return [stage.total / 1e9 for stage in self.needs.stages]
+
+    def to_json(self) -> dict[str, object]:
+        """Return what ``plan --format json`` prints."""
+        return {
+            "parameters": self.needs.parameters.total,
+            "parameters_without_padding": self.needs.parameters.without_padding,
+            "operations_per_iteration": self.needs.operations_per_iteration,
+            "memory_gb": self.memory_gb,
+            "stages_gb": self.stages_gb,
+            "gpu_hours": self.gpu_hours,
+            "mfu": self.mfu,
+        }
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Estimates of the jobs of a plan that run a trainer.
+
+    :param jobs: name of a job → what it will need
+    :param missing: name of a job → why there is no estimate of it
+    :param unknown_gpu: why there is none of any job: the cluster does not say what GPUs it has
+    """
+
+    jobs: Mapping[str, JobEstimate]
+    missing: Mapping[str, str]
+    unknown_gpu: str | None = None
+
+
+def job_estimates(jobs: Iterable[Job], cluster: ClusterProfile) -> Estimates:
+    """Estimate the jobs that run a trainer.
+
+    :param jobs: of one cluster
+    :param cluster: its profile; nothing is estimated when it does not say what GPUs it has
+    :raises SpecError: when the profile names a GPU that is not known
+    """
+    if cluster.gpu is None:
+        return Estimates(
+            {}, {}, f"the profile of cluster {cluster.name} does not name its GPUs; add gpu to it"
+        )
+    if cluster.gpu not in GPUS:
+        mend = did_you_mean(cluster.gpu, GPUS) or f"known: {', '.join(GPUS)}"
+        raise SpecError(Problem(f"cluster {cluster.name}", 0, 0, f"there is no GPU {cluster.gpu!r}", mend))
+    gpu = GPUS[cluster.gpu]
+    known: dict[str, Estimate | str] = {}
+    found: dict[str, JobEstimate] = {}
+    missing: dict[str, str] = {}
+    for job in jobs:
+        if not job.runs_trainer or job.script is not None:
+            continue
+        params = _estimated_parameters(job, cluster)
+        key = repr((sorted(params.items()), job.active_processes, job.release, sorted(job.env.items())))
+        if key not in known:
+            known[key] = _estimate(params, job, machine_of(job, cluster))
+        needs = known[key]
+        if isinstance(needs, str):
+            missing[job.name] = needs
+            continue
+        hours = needs.gpu_hours(needs.step_s(cluster.mfu, gpu), _done(job, params)) if cluster.mfu else None
+        step_ms = job.measure.get("reported", {}).get("step_ms")
+        mfu = needs.utilisation(step_ms / 1000, gpu) if step_ms else None
+        found[job.name] = JobEstimate(needs, gpu, hours, mfu)
+    return Estimates(found, missing)
+
+
+def _estimated_parameters(job: Job, cluster: ClusterProfile) -> dict[str, object]:
+    """Return the arguments that the release itself knows: those of a fork or of the thin trainer change no sizes."""
+    table = program_table(job.release)
+    return {
+        name: value
+        for name, value in megatron_arguments(job, cluster).items()
+        if name not in _DIRECTORIES and path_of(value) is None and table.get(name)
+    }
+
+
+def _done(job: Job, params: Mapping[str, object]) -> int:
+    """Return the iterations that are done before a job starts: those of the checkpoint that it continues."""
+    if job.kind != "train" or params.get("finetune"):
+        return 0
+    if job.source is not None:
+        return 0 if job.source.mode == "finetune" else job.source.iteration or 0
+    return (job.iteration or 0) if job.parent_dir is not None else 0
+
+
+def _estimate(params: dict[str, object], job: Job, machine: Machine) -> Estimate | str:
+    """Return an estimate, or why there is none."""
+    if job.trainer == "megatron_deepspeed":
+        return "there are estimates for Megatron-LM and megatron_core only"
+    if job.entry not in ("", PRETRAIN_GPT):
+        return f"there are estimates of GPT models only, not of those of {job.entry}"
+    try:
+        return estimate(params, job.active_processes, job.release, machine=machine)
+    except (ArgumentError, EstimateError) as error:
+        return str(error)

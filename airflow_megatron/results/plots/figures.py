@@ -1,0 +1,172 @@
+"""Figures in the project's style, as pictures whose bytes depend on what is drawn alone."""
+
+from __future__ import annotations
+
+import io
+import logging
+import textwrap
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.spec.trust.plain_text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+log = logging.getLogger(__name__)
+
+PANELS_PER_ROW: Final = 3
+MOST_PANELS: Final = 60
+"""More can neither be read nor, some thousand pixels further, be drawn."""
+_LONGEST_LABEL: Final = 300
+GREY: Final = "#5a5a5a"
+_STYLE: Final[dict[Any, Any]] = {
+    "figure.dpi": 150,
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#d9d9d9",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    # Without a salt the ids in an SVG are random.
+    "svg.hashsalt": "airflow-megatron",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One drawn plot.
+
+    :param name: file name without suffix
+    :param title: what it shows, in a few words
+    :param note: how to read it
+    :param png: the picture
+    :param svg: the picture
+    """
+
+    name: str
+    title: str
+    note: str
+    png: bytes
+    svg: bytes
+
+
+class FigureMaker:
+    """Makes figures with a given number of panels and remembers them, to be closed."""
+
+    def __init__(self) -> None:
+        self.made: list[Figure] = []
+
+    def __call__(self, panels: int) -> tuple[Figure, list[Axes]]:
+        """Return a new figure and its panels."""
+        from matplotlib.figure import Figure
+
+        if panels > MOST_PANELS:
+            raise ValueError(f"{panels} panels are too many for a figure; the tables tell them")
+        columns = min(panels, PANELS_PER_ROW)
+        rows = -(-panels // columns)
+        figure = Figure(figsize=(2.4 + 3.6 * columns, 0.8 + 3.0 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        axes = list(grid.flat)
+        for unused in axes[panels:]:
+            unused.set_axis_off()
+        self.made.append(figure)
+        return figure, axes[:panels]
+
+
+def plain(text: str) -> str:
+    """Return a label that is drawn as it is written: names are not ours, and between two ``$`` stands a formula."""
+    return shown(text[:_LONGEST_LABEL]).replace("$", r"\$")
+
+
+@contextmanager
+def figures() -> Iterator[FigureMaker]:
+    """Draw with the project's style, whatever the reader's matplotlibrc says, and free the figures."""
+    import matplotlib as mpl
+
+    maker = FigureMaker()
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield maker
+        for figure in maker.made:
+            figure.clear()
+
+
+@contextmanager
+def attempted(name: str) -> Iterator[None]:
+    """Do without a figure that cannot be drawn: the tables tell what it would show, and are written all the same."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("figure %s is left out: %s", name, shown(str(error))[:_LONGEST_LABEL])
+
+
+def rendered(figure: Figure) -> tuple[bytes, bytes]:
+    """Return the figure as PNG and as SVG.
+
+    Laid out once and drawn once for each: ``savefig`` draws one time more, to lay out what is going to be laid out.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    png, svg = io.BytesIO(), io.BytesIO()
+    agg: Any = FigureCanvasAgg(figure)
+    agg.print_png(png, metadata={"Software": None})
+    figure.set_layout_engine("none")
+    vector: Any = FigureCanvasSVG(figure)
+    vector.print_svg(svg, metadata={"Date": None, "Creator": None})
+    return png.getvalue(), svg.getvalue()
+
+
+def palette(count: int) -> list[str]:
+    """Return so many colours, even in lightness and safe for the colour-blind."""
+    import matplotlib as mpl
+    from matplotlib.colors import to_hex
+
+    # The upper end of viridis is too light for lines on white.
+    viridis = mpl.colormaps["viridis"]
+    return [to_hex(viridis(0.86 * index / max(1, count - 1))) for index in range(count)]
+
+
+def outer_labels(axes: Sequence[Axes], x_label: str, y_label: str) -> None:
+    """Label the axes of the panels at a grid's left and lower edge."""
+    for index, axis in enumerate(axes):
+        if index % PANELS_PER_ROW == 0:
+            axis.set_ylabel(y_label)
+        if index + PANELS_PER_ROW >= len(axes):
+            axis.set_xlabel(x_label)
+
+
+def line_entry(
+    style: Any, label: str, *, marker: str = "", colour: str = GREY, hollow: bool = False
+) -> Line2D:
+    """Return a legend's entry that stands for no line of the figure."""
+    from matplotlib.lines import Line2D
+
+    return Line2D(
+        [],
+        [],
+        ls=style,
+        marker=marker,
+        ms=5,
+        color=colour,
+        mfc="white" if hollow else colour,
+        label=textwrap.fill(plain(label), 32),
+    )
+
+
+def legend(figure: Figure, entries: Sequence[Line2D]) -> Figure:
+    """Put a legend beside the panels; return the figure."""
+    if entries:
+        figure.legend(handles=list(entries), loc="outside right upper", ncols=1 + len(entries) // 30)
+    return figure

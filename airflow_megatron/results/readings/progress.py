@@ -1,0 +1,305 @@
+"""The state of every job of a sweep, as a grid of points × stages.
+
+The grid is read off a snapshot of the run directories, so it tells what the jobs left behind, not what the
+queue says: a job that Slurm killed a moment ago still shows as running until its verdict is written. Pass the
+queue's states to sharpen it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.logs.training_run import TrainingRun
+from airflow_megatron.slurm.verdicts.restarts import explained
+from airflow_megatron.slurm.verdicts.verdict import Outcome
+from airflow_megatron.spec.trust.json_records import word
+from airflow_megatron.spec.trust.plain_text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.megatron.logs.log_lines import IterationRecord
+    from airflow_megatron.results.readings.snapshot import AttemptSnapshot, RunSnapshot, SweepSnapshot
+    from airflow_megatron.results.readings.sweep_jobs import SweepJob
+
+
+class StageState(StrEnum):
+    """What a job is doing."""
+
+    WAITING = "waiting"
+    """Nothing submitted yet."""
+    PENDING = "pending"
+    """Submitted, not yet running."""
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    """An attempt ended before the job was done, the next is not running yet."""
+    ENDED = "ended"
+    """The last attempt ended and has no verdict yet."""
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """True when nothing more happens to the job by itself."""
+        return self in (StageState.FINISHED, StageState.FAILED, StageState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """The state of one job.
+
+    :param point: its point
+    :param stage: its stage
+    :param job: its name
+    :param state: what it is doing
+    :param attempts: number of submissions so far
+    :param job_id: Slurm's id of the last one
+    :param iteration: last logged training iteration
+    :param train_iters: iteration at which training ends
+    :param loss: last logged training loss (nats per token); NaN when it diverged
+    :param seconds_left: until a training's last iteration, at the speed of the last logged ones
+    :param reason: why it failed, was cancelled or is restarted, in the verdict's words
+    :param intended: it was cancelled by a condition of its own, as the spec wants
+    """
+
+    point: str
+    stage: str
+    job: str
+    state: StageState
+    attempts: int = 0
+    job_id: str | None = None
+    iteration: int | None = None
+    train_iters: int | None = None
+    loss: float | None = None
+    seconds_left: float | None = None
+    reason: str = ""
+    intended: bool = False
+
+    @property
+    def text(self) -> str:
+        """The state in a few words: ``running 40/100 loss 3.21``."""
+        words: list[str] = ["ended, verdict pending" if self.state is StageState.ENDED else self.state.value]
+        if self.iteration is not None and self.state not in (StageState.WAITING, StageState.FINISHED):
+            words.append(f"{self.iteration}/{self.train_iters}" if self.train_iters else str(self.iteration))
+        if self.loss is not None and self.state is not StageState.WAITING:
+            words.append(f"loss {self.loss:.3f}")
+        if self.attempts > 1:
+            words.append(f"(attempt {self.attempts})")
+        return " ".join(words)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data; a loss that is not a number is None."""
+        data = {name: getattr(self, name) for name in _STATUS_FIELDS}
+        data["state"] = self.state.value
+        data["loss"] = self.loss if self.loss is not None and math.isfinite(self.loss) else None
+        return data
+
+
+_STATUS_FIELDS: Final = tuple(item.name for item in fields(StageStatus))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressGrid:
+    """The jobs of a sweep by point and stage, both in the plan's order."""
+
+    points: tuple[str, ...]
+    stages: tuple[str, ...]
+    cells: Mapping[tuple[str, str], StageStatus]
+
+    def count(self, state: StageState) -> int:
+        """Count the jobs in a state."""
+        return sum(status.state is state for status in self.cells.values())
+
+    @property
+    def is_final(self) -> bool:
+        """True when no job will change by itself."""
+        return all(status.state.is_final for status in self.cells.values())
+
+    def summary(self) -> str:
+        """Count the jobs by state in one line: ``12 jobs: 3 finished, 2 running, 7 waiting``."""
+        counts = ", ".join(f"{number} {state}" for state, number in self.counts().items())
+        return f"{len(self.cells)} jobs: {counts}" if counts else "no jobs"
+
+    def counts(self) -> dict[str, int]:
+        """Count the jobs by state; states that no job is in are left out."""
+        return {state.value: number for state in _SUMMARY_ORDER if (number := self.count(state))}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data: the counts, and one object for each job."""
+        return {"counts": self.counts(), "jobs": [status.to_json() for status in self.cells.values()]}
+
+
+_SUMMARY_ORDER: Final = (
+    StageState.FINISHED,
+    StageState.RUNNING,
+    StageState.ENDED,
+    StageState.RESTARTING,
+    StageState.PENDING,
+    StageState.WAITING,
+    StageState.FAILED,
+    StageState.CANCELLED,
+)
+_VERDICT_STATES: Final[Mapping[str, StageState]] = {
+    Outcome.FINISHED: StageState.FINISHED,
+    Outcome.FAILED: StageState.FAILED,
+    Outcome.OUT_OF_MEMORY: StageState.FAILED,
+    Outcome.CANCELLED: StageState.CANCELLED,
+    Outcome.ROLLED_OVER: StageState.RESTARTING,
+    Outcome.RETRYABLE: StageState.RESTARTING,
+}
+_QUEUE_STATES: Final = {
+    "PENDING": StageState.PENDING,
+    "CONFIGURING": StageState.PENDING,
+    "REQUEUED": StageState.PENDING,
+    "REQUEUE_HOLD": StageState.PENDING,
+    "RUNNING": StageState.RUNNING,
+    "COMPLETING": StageState.RUNNING,
+    "SUSPENDED": StageState.RUNNING,
+}
+
+
+def progress_grid(
+    snapshot: SweepSnapshot, jobs: Sequence[SweepJob], *, queue_states: Mapping[str, str] | None = None
+) -> ProgressGrid:
+    """Tell the state of every job.
+
+    :param snapshot: the run directories.
+    :param jobs: the jobs of the plan.
+    :param queue_states: Slurm job id → state (``RUNNING``) of the jobs in the queue now, ended ones too; None when that
+        is not known.
+    :returns: the grid.
+    """
+    return ProgressGrid(
+        points=tuple(dict.fromkeys(job.point for job in jobs)),
+        stages=tuple(dict.fromkeys(job.stage for job in jobs)),
+        cells={
+            (job.point, job.stage): stage_status(snapshot.run(job.run_dir), job, queue_states=queue_states)
+            for job in jobs
+        },
+    )
+
+
+def stage_status(
+    run: RunSnapshot, job: SweepJob, *, queue_states: Mapping[str, str] | None = None
+) -> StageStatus:
+    """Tell the state of one job.
+
+    :param run: snapshot of the job's run directory.
+    :param job: the job.
+    :param queue_states: as for :func:`progress_grid`.
+    :returns: its status.
+    """
+    attempts = run.attempts.get(job.stage, [])
+    verdict = run.verdicts.get(job.stage)
+    # those that wait in the queue for others are not due
+    due = [item for item in attempts if item.started or not item.chained]
+    latest = due[-1] if due else None
+    state = _state(run, job, latest, verdict, queue_states)
+    iteration = train_iters = loss = seconds_left = None
+    if job.kind in ("train", "benchmark"):
+        train_iters = job.train_iters
+        last = _last_iteration(run, job)
+        if last is not None:
+            iteration, train_iters = last.iteration, last.train_iters
+            loss = float("nan") if last.is_nan else last.loss
+            if state is StageState.RUNNING and last.elapsed_ms and train_iters:
+                seconds_left = max(0, train_iters - last.iteration) * last.elapsed_ms / 1000
+    return StageStatus(
+        point=job.point,
+        stage=job.stage,
+        job=job.name,
+        state=state,
+        attempts=latest.number if latest else 0,
+        job_id=latest.job_id if latest else None,
+        iteration=iteration,
+        train_iters=train_iters,
+        loss=loss,
+        seconds_left=seconds_left,
+        reason=_reason(state, verdict or {}),
+        intended=state is StageState.CANCELLED and bool(verdict and verdict.get("intended")),
+    )
+
+
+def _reason(state: StageState, verdict: Mapping[str, Any]) -> str:
+    if state is StageState.FINISHED:
+        warning = word(verdict.get("warning"))
+        return f"warning: {shown(warning)}" if warning else ""
+    if state is StageState.CANCELLED and verdict.get("outcome") != Outcome.CANCELLED:
+        return "cancelled in Slurm; there is no verdict yet"
+    if state not in (StageState.FAILED, StageState.CANCELLED, StageState.RESTARTING) or not verdict:
+        return ""
+    return shown(explained(str(verdict.get("reason", "")), word(verdict.get("line"))))
+
+
+def _state(
+    run: RunSnapshot,
+    job: SweepJob,
+    latest: AttemptSnapshot | None,
+    verdict: Mapping[str, Any] | None,
+    queue_states: Mapping[str, str] | None,
+) -> StageState:
+    judged = _VERDICT_STATES.get(str(verdict.get("outcome", ""))) if verdict else None
+    if judged is not None and verdict is not None and latest is not None:
+        # A verdict on an earlier attempt says nothing once the job was submitted again.
+        job_id = verdict.get("job_id")
+        if job_id and latest.job_id and str(job_id) != latest.job_id:
+            judged = None
+    if judged is not None and judged.is_final:
+        return judged
+    if latest is None:
+        return judged or StageState.WAITING
+    in_queue = (queue_states or {}).get(latest.job_id or "", "")
+    queued = _QUEUE_STATES.get(in_queue)
+    if queued is not None:
+        return queued
+    if in_queue == "CANCELLED" and judged is None:
+        return StageState.CANCELLED
+    if latest.exit is not None:
+        return judged or StageState.ENDED
+    if judged is not None:
+        return judged
+    if queue_states is not None and latest.job_id:
+        # what has left the queue, or is there as ended, goes on no more, whatever its files say
+        return StageState.ENDED
+    logged = any(log.stage == job.stage and log.attempt == latest.number for log in run.logs)
+    if latest.started or logged:
+        return StageState.RUNNING
+    return StageState.PENDING if latest.job_id else StageState.WAITING
+
+
+def _last_iteration(run: RunSnapshot, job: SweepJob) -> IterationRecord | None:
+    return TrainingRun.of(run.records(job.stage)).last
+
+
+def progress_lines(grid: ProgressGrid) -> list[str]:
+    """Write the grid as text: one line a job, ``point stage: state``, then the summary."""
+    return [*(_line(status) for status in grid.cells.values()), grid.summary()]
+
+
+def changed_lines(before: ProgressGrid | None, now: ProgressGrid) -> list[str]:
+    """Write what changed between two looks at a sweep, for an output that is no terminal.
+
+    :param before: the earlier grid, or None at the first look.
+    :param now: the present grid.
+    :returns: one line for each job that is in another state or further on, in the plan's order; at the first
+        look only those that are not waiting.
+    """
+    lines = []
+    for key, status in now.cells.items():
+        if before is None:
+            changed = status.state is not StageState.WAITING
+        else:
+            earlier = before.cells.get(key)
+            changed = earlier is None or earlier.text != status.text
+        if changed:
+            lines.append(_line(status))
+    return lines
+
+
+def _line(status: StageStatus) -> str:
+    reason = f": {status.reason}" if status.reason else ""
+    return f"{status.point} {status.stage}: {status.text}{reason}"

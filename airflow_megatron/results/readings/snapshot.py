@@ -1,0 +1,384 @@
+"""One remote command that collects all that the results of a sweep need, and the reader of its answer.
+
+The command writes sections: a line that starts with ``@`` opens one, its content follows with a blank before
+each line, so content can never be taken for a section. The whole is compressed and sent as base64 between two
+marker lines: any byte survives the way, login banners stay outside, and a cut anywhere is noticed (no end
+marker, or a failed CRC). Logs are filtered and thinned on the cluster; a log of a million iterations comes
+back as a few thousand lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import re
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.checkpoints.completeness import TRACKER_FILE, tracked_iteration
+from airflow_megatron.megatron.logs.log_lines import RECORD_LINES_ERE, LogParser, Record
+from airflow_megatron.slurm.remote.quoting import quote, quote_path
+from airflow_megatron.slurm.remote.records import (
+    CHAINED_RECORD,
+    EXIT_RECORD,
+    JOB_ID_RECORD,
+    JOB_RECORD,
+    OWNER_RECORD,
+    VERDICT_RECORD,
+    ExitRecord,
+    SubmittedJob,
+    read_object,
+)
+from airflow_megatron.slurm.submission.gpu_samples import FOLDER, SUMMARY, GpuUse, read_summary
+from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
+from airflow_megatron.spec.trust.json_records import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_BEGIN: Final = "airflow-megatron snapshot 1 begin"
+_END: Final = "airflow-megatron snapshot 1 end"
+_LR_FINDER_REPORT: Final = "lr_finder/lr_finder.json"
+_LR_FINDER_CURVE: Final = "lr_finder/lr_finder_data.csv"
+_RESULT_NAME = re.compile(r"iter_(\d{1,15})", re.ASCII)
+
+# Keeps about `most` iteration lines, evenly spread, and the last `tail` of them; of the other lines the first
+# and the last `others`. Each kept line is printed behind a blank, in the order of the log.
+_THIN: Final = r"""
+{ line = substr($0, 1, 4000) }
+/\| consumed samples:|consumed_samples/ {
+  seen++
+  if (seen % stride == 0) { kept++; at[kept] = NR; text[NR] = line }
+  if (kept >= most) {
+    half = 0
+    for (i = 1; i <= kept; i++) {
+      if (i % 2) delete text[at[i]]
+      else { half++; at[half] = at[i] }
+    }
+    kept = half; stride *= 2
+  }
+  recent[seen % tail] = line; recent_at[seen % tail] = NR
+  next
+}
+{
+  other++
+  if (other <= others) text[NR] = line
+  else { late[other % others] = line; late_at[other % others] = NR }
+}
+END {
+  for (i in recent) text[recent_at[i]] = recent[i]
+  for (i in late) text[late_at[i]] = late[i]
+  for (i = 1; i <= NR; i++) if (i in text) print " " text[i]
+}
+"""
+
+
+class SnapshotError(ValueError):
+    """The answer of the snapshot command is cut off or is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSnapshot:
+    """One attempt's directory ``.jobs/<stage>/<number>``.
+
+    :param number: the attempt, from 1
+    :param job_id: Slurm's id, or None when the submission is not recorded
+    :param started: did the job begin to run
+    :param chained: it waits, or waited, in the queue for the attempt before
+    :param job: ``job.json``, or None
+    :param exit: ``exit.json``, or None while the job runs or when it was killed
+    :param gpus: what its GPUs did, where they were watched
+    """
+
+    number: int
+    job_id: str | None = None
+    started: bool = False
+    chained: bool = False
+    job: dict[str, Any] | None = None
+    exit: ExitRecord | None = None
+    gpus: tuple[GpuUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogExtract:
+    """The lines of one log that hold records.
+
+    :param stage: the stage that wrote it
+    :param attempt: number of the attempt
+    :param data: the lines
+    """
+
+    stage: str
+    attempt: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class RunSnapshot:
+    """What one run directory holds.
+
+    :param run_dir: the directory on the cluster
+    :param exists: False when there is no such directory (yet)
+    :param attempts: stage → its attempts in order
+    :param verdicts: stage → ``verdict.json``
+    :param logs: extracts, by stage and attempt
+    :param evaluations: iteration → ``results.json`` of lm-evaluation-harness
+    :param of_runs: the same of each run outside the sweep that was evaluated here, by its name
+    :param lr_finder: ``lr_finder.json`` of a search for a learning rate, or None
+    :param lr_curve: its ``lr_finder_data.csv``, or empty
+    :param unreadable: files whose content is no JSON object, directories that could not be read
+    :param converted: iterations converted to Hugging Face
+    :param checkpoints: iterations that have a checkpoint directory
+    :param tracked: iteration in Megatron's tracker file
+    """
+
+    run_dir: str
+    exists: bool = True
+    attempts: dict[str, list[AttemptSnapshot]] = field(default_factory=dict)
+    verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    logs: list[LogExtract] = field(default_factory=list)
+    evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
+    of_runs: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)
+    lr_finder: dict[str, Any] | None = None
+    lr_curve: str = ""
+    unreadable: list[str] = field(default_factory=list)
+    converted: list[int] = field(default_factory=list)
+    checkpoints: list[int] = field(default_factory=list)
+    tracked: int | None = None
+
+    def records(self, stage: str) -> list[Record]:
+        """Parse a stage's logs.
+
+        :param stage: name of the stage.
+        :returns: the records of its attempts, oldest attempt first.
+        """
+        records: list[Record] = []
+        for log in self.logs:
+            if log.stage == stage:
+                parser = LogParser()
+                records += parser.feed(log.data)
+                records += parser.finish()
+        return records
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSnapshot:
+    """The run directories of a sweep at one moment."""
+
+    runs: dict[str, RunSnapshot]
+
+    def run(self, run_dir: str) -> RunSnapshot:
+        """Return a run directory's snapshot, an empty one for a directory that was not asked for."""
+        return self.runs.get(run_dir) or RunSnapshot(run_dir, exists=False)
+
+
+def snapshot_script(
+    run_dirs: Iterable[str], *, iteration_lines: int = 2000, log_tail_bytes: int | None = None
+) -> str:
+    """Write the remote command.
+
+    :param run_dirs: absolute paths of the run directories on the cluster.
+    :param iteration_lines: about how many iteration lines of each log to bring; at least 2.
+    :param log_tail_bytes: look at the last bytes of each log only: enough for a status, and quick however
+        long the logs are. None for whole logs.
+    :returns: a POSIX shell script (GNU find, grep, gzip and base64, as on any Linux login node).
+    :raises airflow_megatron.slurm.remote.quoting.QuotingError: for a path that cannot be passed on.
+    """
+    if iteration_lines < 2:
+        raise ValueError(f"iteration_lines must be at least 2, not {iteration_lines}")
+    options = f"-v most={iteration_lines} -v tail={min(100, iteration_lines)} -v others=400 -v stride=1"
+    source = '"$log"' if log_tail_bytes is None else ""
+    tail = "" if log_tail_bytes is None else f'tail -c {int(log_tail_bytes)} "$log" | '
+    records = (VERDICT_RECORD, CHAINED_RECORD, JOB_ID_RECORD, JOB_RECORD, EXIT_RECORD)
+    tests = [f"-name {quote(name)}" for name in (*records, "results.json")]
+    paths = (f"*/{OWNER_RECORD}", _LR_FINDER_REPORT, _LR_FINDER_CURVE)
+    names = " -o ".join([*tests, *(f"-path {quote(path)}" for path in paths)])
+    directories = " ".join(quote_path(run_dir) for run_dir in run_dirs)
+    return f"""\
+LC_ALL=C
+export LC_ALL
+pattern={quote(RECORD_LINES_ERE)}
+thin={quote(_THIN)}
+newline='
+'
+gpus={quote(SUMMARY)}
+one_run() {{
+  printf '@run %s\\n' "$1"
+  cd "$1" 2>/dev/null || {{ printf '@absent\\n'; return; }}
+  for top in .jobs eval_results lr_finder runs; do
+    [ -d "$top" ] || continue
+    find "$top" -maxdepth 4 -type f -size -16384k ! -path "*$newline*" \\( {names} \\) \\
+      -exec awk 'FNR == 1 {{ print "@file " FILENAME }} {{ print " " $0 }}' {{}} + ||
+      printf '@unreadable %s\\n' "$top"
+  done
+  for samples in .jobs/*/[0-9]*/{FOLDER}/*.csv; do
+    [ -f "$samples" ] || continue
+    case $samples in *"$newline"*) continue ;; esac
+    printf '@file %s\\n' "$samples"
+    awk "$gpus" "$samples"
+  done
+  for found in converted_hf/iter_* checkpoints/iter_* checkpoints/global_step*; do
+    case $found in *"$newline"*) continue ;; esac
+    if [ -d "$found" ]; then printf '@directory %s\\n' "$found"; fi
+  done
+  if [ -f checkpoints/{TRACKER_FILE} ]; then
+    # Megatron ends the tracker without a newline: read fills the variable and fails.
+    tracker=
+    read -r tracker <checkpoints/{TRACKER_FILE} || true
+    printf '@tracker %s\\n' "$tracker"
+  fi
+  for log in logs/*.out; do
+    case $log in *"$newline"*) continue ;; esac
+    [ -f "$log" ] || continue
+    printf '@log %s\\n' "$log"
+    {tail}grep -aE -e "$pattern" {source} | awk {options} "$thin"
+  done
+}}
+printf '%s\\n' {quote(_BEGIN)}
+{{
+  for run in {directories or '""'}; do
+    [ -z "$run" ] || ( one_run "$run" )
+  done
+  printf '@end\\n'
+}} | gzip -c | base64
+printf '%s\\n' {quote(_END)}
+"""
+
+
+def parse_snapshot(text: str) -> SweepSnapshot:
+    """Read the answer of :func:`snapshot_script`.
+
+    :param text: standard output of the command; lines before and after its own are ignored.
+    :returns: the snapshot.
+    :raises SnapshotError: when the answer is cut off.
+    """
+    lines = [line.strip() for line in text.split("\n")]
+    for mark in (_BEGIN, _END):
+        if mark not in lines:
+            raise SnapshotError(f"the cluster's answer is cut off: the line {mark!r} is missing; ask again")
+    begin, end = lines.index(_BEGIN), lines.index(_END)
+    try:
+        content = gzip.decompress(base64.b64decode("".join(lines[begin + 1 : end]), validate=True))
+    except (binascii.Error, EOFError, OSError, zlib.error) as error:
+        raise SnapshotError(f"the cluster's answer is damaged ({error}); ask again") from error
+    return _read_sections(content)
+
+
+def _read_sections(content: bytes) -> SweepSnapshot:
+    runs: dict[str, RunSnapshot] = {}
+    run: RunSnapshot | None = None
+    header: tuple[str, str] | None = None
+    body: list[bytes] = []
+    files: dict[str, str] = {}
+    complete = False
+
+    def close_section() -> None:
+        if run is None or header is None:
+            return
+        if header[0] == "file":
+            files[header[1].removeprefix("./")] = b"\n".join(body).decode("utf-8", "replace")
+        elif header[0] == "log":
+            stage, _, attempt = header[1].removeprefix("logs/").removesuffix(".out").rpartition("-")
+            if stage and (number := whole(attempt)) is not None:
+                run.logs.append(LogExtract(stage, number, b"\n".join([*body, b""])))
+
+    def close_run() -> None:
+        close_section()
+        if run is not None:
+            _take_files(run, files)
+            run.logs.sort(key=lambda log: (log.stage, log.attempt))
+            files.clear()
+
+    for line in content.split(b"\n"):
+        if line.startswith(b" "):
+            body.append(line[1:])
+            continue
+        if not line.startswith(b"@"):
+            continue
+        kind, _, rest = line[1:].decode("utf-8", "replace").partition(" ")
+        if kind in ("run", "end"):
+            close_run()
+            complete = kind == "end"
+            run = None if complete else runs.setdefault(rest, RunSnapshot(rest))
+        else:
+            close_section()
+            if run is not None:
+                _take_line(run, kind, rest)
+        header, body = (kind, rest), []
+    if not complete:
+        raise SnapshotError("the cluster's answer ends before its last section; ask again")
+    return SweepSnapshot(runs)
+
+
+def _take_line(run: RunSnapshot, kind: str, rest: str) -> None:
+    if kind == "absent":
+        run.exists = False
+    elif kind == "unreadable":
+        run.unreadable.append(rest)
+    elif kind == "tracker":
+        run.tracked = tracked_iteration(rest)
+    elif kind == "directory":
+        parent, _, name = rest.partition("/")
+        if parent == "checkpoints":
+            iteration = iteration_of(name)
+            if iteration is not None:
+                run.checkpoints.append(iteration)
+                run.checkpoints.sort()
+        else:
+            match = _RESULT_NAME.fullmatch(name)
+            if match is not None:
+                run.converted.append(int(match.group(1)))
+                run.converted.sort()
+
+
+def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
+    attempts: dict[tuple[str, int], dict[str, str]] = {}
+    for path, text in sorted(files.items()):
+        parts = path.split("/")
+        if parts[0] == "eval_results" and len(parts) == 3:
+            match = _RESULT_NAME.fullmatch(parts[1])
+            if match is not None:
+                _keep_object(run, run.evaluations, int(match.group(1)), path, text)
+        elif parts[0] == "runs" and len(parts) == 5 and parts[2] == "eval_results":
+            match = _RESULT_NAME.fullmatch(parts[3])
+            if match is not None:
+                of_run = run.of_runs.setdefault(parts[1], {})
+                _keep_object(run, of_run, int(match.group(1)), path, text)
+        elif path == _LR_FINDER_CURVE:
+            run.lr_curve = text
+        elif path == _LR_FINDER_REPORT:
+            run.lr_finder = read_object(text)
+            if run.lr_finder is None:
+                run.unreadable.append(path)
+        elif parts[0] == ".jobs" and len(parts) == 3 and parts[2] == VERDICT_RECORD:
+            _keep_object(run, run.verdicts, parts[1], path, text)
+        elif parts[0] == ".jobs" and len(parts) >= 4 and (number := whole(parts[2])) is not None:
+            attempts.setdefault((parts[1], number), {})["/".join(parts[3:])] = text
+    for (stage, number), held in sorted(attempts.items()):
+        submitted = SubmittedJob.from_record(held.get(JOB_ID_RECORD, ""))
+        run.attempts.setdefault(stage, []).append(
+            AttemptSnapshot(
+                number=number,
+                job_id=submitted.job_id if submitted else None,
+                chained=CHAINED_RECORD in held,
+                started=OWNER_RECORD in held or EXIT_RECORD in held,
+                job=read_object(held.get(JOB_RECORD)),
+                exit=ExitRecord.from_json(read_object(held.get(EXIT_RECORD))),
+                gpus=tuple(
+                    use
+                    for path, text in held.items()
+                    if path.startswith(f"{FOLDER}/")
+                    for use in read_summary(path.removeprefix(f"{FOLDER}/").removesuffix(".csv"), text)
+                ),
+            )
+        )
+
+
+def _keep_object(run: RunSnapshot, into: dict[Any, dict[str, Any]], key: Any, path: str, text: str) -> None:
+    value = read_object(text)
+    if value is None:
+        run.unreadable.append(path)
+    else:
+        into[key] = value

@@ -1,0 +1,168 @@
+"""The jobs of a sweep, as ``airflow-megatron plan --format json`` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+SWEEP_WIDE: Final = "(sweep)"
+"""Stands for the point of a job that serves the whole sweep, such as data preparation."""
+
+_LEARNING_RATE_NAMES: Final = frozenset(("lr", "learning_rate"))
+_SEQ_LENGTH_NAMES: Final = frozenset(("seq_length", "seq_len", "sequence_length"))
+
+
+@dataclass(frozen=True, slots=True)
+class SweepJob:
+    """One job, as far as results need it.
+
+    :param name: unique in the sweep
+    :param point: name of its point, :data:`SWEEP_WIDE` for a job without one
+    :param stage: name of its stage
+    :param kind: ``train``, ``benchmark``, ``convert``, ``evaluate``, ``lr_finder`` or ``command``
+    :param branch: the training branch it belongs to: ``pretrain``, ``cooldown_100M``, …
+    :param run_dir: directory of that branch on the cluster
+    :param parent_branch: for a training job that starts from another's checkpoint (a cooldown): that branch
+    :param params: all its resolved parameters
+    :param sweep_params: those that the sweep varies, at this point
+    :param release: the Megatron release whose arguments its parameters are
+    :param start_iteration: the checkpoint that it starts from or works on
+    :param expect: ``oom`` when it is meant to run out of memory
+    :param gpus: whether its processes have GPUs, one each
+    :param measure: of a benchmark: what :class:`airflow_megatron.spec.model.jobs.Job` says
+    """
+
+    name: str
+    point: str
+    stage: str
+    kind: str
+    branch: str
+    run_dir: str
+    parent_branch: str | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    sweep_params: Mapping[str, Any] = field(default_factory=dict)
+    release: str | None = None
+    start_iteration: int | None = None
+    expect: str | None = None
+    measure: Mapping[str, Any] = field(default_factory=dict)
+    gpus: bool = True
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The peak learning rate, or None when the parameters tell none."""
+        value = _named(self.params, _LEARNING_RATE_NAMES)
+        if value is None:
+            value = _named(self.sweep_params, _LEARNING_RATE_NAMES)
+        return _number(value)
+
+    @property
+    def seq_length(self) -> int | None:
+        """Tokens per sample, or None when the parameters tell none."""
+        value = _number(_named(self.params, _SEQ_LENGTH_NAMES))
+        return int(value) if value is not None else None
+
+    @property
+    def train_iters(self) -> int | None:
+        """Iterations at which training ends, or None."""
+        value = _number(self.params.get("train_iters"))
+        return int(value) if value is not None else None
+
+    @property
+    def processes(self) -> int:
+        """Training processes, one a GPU."""
+        return _count(self.params.get("nodes")) * _count(self.params.get("gpus_per_node"))
+
+    @property
+    def group(self) -> tuple[tuple[str, str], ...]:
+        """The swept parameters other than the learning rate: points that differ in it alone share them."""
+        return tuple(
+            (key, format_value(value))
+            for key, value in sorted(self.sweep_params.items())
+            if key.lower() not in _LEARNING_RATE_NAMES
+        )
+
+
+def read_jobs(jobs: Iterable[Mapping[str, Any]]) -> tuple[SweepJob, ...]:
+    """Read the ``jobs`` of a plan.
+
+    :param jobs: mappings with at least ``name``, ``stage`` and ``run_dir``. A training job that depends on a
+        training job of its point is a branch of it.
+    :returns: the jobs in the order given.
+    :raises ValueError: when a job lacks one of them; names the job.
+    """
+    listed = list(jobs)
+    by_name = {str(job.get("name")): job for job in listed}
+    read = []
+    for number, job in enumerate(listed):
+        missing = [key for key in ("name", "stage", "run_dir") if not job.get(key)]
+        if missing:
+            raise ValueError(f"job {job.get('name') or number} of the plan has no {' and no '.join(missing)}")
+        read.append(
+            SweepJob(
+                name=str(job["name"]),
+                point=str(job.get("point") or SWEEP_WIDE),
+                stage=str(job["stage"]),
+                kind=str(job.get("kind") or "command"),
+                branch=_branch(job),
+                parent_branch=_parent_branch(job, by_name),
+                run_dir=str(job["run_dir"]).rstrip("/") or "/",
+                params=dict(job.get("params") or {}),
+                sweep_params=dict(job.get("sweep_params") or {}),
+                release=job.get("release"),
+                gpus=job.get("gpus") is not False,
+                start_iteration=job.get("iteration"),
+                expect=job.get("expect"),
+                measure=dict(job.get("measure") or {}),
+            )
+        )
+    return tuple(read)
+
+
+def run_directories(jobs: Iterable[SweepJob]) -> list[str]:
+    """Name every run directory of the jobs once, in order."""
+    return list(dict.fromkeys(job.run_dir for job in jobs))
+
+
+def format_value(value: object) -> str:
+    """Write a parameter's value as tables and legends show it: ``0.0003``, ``1e-05``, ``true``, ``1,2``."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple)):
+        return ",".join(format_value(item) for item in value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={format_value(item)}" for key, item in value.items())
+    return "" if value is None else str(value)
+
+
+def _branch(job: Mapping[str, Any]) -> str:
+    return str(job.get("branch") or job["stage"])
+
+
+def _parent_branch(job: Mapping[str, Any], by_name: Mapping[str, Mapping[str, Any]]) -> str | None:
+    if job.get("kind") != "train":
+        return None
+    for dependency in job.get("depends_on") or ():
+        other = by_name.get(str(dependency.get("job")))
+        if other is not None and other.get("kind") == "train" and other.get("point") == job.get("point"):
+            return _branch(other)
+    return None
+
+
+def _named(params: Mapping[str, Any], names: frozenset[str]) -> Any:
+    return next((value for key, value in params.items() if key.lower() in names), None)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 1

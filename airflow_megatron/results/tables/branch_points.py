@@ -1,0 +1,271 @@
+"""Where branches leave their trunk: whether their logs go on from it, and what sharing it saves.
+
+A branch goes on when it loaded the checkpoint that was planned, counts iterations and samples on from it, and begins
+at the learning rate of its own schedule, which there is the trunk's.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.arguments.schedule import STYLES, Schedule
+from airflow_megatron.megatron.arguments.tables import argument_table
+from airflow_megatron.megatron.arguments.values import ArgumentValues
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_megatron.megatron.logs.log_lines import IterationRecord
+    from airflow_megatron.results.readings.sweep_jobs import SweepJob
+    from airflow_megatron.results.tables.trainings import Branch, ResultTable
+
+_SAME_RATE = 1e-3
+"""Logged learning rates have seven digits; rates that differ by this part of the peak are not the same."""
+_JUMP = 0.02
+"""A change of the learning rate by this part of its peak, from the trunk to the schedule of the branch, is a jump."""
+
+_HEADINGS: Final = (
+    "point",
+    "branch",
+    "from",
+    "checkpoint",
+    "first iteration",
+    "trunk's rate",
+    "first rate",
+    "schedule's",
+    "continues",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPoint:
+    """How one branch left its trunk. What is not known is None.
+
+    :param point: name of the point
+    :param branch: name of the branch
+    :param parent_branch: the branch it left
+    :param checkpoint: iteration of the checkpoint that it loaded
+    :param first_iteration: the first iteration that it logged
+    :param trunk_rate: the trunk's learning rate at the checkpoint
+    :param first_rate: the branch's at its first iteration
+    :param expected_rate: what its schedule says there
+    :param problems: why it is not the continuation that was planned; empty when it is
+    """
+
+    point: str
+    branch: str
+    parent_branch: str
+    checkpoint: int | None
+    first_iteration: int
+    trunk_rate: float | None
+    first_rate: float | None
+    expected_rate: float | None
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {**asdict(self), "problems": list(self.problems)}
+
+
+def branch_points(table: ResultTable) -> list[BranchPoint]:
+    """Look at the branches of a sweep that have logged an iteration; those with ``finetune`` begin anew on purpose."""
+    return [
+        _branch_point(branch, trunk, first)
+        for branch in table.branches
+        if (trunk := table.parent_of(branch)) is not None
+        and (first := branch.training.first) is not None
+        and not branch.job.params.get("finetune")
+    ]
+
+
+def display_table(points: Sequence[BranchPoint]) -> list[list[str]]:
+    """Write the branches for people, the headings first."""
+    rows = [
+        [
+            point.point,
+            point.branch,
+            point.parent_branch,
+            _shown(point.checkpoint, "d"),
+            str(point.first_iteration),
+            *(_shown(rate, ".4g") for rate in (point.trunk_rate, point.first_rate, point.expected_rate)),
+            "; ".join(point.problems) or "yes",
+        ]
+        for point in points
+    ]
+    return [list(_HEADINGS), *rows]
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _branch_point(branch: Branch, trunk: Branch, first: IterationRecord) -> BranchPoint:
+    loaded = branch.training.loaded
+    at = loaded if loaded is not None else branch.job.start_iteration
+    before = next((record for record in trunk.training.iterations if record.iteration == at), None)
+    schedule = _schedule(branch.job)
+    expected = schedule.learning_rate(first.iteration) if schedule else None
+    return BranchPoint(
+        point=branch.row.point,
+        branch=branch.row.branch,
+        parent_branch=trunk.row.branch,
+        checkpoint=loaded,
+        first_iteration=first.iteration,
+        trunk_rate=before.learning_rate if before else None,
+        first_rate=first.learning_rate,
+        expected_rate=expected,
+        problems=tuple(_problems(branch.job, loaded, first, before, schedule)),
+    )
+
+
+def _schedule(job: SweepJob) -> Schedule | None:
+    if job.release is None:
+        return None
+    arguments = ArgumentValues(argument_table(job.release), job.params)
+    schedule = Schedule.of(arguments)
+    if (
+        schedule is None
+        or schedule.lr is None
+        or schedule.unit != "iters"
+        or schedule.lr_decay_style not in STYLES
+    ):
+        return None
+    return None if job.params.get("lr_constant_plus_cooldown") else schedule
+
+
+def _problems(
+    job: SweepJob,
+    loaded: int | None,
+    first: IterationRecord,
+    before: IterationRecord | None,
+    schedule: Schedule | None,
+) -> Iterator[str]:
+    planned = job.start_iteration
+    if loaded is None:
+        yield f"began anew, at iteration {first.iteration}, without a checkpoint"
+        return
+    if planned is not None and loaded != planned:
+        yield f"loaded checkpoint {loaded} instead of {planned}"
+    if first.iteration <= loaded:
+        yield f"goes on at iteration {first.iteration} after checkpoint {loaded}"
+    elif before and first.global_batch_size:
+        samples = before.consumed_samples + (first.iteration - loaded) * first.global_batch_size
+        if first.consumed_samples != samples:
+            yield f"has consumed {first.consumed_samples} samples at iteration {first.iteration} instead of {samples}"
+    if schedule is None or not schedule.lr or first.learning_rate is None:
+        return
+    expected = schedule.learning_rate(first.iteration)
+    if abs(first.learning_rate - expected) > _SAME_RATE * schedule.lr:
+        yield (
+            f"the learning rate at iteration {first.iteration} is {first.learning_rate:.4g}, where its schedule has"
+            f" {expected:.4g}"
+        )
+    elif before and before.learning_rate is not None:
+        begins = schedule.learning_rate(loaded)
+        if abs(before.learning_rate - begins) > _JUMP * schedule.lr:
+            yield f"the learning rate jumps from {before.learning_rate:.4g} to {begins:.4g} at iteration {loaded}"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCompute:
+    """What the trainings of a sweep took, and what they would have taken without sharing trunks.
+
+    :param branches: branches that end at a result of their own
+    :param trained: iterations that were trained, once each
+    :param separate: iterations of as many trainings from the beginning
+    :param gpu_hours_saved: the difference in hours of training processes, one for each GPU where there are GPUs; None
+        where no step times are known
+    :param trunks: trunks that went on beyond their last branch, to a result of their own
+    :param gpus: whether the processes have GPUs
+    """
+
+    branches: int
+    trained: int
+    separate: int
+    gpu_hours_saved: float | None
+    trunks: int = 0
+    gpus: bool = True
+
+    @property
+    def text(self) -> str:
+        """Write it for people."""
+        what = "1 branch" if self.branches == 1 else f"{self.branches} branches"
+        if self.trunks:
+            what += f" and {self.trunks} {'trunk' if self.trunks == 1 else 'trunks'} that went on beyond them"
+        unit = "GPU-hours" if self.gpus else "hours of processes without GPUs"
+        hours = "" if self.gpu_hours_saved is None else f", {self.gpu_hours_saved:.3g} {unit}"
+        return (
+            f"{what}: {self.trained:,} iterations trained, trunks included; {self.separate:,} if each had been trained"
+            f" from its beginning. Saved: {1 - self.trained / self.separate:.0%}{hours}."
+        )
+
+
+def shared_compute(table: ResultTable, points: Sequence[BranchPoint]) -> SharedCompute | None:
+    """Add up what branches share.
+
+    A trunk that went on beyond its last branch is a result of its own too; one that ended there is not.
+
+    :param table: the trainings of a sweep.
+    :param points: their branches.
+    :returns: None where nothing branches off, or no branch has got beyond its checkpoint.
+    """
+    starts = {
+        (point.point, point.branch): point.checkpoint for point in points if point.checkpoint is not None
+    }
+    trunks = {(point.point, point.parent_branch) for point in points if (point.point, point.branch) in starts}
+    if not trunks:
+        return None
+    last_branch = dict.fromkeys(trunks, 0)
+    for point in points:
+        if point.checkpoint is not None:
+            trunk = (point.point, point.parent_branch)
+            last_branch[trunk] = max(last_branch[trunk], point.checkpoint)
+    trained = separate = branches = continued = 0
+    seconds: float | None = 0.0
+    for branch in table.branches:
+        key = (branch.row.point, branch.row.branch)
+        end = branch.row.iteration
+        if end is None or (key not in starts and key not in trunks):
+            continue
+        own = end - starts.get(key, 0)
+        trained += own
+        if key in trunks and end <= last_branch[key]:
+            seconds = _plus(seconds, branch, -own)
+            continue
+        branches += key not in trunks
+        continued += key in trunks
+        separate += own
+        ancestor, last = table.parent_of(branch), starts.get(key)
+        while ancestor is not None and last is not None:
+            begin = starts.get((ancestor.row.point, ancestor.row.branch), 0)
+            separate += last - begin
+            seconds = _plus(seconds, ancestor, last - begin)
+            ancestor, last = table.parent_of(ancestor), begin
+    return SharedCompute(
+        branches,
+        trained,
+        separate,
+        seconds / 3600 if seconds is not None else None,
+        trunks=continued,
+        gpus=any(branch.job.gpus for branch in table.branches),
+    )
+
+
+def _plus(seconds: float | None, branch: Branch, iterations: int) -> float | None:
+    """Add the GPU-seconds of some iterations of a branch, at its median step time."""
+    steps = [record.elapsed_ms for record in branch.training.iterations[1:] if record.elapsed_ms]
+    if seconds is None or not steps:
+        return None
+    return seconds + iterations * statistics.median(steps) / 1000 * branch.job.processes
+
+
+def branches_json(points: Sequence[BranchPoint], shared: SharedCompute | None) -> str:
+    """Write branches and what they saved as a JSON object: ``branches`` and ``shared``."""
+    content = {
+        "branches": [point.to_json() for point in points],
+        "shared": asdict(shared) if shared is not None else None,
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"

@@ -1,0 +1,148 @@
+"""The table of a sweep's evaluations: every figure of every evaluated checkpoint, with its standard error."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.results.readings.evaluations import Measurement, measurements
+from airflow_megatron.results.readings.sweep_jobs import format_value
+from airflow_megatron.results.tables.text import csv_cell, markdown_table
+from airflow_megatron.results.tables.trainings import format_count
+from airflow_megatron.spec.trust.plain_text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_megatron.results.readings.snapshot import SweepSnapshot
+    from airflow_megatron.results.readings.sweep_jobs import SweepJob
+    from airflow_megatron.results.tables.trainings import ResultTable
+
+_LONGEST_RUN: Final = 200
+_FIELDS: Final = tuple(item.name for item in dataclasses.fields(Measurement))
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """One figure of one checkpoint.
+
+    :param point: name of the point
+    :param branch: the training branch, or the run outside the sweep
+    :param sweep_params: the swept parameters
+    :param iteration: of the checkpoint
+    :param tokens: that it has seen, None where the log does not tell
+    :param measurement: the figure
+    """
+
+    point: str
+    branch: str
+    sweep_params: Mapping[str, Any]
+    iteration: int
+    tokens: int | None
+    measurement: Measurement
+
+
+def evaluation_rows(
+    table: ResultTable, snapshot: SweepSnapshot, jobs: Iterable[SweepJob]
+) -> list[EvaluationRow]:
+    """Return every figure of a sweep, in the plan's order, a branch's checkpoints oldest first.
+
+    What was evaluated without having been trained by the sweep comes last.
+
+    :param table: the results of its trainings.
+    :param snapshot: the run directories.
+    :param jobs: the jobs of the plan.
+    """
+    jobs = list(jobs)
+    trained = {branch.job.run_dir for branch in table.branches}
+    rows = [
+        EvaluationRow(
+            branch.row.point,
+            branch.row.branch,
+            branch.row.sweep_params,
+            iteration,
+            branch.tokens_at(iteration),
+            measurement,
+        )
+        for branch in table.branches
+        for iteration, results in sorted(branch.run.evaluations.items())
+        for measurement in measurements(results)
+    ]
+    others = {job.run_dir: job for job in jobs if job.kind == "evaluate" and job.run_dir not in trained}
+    rows += [
+        EvaluationRow(job.point, job.branch, job.sweep_params, iteration, None, measurement)
+        for job in others.values()
+        for iteration, results in sorted(snapshot.run(job.run_dir).evaluations.items())
+        for measurement in measurements(results)
+    ]
+    rows += [
+        EvaluationRow(job.point, shown(name)[:_LONGEST_RUN], job.sweep_params, iteration, None, measurement)
+        for job in {job.run_dir: job for job in jobs if job.kind == "evaluate"}.values()
+        for name, evaluations in sorted(snapshot.run(job.run_dir).of_runs.items())
+        for iteration, results in sorted(evaluations.items())
+        for measurement in measurements(results)
+    ]
+    return rows
+
+
+def to_csv(rows: Sequence[EvaluationRow]) -> str:
+    """Write one line per figure: point, branch, ``param:<name>``, checkpoint, the fields of a measurement."""
+    names = list(dict.fromkeys(name for row in rows for name in row.sweep_params))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["point", "branch", *(f"param:{name}" for name in names), "iteration", "tokens", *_FIELDS]
+    )
+    for row in rows:
+        swept = [format_value(row.sweep_params.get(name)) for name in names]
+        figures = [getattr(row.measurement, field) for field in _FIELDS]
+        cells = [row.point, row.branch, *swept, row.iteration, row.tokens, *figures]
+        writer.writerow([csv_cell(cell) for cell in cells])
+    return out.getvalue()
+
+
+def to_json(rows: Sequence[EvaluationRow]) -> str:
+    """Write a JSON list with one object per figure."""
+    told = [
+        {
+            "point": row.point,
+            "branch": row.branch,
+            "sweep_params": dict(row.sweep_params),
+            "iteration": row.iteration,
+            "tokens": row.tokens,
+            **dataclasses.asdict(row.measurement),
+        }
+        for row in rows
+    ]
+    return json.dumps(told, indent=2, default=str) + "\n"
+
+
+def to_markdown(rows: Sequence[EvaluationRow]) -> str:
+    """Write :func:`display_table` as Markdown."""
+    return markdown_table(display_table(rows))
+
+
+def display_table(rows: Sequence[EvaluationRow]) -> list[list[str]]:
+    """Return headings and one line per checkpoint, a column per task and metric: ``0.4312 ±0.011``.
+
+    :param rows: at least one.
+    """
+    metrics = sorted({row.measurement.name for row in rows})
+    shots = {row.measurement.name: row.measurement.num_fewshot for row in rows}
+    lines: dict[tuple[str, str, int, int | None], dict[str, str]] = {}
+    for row in rows:
+        told, place = row.measurement, (row.point, row.branch, row.iteration, row.tokens)
+        error = f" ±{told.stderr:.2g}" if told.stderr else ""
+        lines.setdefault(place, {})[told.name] = f"{told.value:.4g}{error}"
+    heads = [f"{name} ({shots[name]}-shot)" if shots[name] else name for name in metrics]
+    return [
+        ["point", "branch", "iteration", "tokens", *heads],
+        *(
+            [point, branch, str(iteration), format_count(tokens), *(cells.get(name, "–") for name in metrics)]
+            for (point, branch, iteration, tokens), cells in lines.items()
+        ),
+    ]

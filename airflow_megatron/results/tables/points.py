@@ -1,0 +1,132 @@
+"""A table with one row per point: what the sweep varies there, figures, and what became of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from airflow_megatron.results.readings.sweep_jobs import format_value
+from airflow_megatron.results.tables.text import aligned_text, csv_cell, markdown_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+class PointRow(Protocol):
+    """What every row tells."""
+
+    @property
+    def point(self) -> str:
+        """Name of the point."""
+
+    @property
+    def sweep_params(self) -> Mapping[str, Any]:
+        """The swept parameters."""
+
+    @property
+    def outcome(self) -> str:
+        """What became of it, in a word or two."""
+
+
+RowT = TypeVar("RowT", bound=PointRow)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure(Generic[RowT]):
+    """One figure of a row.
+
+    :param heading: what people see above it
+    :param name: its name in files
+    :param read: takes it from a row; None for what is not known
+    :param form: format specification of it for people
+    """
+
+    heading: str
+    name: str
+    read: Callable[[RowT], float | int | str | None]
+    form: str
+
+
+@dataclass(frozen=True)
+class PointTable(Generic[RowT]):
+    """The table, and its written forms.
+
+    :param name: of its files, without suffix
+    :param title: what it shows, in a few words
+    :param note: how to read it
+    :param figures: the columns between the swept parameters and the outcome
+    :param rows: one per point, at least one
+    """
+
+    name: str
+    title: str
+    note: str
+    figures: Sequence[Figure[RowT]]
+    rows: Sequence[RowT]
+
+    def display(self) -> list[list[str]]:
+        """Write the rows for people, the headings first; a figure that no row has is left out."""
+        names = self._parameter_names()
+        shown = [figure for figure in self.figures if any(figure.read(row) is not None for row in self.rows)]
+        table = [["point", *names, *(figure.heading for figure in shown), "outcome"]]
+        for row in self.rows:
+            cells = [format_value(row.sweep_params.get(name)) or "–" for name in names]
+            for figure in shown:
+                value = figure.read(row)
+                cells.append("–" if value is None else format(value, figure.form))
+            table.append([row.point, *cells, row.outcome])
+        return table
+
+    def to_text(self) -> str:
+        """Write the table as aligned plain text."""
+        return aligned_text(self.display())
+
+    def to_markdown(self) -> str:
+        """Write the table as Markdown."""
+        return markdown_table(self.display())
+
+    def to_csv(self) -> str:
+        """Write the table as CSV: the point, ``param:<name>`` for each swept parameter, the figures, the outcome."""
+        names = self._parameter_names()
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(
+            [
+                "point",
+                *(f"param:{name}" for name in names),
+                *(figure.name for figure in self.figures),
+                "outcome",
+            ]
+        )
+        for row in self.rows:
+            cells = [format_value(row.sweep_params.get(name)) for name in names]
+            values = [figure.read(row) for figure in self.figures]
+            writer.writerow([csv_cell(cell) for cell in (row.point, *cells, *values, row.outcome)])
+        return out.getvalue()
+
+    def to_json(self) -> str:
+        """Write the table as a JSON list of objects."""
+        told = [
+            {
+                "point": row.point,
+                "sweep_params": dict(row.sweep_params),
+                **{figure.name: figure.read(row) for figure in self.figures},
+                "outcome": row.outcome,
+            }
+            for row in self.rows
+        ]
+        return json.dumps(told, indent=2, default=str) + "\n"
+
+    def files(self) -> dict[str, str]:
+        """Return what to write: the file's name and its content."""
+        return {
+            f"{self.name}.csv": self.to_csv(),
+            f"{self.name}.json": self.to_json(),
+            f"{self.name}.md": self.to_markdown(),
+        }
+
+    def _parameter_names(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows for name in row.sweep_params))

@@ -1,0 +1,56 @@
+"""Tables of text cells, written for terminals and for Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.spec.trust.json_records import real
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def aligned_text(table: Sequence[Sequence[str]]) -> str:
+    """Write a table as aligned plain text, the same whatever the terminal.
+
+    :param table: the headings, then the rows; all of one length.
+    """
+    widths = [max(len(line[index]) for line in table) for index in range(len(table[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines) + "\n"
+
+
+def markdown_table(table: Sequence[Sequence[str]]) -> str:
+    """Write a table as Markdown.
+
+    :param table: the headings, then the rows; all of one length.
+    """
+    head, *rows = [[_escaped(cell) for cell in line] for line in table]
+    lines = [_line(head), "|" + " --- |" * len(head), *map(_line, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+def csv_cell(cell: object) -> object:
+    """Return a cell as CSV takes it: empty for None, and no text that a spreadsheet would run."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    # A spreadsheet runs a cell that begins like a formula; "-" begins numbers too.
+    if isinstance(cell, str) and (
+        cell.startswith(("=", "+", "@", "\t", "\r")) or (cell.startswith("-") and real(cell) is None)
+    ):
+        return "'" + cell
+    return cell

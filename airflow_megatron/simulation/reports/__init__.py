@@ -1,0 +1,5 @@
+"""Comparisons of policies as tables and pictures, and the cases with a known answer.
+
+Imports ``run``, ``scenarios`` and the rooms below.
+The command line uses it.
+"""

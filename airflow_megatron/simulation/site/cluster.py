@@ -1,0 +1,492 @@
+"""A cluster that behaves like Slurm towards whoever submits and asks, with nodes that fail."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import simpy
+
+from airflow_megatron.simulation.site.incidents import Services, incidents, lemon_nodes, stream
+from airflow_megatron.simulation.site.log_texts import (
+    WALLTIME_KILL,
+    WALLTIME_STOP,
+    last_lines,
+    unreadable_checkpoint,
+)
+from airflow_megatron.simulation.site.site import HOUR
+from airflow_megatron.simulation.site.training import Progress
+from airflow_megatron.slurm.states.job_states import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from airflow_megatron.simulation.site.incidents import Incident
+    from airflow_megatron.simulation.site.ledger import Ledger
+    from airflow_megatron.simulation.site.site import IncidentKind, Site
+    from airflow_megatron.simulation.site.training import Training
+
+    Process = Generator[simpy.Event, None, None]
+
+_PREEMPTOR_S: Final = 2 * HOUR
+"""How long a preemptor keeps a node. Our choice."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A node.
+
+    :param away: Slurm does not give it out: it is down, drained, or another's.
+    :param draining: it goes to repair as soon as nobody holds it.
+    :param sick: a GPU of it fails again and again.
+    :param slow: it keeps the others back.
+    """
+
+    index: int
+    name: str
+    away: bool = False
+    draining: bool = False
+    sick: bool = False
+    slow: bool = False
+
+
+@dataclass(eq=False)
+class Attempt:
+    """A Slurm job.
+
+    :param over: happens when Slurm takes the job for ended.
+    :param stopped: happens when it is over, or hangs: whoever watches has something to see.
+    :param hosts: names of its first and its last node.
+    :param indexes: of its nodes.
+    :param log: the end of its log.
+    :param recorded: its script lived to write ``exit.json``.
+    """
+
+    job_id: str
+    training: Training
+    excluded: frozenset[int]
+    submitted: float
+    over: simpy.Event
+    stopped: simpy.Event
+    began: simpy.Event
+    state: JobState = JobState.PENDING
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int = 0
+    recorded: bool = False
+    log: bytes = b""
+    hosts: tuple[str, ...] = ()
+    indexes: frozenset[int] = frozenset()
+    progress: Progress | None = None
+    life: simpy.Process | None = None
+    startup_s: float = 0.0
+    iterating: bool = False
+    stopping: bool = False
+    cancelled_by_person: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether it holds nodes."""
+        return self.state is JobState.RUNNING
+
+    @property
+    def starting(self) -> bool:
+        """Whether it holds nodes and has not begun to iterate."""
+        return self.running and self.progress is not None and not self.iterating
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it holds nodes and computes nothing more."""
+        return self.running and self.progress is not None and self.progress.stalled_since is not None
+
+
+class Cluster:
+    """Queue, nodes and services of a site.
+
+    :param environment: the simulated clock.
+    :param site: what it is like.
+    :param seed: of everything that happens by chance.
+    :param until: seconds for which incidents are drawn.
+    :param ledger: takes note of what the nodes did.
+    """
+
+    def __init__(
+        self, environment: simpy.Environment, site: Site, seed: int, until: float, ledger: Ledger
+    ) -> None:
+        self.environment, self.site, self.ledger = environment, site, ledger
+        self.services = Services(site, seed, until)
+        self.nodes = [Node(index, f"n{index:05d}") for index in range(site.nodes)]
+        self.lemons = lemon_nodes(site, seed)
+        self.attempts: list[Attempt] = []
+        self._queue: list[Attempt] = []
+        self._running: dict[str, list[Attempt]] = {}
+        self._free = set(range(site.nodes))
+        self._away: set[int] = set()
+        self._ill: set[int] = set()
+        """Nodes that are sick or slow, or to be drained."""
+        self._holders: list[Attempt] = []
+        self._luck = stream(seed, "repair")
+        self._pass_due = False
+        environment.process(self._strikes(seed, until))
+
+    # --- what sbatch, scancel and the job script do
+
+    def submit(self, training: Training, excluded: Iterable[str] = ()) -> Attempt:
+        """Queue a job.
+
+        :param excluded: names of nodes to keep off.
+        """
+        event = self.environment.event
+        attempt = Attempt(
+            str(1001 + len(self.attempts)),
+            training,
+            frozenset(int(name[1:]) for name in excluded),
+            self.environment.now,
+            event(),
+            event(),
+            event(),
+        )
+        self.attempts.append(attempt)
+        self._queue.append(attempt)
+        self.ledger.submissions += 1
+        self._schedule()
+        return attempt
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Do what ``scancel`` does."""
+        if attempt in self._queue:
+            self._queue.remove(attempt)
+            attempt.state, attempt.ended = JobState.CANCELLED, self.environment.now
+            attempt.over.succeed()
+            attempt.stopped.succeed()
+        elif attempt.running:
+            self._end(attempt, JobState.CANCELLED)
+
+    def lift_exclusion(self, attempt: Attempt) -> None:
+        """Do what ``scontrol update ExcNodeList=`` does."""
+        attempt.excluded = frozenset()
+        self._schedule()
+
+    def kept_out(self, attempt: Attempt) -> bool:
+        """Whether a waiting job could start if it excluded no nodes."""
+        need = attempt.training.plan.nodes
+        return len(self._free) >= need > len(self._free - attempt.excluded)
+
+    def ill_nodes(self, attempt: Attempt) -> list[Node]:
+        """Return the nodes of an attempt that are sick, slow, or to be drained."""
+        return [self.nodes[index] for index in sorted(self._ill & attempt.indexes)]
+
+    def drain(self, node: Node) -> None:
+        """Send a node to repair as soon as nobody holds it."""
+        node.draining = True
+        self._ill.add(node.index)
+        if self._holder(node) is None and not node.away:
+            self._take_away(node, None)
+
+    def settle(self) -> None:
+        """Bring everything up to date at the end of a run, and book what running jobs have done."""
+        for attempt in self.attempts:
+            if attempt.running:
+                if attempt.progress is not None:
+                    attempt.progress.advance(self.environment.now)
+                    part = max(0.0, attempt.progress.position - attempt.training.tracked)
+                    plan = attempt.training.plan
+                    self.ledger.useful += part * plan.iteration_s * plan.nodes
+                self._book_nodes(attempt)
+
+    def _holder(self, node: Node) -> Attempt | None:
+        return next((attempt for attempt in self._holders if node.index in attempt.indexes), None)
+
+    # --- the queue
+
+    def _schedule(self) -> None:
+        if not self._pass_due:
+            self._pass_due = True
+            self.environment.process(self._scheduling_pass())
+
+    def _scheduling_pass(self) -> Process:
+        yield self.environment.timeout(self.site.scheduling_s)
+        self._pass_due = False
+        for attempt in list(self._queue):
+            need = attempt.training.plan.nodes
+            if len(self._free) < need:
+                break
+            usable = sorted(self._free - attempt.excluded)
+            if len(usable) >= need:
+                self._queue.remove(attempt)
+                self._start(attempt, usable[:need])
+
+    def _start(self, attempt: Attempt, indexes: list[int]) -> None:
+        now, training = self.environment.now, attempt.training
+        attempt.state, attempt.started = JobState.RUNNING, now
+        attempt.hosts = (self.nodes[indexes[0]].name, self.nodes[indexes[-1]].name)
+        attempt.indexes = frozenset(indexes)
+        self._free -= attempt.indexes
+        self._holders.append(attempt)
+        ill = self.ill_nodes(attempt)
+        self.ledger.attempts += 1
+        attempt.startup_s = self._luck.lognormvariate(math.log(self.site.startup_s), self.site.startup_sigma)
+        speed = self.site.slow_speed if any(node.slow for node in ill) else 1.0
+        if self._running.setdefault(training.plan.name, []):
+            self.ledger.overlaps += 1
+        else:
+            attempt.progress = Progress(training, now, attempt.startup_s, speed)
+            waited = now - max(attempt.submitted, training.held_until)
+            self.ledger.waited["queue"] += waited * training.plan.nodes
+        self._running[training.plan.name].append(attempt)
+        attempt.life = self.environment.process(self._live(attempt))
+        for node in ill:
+            if node.sick:
+                self.environment.process(self._fail_again(attempt, node))
+        attempt.began.succeed()
+
+    # --- an attempt's life
+
+    def _live(self, attempt: Attempt) -> Process:
+        """Do what is due from within an attempt; incidents interrupt it."""
+        while attempt.running:
+            wait, act = self._due(attempt)
+            try:
+                yield self.environment.timeout(max(0.0, wait))
+            except simpy.Interrupt:
+                continue
+            act(attempt)
+
+    def _due(self, attempt: Attempt) -> tuple[float, Callable[[Attempt], None]]:
+        """Return what comes next, and in how many seconds."""
+        now, plan, progress = self.environment.now, attempt.training.plan, attempt.progress
+        assert attempt.started is not None
+        walltime = attempt.started + plan.walltime_s - now
+        if progress is None:
+            return walltime, self._time_out
+        progress.advance(now)
+        if progress.stalled_since is not None:
+            return walltime, self._time_out
+        if attempt.stopping:
+            return progress.saving_s, self._stop
+        if not attempt.iterating:
+            return progress.iterating_from - now, self._iterate
+        return min(
+            (progress.time_to_finish(), self._finish),
+            (progress.time_to_bug(), self._meet_bug),
+            (max(0.0, walltime - plan.stop_margin_s), self._begin_stop),
+            key=lambda due: due[0],
+        )
+
+    def _iterate(self, attempt: Attempt) -> None:
+        """Load the checkpoint, and begin."""
+        training = attempt.training
+        attempt.iterating = True
+        if training.finished:
+            self._end(attempt, JobState.COMPLETED)
+        elif training.damaged:
+            self._crash(attempt, unreadable_checkpoint(training.tracked))
+        elif training.stopped_since is not None:
+            self.ledger.recoveries.append(self.environment.now - training.stopped_since)
+            training.stopped_since = None
+
+    def _finish(self, attempt: Attempt) -> None:
+        assert attempt.progress is not None
+        attempt.progress.advance(self.environment.now)
+        if attempt.training.finished:
+            self._end(attempt, JobState.COMPLETED)
+
+    def _meet_bug(self, attempt: Attempt) -> None:
+        self._crash(attempt, last_lines("bug", *attempt.hosts))
+
+    def _begin_stop(self, attempt: Attempt) -> None:
+        assert attempt.progress is not None
+        attempt.progress.begin_last_save(self.environment.now)
+        attempt.stopping = True
+
+    def _stop(self, attempt: Attempt) -> None:
+        self._end(attempt, JobState.COMPLETED, log=WALLTIME_STOP)
+
+    def _time_out(self, attempt: Attempt) -> None:
+        self._end(attempt, JobState.TIMEOUT, log=WALLTIME_KILL, recorded=False)
+
+    def _crash(self, attempt: Attempt, log: bytes) -> None:
+        self.ledger.failures += 1
+        if attempt.training.stopped_since is None and attempt.progress is not None:
+            attempt.training.stopped_since = self.environment.now
+        self._end(attempt, JobState.FAILED, exit_code=1, log=log)
+
+    def _end(
+        self,
+        attempt: Attempt,
+        state: JobState,
+        *,
+        exit_code: int = 0,
+        log: bytes = b"",
+        recorded: bool = True,
+    ) -> None:
+        now, training = self.environment.now, attempt.training
+        if attempt.progress is not None:
+            attempt.progress.advance(now)
+            attempt.progress.book_loss()
+            training.held_until = now
+        attempt.state, attempt.ended, attempt.exit_code = state, now, exit_code
+        attempt.log, attempt.recorded = log, recorded
+        self._book_nodes(attempt)
+        self._free |= attempt.indexes
+        self._free -= self._away
+        self._holders.remove(attempt)
+        for node in self.ill_nodes(attempt):
+            if node.draining and not node.away:
+                self._take_away(node, None)
+        others = self._running[training.plan.name]
+        others.remove(attempt)
+        attempt.over.succeed()
+        if not attempt.stopped.triggered:
+            attempt.stopped.succeed()
+        self._wake(attempt)
+        if attempt.progress is not None and others:
+            # the second copy goes on where the first one's checkpoints end
+            if training.finished:
+                self._end(others[0], JobState.COMPLETED)
+            else:
+                self._promote(others[0])
+        self._schedule()
+
+    def _promote(self, duplicate: Attempt) -> None:
+        self._book_duplicate(duplicate)
+        duplicate.progress = Progress(duplicate.training, self.environment.now, 0.0)
+        duplicate.iterating = True
+        self._wake(duplicate)
+
+    def _wake(self, attempt: Attempt) -> None:
+        life = attempt.life
+        if life is not None and life.is_alive and life is not self.environment.active_process:
+            life.interrupt()
+
+    def _book_nodes(self, attempt: Attempt) -> None:
+        assert attempt.started is not None
+        seconds = self.environment.now - attempt.started
+        self.ledger.used += seconds * len(attempt.indexes)
+        self.ledger.lemon += seconds * len(self.lemons & attempt.indexes)
+        if attempt.progress is None:
+            self._book_duplicate(attempt)
+
+    def _book_duplicate(self, attempt: Attempt) -> None:
+        assert attempt.started is not None
+        self.ledger.wasted["duplicate"] += (self.environment.now - attempt.started) * len(attempt.indexes)
+
+    # --- what goes wrong
+
+    def _strikes(self, seed: int, until: float) -> Process:
+        for incident in incidents(self.site, seed, until):
+            yield self.environment.timeout(incident.time - self.environment.now)
+            node = self.nodes[incident.node]
+            if not node.away:
+                self._strike(incident, node)
+
+    def _strike(self, incident: Incident, node: Node) -> None:
+        attempt, kind = self._holder(node), incident.kind
+        if attempt is not None:
+            self.ledger.incidents[kind] += 1
+        match kind:
+            case "node_down":
+                self.environment.process(self._go_down(node))
+            case "preemption":
+                if attempt is not None:
+                    self._take_away(node, _PREEMPTOR_S)
+                    self._lose(attempt, JobState.PREEMPTED, self._lines(kind, node, attempt))
+            case "gpu":
+                if incident.luck < self.site.gpu_lasting:
+                    node.sick = True
+                    self._ill.add(node.index)
+                    self.environment.process(self._health_check(node))
+                if attempt is not None:
+                    named = incident.luck * 101 % 1 < self.site.gpu_named
+                    self._crash(attempt, self._lines(kind, node, attempt, named=named))
+            case "slow":
+                node.slow = True
+                self._ill.add(node.index)
+                self.environment.process(self._health_check(node))
+                if attempt is not None and attempt.progress is not None:
+                    attempt.progress.advance(self.environment.now)
+                    attempt.progress.speed = self.site.slow_speed
+                    self._wake(attempt)
+            case "hang":
+                if attempt is not None:
+                    self.environment.process(self._hang(attempt, node, incident))
+            case _:
+                if attempt is not None:
+                    if kind == "bug" and attempt.progress is not None:
+                        attempt.progress.advance(self.environment.now)
+                        attempt.training.bug_at = attempt.progress.position
+                    self._crash(attempt, self._lines(kind, node, attempt))
+
+    def _go_down(self, node: Node) -> Process:
+        """A node dies: its job computes no more, and Slurm notices after a while."""
+        attempt = self._holder(node)
+        self._leave(node)
+        if attempt is not None:
+            self._stall(attempt)
+        yield self.environment.timeout(self.site.slurm_detection_s)
+        if attempt is not None and attempt.running:
+            self._lose(attempt, JobState.NODE_FAIL, self._lines("node_down", node, attempt))
+        self.environment.process(self._repair(node, None))
+
+    def _hang(self, attempt: Attempt, node: Node, incident: Incident) -> Process:
+        self._stall(attempt)
+        if incident.luck < self.site.nccl_watchdog_share:
+            yield self.environment.timeout(self.site.nccl_watchdog_s)
+            if attempt.running:
+                self._crash(attempt, self._lines("hang", node, attempt))
+
+    def _stall(self, attempt: Attempt) -> None:
+        if attempt.progress is None:
+            return
+        attempt.progress.stall(self.environment.now)
+        if attempt.training.stopped_since is None:
+            attempt.training.stopped_since = self.environment.now
+        if not attempt.stopped.triggered:
+            attempt.stopped.succeed()
+        self._wake(attempt)
+
+    def _lose(self, attempt: Attempt, state: JobState, log: bytes) -> None:
+        """End a job whose nodes are gone."""
+        self.ledger.failures += 1
+        if attempt.training.stopped_since is None and attempt.progress is not None:
+            attempt.training.stopped_since = self.environment.now
+        self._end(attempt, state, log=log, recorded=False)
+
+    def _fail_again(self, attempt: Attempt, node: Node) -> Process:
+        """A job that got a sick node meets its fault."""
+        yield self.environment.timeout(attempt.startup_s + self._luck.expovariate(1 / self.site.recurrence_s))
+        if node.sick and attempt.running:
+            self.ledger.incidents["gpu"] += 1
+            self._crash(attempt, self._lines("gpu", node, attempt))
+
+    def _health_check(self, node: Node) -> Process:
+        yield self.environment.timeout(self._luck.expovariate(1 / self.site.health_check_s))
+        if node.sick or node.slow:
+            self.drain(node)
+
+    def _take_away(self, node: Node, seconds: float | None) -> None:
+        self._leave(node)
+        self.environment.process(self._repair(node, seconds))
+
+    def _leave(self, node: Node) -> None:
+        node.away = True
+        self._away.add(node.index)
+        self._free.discard(node.index)
+
+    def _repair(self, node: Node, seconds: float | None) -> Process:
+        """Bring a node back after *seconds*, or (None) after a reboot or a repair."""
+        if seconds is None:
+            reboot = self._luck.random() < self.site.reboot_share
+            seconds = self.site.reboot_s if reboot else self._luck.expovariate(1 / self.site.repair_s)
+        yield self.environment.timeout(seconds)
+        node.away = node.draining = node.sick = node.slow = False
+        self._away.discard(node.index)
+        self._ill.discard(node.index)
+        if self._holder(node) is None:
+            self._free.add(node.index)
+            self._schedule()
+
+    def _lines(self, kind: IncidentKind, node: Node, attempt: Attempt, *, named: bool = True) -> bytes:
+        other = next((name for name in attempt.hosts if name != node.name), node.name)
+        return last_lines(kind, node.name, other, named=named)

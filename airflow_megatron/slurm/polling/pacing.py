@@ -1,0 +1,74 @@
+"""How soon a cluster needs to be asked again: often while something happens, rarely where nothing can be missed.
+
+One rule: news of a watcher comes at most a hundredth later than it took to come about. Whoever has seen nothing change
+for 100 minutes is asked about every minute; a job near its walltime limit as often as one that has just begun.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.slurm.states.job_states import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from airflow_megatron.slurm.states.observation import Observation, Watch
+
+CALM_SHARE = 0.01
+LONGEST_PAUSE = 4.0
+"""The longest pause, as a multiple of the interval that was asked for."""
+
+
+def news(observation: Observation) -> Hashable:
+    """Return what counts as a change; logs grow all the time and do not."""
+    queue = observation.queue
+    return (
+        (queue.job_id, queue.state, queue.started) if queue else None,
+        observation.accounting is not None,
+        observation.tracker,
+        len(observation.checkpoint_files),
+        observation.exit is not None,
+        tuple(observation.files.items()),
+        tuple(observation.existing.items()),
+        tuple(observation.matches.items()),
+    )
+
+
+def patience(watch: Watch, observation: Observation, quiet: float) -> float:
+    """Return the seconds that a watcher can wait for its next observation.
+
+    :param watch: what is asked
+    :param observation: the newest answer
+    :param quiet: seconds since :func:`news` changed
+    """
+    queue = observation.queue
+    if observation.unreachable is not None or _behind(observation):
+        return 0.0
+    if watch.job_id is not None and (queue is None or queue.state.ended):
+        return 0.0  # its verdict is due
+    calm = quiet
+    if queue is not None and queue.state is not JobState.PENDING and queue.ended:
+        calm = min(calm, queue.ended - observation.time)  # the walltime limit
+    calm = max(calm, 0.0) * CALM_SHARE
+    return min(calm, watch.command_interval) if watch.commands else calm
+
+
+def pause(interval: float, patiences: Iterable[float]) -> float:
+    """Return the seconds until the next poll.
+
+    :param interval: the shortest pause
+    :param patiences: of all watchers
+    """
+    return min(max(interval, min(patiences, default=interval)), LONGEST_PAUSE * interval)
+
+
+def left_out(observation: Observation) -> bool:
+    """Whether the log has news and this poll brought none of it."""
+    return _behind(observation) and not observation.log_chunk
+
+
+def _behind(observation: Observation) -> bool:
+    """Whether the log has bytes that did not fit into this poll."""
+    read = observation.log_offset + len(observation.log_chunk)
+    return observation.log_size is not None and observation.log_size > read

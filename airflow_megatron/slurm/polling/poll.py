@@ -1,0 +1,557 @@
+"""One poll of a cluster: the remote script for any number of watches, and the reading of its answer.
+
+The script asks squeue once (``-t all``: jobs that ended within Slurm's MinJobAge are in it with their final
+state), asks sacct only about watched jobs that the queue does not have or has as ended, reads the one-line
+files with shell built-ins (no process per job), lists all checkpoint directories with one ``find``, and sends
+new log bytes as one base64 stream.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.slurm.remote.checkpoint_listing import CheckpointFiles
+from airflow_megatron.slurm.remote.framing import framed, here_document, unframed
+from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
+from airflow_megatron.slurm.remote.quoting import quote, quote_glob
+from airflow_megatron.slurm.remote.records import EXIT_RECORD, OWNER_RECORD, read_object
+from airflow_megatron.slurm.remote.shell_files import shell_file
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.states.controller_rows import parse_controller_row
+from airflow_megatron.slurm.states.job_components import with_whole_jobs
+from airflow_megatron.slurm.states.job_ids import job_ids
+from airflow_megatron.slurm.states.job_states import JobState, parse_state
+from airflow_megatron.slurm.states.observation import (
+    AccountingRow,
+    CommandAnswer,
+    ControllerRow,
+    Observation,
+    QueueRow,
+    Watch,
+)
+from airflow_megatron.spec.trust.plain_text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+LOG_BYTES_PER_JOB = 64 * 1024
+LOG_BYTES_PER_POLL = 4 * 1024 * 1024
+ACCOUNTING_CHUNK = 500
+"""Ids in one sacct call: slurmdbd answers long lists slowly (Parsl issue 3814)."""
+
+CONTROLLER_CALLS = 100
+"""Jobs that scontrol is asked about in one poll, one request to slurmctld each: sites limit them per user."""
+
+LOG_SECONDS = 2
+"""How long one log may take to be read: everything else on the cluster waits for it."""
+
+SLOW_LOGS = 2
+"""After as many that took too long, the rest of the logs waits for the next poll."""
+
+COMMAND_SECONDS = 30
+"""How long a condition's command may take: everything else on the cluster waits for it."""
+
+GLOB_SECONDS = 10
+"""How long a pattern may look through directories: it could be one for the whole file system."""
+
+TRACKER = "latest_checkpointed_iteration.txt"
+
+_QUEUE_FORMAT = "%i|%T|%V|%S|%e|%D|%N|%r|%j"
+_ACCOUNTING_FORMAT = (
+    "JobID,JobIDRaw,State,ExitCode,Submit,Start,End,ElapsedRaw,NNodes,NodeList,Reason,JobName"
+)
+_ENDED_STATES = "|".join(state.value for state in JobState if state.ended)
+_COMMAND_NOT_FOUND = "127"
+"""Exit status of the shell; some sites install no sacct on their login nodes."""
+_MOST_COMPLAINTS = 20
+_LONGEST_COMPLAINT = 500
+_DECIMAL = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
+_STREAM_MARK = re.compile(rb"M ([a-z0-9.]{1,64})\n")
+_STREAM_SIZE = re.compile(rb"F (\d{1,9}) (\d{1,18}) (\d{1,18})\n")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The questions of one poll, each asked once however many watches want the answer."""
+
+    job_ids: tuple[str, ...]
+    one_liners: tuple[str, ...]
+    checkpoint_dirs: Mapping[str, int]
+    streams: tuple[tuple[str, int], ...]
+    checks: tuple[str, ...]
+    globs: tuple[str, ...]
+    commands: tuple[str, ...]
+
+    @classmethod
+    def of(cls, watches: Sequence[Watch]) -> _Plan:
+        logs = [(watch.log_file, watch.log_offset) for watch in watches if watch.log_file]
+        small = [(path, 0) for watch in watches for path in watch.read_files]
+        return cls(
+            job_ids=_unique(watch.job_id for watch in watches),
+            one_liners=_unique(path for watch in watches for path in _one_liners(watch)),
+            checkpoint_dirs=_checkpoint_dirs(watches),
+            streams=tuple(dict.fromkeys((*small, *logs))),
+            checks=_unique(path for watch in watches for path in watch.check_files),
+            globs=_unique(pattern for watch in watches for pattern in watch.globs),
+            commands=_unique(command for watch in watches for command in watch.commands),
+        )
+
+
+def _checkpoint_dirs(watches: Sequence[Watch]) -> dict[str, int]:
+    """Return directory → the first iteration whose files anybody asks for."""
+    found: dict[str, int] = {}
+    for watch in watches:
+        if watch.checkpoint_dir:
+            directory = watch.checkpoint_dir.rstrip("/")
+            found[directory] = min(watch.checkpoint_from, found.get(directory, watch.checkpoint_from))
+    return found
+
+
+def _unique(values: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for value in values if value is not None))
+
+
+def _exit_file(attempt_dir: str) -> str:
+    return f"{attempt_dir.rstrip('/')}/{EXIT_RECORD}"
+
+
+def _owner_file(attempt_dir: str) -> str:
+    return f"{attempt_dir.rstrip('/')}/{OWNER_RECORD}"
+
+
+def _tracker_file(checkpoint_dir: str) -> str:
+    return f"{checkpoint_dir.rstrip('/')}/{TRACKER}"
+
+
+def _one_liners(watch: Watch) -> tuple[str, ...]:
+    files: tuple[str, ...] = ()
+    if watch.attempt_dir is not None:
+        files = (_exit_file(watch.attempt_dir), _owner_file(watch.attempt_dir))
+    if watch.checkpoint_dir is not None:
+        files = (*files, _tracker_file(watch.checkpoint_dir))
+    return files
+
+
+def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
+    """Return the remote script that answers all *watches* at once.
+
+    :param watches: any number; equal questions are asked once. Order matters to :func:`parse_poll`, which
+        must be given the same.
+    :param commands: how Slurm's commands are called on this cluster.
+    """
+    plan = _Plan.of(watches)
+    root = _common_root(
+        (*plan.one_liners, *plan.checkpoint_dirs, *plan.checks, *(path for path, _ in plan.streams))
+    )
+
+    def words(paths: Iterable[str]) -> str:
+        return " ".join(quote(path.removeprefix(root)) for path in paths)
+
+    parts = [
+        f"am_root={quote(root)}\nexport am_root",
+        slurm_functions(commands),
+        shell_file("poll"),
+        "printf 'now %s\\n' \"$(date +%s.%N)\"",
+    ]
+    if any(watch.job_id or watch.job_name or watch.whole_queue for watch in watches):
+        parts.append(f"am_queue {quote(_QUEUE_FORMAT)}")
+    if plan.job_ids:
+        ids = " ".join(plan.job_ids)
+        parts.append(
+            f"am_accounting {_ACCOUNTING_FORMAT} {ACCOUNTING_CHUNK} {quote(_ENDED_STATES)} {CONTROLLER_CALLS} {ids}"
+        )
+    if plan.one_liners:
+        parts.append(f"am_one_liners {words(plan.one_liners)}")
+    if plan.checkpoint_dirs:
+        asked = (f"{first} {words([path])}" for path, first in plan.checkpoint_dirs.items())
+        parts.append(f"am_checkpoints {' '.join(asked)}")
+    if plan.checks:
+        parts.append(f"am_checks {words(plan.checks)}")
+    if plan.streams:
+        listing = "\n".join(f"{offset}\t{path.removeprefix(root)}" for path, offset in plan.streams)
+        parts.append(f"am_stream_list() {{\n  cat {here_document(listing)}}}")
+        parts.append(f"am_streams {LOG_BYTES_PER_JOB} {LOG_BYTES_PER_POLL} {LOG_SECONDS} {SLOW_LOGS}")
+    if plan.globs:
+        texts = " ".join(quote(quote_glob(pattern)) for pattern in plan.globs)
+        parts.append(f"am_globs {GLOB_SECONDS} {texts}")
+    if plan.commands:
+        texts = " ".join(quote(command) for command in plan.commands)
+        parts.append(f"am_commands {COMMAND_SECONDS} {texts}")
+    return framed("\n".join(parts))
+
+
+def _common_root(paths: Sequence[str]) -> str:
+    """Return the text that all paths begin with: it is sent once."""
+    if len(paths) < 2:
+        return ""
+    first, last = min(paths), max(paths)
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return first[:length]
+
+
+@dataclass
+class _Answer:
+    """What the script printed, by section."""
+
+    time: float
+    queue: dict[str, QueueRow]
+    queue_by_name: dict[str, QueueRow]
+    queued_arrays: set[str]
+    queue_ok: bool
+    accounting: dict[str, AccountingRow]
+    controller: dict[str, ControllerRow]
+    accounting_ok: bool
+    accounting_enabled: bool
+    one_liners: dict[int, str]
+    checkpoints: dict[str, dict[str, dict[str, int]]]
+    existing: set[int]
+    stream: bytes
+    matches: dict[int, list[str]]
+    expanded: set[int]
+    said: dict[int, CommandAnswer]
+    errors: list[str]
+
+
+def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Observation]:
+    """Return what the poll found for each watch, by its key.
+
+    :param watches: the ones the script was made for, in the same order.
+    :raises TransportError: if the answer is not whole.
+    """
+    plan = _Plan.of(watches)
+    try:
+        answer = _read_answer(unframed(result), lists_checkpoints=bool(plan.checkpoint_dirs))
+    except (ValueError, KeyError) as error:
+        raise TransportError(f"the poll's answer is damaged: {error}") from error
+    lines = {path: answer.one_liners[i] for i, path in enumerate(plan.one_liners) if i in answer.one_liners}
+    streams = _read_streams(answer.stream, plan.streams)
+    existing = {path: i in answer.existing for i, path in enumerate(plan.checks)}
+    matches = {
+        pattern: tuple(answer.matches.get(i, ()))
+        for i, pattern in enumerate(plan.globs)
+        if i in answer.expanded
+    }
+    said = {command: answer.said[i] for i, command in enumerate(plan.commands) if i in answer.said}
+    found: dict[str, Observation] = {}
+    for watch in watches:
+        try:
+            found[watch.key] = _observe(watch, answer, lines, streams, existing, matches, said)
+        except Exception as error:  # whatever a job has left: it spoils the watch of that job alone
+            complaint = (
+                f"what job {watch.job_id or watch.job_name or watch.key} has left cannot be read: {error!r}"
+            )
+            found[watch.key] = Observation(
+                time=answer.time, log_offset=watch.log_offset, errors=(complaint[:_LONGEST_COMPLAINT],)
+            )
+    return found
+
+
+def _observe(
+    watch: Watch,
+    answer: _Answer,
+    lines: Mapping[str, str],
+    streams: Mapping[tuple[str, int], tuple[int, bytes]],
+    existing: Mapping[str, bool],
+    matches: Mapping[str, tuple[str, ...]],
+    said: Mapping[str, CommandAnswer],
+) -> Observation:
+    queue = answer.queue.get(watch.job_id) if watch.job_id else answer.queue_by_name.get(watch.job_name or "")
+    accounting = answer.accounting.get(watch.job_id or (queue.job_id if queue else ""))
+    controller = answer.controller.get(watch.job_id or (queue.job_id if queue else ""))
+    if watch.job_name is not None:
+        # Slurm starts its ids again from FirstJobId: a row with another name belongs to another job.
+        queue = queue if queue and queue.name == watch.job_name else None
+        accounting = accounting if accounting and accounting.name == watch.job_name else None
+        controller = controller if controller and controller.name == watch.job_name else None
+    queue_active = queue is not None and not queue.state.ended
+    array, task, _ = (watch.job_id or "").partition("_")
+    observation = Observation(
+        time=answer.time,
+        queue=queue,
+        queue_ok=answer.queue_ok,
+        user_jobs=answer.queue if watch.whole_queue else {},
+        siblings_queued=bool(task) and array in answer.queued_arrays,
+        accounting=accounting,
+        accounting_ok=answer.queue_ok and (queue_active or answer.accounting_ok),
+        accounting_enabled=answer.accounting_enabled,
+        controller=controller,
+        files={path: _text(streams.get((path, 0))) for path in watch.read_files},
+        existing={path: existing[path] for path in watch.check_files},
+        matches={pattern: matches[pattern] for pattern in watch.globs if pattern in matches},
+        answers={command: said[command] for command in watch.commands if command in said},
+        log_offset=watch.log_offset,
+        errors=(*answer.errors, *_unexpanded(watch.globs, matches)),
+    )
+    if watch.attempt_dir is not None:
+        observation = replace(
+            observation,
+            exit=_exit_record(lines.get(_exit_file(watch.attempt_dir)), watch.job_id),
+            owner_job_id=lines.get(_owner_file(watch.attempt_dir)) or None,
+        )
+    if watch.checkpoint_dir is not None:
+        observation = replace(
+            observation,
+            tracker=lines.get(_tracker_file(watch.checkpoint_dir)),
+            checkpoint_files=answer.checkpoints.get(watch.checkpoint_dir.rstrip("/"), {}),
+        )
+    if watch.log_file is not None and (found := streams.get((watch.log_file, watch.log_offset))) is not None:
+        observation = replace(observation, log_size=found[0], log_chunk=found[1])
+    return observation
+
+
+def _unexpanded(globs: Sequence[str], matches: Mapping[str, object]) -> list[str]:
+    slow = [shown(pattern)[:_LONGEST_COMPLAINT] for pattern in globs if pattern not in matches]
+    return [
+        f"{pattern} cannot be looked for within {GLOB_SECONDS} s; name fewer directories" for pattern in slow
+    ]
+
+
+def _exit_record(text: str | None, job_id: str | None) -> dict[str, Any] | None:
+    """Return ``exit.json`` unless it tells of another job: the attempt's owner, when a duplicate is watched."""
+    record = read_object(text)
+    if (
+        record is not None
+        and job_id is not None
+        and "+" not in job_id
+        and record.get("job_id", job_id) != job_id
+    ):
+        return None
+    return record
+
+
+def _text(found: tuple[int, bytes] | None) -> str | None:
+    if found is None or (found[0] and not found[1]):  # it is not there, or was not read in this poll
+        return None
+    return found[1].decode(errors="replace")
+
+
+def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
+    answer = _Answer(0.0, {}, {}, set(), False, {}, {}, True, True, {}, {}, set(), b"", {}, set(), {}, [])
+    queue_lines: list[str] = []
+    accounting_lines: list[str] = []
+    said: list[str] = []
+    controller_lines: list[str] = []
+    stream_lines: list[str] = []
+    checkpoints = CheckpointFiles(answer.checkpoints)
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        match word:
+            case "now":
+                answer.time = _number(rest) or 0.0
+            case "Q":
+                queue_lines.append(rest)
+            case "q" | "a":
+                said.append(rest)
+            case "queue_status":
+                _read_queue(answer, queue_lines, said, succeeded=rest == "0")
+                said = []
+            case "A":
+                accounting_lines.append(rest)
+            case "accounting_status":
+                _read_accounting(answer, accounting_lines, said, status=rest)
+                accounting_lines, said = [], []
+            case "J":
+                controller_lines.append(rest)
+            case "S":
+                stream_lines.append(rest)
+            case _:
+                # a line that is none of these, or no whole one, is of a background process of the login shell
+                with contextlib.suppress(ValueError):
+                    _read_line(answer, word, rest)
+                    checkpoints.take(word, rest)
+    _read_controller(answer, controller_lines)
+    if lists_checkpoints:
+        checkpoints.check_whole()
+    if not answer.time:
+        raise ValueError("it holds no time; something printed into it")
+    answer.stream = base64.b64decode("".join(stream_lines), validate=True)
+    return answer
+
+
+def _read_line(answer: _Answer, word: str, rest: str) -> None:
+    """Read what concerns one question of some watches.
+
+    :raises ValueError: for a line that is none of the script's.
+    """
+    index, _, text = rest.partition(" ")
+    match word:
+        case "L":
+            answer.one_liners[_index(index)] = text.strip()
+        case "E":
+            answer.existing.add(_index(index))
+        case "G":
+            answer.matches.setdefault(_index(index), []).append(text)
+        case "g":
+            answer.expanded.add(_index(index))
+        case "R":
+            code, _, output = text.partition(" ")
+            printed = base64.b64decode(output.strip(), validate=True).decode(errors="replace")
+            answer.said[_index(index)] = CommandAnswer(_index(code), printed)
+
+
+def _complaints(command: str, lines: Iterable[str]) -> list[str]:
+    said = [shown(line[:_LONGEST_COMPLAINT]) for line in lines if line.strip()]
+    return [f"{command}: {line}" for line in said[:_MOST_COMPLAINTS]]
+
+
+def _index(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise ValueError(f"{text!r} is no index")
+    return int(text)
+
+
+def _read_queue(answer: _Answer, lines: Sequence[str], said: Sequence[str], *, succeeded: bool) -> None:
+    """Read the rows of squeue.
+
+    :param said: lines that are none: errors, the rest of a job's name
+    """
+    rows = [parse_queue_row(line) for line in lines] if succeeded else []
+    said = [*(line for line, row in zip_longest(lines, rows) if row is None), *said]
+    answer.errors += _complaints("squeue", said)
+    if not succeeded:
+        return
+    answer.queue_ok = True
+    for row in with_whole_jobs([row for row in rows if row is not None]):
+        array, task, _ = row.job_id.partition("_")
+        if task:
+            answer.queued_arrays.add(array)
+        for job_id in job_ids(row.job_id):
+            known = answer.queue.get(job_id)
+            # one of an array's waiting tasks has a row of its own as soon as it is more than that
+            if known is None or known.state.ended >= row.state.ended:
+                answer.queue[job_id] = row if job_id == row.job_id else replace(row, job_id=job_id)
+        known = answer.queue_by_name.get(row.name)
+        if known is None or known.state.ended >= row.state.ended:  # an active job counts before an ended one
+            answer.queue_by_name[row.name] = row
+
+
+def parse_queue_row(line: str) -> QueueRow | None:
+    """Return one line of the poll's squeue, or None for anything else (a warning, a ``CLUSTER:`` header)."""
+    cells = line.split("|", 8)
+    if len(cells) != 9 or not cells[0].strip()[:1].isdigit():
+        return None
+    job_id, state, submitted, started, ended, nodes, node_list, reason, name = (
+        cell.strip() for cell in cells
+    )
+    return QueueRow(
+        job_id=job_id,
+        name=name,
+        state=parse_state(state),
+        reason="" if reason == "None" else reason,
+        node_list=node_list,
+        node_count=_integer(nodes),
+        submitted=_number(submitted),
+        started=_number(started),
+        ended=_number(ended),
+    )
+
+
+def _read_accounting(answer: _Answer, lines: Sequence[str], said: Sequence[str], *, status: str) -> None:
+    """Read the rows of sacct.
+
+    :param said: what else it printed: an error, the rest of a job's name
+    """
+    rows = [row for line in lines if (row := parse_accounting_row(line)) is not None]
+    disabled = not rows and any("accounting storage is disabled" in line for line in (*lines, *said))
+    if status != "0":
+        answer.accounting_ok = False
+        answer.accounting_enabled &= not disabled and status != _COMMAND_NOT_FOUND
+        answer.errors += _complaints("sacct", (*lines, *said))
+        return
+    if disabled:  # older releases print it and exit 0
+        answer.accounting_ok = answer.accounting_enabled = False
+    for row in with_whole_jobs(rows):
+        for job_id in job_ids(row.job_id):
+            known = answer.accounting.get(job_id)
+            # the clusters of a federation each keep a record; the one that ran the job tells its end
+            if known is None or known.state is JobState.REVOKED or row.state is not JobState.REVOKED:
+                answer.accounting[job_id] = row if job_id == row.job_id else replace(row, job_id=job_id)
+
+
+def _read_controller(answer: _Answer, lines: Sequence[str]) -> None:
+    rows: list[ControllerRow] = []
+    for line in lines:
+        row = parse_controller_row(line)
+        if row is not None:
+            rows.append(row)
+        elif "error" in line and "Invalid job id" not in line:
+            answer.errors.append(f"scontrol: {line.strip()}")
+    answer.controller = {row.job_id: row for row in with_whole_jobs(rows)}
+
+
+def parse_accounting_row(line: str) -> AccountingRow | None:
+    """Return one line of the poll's sacct, or None for anything else (a step, a warning)."""
+    cells = line.split("|", 11)
+    if len(cells) != 12 or not cells[0].strip()[:1].isdigit() or "." in cells[0]:
+        return None
+    job_id, _, state, exit_code, submitted, started, ended, elapsed, nodes, node_list, reason, name = (
+        cell.strip() for cell in cells
+    )
+    code, _, signal = exit_code.partition(":")
+    return AccountingRow(
+        job_id=job_id,
+        name=name,
+        state=parse_state(state),
+        state_text=state,
+        exit_code=_integer(code),
+        exit_signal=_integer(signal),
+        node_list="" if node_list == "None assigned" else node_list,
+        node_count=_integer(nodes),
+        submitted=_number(submitted),
+        started=_number(started),
+        ended=_number(ended),
+        elapsed=_number(elapsed) or 0.0,
+        reason="" if reason == "None" else reason,
+    )
+
+
+def _number(text: str) -> float | None:
+    """Return Unix seconds; None for ``N/A``, ``Unknown``, ``None`` and an unset 0."""
+    return float(text) or None if _DECIMAL.fullmatch(text) else None
+
+
+def _integer(text: str) -> int:
+    return int(text) if _DECIMAL.fullmatch(text) and "." not in text else 0
+
+
+def _read_streams(
+    data: bytes, streams: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], tuple[int, bytes]]:
+    """Return (path, offset) → (size, bytes) of every file that can be read.
+
+    The sizes come first, then the bytes of those that have news, each followed by ``E`` or, when they did not all come,
+    ``X``, the file's number and a mark that no log can know. What has a size and no bytes was left for the next poll.
+    """
+    head = _STREAM_MARK.match(data)
+    if head is None:
+        return {}
+    mark = head[1]
+    found: dict[tuple[str, int], tuple[int, bytes]] = {}
+    wanted: list[tuple[int, int]] = []
+    at = head.end()
+    while (line := _STREAM_SIZE.match(data, at)) is not None:
+        index, size, length = map(int, line.groups())
+        if index >= len(streams):
+            return found
+        found[streams[index]] = (size, b"")
+        if length:
+            wanted.append((index, length))
+        at = line.end()
+    at += len(b"=\n")
+    for index, length in wanted:
+        whole, failed = (b"\n%s %d %s\n" % (word, index, mark) for word in (b"E", b"X"))
+        latest = at + length + len(whole)
+        if data.startswith(whole, at + length):
+            found[streams[index]] = (found[streams[index]][0], data[at : at + length])
+            at = latest
+        elif (cut := data.find(failed, at, latest)) >= 0:
+            del found[streams[index]]
+            at = cut + len(failed)
+        elif (cut := data.find(whole, at, latest)) >= 0:  # truncated since its size was asked
+            at = cut + len(whole)
+    return found

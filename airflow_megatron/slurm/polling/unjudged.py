@@ -1,0 +1,40 @@
+"""Jobs that have ended while nobody has said yet what became of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
+from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.slurm.states.observation import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_megatron.slurm.remote.profile import SlurmCommands
+    from airflow_megatron.slurm.remote.transport import CommandResult
+
+
+def unjudged_stages(
+    stage_dirs: Sequence[str], commands: SlurmCommands, run: Callable[[str], CommandResult]
+) -> list[str]:
+    """Return those of the stages whose newest attempt is in the queue no more and has no verdict.
+
+    :param stage_dirs: directories of stages' attempts
+    :param run: runs a script on the login node
+    :raises TransportError: when the login node does not answer
+    """
+    states = parse_stage_states(stage_dirs, run(stage_state_script(stage_dirs)))
+    watches = [
+        Watch(key=stage_dir, job_id=state.job_id)
+        for stage_dir, state in states.items()
+        if state.job_id and (state.verdict or {}).get("attempt") != state.latest_attempt
+    ]
+    if not watches:
+        return []
+    found = parse_poll(watches, run(poll_script(watches, commands)))
+    return [
+        stage_dir
+        for stage_dir, seen in found.items()
+        if seen.queue_ok and (not seen.queue or seen.queue.state.ended)
+    ]

@@ -1,0 +1,55 @@
+"""How the Slurm commands of one cluster are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from airflow_megatron.slurm.remote.quoting import checked_path, quote
+
+
+@dataclass(frozen=True)
+class SlurmCommands:
+    """Where Slurm's commands are and which shell finds them.
+
+    :param cluster: the profile's name, for messages.
+    :param slurm_bin: directory of ``sbatch``, ``squeue`` …; empty when they are on the login node's ``PATH``.
+    :param login_shell: read the account's login profile first (sites that put Slurm on ``PATH`` only there).
+    """
+
+    cluster: str = ""
+    slurm_bin: str = ""
+    login_shell: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a relative ``slurm_bin``."""
+        if self.slurm_bin:
+            checked_path(self.slurm_bin)
+
+    def command(self, name: str) -> str:
+        """Return the shell word that runs the Slurm command *name*."""
+        return quote(f"{self.slurm_bin.rstrip('/')}/{name}" if self.slurm_bin else name)
+
+    def remote_shell(self) -> str:
+        """Return the command line that runs a script given on its standard input.
+
+        The script is read whole before it runs: bash would otherwise read a piped script one byte per system
+        call, and a command inside the script could swallow the rest of it.
+        """
+        read_whole = "exec /bin/sh -c 'script=$(cat) && eval \"$script\" </dev/null'"
+        if self.login_shell:
+            return f"bash -l -c {quote(read_whole)}"
+        return read_whole
+
+
+DEFAULT_COMMANDS = SlurmCommands()
+"""Slurm on the login node's ``PATH``."""
+
+
+def slurm_functions(commands: SlurmCommands) -> str:
+    """Return shell functions ``am_squeue``, ``am_sacct``, ``am_scontrol`` and ``am_scancel``; times are printed
+    as Unix seconds, and the indices of an array's waiting tasks in full.
+    """
+    return "\n".join(
+        f'am_{name}() {{ SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 {commands.command(name)} "$@"; }}'
+        for name in ("squeue", "sacct", "scontrol", "scancel")
+    )

@@ -1,0 +1,82 @@
+"""What may be part of a shell script that talks to Slurm: paths, job names and ids, each checked and quoted."""
+
+from __future__ import annotations
+
+import re
+
+from airflow_megatron.spec.trust.quoting import QuotingError as QuotingError
+from airflow_megatron.spec.trust.quoting import quote as quote
+
+MAX_JOB_NAME_LENGTH = 200
+"""Slurm's database keeps 255 bytes of a job name; longer names would not be found again."""
+
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+:@-]*")
+_JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
+_GLOB_PART = re.compile(r"\[[!^]?\]?[A-Za-z0-9_.!-]*\]|[*?]")
+
+
+def quote_path(path: str) -> str:
+    """Return an absolute remote path as one shell word.
+
+    :raises QuotingError: if it is relative or holds a control character (lists of paths are separated by
+        newlines).
+    """
+    return quote(checked_path(path))
+
+
+def checked_path(path: str) -> str:
+    """Return *path* if it is an absolute path without control characters.
+
+    :raises QuotingError: if it is not.
+    """
+    if not path.startswith("/"):
+        raise QuotingError(f"remote path {path!r} is not absolute; start it with '/'")
+    if any(ord(character) < 32 or ord(character) == 127 for character in path):
+        raise QuotingError(f"remote path {path!r} holds a control character (newline, tab …); rename it")
+    return path
+
+
+def checked_job_name(name: str) -> str:
+    """Return *name* if Slurm can find it again exactly.
+
+    ``squeue --name`` and ``sacct --name`` split at commas, and their tables at ``|`` and blanks, so a job
+    name is kept to letters, digits and ``._=+:@-``.
+
+    :raises QuotingError: for other characters, an empty name, or more than 200 characters.
+    """
+    if not _JOB_NAME.fullmatch(name):
+        raise QuotingError(
+            f"job name {name!r} is not usable in Slurm: "
+            "use letters, digits and ._=+:@- and begin with a letter or digit"
+        )
+    if len(name) > MAX_JOB_NAME_LENGTH:
+        raise QuotingError(
+            f"job name {name[:40]!r}… has {len(name)} characters; at most {MAX_JOB_NAME_LENGTH} are kept"
+        )
+    return name
+
+
+def checked_job_id(job_id: str) -> str:
+    """Return *job_id* if it is a Slurm job id (``7``, array task ``7_3``, heterogeneous component ``7+1``).
+
+    :raises QuotingError: if it is not.
+    """
+    if not _JOB_ID.fullmatch(job_id):
+        raise QuotingError(f"{job_id!r} is not a Slurm job id")
+    return job_id
+
+
+def quote_glob(pattern: str) -> str:
+    """Return an absolute path pattern as a shell word in which only ``*``, ``?`` and ``[…]`` keep their
+    meaning.
+
+    :raises QuotingError: as :func:`quote_path`.
+    """
+    checked_path(pattern)
+    word, end = "", 0
+    for part in _GLOB_PART.finditer(pattern):
+        literal = pattern[end : part.start()]
+        word += (quote(literal) if literal else "") + part.group()
+        end = part.end()
+    rest = pattern[end:]
+    return word + (quote(rest) if rest else "")

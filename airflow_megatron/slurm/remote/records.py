@@ -1,0 +1,121 @@
+"""The small JSON files of a job's ``.jobs/<stage>`` directory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_megatron.spec.trust.json_records import read_object as read_object
+from airflow_megatron.spec.trust.json_records import real, whole
+
+JOB_RECORD = "job.json"
+VERDICT_RECORD = "verdict.json"
+EXIT_RECORD = "exit.json"
+JOB_SCRIPT = "job.sbatch"
+CHAINED_RECORD = "chained"
+"""Slurm name of an attempt that waits, or waited, in the queue for the one before to end."""
+JOB_ID_RECORD = "jobid"
+WITHDRAWN = "withdrawn"
+"""Mark of an attempt that must have no job any more."""
+OWNER_RECORD = "run/job_id"
+"""Id of the job that runs (or ran) the attempt, written by the job itself."""
+
+
+_JOB_ID_RECORD = re.compile(
+    r"(?P<job_id>[0-9]+(?:_[0-9]+)?)(?:;(?P<cluster>[A-Za-z0-9_.-]*))?(?:;(?P<job_name>[A-Za-z0-9._=+:@-]+))?"
+)
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """``jobid``: the job of an attempt, ``ID[;CLUSTER[;NAME]]``; the first two as ``sbatch --parsable`` prints them.
+
+    :param job_id: ``7``; ``7_3`` for a task of an array.
+    :param cluster: name of the cluster in a multi-cluster set-up, else None.
+    :param job_name: Slurm's name of the job where it is not the attempt's own, as for a task of an array.
+    """
+
+    job_id: str
+    cluster: str | None = None
+    job_name: str | None = None
+
+    @classmethod
+    def from_record(cls, text: str) -> SubmittedJob | None:
+        """Return what the record says, None when it is not one."""
+        found = _JOB_ID_RECORD.fullmatch(text.strip())
+        return cls(found["job_id"], found["cluster"] or None, found["job_name"]) if found else None
+
+
+@dataclass(frozen=True)
+class ExitRecord:
+    """``exit.json``: how the job script ended, written by the script itself.
+
+    :param exit_code: the script's exit status.
+    :param signal: the signal that asked it to stop (``TERM``, ``USR1`` …), or None.
+    :param host: node that ran the script.
+    :param nodes: Slurm's node list expression.
+    :param started: Unix time at which this run began (of a requeued job: the last run).
+    :param ended: Unix time of the end.
+    :param job_id: Slurm job id.
+    :param restart_count: how often Slurm requeued the job before this run.
+    """
+
+    exit_code: int
+    signal: str | None
+    host: str
+    nodes: str
+    started: float
+    ended: float
+    job_id: str
+    restart_count: int
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the script did all of its work: neither failed nor was asked to stop."""
+        return self.exit_code == 0 and self.signal is None
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any] | None) -> ExitRecord | None:
+        """Return the record, or None when *value* is not one."""
+        if value is None:
+            return None
+        exit_code, ended = whole(value.get("exit_code")), real(value.get("ended"))
+        if exit_code is None or ended is None:
+            return None
+        return cls(
+            exit_code=exit_code,
+            signal=str(value["signal"]) if value.get("signal") else None,
+            host=str(value.get("host", "")),
+            nodes=str(value.get("nodes", "")),
+            started=real(value.get("started"), 0.0),
+            ended=ended,
+            job_id=str(value.get("job_id", "")),
+            restart_count=whole(value.get("restart_count"), 0),
+        )
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """``job.json``: what was submitted, enough to explain or repeat the attempt.
+
+    :param job: the job's name in the sweep.
+    :param attempt: number of the attempt, from 1.
+    :param job_name: exact name given to Slurm.
+    :param digest: digest of the resolved point.
+    :param command: the stage's command line.
+    :param log_file: the job's output file on the cluster.
+    :param params: swept parameters of the point.
+    """
+
+    job: str
+    attempt: int
+    job_name: str
+    digest: str
+    command: tuple[str, ...]
+    log_file: str
+    params: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object to write."""
+        return {**asdict(self), "command": list(self.command)}

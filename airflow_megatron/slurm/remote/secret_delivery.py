@@ -1,0 +1,85 @@
+"""Handing the values of secrets to an attempt: files that only the job's user can read, in a folder of the attempt.
+
+The values are part of the script that submits the attempt (:mod:`airflow_megatron.slurm.submission.single_job`),
+which reaches the
+login node on the standard input of its shell. Whoever holds the attempt's claim writes them, with mode 0600 into
+``<attempt>/secrets`` (mode 0700), and the job's script reads them there at its start (``shell/job_secret.sh``). A job
+that ends with status 0 removes the folder itself (``shell/job_guard.sh``); of one that Slurm may launch again it stays
+until the attempt has a verdict.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.slurm.remote.framing import framed, unframed
+from airflow_megatron.slurm.remote.quoting import quote, quote_path
+from airflow_megatron.slurm.remote.transport import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.slurm.remote.transport import CommandResult
+
+MAX_BYTES: Final = 120_000
+"""Linux takes 128 KiB for one variable with its name."""
+
+
+class SecretValueError(ValueError):
+    """A value that no environment variable can have; the message does not repeat it."""
+
+
+def secrets_folder(attempt_dir: str) -> str:
+    """Return the folder that holds what is delivered for an attempt; nobody else can enter it."""
+    return f"{attempt_dir}/secrets"
+
+
+def delivered_file(attempt_dir: str, name: str) -> str:
+    """Return the path from which an attempt's script reads a secret that is delivered."""
+    return f"{secrets_folder(attempt_dir)}/{name}"
+
+
+def checked_value(value: str) -> str:
+    """Return a value that an environment variable can have.
+
+    :raises SecretValueError: when it is empty but for line breaks, too long, or holds NUL or half of a surrogate pair
+    """
+    if not value.strip("\n"):
+        raise SecretValueError("is empty")
+    if "\0" in value:
+        raise SecretValueError("holds a NUL character, which a variable cannot")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise SecretValueError("is no text that UTF-8 can hold") from None
+    if size > MAX_BYTES:
+        raise SecretValueError(f"is longer than {MAX_BYTES} bytes, more than a variable can hold")
+    return value
+
+
+def delivery_words(secrets: Mapping[str, str]) -> str:
+    """Return secrets as arguments of ``am_deliver_secrets``: names, and values in base64.
+
+    :param secrets: variable → value, see :func:`checked_value`
+    """
+    words = (
+        (quote(name), base64.b64encode(value.encode()).decode("ascii")) for name, value in secrets.items()
+    )
+    return " ".join(word for pair in words for word in pair)
+
+
+def removal_script(attempt_dir: str) -> str:
+    """Return the remote script that removes what was delivered for an attempt; safe to repeat."""
+    folder = quote_path(secrets_folder(attempt_dir))
+    return framed(f"am_said=$(rm -rf {folder} 2>&1) || printf 'failed %s\\n' \"$am_said\"")
+
+
+def parse_removal(result: CommandResult) -> None:
+    """Check that a removal script has done its work.
+
+    :raises TransportError: when it has not, or the answer is not whole
+    """
+    for line in unframed(result):
+        if line.startswith("failed "):
+            raise TransportError(f"secrets of a job could not be removed: {line.removeprefix('failed ')}")

@@ -1,0 +1,53 @@
+"""Heterogeneous jobs: several rows, one job.
+
+Component 0 runs the script, so it tells name and exit code. The job has ended when the last component has; where
+one was lost with its node or memory, that is what ended the others (``heterogeneous_jobs.html`` of Slurm's
+documentation: a component that cannot go on takes the whole job with it).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import AccountingRow, ControllerRow, QueueRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+RowT = TypeVar("RowT", QueueRow, AccountingRow, ControllerRow)
+
+_COMPONENT = re.compile(r"(\d+)\+(\d+)")
+_CAUSES = (JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.OUT_OF_MEMORY, JobState.PREEMPTED)
+
+
+def with_whole_jobs(rows: Iterable[RowT]) -> list[RowT]:
+    """Return the rows, and one more for every heterogeneous job, under the id that sbatch gave.
+
+    :param rows: of one command, in its order.
+    """
+    found = list(rows)
+    components: dict[str, list[RowT]] = {}
+    for row in found:
+        if match := _COMPONENT.fullmatch(row.job_id):
+            components.setdefault(match[1], []).append(row)
+    return found + [_whole_job(job_id, parts) for job_id, parts in components.items()]
+
+
+def _whole_job(job_id: str, components: Sequence[RowT]) -> RowT:
+    leader = next((row for row in components if row.job_id == f"{job_id}+0"), components[0])
+    going_on = [row for row in components if not row.state.ended]
+    lost = [row for row in components if row.state in _CAUSES]
+    deciding = leader
+    if going_on and leader not in going_on:
+        deciding = going_on[0]
+    elif lost and leader not in lost:
+        deciding = min(lost, key=lambda row: _CAUSES.index(row.state))
+    told = [deciding] if deciding in lost else components
+    nodes = ",".join(row.node_list for row in told if row.node_list)
+    changes: dict[str, Any] = {"state": deciding.state, "reason": deciding.reason, "node_list": nodes}
+    if isinstance(deciding, AccountingRow):
+        changes["state_text"] = deciding.state_text
+    return replace(leader, job_id=job_id, **changes)

@@ -1,0 +1,410 @@
+"""The sbatch script of an attempt, rendered from the templates in ``sbatch/``."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import jinja2.meta
+
+from airflow_megatron.slurm.remote.attempt import Attempt
+from airflow_megatron.slurm.remote.quoting import MAX_JOB_NAME_LENGTH, quote
+from airflow_megatron.slurm.remote.secret_delivery import delivered_file
+from airflow_megatron.slurm.remote.shell_files import shell_file
+from airflow_megatron.slurm.submission.attempt_chain import chain_prologue
+from airflow_megatron.slurm.submission.gpu_samples import sampling_functions
+from airflow_megatron.slurm.submission.job_guard import job_epilogue, job_prologue
+from airflow_megatron.slurm.submission.sbatch_options import (
+    DIRECTIVE,
+    head_directives,
+    head_length,
+    kept_directive,
+    script_lines,
+)
+from airflow_megatron.spec.documents.quantities import slurm_time
+from airflow_megatron.spec.expressions.file_values import path_of
+from airflow_megatron.spec.expressions.resolution import script_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+DEFAULT_SIGNAL_BEFORE_S = 120
+_ON_SOME_RANKS = (
+    "ranks=$1 words=$2; shift 2; rank=${RANK:-${SLURM_PROCID:-${PMI_RANK:-0}}}; "
+    'case " $ranks " in *" $rank "*) ;; *) shift "$words" ;; esac; exec "$@"'
+)
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+class JobScriptError(ValueError):
+    """A job script that cannot be rendered."""
+
+
+def attempt_of(job: Job, number: int) -> Attempt:
+    """Return the attempt ``number`` of a job.
+
+    Its Slurm name ends in a digest of the stage's directory, so that two checkouts of one sweep on one cluster never
+    take each other's jobs for their own.
+    """
+    suffix = f".a{number}.{hashlib.sha256(job.stage_dir.encode()).hexdigest()[:6]}"
+    return Attempt(_slurm_name(job.name, suffix), job.stage_dir, number)
+
+
+def array_of(job: Job, cluster: ClusterProfile, token: str) -> Attempt:
+    """Return the name and the directory of a new array of jobs of the stage of ``job``.
+
+    :param token: letters and digits that no other array has
+    """
+    directory = f"{cluster.run_root.rstrip('/')}/{job.sweep}/.arrays/{job.stage}.{token}"
+    return Attempt(_slurm_name(f"{job.sweep}.{job.stage}", f".array.{token}"), directory, 1)
+
+
+def shared_directives(script: str) -> tuple[str, ...]:
+    """Return the ``#SBATCH`` lines of a job's script that other jobs may have too: not its name, log and directory.
+
+    :return: what stands behind ``#SBATCH``
+    """
+    return tuple(text for text in map(kept_directive, head_directives(script)) if text)
+
+
+def _slurm_name(text: str, suffix: str) -> str:
+    name = _name_in_slurm(text)
+    if len(name) + len(suffix) > MAX_JOB_NAME_LENGTH:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[: MAX_JOB_NAME_LENGTH - len(suffix) - 9]}-{digest}"
+    return name + suffix
+
+
+def sweep_prefix(job: Job) -> str:
+    """Return what the Slurm names of all attempts of a job's sweep begin with."""
+    return _name_in_slurm(f"{job.sweep}.")[: MAX_JOB_NAME_LENGTH // 2]
+
+
+def _name_in_slurm(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=+:@-]", "_", name)
+
+
+def render_job_script(
+    job: Job,
+    cluster: ClusterProfile,
+    number: int,
+    templates: Path | Mapping[str, str],
+    *,
+    branch_arguments: Sequence[str] = (),
+    needed_to_start: str | None = None,
+    exclude: Iterable[str] = (),
+    chained: bool = False,
+) -> str:
+    """Render the script of an attempt.
+
+    :param job: the job, its command filled in
+    :param number: the attempt, from 1
+    :param templates: folder of the templates, or name → text of those that a run has pinned
+    :param branch_arguments: appended to the command while the branch has no checkpoint of its own
+    :param needed_to_start: a path without which these arguments name nothing
+    :param exclude: nodes to keep off, besides the spec's own
+    :param chained: it is submitted before the attempt before it has ended
+    :raises JobScriptError: when the template is missing or reads a name that does not exist
+    """
+    if job.script is not None:
+        return guarded_script(job, cluster, number, exclude=exclude)
+    environment = _templates(templates if isinstance(templates, Path) else tuple(sorted(templates.items())))
+    words = (*job.command, *branch_arguments)
+    paths = dict.fromkeys(path for word in words if (path := path_of(word)) is not None)
+    file_values = {path: f"am_file_value_{index}" for index, path in enumerate(paths)}
+    name = template_name(job)
+    attempt = attempt_of(job, number)
+    processes = job.world_size if job.runs_trainer and not job.own_launch else 1
+    try:
+        template = environment.get_template(name)
+        return template.render(
+            job=job,
+            cluster=cluster,
+            attempt=attempt,
+            number=number,
+            directives=_directives(job, cluster, attempt, number, exclude),
+            prologue=job_prologue(attempt.directory) + (_chain_prologue(job, number) if chained else ""),
+            epilogue=job_epilogue(),
+            env=_environment(job, cluster),
+            command=(*_wrapper(job), *job.command),
+            monitor=sampling_functions() if job.monitor else "",
+            secrets=_secret_files(job, attempt),
+            secret_reader=shell_file("job_secret"),
+            branch_arguments=tuple(branch_arguments),
+            needed_to_start=needed_to_start,
+            file_values=file_values,
+            launcher=_launcher(job, cluster, processes),
+            launched_by=cluster.launcher_of(job.trainer),
+            alone=_launcher(job, cluster, 1),
+            processes=processes,
+            nodes=_count(job.slurm.nodes),
+        )
+    except jinja2.TemplateNotFound as error:
+        where = templates if isinstance(templates, Path) else "what the run has pinned"
+        raise JobScriptError(f"there is no sbatch template {error.name} in {where}") from error
+    except jinja2.TemplateError as error:
+        where = templates / name if isinstance(templates, Path) else f"{name}, as the run has pinned it"
+        raise JobScriptError(f"{where}: {error.message}") from error
+
+
+def template_name(job: Job) -> str:
+    """Return the name of the template that a job's script is rendered from."""
+    return job.template or f"{'train' if job.runs_trainer else 'command'}.sbatch.j2"
+
+
+def template_texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return templates with all that they extend, include and import: name → text.
+
+    :param folder: of the templates
+    :param names: where to begin; those that are not there are left out
+    """
+    environment = _templates(folder)
+    loader: Any = environment.loader
+    texts: dict[str, str] = {}
+    wanted = list(names)
+    while wanted:
+        name = wanted.pop()
+        if name in texts:
+            continue
+        try:
+            texts[name] = loader.get_source(environment, name)[0]
+            for other in jinja2.meta.find_referenced_templates(environment.parse(texts[name])):
+                # None: a name that is known only when the script is rendered
+                wanted += [other] if other else environment.list_templates(extensions=["j2"])
+        except (jinja2.TemplateError, OSError, UnicodeDecodeError):
+            continue
+    return texts
+
+
+def _wrapper(job: Job) -> tuple[str, ...]:
+    """Return the words that stand before the training command; on the ranks that it is not for they do nothing."""
+    if job.wrapper and job.own_launch:
+        raise JobScriptError(f"{job.command[0]} starts the processes itself; wrapper cannot reach them")
+    if not job.wrapped_ranks:
+        return job.wrapper
+    ranks = " ".join(map(str, job.wrapped_ranks))
+    return ("bash", "-c", _ON_SOME_RANKS, "wrapper", ranks, str(len(job.wrapper)), *job.wrapper)
+
+
+@functools.lru_cache(maxsize=64)
+def _templates(source: Path | tuple[tuple[str, str], ...]) -> jinja2.Environment:
+    """Return a folder's templates, compiled once and anew when a file was changed, or those of the texts given."""
+    environment = script_environment(source if isinstance(source, Path) else dict(source))
+    environment.filters["quote"] = _quoted
+    environment.filters["words"] = _words
+    return environment
+
+
+def _chain_prologue(job: Job, number: int) -> str:
+    previous = attempt_of(job, number - 1).directory
+    tracker = f"{job.checkpoint_dir}/latest_checkpointed_iteration.txt"
+    return chain_prologue(previous, tracker, job.last_iteration or 0)
+
+
+def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: Iterable[str] = ()) -> str:
+    """Return a user's own script with the lines that make its attempt run once and record its end.
+
+    The script's own ``#SBATCH`` lines stay, except for those that name the job, its log or its directory. They are
+    followed by the guard; a whole script cannot be stopped through ``am_run``, so signals reach it as Slurm sends them.
+
+    :raises JobScriptError: when it does not begin with ``#!``
+    """
+    lines = script_lines(job.script or "")
+    if not lines or not lines[0].startswith("#!"):
+        raise JobScriptError(f"the script of {job.name} must begin with #!/bin/bash")
+    attempt = attempt_of(job, number)
+    options = {
+        "job-name": attempt.job_name,
+        "output": job.log_file(number).replace("%", "%%"),
+        "open-mode": "append",
+        "chdir": job.work_dir or job.run_dir,
+        "exclude": ",".join(exclude) or None,
+        "comment": None,
+        "error": None,
+    }
+    head = head_length(lines)
+    kept = [lines[0]]
+    for line in lines[1:head]:
+        if not line.startswith(DIRECTIVE):
+            kept.append(line)
+        elif directive := kept_directive(line.removeprefix(DIRECTIVE)):
+            kept.append(f"{DIRECTIVE} {directive}")
+    given = kept_directive(shlex.join(job.slurm.options))  # of the command line, which wins over the script's
+    kept += [f"{DIRECTIVE} {_one_line('options', given)}"] if given else []
+    ours = [
+        f"{DIRECTIVE} --{name}={_one_line(name, value)}"
+        for name, value in options.items()
+        if value is not None
+    ]
+    added = [job_prologue(attempt.directory)]
+    if secrets := _secret_files(job, attempt):
+        reading = (f"am_secret {name} {quote(path)} || exit" for name, path in secrets.items())
+        added += [shell_file("job_secret"), *reading]
+    return "\n".join([kept[0], *ours, *kept[1:], *added, *lines[head:], ""])
+
+
+_GPU_REQUEST = re.compile(r"--(?:gres=(?:.*,)?gpu\b|gpus(?:-per-node)?=)")
+"""An option of a job's own that asks for its GPUs, in place of the cluster's usual one."""
+
+
+def _directives(
+    job: Job, cluster: ClusterProfile, attempt: Attempt, number: int, exclude: Iterable[str]
+) -> list[str]:
+    slurm = job.slurm
+    options: dict[str, object] = {
+        "job-name": attempt.job_name,
+        "output": job.log_file(number).replace("%", "%%"),
+        "open-mode": "append",
+        "chdir": job.run_dir,
+        "nodes": _count(slurm.nodes),
+    }
+    processes_per_node = _count(slurm.gpus_per_node) if job.runs_trainer else 1
+    if _one_task_per_process(cluster, job):
+        options["ntasks-per-node"] = processes_per_node
+    else:
+        options["ntasks-per-node"] = 1
+    options["cpus-per-task"] = _cpus_of_task(cluster, job)
+    if slurm.gpus_per_node and cluster.gpu_option != "none":
+        kind = cluster.partition(slurm.partition).gpu_type
+        gpus = f"{kind}:{slurm.gpus_per_node}" if kind else slurm.gpus_per_node
+        options[cluster.gpu_option] = f"gpu:{gpus}" if cluster.gpu_option == "gres" else gpus
+    if slurm.time:
+        options["time"] = slurm_time(int(slurm.time))
+        if job.runs_trainer:
+            before = slurm.signal_before or min(DEFAULT_SIGNAL_BEFORE_S, int(slurm.time) // 4)
+            # a launcher under srun gets the signal from Slurm itself, one in the batch shell from the script's trap
+            options["signal"] = f"{'' if _uses_srun(cluster, job) else 'B:'}TERM@{before}"
+    for name in ("mem", "partition", "account", "qos", "constraint", "reservation"):
+        options[name] = getattr(slurm, name)
+    excluded = ",".join([*([slurm.exclude] if slurm.exclude else []), *exclude])
+    options["exclude"] = excluded or None
+    if any(_GPU_REQUEST.match(option) for option in slurm.options):
+        options.pop(cluster.gpu_option, None)
+    lines = [
+        f"--{name}={quote(_one_line(name, value))}" for name, value in options.items() if value is not None
+    ]
+    return lines + [_one_line("options", option) for option in slurm.options]
+
+
+def _count(value: int | str | None) -> int:
+    """Return a resolved resource, one when it is not given."""
+    return int(value or 1)
+
+
+def _uses_srun(cluster: ClusterProfile, job: Job) -> bool:
+    launcher = cluster.launcher_of(job.trainer)
+    several_nodes = launcher == "torchrun" and _count(job.slurm.nodes) > 1
+    return job.runs_trainer and not job.own_launch and (launcher == "srun" or several_nodes)
+
+
+def _one_task_per_process(cluster: ClusterProfile, job: Job) -> bool:
+    return job.runs_trainer and (cluster.launcher_of(job.trainer) in ("srun", "mpiexec") or job.own_launch)
+
+
+def _cpus_of_task(cluster: ClusterProfile, job: Job) -> int | None:
+    """Return the CPU cores of one task of Slurm's, which holds all processes of a node under torchrun."""
+    if not job.slurm.cpus_per_task:
+        return None
+    together = job.runs_trainer and not _one_task_per_process(cluster, job)
+    return _count(job.slurm.cpus_per_task) * (_count(job.slurm.gpus_per_node) if together else 1)
+
+
+def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
+    """Return the words before the command: srun, container, torchrun; ``$`` variables are set by the template."""
+    words: list[str] = []
+    nodes = _count(job.slurm.nodes)
+    launcher = cluster.launcher_of(job.trainer)
+    if launcher in ("mpiexec", "deepspeed") and job.runs_trainer and job.trainer != "megatron_deepspeed":
+        raise JobScriptError(
+            f"{launcher} does not tell {job.trainer} its ranks; use the launcher torchrun or srun"
+        )
+    container = cluster.partition(job.slurm.partition).container or cluster.container
+    direct = processes == 1 and not (container and container.runtime == "pyxis")
+    if not direct and (_uses_srun(cluster, job) or (container and container.runtime == "pyxis")):
+        words += ["srun", "--kill-on-bad-exit=1"]
+        # from Slurm 22.05 on srun does not take it over from sbatch, and a task would get one core
+        cpus = _cpus_of_task(cluster, job)
+        words += [f"--cpus-per-task={cpus}"] if cpus else []
+        if processes == 1 and job.runs_trainer and job.world_size > 1:
+            words += ["--nodes=1", "--ntasks=1"]
+        if container and container.runtime == "pyxis":
+            words += [f"--container-image={container.image}", *container.options]
+            words += [f"--container-mounts={','.join(container.binds)}"] if container.binds else []
+    if processes > 1 and launcher == "mpiexec":
+        if container and container.runtime == "pyxis":
+            raise JobScriptError("mpiexec cannot start a pyxis container; use the launcher srun")
+        words += ["mpiexec", "-n", str(processes), "-ppn", str(_count(job.slurm.gpus_per_node))]
+    if container and container.runtime != "pyxis":
+        gpus = [] if {"--rocm", "--nv", "--nvccli"} & {*container.options} else ["--nv"]
+        words += [container.runtime, "exec", *gpus, *container.options]
+        words += [word for bind in container.binds for word in ("--bind", bind)]
+        words.append(container.image)
+    if processes > 1 and launcher == "deepspeed":
+        # its other launchers start the processes of one node without MPI, which Megatron-DeepSpeed speaks
+        words += [cluster.python_of(job.trainer), "-m", "deepspeed.launcher.runner"]
+        words += ["--force_multi", "--no_ssh_check", "--launcher", "MPICH"]
+    if processes > 1 and launcher == "torchrun":
+        words += [
+            cluster.python_of(job.trainer),
+            "-m",
+            "torch.distributed.run",
+            f"--nproc-per-node={_count(job.slurm.gpus_per_node)}",
+        ]
+        words += [f"--nnodes={nodes}"] if nodes > 1 else ["--standalone"]
+    return words
+
+
+def _secret_files(job: Job, attempt: Attempt) -> dict[str, str]:
+    """Return the files that an attempt reads its secrets from: variable → path."""
+    delivered = {name: delivered_file(attempt.directory, name) for name in job.delivered}
+    return {**job.secrets, **delivered}
+
+
+def job_environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
+    """Return the variables that a rendered script sets: of the cluster, the trainer, the partition and the job."""
+    given = (
+        cluster.env,
+        cluster.trainer(job.trainer).env,
+        cluster.partition(job.slurm.partition).env,
+        job.env,
+    )
+    return {key: str(value) for values in given for key, value in values.items()}
+
+
+def _environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
+    env = job_environment(job, cluster)
+    for name in (*env, *job.secrets, *job.delivered):
+        if not _ENV_NAME.match(name):
+            raise JobScriptError(
+                f"{name!r} cannot be the name of an environment variable; use letters, digits and '_'"
+            )
+    return env
+
+
+def _one_line(name: str, value: object) -> str:
+    text = str(value)
+    if any(ord(character) < 32 for character in text):
+        raise JobScriptError(f"slurm.{name} {text!r} holds a control character; an #SBATCH line cannot")
+    return text
+
+
+def _quoted(value: object) -> str:
+    return quote(str(value))
+
+
+@jinja2.pass_context
+def _words(context: jinja2.runtime.Context, values: Iterable[object]) -> str:
+    """Return words for a shell; those that a file holds come from the variable that it was read into."""
+    file_values: Mapping[str, str] = context["file_values"]
+    return " ".join(
+        quote(str(value)) if (path := path_of(value)) is None else f'"${file_values[path]}"'
+        for value in values
+    )

@@ -1,0 +1,294 @@
+"""Exactly one Slurm job per attempt: the remote submission script and the reading of its answer.
+
+An attempt's directory ``<stage_dir>/<number>`` holds the protocol's state:
+
+``claim.<g>/``
+    Made with mkdir, which exactly one caller can do: the right to submit, generation *g*. The highest one
+    counts. In it
+    ``owner`` (token, host, process), ``sbatch.started`` (Unix time and seconds since the boot, which a clock
+    that is set does not change; written before sbatch runs),
+    ``sbatch.out``,
+    ``sbatch.err``, and ``released`` once it is certain that no job came of it.
+``created``
+    Unix time and nonce of the first claim. The nonce is in the job's comment and tells this attempt's job
+    from an older one of the same name (a sweep started afresh).
+    A claim that is a symbolic link belongs to a task of an array (:mod:`airflow_megatron.slurm.submission.job_array`).
+``jobid``
+    The recorded id, renamed into place. Once it is there nothing is ever submitted again.
+``withdrawn``
+    Nobody wants the attempt's job any more: nothing is submitted, and a job that was just accepted is cancelled
+    (:func:`airflow_megatron.slurm.submission.cancellation.withdraw_script`).
+``run/job_id``
+    Written by the job itself when it starts (:mod:`airflow_megatron.slurm.submission.job_guard`), which keeps
+    beside it a lock and the record of its end for each launch.
+
+The script may be killed between any two of its commands; a later call finds out what happened from these
+files and from squeue and sacct, by the exact job name, and only submits when it is certain, or a visibility
+window has passed, that nothing was accepted. sbatch can be accepted without its caller knowing: it retries
+for up to 120 s and may then report "Socket timed out" (SchedMD/slurm ``src/sbatch/sbatch.c``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_megatron.slurm.remote.framing import framed, here_document, unframed
+from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
+from airflow_megatron.slurm.remote.quoting import QuotingError, quote, quote_path
+from airflow_megatron.slurm.remote.records import CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT, SubmittedJob
+from airflow_megatron.slurm.remote.secret_delivery import delivery_words
+from airflow_megatron.slurm.remote.shell_files import shell_file
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.submission.queue_limits import QueueLimit, queue_limit_functions
+from airflow_megatron.slurm.submission.sbatch_options import refused_options
+
+_WRITE_CHAINED = f'printf \'%s\\n\' "$am_name" | am_put "$am_dir/{CHAINED_RECORD}"'
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.slurm.remote.attempt import Attempt
+
+SubmissionStatus = Literal["submitted", "recorded", "adopted", "pending", "deferred", "refused"]
+"""What became of a request.
+
+``submitted``: sbatch was called now. ``recorded``: an earlier call did it. ``adopted``: an earlier call did
+it without recording, the job was found again. ``pending``: not known yet (another caller is at it, or a job
+may still become visible): ask again. ``deferred``: nothing was submitted, because a limit on jobs in the queue
+is reached, the controller is away or the disk is full: ask again later. ``refused``: sbatch will not have it;
+*message* is its own text.
+"""
+
+WaitsFor = Literal["room", "limit", "recovery"]
+"""What a deferred request waits for.
+
+``room``: one of its own :class:`~airflow_megatron.slurm.submission.queue_limits.QueueLimit` is reached. ``limit``:
+one of Slurm's is, whose size is not known. ``recovery``: the controller, or space on the disk.
+"""
+
+COMMENT_PREFIX = "airflow-megatron:"
+
+
+@dataclass(frozen=True)
+class SubmissionRequest:
+    """What to submit.
+
+    :param attempt: which attempt this is.
+    :param script: the whole job script, ``#!`` line and ``#SBATCH`` lines included.
+    :param job_json: written next to it (:class:`airflow_megatron.slurm.remote.records.JobRecord`).
+    :param claim_token: unique to this call; letters, digits, ``-`` and ``_``.
+    :param sbatch_options: further arguments of sbatch; they override ``#SBATCH`` lines.
+    :param dependencies: sbatch dependencies (``afterok:7``) besides ``singleton``, which is always set.
+    :param chained: it waits for the attempt before, see :mod:`airflow_megatron.slurm.submission.attempt_chain`.
+    :param log_dir: made before submission: Slurm loses a job whose output directory is missing.
+    :param visibility_window_s: seconds after an sbatch of unknown outcome during which its job may still
+        appear.
+    :param busy_wait_s: seconds to wait for another caller that is submitting the same attempt, or for room that
+        others who came later leave.
+    :param limits: how many jobs may be in the queue; nothing is submitted beyond them.
+    :param places_dir: where callers that keep limits find each other, shared by all login nodes.
+    :param jobs: how many jobs the script puts into the queue: the number of an array's tasks.
+    :param secrets: values that the job's script reads from files
+    (:mod:`airflow_megatron.slurm.remote.secret_delivery`).
+    """
+
+    attempt: Attempt
+    script: str
+    job_json: dict[str, Any]
+    claim_token: str
+    sbatch_options: tuple[str, ...] = ()
+    dependencies: tuple[str, ...] = ()
+    chained: bool = False
+    log_dir: str | None = None
+    visibility_window_s: float = 300.0
+    busy_wait_s: float = 5.0
+    limits: tuple[QueueLimit, ...] = ()
+    places_dir: str = ""
+    jobs: int = 1
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what would break the protocol."""
+        if not self.script.startswith("#!"):
+            raise ValueError(
+                f"job script of {self.attempt.job_name} must begin with '#!', for example '#!/bin/bash'"
+            )
+        if "\0" in self.script:
+            raise QuotingError(f"job script of {self.attempt.job_name} holds a NUL character; remove it")
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.claim_token):
+            raise QuotingError(f"claim token {self.claim_token!r} may hold letters, digits, '-' and '_' only")
+        for option in self.sbatch_options:
+            quote(option)
+        for refused in refused_options(self.sbatch_options):
+            raise ValueError(
+                f"sbatch option {refused.text!r} belongs to the submission protocol: {refused.instead}"
+            )
+        for dependency in self.dependencies:
+            if not re.fullmatch(r"[a-z]+(:[0-9_+*]+)*", dependency):
+                raise ValueError(f"dependency {dependency!r} is not of the form 'afterok:<job id>'")
+        for limit in self.limits:
+            if self.jobs > limit.jobs:
+                raise ValueError(
+                    f"{self.attempt.job_name} is {self.jobs} jobs at once, and max_jobs is {limit.jobs}: it would "
+                    "wait for ever; make the array smaller or raise max_jobs"
+                )
+
+
+@dataclass(frozen=True)
+class SubmissionOutcome:
+    """What became of a request.
+
+    :param status: see :data:`SubmissionStatus`.
+    :param job_id: set for ``submitted``, ``recorded`` and ``adopted``.
+    :param cluster: name of the cluster in a multi-cluster set-up, else None.
+    :param message: one line for a log; for ``refused`` and ``deferred`` with sbatch's own text.
+    :param warnings: what sbatch printed on standard error although it took the job.
+    :param waits_for: set for ``deferred``.
+    :param queued: jobs of this user in the queue when a limit of Slurm's own was reached.
+    :param job_name: Slurm's name of the job where it is not the attempt's own: a task of an array has the array's.
+    """
+
+    status: SubmissionStatus
+    job_id: str | None
+    message: str
+    cluster: str | None = None
+    warnings: tuple[str, ...] = field(default=())
+    waits_for: WaitsFor | None = None
+    queued: int | None = None
+    job_name: str | None = None
+
+
+def submission_script(request: SubmissionRequest, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
+    """Return the remote script that submits *request* unless its attempt has a job already.
+
+    :param request: what to submit.
+    :param commands: how Slurm's commands are called on this cluster.
+    """
+    return framed(f"{submission_functions(request, commands)}\nam_attempt")
+
+
+def submission_functions(
+    request: SubmissionRequest,
+    commands: SlurmCommands = DEFAULT_COMMANDS,
+    *,
+    words: Sequence[str] = (),
+    writing: str = "true",
+    submitting: str = "true",
+) -> str:
+    """Return the functions of a submission script; ``am_attempt`` is the one to call.
+
+    :param request: what to submit.
+    :param commands: how Slurm's commands are called on this cluster.
+    :param words: further words of sbatch, in shell syntax.
+    :param writing: shell command that writes what sbatch needs besides the job's files.
+    :param submitting: shell command to run right before sbatch; nothing is submitted when it fails.
+    """
+    attempt = request.attempt
+    dependency = ",".join(("singleton", *request.dependencies))
+    sbatch = [
+        commands.command("sbatch"),
+        "--parsable",
+        "--ignore-pbs",  # "#PBS" and "#BSUB" lines could name the job, or make it an array
+        quote(f"--job-name={attempt.job_name}"),
+        '"--comment=$1"',
+        quote(f"--dependency={dependency}"),
+        *(quote(option) for option in request.sbatch_options),
+        *words,
+    ]
+    job_json = json.dumps(request.job_json, indent=2, sort_keys=True)
+    return "\n".join(
+        (
+            f"am_dir={quote_path(attempt.directory)}",
+            f"am_log_dir={quote_path(request.log_dir) if request.log_dir else ''}",
+            f"am_name={quote(attempt.job_name)}",
+            claim_settings(request.claim_token, request.visibility_window_s, request.busy_wait_s),
+            slurm_functions(commands),
+            queue_limit_functions(request.limits, request.places_dir, request.jobs),
+            "am_run_sbatch() { # COMMENT; the job gets the account's own locale back",
+            f"  {submitting} || return",
+            '  (if [ -n "$am_site_locale" ]; then LC_ALL=$am_site_locale; else unset LC_ALL; fi',
+            f"  exec {' '.join(sbatch)})",
+            "}",
+            "am_write_job() {",
+            f'  am_put "$am_dir/{JOB_SCRIPT}" {here_document(request.script)}',
+            f'  [ $? -eq 0 ] && am_put "$am_dir/{JOB_RECORD}" {here_document(job_json)}',
+            f'  [ $? -eq 0 ] && am_deliver_secrets "$am_dir" {delivery_words(request.secrets)}',
+            f"  [ $? -eq 0 ] && {writing if not request.chained else _WRITE_CHAINED}",
+            "}",
+            shell_file("deliver_secrets"),
+            shell_file("submit"),
+            shell_file("array_claim"),
+        )
+    )
+
+
+def claim_settings(claim_token: str, visibility_window_s: float, busy_wait_s: float = 5.0) -> str:
+    """Return the shell variables that the protocol of claims reads; see :class:`SubmissionRequest`."""
+    return "\n".join(
+        (
+            f"am_token={quote(claim_token)}",
+            f"am_prefix={quote(COMMENT_PREFIX)}",
+            f"am_window={round(visibility_window_s)}",
+            f"am_busy={round(busy_wait_s)}",
+        )
+    )
+
+
+def parse_submission(result: CommandResult) -> SubmissionOutcome:
+    """Return what a submission script answered.
+
+    :raises TransportError: if the answer is not whole; the request has to be made again, which is always
+        safe.
+    """
+    values: dict[str, str] = {}
+    warnings: list[str] = []
+    for line in unframed(result):
+        word, _, rest = line.partition(" ")
+        if word == "stderr":
+            if rest.strip():
+                warnings.append(rest.strip())
+        else:
+            values[word] = rest.strip()
+    status = values.get("status")
+    match status:
+        case "submitted" | "recorded" | "adopted":
+            record = SubmittedJob.from_record(values.get("job_id", ""))
+            if record is None:
+                raise TransportError(
+                    f"submission answered {status!r} with the unusable job id {values.get('job_id')!r}"
+                )
+            return SubmissionOutcome(
+                status,
+                record.job_id,
+                values.get("message", ""),
+                record.cluster,
+                tuple(warnings),
+                job_name=record.job_name,
+            )
+        case "pending" | "refused":
+            return SubmissionOutcome(status, None, values.get("message", ""), None, tuple(warnings))
+        case "deferred":
+            return _deferred(values, tuple(warnings))
+    raise TransportError(
+        f"submission gave no answer (shell exit status {result.exit_status}): {result.stderr.strip()}"
+    )
+
+
+def _deferred(values: dict[str, str], warnings: tuple[str, ...]) -> SubmissionOutcome:
+    kind, _, queued = values.get("waits_for", "").partition(" ")
+    waits_for: WaitsFor = "recovery"
+    if kind == "room":
+        waits_for = "room"
+    elif kind == "limit":
+        waits_for = "limit"
+    return SubmissionOutcome(
+        "deferred",
+        None,
+        values.get("message", ""),
+        warnings=warnings,
+        waits_for=waits_for,
+        queued=int(queued) if queued.isdecimal() else None,
+    )

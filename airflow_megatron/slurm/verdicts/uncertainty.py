@@ -1,0 +1,43 @@
+"""Telling that nothing certain has been known of a job for long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.slurm.verdicts.outcomes import Outcome
+
+if TYPE_CHECKING:
+    from airflow_megatron.slurm.states.observation import Observation
+    from airflow_megatron.slurm.verdicts.verdict import Verdict
+
+ALARM_S = 900.0
+
+
+class Uncertainty:
+    """Since when a job's verdict is ``unknown``; told every :data:`ALARM_S`, for as long as it stays so.
+
+    A job whose records were purged (slurmdbd's ``PurgeJobAfter``, slurmctld's ``MinJobAge``) and that left no
+    ``exit.json`` is never judged: it may have finished, or never have run. Somebody has to look.
+    """
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def alarm(self, verdict: Verdict, observation: Observation) -> str | None:
+        """Return what to tell, None while there is nothing to worry about.
+
+        :param verdict: the newest one
+        :param observation: what it was made of
+        """
+        if verdict.outcome is not Outcome.UNKNOWN:
+            self._since = None
+            return None
+        if self._since is None:
+            self._since = observation.time
+        periods = int((observation.time - self._since) // ALARM_S)
+        if periods < 1:
+            return None
+        return (
+            f"nothing certain has been known of the job for {periods * ALARM_S / 60:.0f} min: {verdict.reason}; "
+            "it is waited for until that changes, or the task is cleared or marked"
+        )

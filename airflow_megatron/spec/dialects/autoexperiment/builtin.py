@@ -1,0 +1,320 @@
+"""AutoExperiment files run with this project's own scripts (``template: builtin``).
+
+The keys of the open-sci scaling files (``NUM_LAYERS``, ``LR``, ``LR_WSD_DECAY_ITERS``, …) become Megatron arguments,
+together with what their container script sets for every run (SLAMPAI/megatron-autoexp,
+``train_container_simple.sbatch``, revision 86502d0). A branch that has ``ITER`` starts when exactly that checkpoint is
+complete. Conversion and evaluation work on each checkpoint of their branch as it comes, as that repository's
+``convert_eval_checkpoint.sbatch`` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.dialects.autoexperiment.grammar import place_of
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
+from airflow_megatron.spec.model.conditions import Condition
+from airflow_megatron.spec.model.jobs import Dependency, Job
+from airflow_megatron.spec.model.schema import EachCheckpointSection, SlurmSection
+from airflow_megatron.spec.model.stage_tree import StageInstance
+from airflow_megatron.spec.native.conditions import ConditionScope, each_checkpoint_conditions
+from airflow_megatron.spec.native.jobs import each_checkpoint_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.spec.dialects.autoexperiment.points import Outline, StageOutline
+    from airflow_megatron.spec.documents.yaml_document import YamlDocument
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.schema import StageKind
+    from airflow_megatron.spec.model.sweep import Point
+
+_ARGUMENTS: Mapping[str, str] = {
+    "NUM_LAYERS": "num_layers",
+    "HIDDEN_SIZE": "hidden_size",
+    "NUM_ATTN_HEADS": "num_attention_heads",
+    "FFN_HIDDEN_SIZE": "ffn_hidden_size",
+    "SEQ_LENGTH": "seq_length",
+    "MAX_POSITION_EMBEDDINGS": "max_position_embeddings",
+    "MICRO_BATCH_SIZE": "micro_batch_size",
+    "GLOBAL_BATCH_SIZE": "global_batch_size",
+    "LR": "lr",
+    "MIN_LR": "min_lr",
+    "WD": "weight_decay",
+    "BETA1": "adam_beta1",
+    "BETA2": "adam_beta2",
+    "CLIP_GRAD": "clip_grad",
+    "TRAIN_ITERS": "train_iters",
+    "LR_WARMUP_ITERS": "lr_warmup_iters",
+    "LR_DECAY_ITERS": "lr_decay_iters",
+    "LR_DECAY_STYLE": "lr_decay_style",
+    "LR_WSD_DECAY_STYLE": "lr_wsd_decay_style",
+    "LR_WSD_DECAY_ITERS": "lr_wsd_decay_iters",
+    "TP": "tensor_model_parallel_size",
+    "PP": "pipeline_model_parallel_size",
+    "SAVE_INTERVAL": "save_interval",
+    "LOG_INTERVAL": "log_interval",
+    "EVAL_ITERS": "eval_iters",
+    "TOKENIZER_TYPE": "tokenizer_type",
+    "TOKENIZER_MODEL": "tokenizer_model",
+    "DATA_NUM_WORKERS": "num_workers",
+}
+ARGUMENT_KEYS = (
+    *_ARGUMENTS,
+    "DATA_PATH",
+    "TOKENIZER_NAME",
+    "TASKS_PATH",
+    "NODES",
+    "NUM_GPUS",
+    "TIME",
+    "ITER",
+)
+"""The keys of a file whose values reach a job."""
+_CLASS_NAME = re.compile(r"(\w+?)(?:ForCausalLM|LMHeadModel)\Z")
+_CONVERT_HELPER = re.compile(r"\bconvert_helper\.sh\s+\S+\s+\S+\s+([0-9]+)\b")
+_WHOLE = re.compile(r"[-+]?[0-9]+(?:\.0+)?\Z")
+_CONVERTS = re.compile(r"convert|eval", re.IGNORECASE)
+_EVALUATES = re.compile(r"eval", re.IGNORECASE)
+_EVALUATE = "evaluate"
+
+
+def _script_arguments() -> dict[str, Any]:
+    return {
+        "bf16": True,
+        "qk_layernorm": True,
+        "position_embedding_type": "rope",
+        "rotary_base": 100_000,
+        "normalization": "RMSNorm",
+        "swiglu": True,
+        "use_distributed_optimizer": True,
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
+        "override_opt_param_scheduler": True,
+        "split": "989,10,1",
+    }
+
+
+def builtin_tree(outline: Outline) -> tuple[StageInstance, ...]:
+    """Return the stages: training branches, the conversion of each, and the evaluation of what was converted."""
+    tree: list[StageInstance] = []
+    for stage in outline.stages:
+        kind = _kind(stage)
+        waits = kind == "train" and stage.waits and stage.parent
+        tree.append(
+            StageInstance(
+                stage.name,
+                stage.name,
+                kind,
+                "point",
+                stage.parent or (stage.head if kind != "train" and stage.head != stage.name else None),
+                stage.head,
+                waits="checkpoint" if waits else "parent",
+            )
+        )
+        if kind == "convert" and _EVALUATES.search(stage.key[-1][1]):
+            name = f"{stage.name}.{_EVALUATE}"
+            tree.append(StageInstance(name, stage.name, "evaluate", "point", stage.name, stage.head))
+    return tuple(tree)
+
+
+def _kind(stage: StageOutline) -> StageKind:
+    return (
+        "convert"
+        if stage.key and stage.head != stage.name and _CONVERTS.search(stage.key[-1][1])
+        else "train"
+    )
+
+
+def builtin_jobs(
+    params: Mapping[str, Mapping[str, Any]],
+    outline: Outline,
+    tree: Sequence[StageInstance],
+    *,
+    sweep: str,
+    point: Point,
+    cluster: ClusterProfile,
+    document: YamlDocument,
+) -> list[Job]:
+    """Return the Megatron jobs of one point, parents first.
+
+    :param params: the file's values by stage
+    :raises SpecError: when a branch starts from an iteration that does not exist
+    """
+    point_dir = f"{cluster.run_root.rstrip('/')}/{sweep}/{point.name}"
+    heads = {stage.name: stage.head for stage in outline.stages}
+    main = outline.stages[0].head
+    made: dict[str, Job] = {}
+    for instance in tree:
+        own = params.get(instance.stage)
+        if own is None:
+            continue
+        parent = made.get(instance.parent or "")
+        head = heads[instance.stage]
+        run_dir = point_dir if head == main else f"{point_dir}/{_branch_folder(params.get(head, own), head)}"
+        name = str(own["name"]) + (f".{_EVALUATE}" if instance.kind == "evaluate" else "")
+        iteration = (
+            _start_iteration(own, instance, document) if instance.kind == "train" else _last_iteration(own)
+        )
+        arguments = _arguments(own, instance) if instance.kind == "train" else _tool_params(own)
+        checkpoint = instance.waits == "checkpoint" and parent is not None
+        job = Job(
+            name=name,
+            sweep=sweep,
+            point=point.name,
+            stage=instance.name,
+            kind=instance.kind,
+            cluster=cluster.name,
+            trainer=TRAINER,
+            release=RELEASE,
+            branch=instance.branch,
+            params={**own, **arguments},
+            explicit_arguments=tuple(arguments) if instance.kind == "train" else (),
+            variables=tuple(own),
+            swept=tuple(key for key in point.swept if key in own),
+            depends_on=_dependencies(parent, iteration if checkpoint else None),
+            run_dir=run_dir,
+            parent_dir=parent.run_dir if parent else None,
+            iteration=iteration,
+            slurm=_slurm(own, instance.kind, document),
+            start=Condition(
+                "checkpoint", path=parent.checkpoint_dir, iteration=iteration, producer=parent.stage_dir
+            )
+            if checkpoint and parent
+            else None,
+        )
+        if instance.kind != "train" and parent is not None:
+            job = _at_each_checkpoint(job, parent, own)
+        made[instance.name] = job
+    return list(made.values())
+
+
+def _at_each_checkpoint(job: Job, parent: Job, params: Mapping[str, Any]) -> Job:
+    """Return a conversion or evaluation that works on each checkpoint while its training goes on.
+
+    The third argument of upstream's ``convert_helper.sh`` is the first iteration that it converts.
+    """
+    first = _CONVERT_HELPER.search(str(params.get("start_condition_cmd") or ""))
+    section = EachCheckpointSection(from_iteration=int(first[1]) if first else 0)
+    scope = ConditionScope({}, job.run_dir, job, lambda _: [])
+    start, finish = each_checkpoint_conditions(section, *each_checkpoint_paths(job), parent, scope)
+    return dataclasses.replace(job, start=start, finish=finish, start_every_attempt=True)
+
+
+def _branch_folder(params: Mapping[str, Any], head: str) -> str:
+    scale = params.get("CD_SCALE")
+    return f"cooldown_s{scale}" if scale and re.fullmatch(r"[A-Za-z0-9._-]+", str(scale)) else head
+
+
+def _dependencies(parent: Job | None, iteration: int | None) -> tuple[Dependency, ...]:
+    if parent is None:
+        return ()
+    if iteration is None:
+        return (Dependency(parent.name, parent.stage),)
+    return (Dependency(parent.name, parent.stage, "checkpoint", iteration),)
+
+
+def _start_iteration(
+    params: Mapping[str, Any], instance: StageInstance, document: YamlDocument
+) -> int | None:
+    """Return the checkpoint that a branch starts from, None for a branch that starts from nothing.
+
+    :raises SpecError: when it is not an iteration from 1
+    """
+    if instance.waits != "checkpoint":
+        return None
+    value = _typed(params.get("ITER"))
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise SpecError(
+        document.problem(
+            place_of(document, "ITER"),
+            f"{params['name']} starts from checkpoint {value!r}, which does not exist",
+            "choose a smaller SAVE_INTERVAL or leave this budget out",
+        )
+    )
+
+
+def _last_iteration(params: Mapping[str, Any]) -> int | None:
+    value = _typed(params.get("TRAIN_ITERS"))
+    return value if isinstance(value, int) else None
+
+
+def _typed(value: Any) -> Any:
+    """Return a number that the file's substitution has made a text, or a whole float, as a whole number."""
+    if isinstance(value, str) and _WHOLE.match(value):
+        return int(float(value))
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
+
+
+def _arguments(params: Mapping[str, Any], instance: StageInstance) -> dict[str, Any]:
+    arguments = _script_arguments()
+    for key, argument in _ARGUMENTS.items():
+        if key in params and params[key] != "":
+            value = params[key]
+            floats = ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "clip_grad")
+            arguments[argument] = value if argument in floats else _typed(value)
+    if "TRAIN_ITERS" in params:
+        arguments["eval_interval"] = arguments["train_iters"]
+    if "--disable-bias-linear" in str(params.get("DISABLE_BIAS_LINEAR", "")):
+        arguments["disable_bias_linear"] = True
+    if "DATA_PATH" in params:
+        arguments["data_path"] = str(params["DATA_PATH"]).split()
+    if arguments.get("tensor_model_parallel_size", 1) != 1:
+        arguments["sequence_parallel"] = True
+    if instance.waits == "checkpoint":
+        arguments["lr_warmup_iters"] = 0
+    return arguments
+
+
+def _tool_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what conversion and evaluation read."""
+    given: dict[str, Any] = {
+        "tokenizer": params.get("TOKENIZER_NAME") or params.get("TOKENIZER_MODEL"),
+        "hf_architecture": _architecture(params),
+    }
+    tasks = str(params.get("TASKS_PATH") or "").rstrip("/")
+    if tasks:
+        given |= {"tasks_dir": tasks, "tasks": tasks.rsplit("/", 1)[-1]}
+    return {key: value for key, value in given.items() if value}
+
+
+def _architecture(params: Mapping[str, Any]) -> str | None:
+    """Return the converter's name of MODEL_TYPE, or of the class ARCHITECTURE (``LlamaForCausalLM``: ``llama``)."""
+    name = str(params.get("MODEL_TYPE") or "")
+    if not name:
+        found = _CLASS_NAME.match(str(params.get("ARCHITECTURE") or ""))
+        name = re.sub(r"(?<=\w)Moe\Z", "_moe", found[1]) if found else ""
+    return name.lower() or None
+
+
+def _slurm(params: Mapping[str, Any], kind: StageKind, document: YamlDocument) -> SlurmSection:
+    """Return the resources: NODES and NUM_GPUS for training, one GPU for the rest; TIME is minutes, as for sbatch."""
+    numbers: dict[str, int] = {}
+    for key in ("NODES", "NUM_GPUS", "TIME"):
+        value = _typed(params.get(key, 1 if key == "NODES" else 0))
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise SpecError(
+                document.problem(
+                    place_of(document, key), f"{key} is {value!r}, not a whole number", "TIME is minutes"
+                )
+            )
+        numbers[key] = value
+    train = kind == "train"
+    nodes = max(1, numbers["NODES"]) if train else 1
+    return SlurmSection(
+        nodes=nodes,
+        gpus_per_node=max(1, numbers["NUM_GPUS"] // nodes) if train else 1,
+        time=numbers["TIME"] * 60 or None,
+        partition=_word(params, "PARTITION"),
+        account=_word(params, "ACCOUNT"),
+    )
+
+
+def _word(params: Mapping[str, Any], key: str) -> str | None:
+    value = str(params.get(key) or "")
+    return value if re.fullmatch(r"[A-Za-z0-9_.,-]+", value) else None

@@ -1,0 +1,267 @@
+"""AutoExperiment files as sweeps: the tool's jobs, sorted into points and a stage tree.
+
+A file is used unchanged. ``template: builtin`` instead of a script template's path makes Megatron jobs of this
+project of it (:mod:`airflow_megatron.spec.dialects.autoexperiment.builtin`).
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.dialects.autoexperiment.builtin import ARGUMENT_KEYS, builtin_jobs, builtin_tree
+from airflow_megatron.spec.dialects.autoexperiment.expansion import expand_document
+from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes, place_of, value_at
+from airflow_megatron.spec.dialects.autoexperiment.jobs import BUILTIN, ScriptTemplates, script_job
+from airflow_megatron.spec.dialects.autoexperiment.points import Outline, points_of
+from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS, unresolved_problems
+from airflow_megatron.spec.dialects.autoexperiment.warnings import document_warnings
+from airflow_megatron.spec.dialects.autoexperiment.yaml import load_autoexperiment_yaml
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
+from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
+from airflow_megatron.spec.model.stage_tree import StageInstance
+from airflow_megatron.spec.model.sweep import Point, SweepSettings
+from airflow_megatron.spec.trust.permitted_variables import permitted_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from airflow_megatron.spec.dialects.autoexperiment.expansion import ExpandedJob, Expansion
+    from airflow_megatron.spec.dialects.autoexperiment.grammar import Axis
+    from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
+    from airflow_megatron.spec.foreign.sidecar import Sidecar
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+
+def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> AutoExperimentSweep:
+    """Return the sweep that an AutoExperiment file describes.
+
+    :param document: the file, its text included
+    :param sidecar: what stands beside it
+    :raises SpecError: when it is wrong
+    """
+    own, warnings = load_autoexperiment_yaml(document.text, document.file, permitted_variables())
+    own.sources = document.sources
+    sidecar.place_in(own)
+    return AutoExperimentSweep(own, warnings, sidecar)
+
+
+class AutoExperimentSweep(ForeignSweep):
+    """The sweep of one file. Loading reads the document and finds the stages; jobs are expanded on first use.
+
+    :param document: as :func:`load_autoexperiment_yaml` reads it
+    :param reading_warnings: what was odd when it was read
+    :param sidecar: what stands beside it
+    """
+
+    def __init__(
+        self,
+        document: YamlDocument,
+        reading_warnings: Sequence[Problem] = (),
+        sidecar: Sidecar = NO_SIDECAR,
+    ) -> None:
+        self.axes: list[Axis] = document_axes(document)
+        self.builtin = _is_builtin(self.axes)
+        self.outline = Outline(document.data, self.axes, by_label=self.builtin)
+        self.reading_warnings = tuple(reading_warnings)
+        self.templates = ScriptTemplates(document)
+        name = re.sub(r"[^A-Za-z0-9_-]+|^[^A-Za-z0-9]+", "_", Path(document.file).stem).lstrip("_-")[:100]
+        settings = SweepSettings(description="Read from an AutoExperiment file.", tags=("autoexperiment",))
+        super().__init__(
+            name or "sweep",
+            document,
+            settings,
+            builtin_tree(self.outline) if self.builtin else _script_tree(self.outline),
+            sidecar,
+        )
+
+    @functools.cached_property
+    def expansion(self) -> Expansion:
+        """The jobs as AutoExperiment expands them, in its order.
+
+        :raises SpecError: when the file is wrong
+        """
+        return expand_document(self.document, self.axes)
+
+    @functools.cached_property
+    def _jobs_of_points(self) -> Mapping[str, tuple[Point, Mapping[str, ExpandedJob]]]:
+        return {point.name: (point, stages) for point, stages in points_of(self.outline, self.expansion.jobs)}
+
+    @functools.cached_property
+    def _run_dirs_are_own(self) -> bool:
+        """Whether the file's RUN_DIR keeps all jobs of one stage apart."""
+        seen: set[tuple[str, str]] = set()
+        for _, stages in self._jobs_of_points.values():
+            for stage, job in stages.items():
+                place = (str(job.params.get("RUN_DIR", "")), stage)
+                if not place[0] or place in seen:
+                    return False
+                seen.add(place)
+        return True
+
+    def own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
+        """Return the jobs of one point, parents first.
+
+        :raises SpecError: when a template or a job's field is wrong
+        """
+        stages = self._jobs_of_points[point.name][1]
+        sweep_dir = f"{cluster.run_root.rstrip('/')}/{self.name}"
+        params = {stage: job.params for stage, job in stages.items()}
+        self._require_resolved(params.values())
+        if self.builtin:
+            return builtin_jobs(
+                params,
+                self.outline,
+                self.tree,
+                sweep=self.name,
+                point=point,
+                cluster=cluster,
+                document=self.document,
+            )
+        made: dict[str, Job] = {}
+        for stage in self.outline.stages:
+            if stage.name not in params:
+                continue
+            own = params[stage.name]
+            run_dir = f"{sweep_dir}/{point.name}"
+            if self._run_dirs_are_own:
+                given = str(own["RUN_DIR"]).rstrip("/")
+                run_dir = given if given.startswith("/") else f"{sweep_dir}/{given}"
+                self._check_run_dir(given, run_dir, cluster)
+            try:
+                made[stage.name] = script_job(
+                    own,
+                    stage,
+                    sweep=self.name,
+                    point=point.name,
+                    swept=point.swept,
+                    cluster=cluster.name,
+                    sweep_dir=sweep_dir,
+                    run_dir=run_dir,
+                    parent=made.get(stage.parent or ""),
+                    templates=self.templates,
+                )
+            except SpecError:
+                raise
+            except ValueError as error:
+                key = str(error).split(" ", 1)[0]
+                raise SpecError(
+                    self.document.problem(place_of(self.document, key), f"{own['name']}: {error}")
+                ) from error
+        return list(made.values())
+
+    def _require_resolved(self, jobs: Iterable[Mapping[str, Any]]) -> None:
+        """Refuse jobs that read a text which names a key that does not exist.
+
+        :raises SpecError: with the place of each such text
+        """
+        problems: dict[Problem, None] = {}
+        for params in jobs:
+            own = ARGUMENT_KEYS if self.builtin else self.templates.names(str(params.get("template", "")))
+            read = own if self.builtin else (*own, *FIELDS)
+            found = unresolved_problems(self.document, params, self.expansion.unresolved, read)
+            problems |= dict.fromkeys(found)
+        if problems:
+            raise SpecError(list(problems))
+
+    def _check_run_dir(self, given: str, run_dir: str, cluster: ClusterProfile) -> None:
+        """Refuse a RUN_DIR that steps out of where runs belong; an absolute one is meant as it is.
+
+        :raises SpecError: when it does
+        """
+        root = posixpath.normpath(cluster.run_root)
+        inside = posixpath.normpath(run_dir)
+        escapes = ".." in given.split("/") if given.startswith("/") else not inside.startswith(f"{root}/")
+        if escapes:
+            message = f"RUN_DIR {given!r} leaves the run root {root}"
+            place = place_of(self.document, "RUN_DIR")
+            raise SpecError(
+                self.document.problem(place, message, "write a path below it, or an absolute one")
+            )
+
+    def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
+        """Return nothing: every job of such a file belongs to one point."""
+        return []
+
+    def names_of(self, point: Point) -> Mapping[str, Any]:
+        """Return the values that all jobs of a point have in common."""
+        stages = [job.params for job in self._jobs_of_points[point.name][1].values()]
+        first = stages[0]
+        common = {
+            key: value
+            for key, value in first.items()
+            if all(key in other and other[key] == value for other in stages)
+        }
+        return {**common, **point.values}
+
+    def place_of(self, stage: str, name: str) -> KeyPath:
+        """Return where the file gives a key."""
+        return place_of(self.document, name)
+
+    def missing_templates(self) -> list[Problem]:
+        """Return the script templates that do not exist; jobs that need them cannot be submitted."""
+        if self.builtin:
+            return []
+        counts: dict[str, int] = {}
+        for job in self.expansion.jobs:
+            template = str(job.params.get("template", ""))
+            counts[template] = counts.get(template, 0) + 1
+        problems = []
+        for template, count in counts.items():
+            if not template:
+                message = f"{count:,} jobs have no template, so there is no script to submit"
+            elif self.templates.text(template) is None:
+                path = self.templates.path(template)
+                why = self.templates.why_missing(template)
+                message = f"{count:,} jobs need the script template {path}, {why}"
+            else:
+                continue
+            places = [path for path in self.document.positions if path and path[-1] == "template"]
+            place = next((path for path in places if value_at(self.document.data, path) == template), ())
+            problems.append(
+                self.document.problem(
+                    place, message, f"put it there, or set template: {BUILTIN} for this project's own scripts"
+                )
+            )
+        return problems
+
+    def warnings(self) -> list[Problem]:
+        """Return what the tool accepts in silence and is probably not meant, missing templates included."""
+        return [
+            *self.reading_warnings,
+            *document_warnings(self.document, self.expansion),
+            *self.missing_templates(),
+        ]
+
+    def _points(self) -> Iterator[Point]:
+        for point, _ in self._jobs_of_points.values():
+            yield point
+
+
+def _is_builtin(axes: Sequence[Axis]) -> bool:
+    """Tell whether the document's last word on ``template`` is ``builtin``."""
+    for axis in reversed(axes):
+        said = {flat["template"] for flat in axis.flats if "template" in flat}
+        if said:
+            return said == {BUILTIN}
+    return False
+
+
+def _script_tree(outline: Outline) -> tuple[StageInstance, ...]:
+    return tuple(
+        StageInstance(
+            stage.name,
+            stage.name,
+            "command",
+            "point",
+            stage.parent,
+            None,
+            waits="condition" if stage.waits else "parent",
+        )
+        for stage in outline.stages
+    )

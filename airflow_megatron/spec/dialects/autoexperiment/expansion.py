@@ -1,0 +1,194 @@
+"""The jobs of AutoExperiment documents: the product of the axes, with every text resolved."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes, place_of
+from airflow_megatron.spec.dialects.autoexperiment.resolution import (
+    EndlessError,
+    Plan,
+    RefusedValueError,
+    settle,
+)
+from airflow_megatron.spec.dialects.recognition import AUTOEXPERIMENT_KEYS
+from airflow_megatron.spec.documents.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.spec.dialects.autoexperiment.grammar import Axis, Choice
+    from airflow_megatron.spec.documents.yaml_document import YamlDocument
+
+_MAX_PLANS = 1_000
+_MAX_REPEATED = 20
+_MAX_SETTLED = 30_000
+
+
+@dataclass(frozen=True)
+class ExpandedJob:
+    """One job.
+
+    :param params: its values
+    :param choices: the items that it takes, in document order
+    """
+
+    params: Mapping[str, Any]
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The jobs of a document.
+
+    :param jobs: in the tool's order
+    :param unresolved: for each key whose text stays unresolved, at how many jobs, and why at the first
+    """
+
+    jobs: tuple[ExpandedJob, ...]
+    unresolved: Mapping[str, tuple[int, str]]
+
+
+def expand_document(document: YamlDocument, axes: Sequence[Axis] | None = None) -> Expansion:
+    """Return the jobs of a document that :func:`load_autoexperiment_yaml` has read.
+
+    :param axes: the document's axes, where they are known already
+    :raises SpecError: on values that the grammar has no place for, on texts that never settle or would run code, on
+        missing job fields, on repeated names, and when there is no job
+    """
+    return _Expander(document).expand(document_axes(document) if axes is None else axes)
+
+
+class _Expander:
+    """Expands one document."""
+
+    def __init__(self, document: YamlDocument) -> None:
+        self.document = document
+        self.unresolved: dict[str, tuple[int, str]] = {}
+        self.names: dict[str, ExpandedJob] = {}
+        self.repeated: dict[str, ExpandedJob] = {}
+
+    def expand(self, axes: Sequence[Axis]) -> Expansion:
+        sizes = [len(axis.flats) for axis in axes]
+        plans: dict[tuple[int, ...], Plan] = {}
+        used: Counter[tuple[int, ...]] = Counter()
+        jobs: list[ExpandedJob] = []
+        settled = 0
+        for picks in itertools.product(*(range(size) for size in sizes)):
+            params = self._merged(axes, picks)
+            shape = tuple(axis.shapes[pick] for axis, pick in zip(axes, picks, strict=True))
+            plan = plans.get(shape)
+            if plan is None and len(plans) < _MAX_PLANS:
+                owners = {
+                    key: number
+                    for number, (axis, pick) in enumerate(zip(axes, picks, strict=True))
+                    for key in axis.flats[pick]
+                }
+                plan = plans[shape] = Plan(params, owners, sizes)
+            if plan and plan.resolve(params, picks):
+                used[shape] += 1
+            else:
+                params = self._merged(axes, picks)
+                settled += 1
+                if settled > _MAX_SETTLED:
+                    raise SpecError(
+                        self.document.problem(
+                            (),
+                            f"more than {_MAX_SETTLED:,} jobs whose texts refer to each other in no order",
+                            "split the file, or write '{{' and '}}' in the script template instead",
+                        )
+                    )
+                self._settle(params)
+            choices = tuple(
+                itertools.chain.from_iterable(
+                    axis.choices[pick] for axis, pick in zip(axes, picks, strict=True)
+                )
+            )
+            job = ExpandedJob(params, choices)
+            self._check_fields(job)
+            jobs.append(job)
+            if self._repeated(job) > _MAX_REPEATED:
+                break
+        for shape, count in used.items():
+            for key, reason in plans[shape].unresolved.items():
+                self._note_unresolved(key, reason, count)
+        self._check_names()
+        return Expansion(tuple(jobs), self.unresolved)
+
+    @staticmethod
+    def _merged(axes: Sequence[Axis], picks: Sequence[int]) -> dict[str, Any]:
+        params: dict[str, Any] = {}
+        for axis, pick in zip(axes, picks, strict=True):
+            params.update(axis.flats[pick])
+        return params
+
+    def _settle(self, params: dict[str, Any]) -> None:
+        try:
+            for key, reason in settle(params).items():
+                self._note_unresolved(key, reason, 1)
+        except EndlessError as error:
+            raise SpecError(
+                [
+                    self.document.problem(place_of(self.document, key), str(error), "use another key")
+                    for key in error.keys
+                ]
+            ) from error
+        except RefusedValueError as error:
+            raise SpecError(
+                self.document.problem(
+                    place_of(self.document, error.key), f"{error.key}: {error.cause}", error.cause.mend
+                )
+            ) from error
+
+    def _note_unresolved(self, key: str, reason: str, count: int) -> None:
+        before, first = self.unresolved.get(key, (0, reason))
+        self.unresolved[key] = (before + count, first)
+
+    def _check_fields(self, job: ExpandedJob) -> None:
+        missing = [key for key in AUTOEXPERIMENT_KEYS if key not in job.params]
+        if missing:
+            taken = ", ".join(f"{choice.place[-1]} {choice.label}" for choice in job.choices if choice.named)
+            where = f" at {taken}" if taken else ""
+            raise SpecError(
+                self.document.problem(
+                    (),
+                    f"{', '.join(missing)} missing{where}",
+                    f"every job needs {', '.join(AUTOEXPERIMENT_KEYS)}",
+                )
+            )
+
+    def _repeated(self, job: ExpandedJob) -> int:
+        """Note the name of a job; return how many names are repeated so far."""
+        name = str(job.params["name"])
+        if name in self.names:
+            self.repeated.setdefault(name, job)
+        else:
+            self.names[name] = job
+        return len(self.repeated)
+
+    def _check_names(self) -> None:
+        if self.repeated:
+            shown = ", ".join(repr(name) for name in itertools.islice(self.repeated, 5))
+            more = " …" if len(self.repeated) > 5 else ""
+            raise SpecError(
+                self.document.problem(
+                    place_of(self.document, "name"),
+                    f"job names must be unique; given more than once: {shown}{more}",
+                    self._missing_in_name(),
+                )
+            )
+
+    def _missing_in_name(self) -> str:
+        """Return what to write so that the first two jobs of one name get two."""
+        name, second = next(iter(self.repeated.items()))
+        chosen = [{choice.place: choice for choice in job.choices} for job in (self.names[name], second)]
+        differing = [
+            str(place[-1])
+            for place in chosen[0].keys() | chosen[1].keys()
+            if place and chosen[0].get(place) != chosen[1].get(place)
+        ]
+        keys = " and ".join(f"{{{key}}}" for key in sorted(set(differing)))
+        return f"add {keys}, which varies, to name" if keys else "use every key that varies in name"

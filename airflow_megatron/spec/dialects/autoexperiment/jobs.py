@@ -1,0 +1,245 @@
+"""Jobs of AutoExperiment files: their own script templates, start conditions and ends.
+
+The tool's loop (SLAMPAI/autoexperiment, ``autoexperiment/manager.py``, revision 3093b6b): a job is finished when its
+``output_file`` matches ``termination_str`` or ``termination_cmd`` prints 1; it is submitted when
+``start_condition_cmd`` prints 1, asked before every submission; it is submitted again until it is finished; a log that
+stands still means a frozen job.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.dialects.autoexperiment.expressions import (
+    RefusedExpressionError,
+    UnresolvedError,
+    analyse_format,
+    format_text,
+)
+from airflow_megatron.spec.dialects.autoexperiment.resolution import names_read
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.documents.named_files import NamedFileError
+from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
+from airflow_megatron.spec.model.conditions import Condition, Event
+from airflow_megatron.spec.model.jobs import Dependency, Job
+from airflow_megatron.spec.model.schema import RestartSection, SlurmSection
+from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.spec.dialects.autoexperiment.points import StageOutline
+    from airflow_megatron.spec.documents.yaml_document import YamlDocument
+
+DEFAULT_CHECK_INTERVAL_S = 900.0
+_SHORTEST_SILENCE_S = 1800.0
+_RESTART = RestartSection(rolled_over=None, failed=3, no_progress=0)
+BUILTIN = "builtin"
+
+_QUOTING = re.compile(r"[\\'\"]")
+
+
+class ScriptTemplates:
+    """The sbatch templates that a file names, each read once.
+
+    :param document: the file: relative paths start in its folder
+    """
+
+    def __init__(self, document: YamlDocument) -> None:
+        self.document = document
+        self.directory = Path(document.file).parent
+        self._refusals: dict[str, str] = {}
+        self._texts: dict[str, str | None] = {}
+        self._paths: dict[str, Path] = {}
+
+    def path(self, template: str) -> Path:
+        """Return where a template is looked for."""
+        if template not in self._paths:
+            self._paths[template] = self.directory / Path(template).expanduser()
+        return self._paths[template]
+
+    def text(self, template: str) -> str | None:
+        """Return a template's text, None when there is no such file, or none that the document may name.
+
+        :raises SpecError: when it is there and cannot be read
+        """
+        if template not in self._texts:
+            self._texts[template] = None
+            try:
+                self._texts[template] = self.document.read(template)
+            except (FileNotFoundError, NotADirectoryError):
+                self._refusals[template] = "which does not exist"
+            except NamedFileError as error:
+                self._refusals[template] = f"which is not read: {error}"
+            except OSError as error:
+                message = f"cannot be read: {error.strerror}"
+                raise SpecError(Problem(str(self.path(template)), 0, 0, message)) from error
+        return self._texts[template]
+
+    def why_missing(self, template: str) -> str:
+        """Return why a template has no text."""
+        return self._refusals.get(template, "")
+
+    def names(self, template: str) -> tuple[str, ...]:
+        """Return the keys that a template reads; none of one that is not there or cannot be formatted."""
+        text = self.text(template)
+        return names_read(text) if text is not None else ()
+
+    def script(self, template: str, params: Mapping[str, Any]) -> str | None:
+        """Return the script that a template makes of a job's values, None when there is no such file.
+
+        :raises SpecError: when it reads a key that the job does not have, or holds a lone brace
+        """
+        text = self.text(template)
+        if text is None:
+            return None
+        try:
+            return format_text(text, params)
+        except (UnresolvedError, RefusedExpressionError) as error:
+            raise SpecError(self._problem(template, text, params, error)) from error
+
+    def _problem(self, template: str, text: str, params: Mapping[str, Any], error: Exception) -> Problem:
+        file = str(self.path(template))
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                what = analyse_format(line)
+            except RefusedExpressionError as refused:
+                return Problem(file, number, 0, str(refused), refused.mend)
+            missing = next((name for name in what.names if name not in params), None)
+            if missing is not None:
+                mend = (
+                    did_you_mean(missing, params)
+                    or "give it a value; a brace meant for the shell is written twice"
+                )
+                return Problem(file, number, 0, f"no job has a key {missing!r}: {{{missing}}}", mend)
+            if what.error:
+                return Problem(
+                    file, number, 0, what.error, "a brace meant for the shell is written twice: ${{NAME}}"
+                )
+        return Problem(file, 0, 0, str(error), "a brace meant for the shell is written twice: ${{NAME}}")
+
+
+def script_job(
+    params: Mapping[str, Any],
+    stage: StageOutline,
+    *,
+    sweep: str,
+    point: str,
+    swept: tuple[str, ...],
+    cluster: str,
+    sweep_dir: str,
+    run_dir: str,
+    parent: Job | None,
+    templates: ScriptTemplates,
+) -> Job:
+    """Return a job that submits the file's own script.
+
+    A template that does not exist leaves ``script`` empty and its path in ``template``: such a job cannot be submitted.
+
+    :param params: the job's values
+    :param sweep_dir: directory that relative paths start from
+    :raises SpecError: when the template, a pattern or a number of the job is wrong
+    """
+    template = str(params.get("template", ""))
+    script = templates.script(template, params) if template else None
+    log = _below(sweep_dir, str(params["output_file"]))
+    interval = check_interval(params)
+    return Job(
+        name=str(params["name"]),
+        sweep=sweep,
+        point=point,
+        stage=stage.name,
+        kind="command",
+        cluster=cluster,
+        trainer=TRAINER,
+        release=RELEASE,
+        branch=None,
+        params=dict(params),
+        explicit_arguments=(),
+        variables=tuple(params),
+        swept=tuple(key for key in swept if key in params),
+        depends_on=(Dependency(parent.name, parent.stage, "condition"),) if parent else (),
+        run_dir=run_dir,
+        parent_dir=parent.run_dir if parent else None,
+        command=_words(str(params["cmd"])),
+        slurm=SlurmSection(options=list(_options(str(params["cmd"])))),
+        restart=_RESTART,
+        template=None if script is not None else str(templates.path(template)) if template else None,
+        script=script,
+        log=log,
+        work_dir=sweep_dir,
+        start=_answer(params, "start_condition_cmd", sweep_dir),
+        start_every_attempt=True,
+        finish=finish_condition(params, log, sweep_dir),
+        events=(
+            Event(
+                "frozen", on="idle", do="restart", after=max(3 * interval, _SHORTEST_SILENCE_S), limit=None
+            ),
+        ),
+        check_interval=interval,
+    )
+
+
+def check_interval(params: Mapping[str, Any]) -> float:
+    """Return ``check_interval_secs``, 15 minutes when it is not given.
+
+    :raises ValueError: when it is not a positive number
+    """
+    value = params.get("check_interval_secs", DEFAULT_CHECK_INTERVAL_S)
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"check_interval_secs is {value!r}, not a number of seconds")
+    return seconds
+
+
+def finish_condition(params: Mapping[str, Any], log: str, directory: str) -> Condition | None:
+    """Return what ends a job for good: ``termination_str`` in its log, or 1 from ``termination_cmd``.
+
+    :param directory: where the command runs
+    :raises ValueError: when ``termination_str`` is no regular expression that linear time is enough for
+    """
+    parts: list[Condition] = []
+    pattern = str(params.get("termination_str") or "")
+    if pattern:
+        try:
+            line_pattern(pattern)
+        except PatternError as error:
+            hint = f" ({error.mend})" if error.mend else ""
+            raise ValueError(f"termination_str {error}{hint}") from error
+        parts.append(Condition("log", path=log, pattern=pattern))
+    answer = _answer(params, "termination_cmd", directory)
+    if answer:
+        parts.append(answer)
+    return parts[0] if len(parts) == 1 else Condition("any", parts=tuple(parts)) if parts else None
+
+
+def _answer(params: Mapping[str, Any], key: str, directory: str) -> Condition | None:
+    command = str(params.get(key) or "")
+    return Condition("command", command=command, directory=directory, prints="1") if command else None
+
+
+def _below(directory: str, path: str) -> str:
+    return path if path.startswith("/") else f"{directory}/{path}"
+
+
+def _words(command: str) -> tuple[str, ...]:
+    if not _QUOTING.search(command):  # most commands; shlex takes 50 times as long
+        return tuple(command.split()) or (command,)
+    try:
+        return tuple(shlex.split(command)) or (command,)
+    except ValueError:
+        return (command,)
+
+
+def _options(command: str) -> tuple[str, ...]:
+    """Return the options that ``cmd`` gives to sbatch before the script."""
+    words = _words(command)
+    if len(words) < 3 or words[0].rsplit("/", 1)[-1] != "sbatch":
+        return ()
+    return words[1:-1] if not words[-1].startswith("-") else words[1:]

@@ -1,0 +1,275 @@
+"""What AutoExperiment accepts without a word although it is hardly meant: found in the expanded jobs.
+
+Each warning is one of the file, not one of each job: it says how many jobs it is about.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.dialects.autoexperiment.grammar import empty_lists, place_of, value_at
+from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS
+from airflow_megatron.spec.documents.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from airflow_megatron.spec.dialects.autoexperiment.expansion import Expansion
+    from airflow_megatron.spec.documents.errors import Problem
+    from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
+
+_SBATCH = re.compile(r"\s*(?:\S*/)?sbatch\s")
+_ZERO_WORD = re.compile(r"\s0(?:\s|\Z)")
+_OWN = ("name", "template", "check_interval_secs", *FIELDS)
+_READ = re.compile(r"\{([A-Za-z_]\w*)")
+_LONGEST_KEY = 30
+_MOST_KEYS = 1000
+"""Keys that are compared with AutoExperiment's own: a hostile file may have any number."""
+_ENDS = ("termination_cmd", "termination_str")
+
+
+@dataclass
+class _Finding:
+    """One kind of warning.
+
+    :param count: at how many jobs
+    :param detail: of the first, or the worst, of them
+    """
+
+    count: int = 0
+    detail: Any = None
+    worst: float = field(default=float("-inf"))
+
+    def add(self, detail: Any, weight: float = 0) -> None:
+        self.count += 1
+        if weight > self.worst:
+            self.worst, self.detail = weight, detail
+
+
+def document_warnings(document: YamlDocument, expansion: Expansion) -> list[Problem]:
+    """Return what is probably not meant in a document and its jobs."""
+    return [*_of_document(document), *_of_texts(document, expansion), *_of_jobs(document, expansion)]
+
+
+def _of_document(document: YamlDocument) -> Iterator[Problem]:
+    data = document.data
+    for path in empty_lists(data):
+        yield document.problem(
+            path, f"{_dotted(path)} is empty, so what holds it makes no job", "give it a value or drop it"
+        )
+    for path in _nameless_items(data, ()):
+        yield document.problem(
+            path,
+            f"{path[-1]!r} holds no key, so {path[-3]} gets no value here and its name is lost",
+            f"write {path[-1]}: {{NAME: {path[-1]}}}",
+        )
+    dead = place_of(document, "job_id_regexp")
+    if dead:
+        yield document.problem(dead, "job_id_regexp is not used by AutoExperiment any more", "drop it")
+    yield from _never_used(document)
+    yield from _misspelt(document)
+
+
+def _misspelt(document: YamlDocument) -> Iterator[Problem]:
+    """Report keys that are like one of AutoExperiment's own, and that no text of the file reads."""
+    read: set[str] = set()
+    keys: dict[str, KeyPath] = {}
+    for path in document.positions:
+        value = value_at(document.data, path)
+        read.update(_READ.findall(value) if isinstance(value, str) else ())
+        if path and isinstance(path[-1], str) and len(path[-1]) < _LONGEST_KEY:
+            keys.setdefault(path[-1], path)
+    for key in itertools.islice(sorted(keys.keys() - read - {*_OWN}), _MOST_KEYS):
+        near = did_you_mean(key, _OWN, limit=1, alike=0.85)
+        if near:
+            yield document.problem(
+                keys[key], f"AutoExperiment has no key {key!r}, and no text here reads it", near
+            )
+
+
+def _nameless_items(node: Any, path: KeyPath) -> Iterator[KeyPath]:
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in items:
+        if value == {} and isinstance(value, dict) and len(path) >= 2 and isinstance(path[-1], int):
+            yield (*path, key)
+        yield from _nameless_items(value, (*path, key))
+
+
+def _never_used(document: YamlDocument) -> Iterator[Problem]:
+    """Report values of named items that a later key of the document always replaces."""
+    data = document.data
+    if not isinstance(data, dict):
+        return
+    later: dict[Any, Any] = {}
+    for key in reversed(data):
+        for path in _leaves(data[key], (key,)):
+            if path[-1] in later and len(path) > 2:
+                place = document.positions.get((path[-1],), (0, 0))[0]
+                yield document.problem(
+                    path,
+                    f"{_dotted(path)} is never used: {path[-1]} in line {place} comes later and wins",
+                    f"move {path[-1]} before {key}",
+                )
+        later[key] = True
+
+
+def _leaves(node: Any, path: KeyPath) -> Iterator[KeyPath]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _leaves(value, (*path, key))
+    elif isinstance(node, list) and any(isinstance(item, dict) for item in node):
+        for index, item in enumerate(node):
+            yield from _leaves(item, (*path, index))
+    else:
+        yield path
+
+
+def _of_texts(document: YamlDocument, expansion: Expansion) -> Iterator[Problem]:
+    for key, (count, reason) in expansion.unresolved.items():
+        yield document.problem(
+            place_of(document, key),
+            f"{key} stays as it is written {_at(count, expansion)}: {reason}",
+            "give the missing key a value; braces meant for the shell are no trouble",
+        )
+
+
+def _of_jobs(document: YamlDocument, expansion: Expansion) -> Iterator[Problem]:
+    found = {name: _Finding() for name in _CHECKS}
+    for job in expansion.jobs:
+        for name, check in _CHECKS.items():
+            check(job.params, found[name])
+    for name, finding in found.items():
+        if finding.count:
+            key, message, mend = _MESSAGES[name]
+            where = place_of(document, key) or place_of(document, key.lower())
+            detail = finding.detail
+            yield document.problem(
+                where, f"{message.format(detail=detail)} {_at(finding.count, expansion)}", mend
+            )
+
+
+def _at(count: int, expansion: Expansion) -> str:
+    jobs = len(expansion.jobs)
+    return "at every job" if count == jobs else f"at {count:,} of {jobs:,} jobs"
+
+
+def _value(params: Mapping[str, Any], key: str) -> Any:
+    return params.get(key, params.get(key.lower()))
+
+
+def _number(params: Mapping[str, Any], key: str) -> float | None:
+    try:
+        return float(_value(params, key))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _text(params: Mapping[str, Any], key: str) -> str:
+    return str(params.get(key) or "")
+
+
+def _from_iteration_0(params: Mapping[str, Any], finding: _Finding) -> None:
+    if _number(params, "ITER") == 0 and _ZERO_WORD.search(_text(params, "start_condition_cmd")):
+        finding.add(params["name"])
+
+
+def _suffix_glob(params: Mapping[str, Any], finding: _Finding) -> None:
+    if "cooldown_helper.sh" in _text(params, "start_condition_cmd"):
+        finding.add(params["name"])
+
+
+def _zero_rate_tail(params: Mapping[str, Any], finding: _Finding) -> None:
+    end, decayed = _number(params, "TRAIN_ITERS"), _number(params, "LR_DECAY_ITERS")
+    style = str(_value(params, "LR_DECAY_STYLE")).upper()
+    if style == "WSD" and end is not None and decayed is not None and decayed < end:
+        finding.add(f"{end - decayed:.0f} of {end:.0f}", end - decayed)
+
+
+def _crash_counts_as_end(params: Mapping[str, Any], finding: _Finding) -> None:
+    if any("KeyError" in _text(params, key) for key in _ENDS):
+        finding.add(params["name"])
+
+
+def _ends_before_last_save(params: Mapping[str, Any], finding: _Finding) -> None:
+    iterations, interval = _number(params, "TRAIN_ITERS"), _number(params, "SAVE_INTERVAL")
+    if (
+        _text(params, "start_condition_cmd")
+        and "after training is done" in _text(params, "termination_cmd")
+        and "convert" in _text(params, "termination_cmd")
+        and iterations
+        and interval
+        and iterations % interval
+    ):
+        finding.add(params["name"])
+
+
+def _no_end(params: Mapping[str, Any], finding: _Finding) -> None:
+    if not any(_text(params, key) for key in _ENDS):
+        finding.add(params["name"])
+
+
+def _not_sbatch(params: Mapping[str, Any], finding: _Finding) -> None:
+    if not _SBATCH.match(f"{params['cmd']} "):
+        finding.add(params["cmd"])
+
+
+_CHECKS: Mapping[str, Callable[[Mapping[str, Any], _Finding], None]] = {
+    "iteration 0": _from_iteration_0,
+    "suffix": _suffix_glob,
+    "tail": _zero_rate_tail,
+    "crash": _crash_counts_as_end,
+    "last save": _ends_before_last_save,
+    "no end": _no_end,
+    "not sbatch": _not_sbatch,
+}
+# key whose line is shown, message, mend
+_MESSAGES: Mapping[str, tuple[str, str, str]] = {
+    "iteration 0": (
+        "ITER",
+        "a branch starts from checkpoint 0, which does not exist (first: {detail}),",
+        "choose a smaller SAVE_INTERVAL or leave these budgets out",
+    ),
+    "suffix": (
+        "start_condition_cmd",
+        (
+            "cooldown_helper.sh takes any iteration that ends in ITER (12000 for 2000), and sets a branch that is "
+            "started again back to ITER,"
+        ),
+        "start: {checkpoint: …} of a native spec waits for exactly one iteration",
+    ),
+    "tail": (
+        "LR_DECAY_ITERS",
+        "with WSD the last iterations run at learning rate 0 (up to {detail}): LR_DECAY_ITERS is less than TRAIN_ITERS",
+        "set LR_DECAY_ITERS to TRAIN_ITERS",
+    ),
+    "crash": (
+        "termination_cmd",
+        "a KeyError in the log counts as a finished job",
+        "leave KeyError out of the pattern",
+    ),
+    "last save": (
+        "termination_cmd",
+        (
+            "the job may count as finished before the last checkpoint is there: Megatron prints "
+            "'after training is done' before it saves,"
+        ),
+        "make SAVE_INTERVAL divide TRAIN_ITERS, or wait for the checkpoint",
+    ),
+    "no end": (
+        "termination_str",
+        "neither termination_cmd nor termination_str, so exit code 0 is the end,",
+        "write termination_str: a line that the finished job prints",
+    ),
+    "not sbatch": (
+        "cmd",
+        "cmd {detail!r} is no sbatch command; the script is given to sbatch",
+        'cmd: "sbatch {sbatch_script}"',
+    ),
+}
+
+
+def _dotted(path: KeyPath) -> str:
+    return ".".join(str(part) for part in path if not isinstance(part, int))

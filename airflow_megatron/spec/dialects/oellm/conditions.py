@@ -1,0 +1,454 @@
+"""oellm-autoexp's conditions and events (``class_name: FileExistsCondition`` …) as this package's own.
+
+Class names and fields as in ``oellm_autoexp/monitor/{conditions,actions}.py`` (c6d0cc0). What watches a sibling's
+directory is put onto what is really there: a checkpoint directory or tracker becomes a wait for that complete
+checkpoint, a converted model a wait for the converting stage.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.dialects.oellm.fields import (
+    ACTION_FIELDS,
+    GOOD_STATES,
+    LOG_EVENT_FIELDS,
+    STATE_EVENT_FIELDS,
+    FieldError,
+    checked_state,
+    condition_fields,
+    placed,
+    unread_fields,
+)
+from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.model.conditions import Condition, Event
+from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
+from airflow_megatron.spec.trust.quoting import QuotingError, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from airflow_megatron.spec.model.conditions import EventAction
+
+POLL_SECONDS = 60.0
+"""Pause between two looks of oellm-autoexp's monitor; ``inactivity_polls`` counts them."""
+_CHECKPOINT = re.compile(r"(?:/checkpoints)?/iter_0*([1-9][0-9]*)(?:/.*)?\Z")
+_TRACKER = re.compile(r"(?:/checkpoints)?/latest_checkpointed_iteration\.txt\Z")
+_CONVERTED = re.compile(r"/hf/(?:iter_)?0*([0-9]+)(?:/.*)?\Z")
+_DONE_MARKER = re.compile(r"/[^/]*(?:done|finish|complete)[^/]*\Z", re.IGNORECASE)
+
+
+class ConditionError(FieldError):
+    """A condition or event that cannot be expressed here."""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A sibling job as conditions see it.
+
+    :param stage: name of its stage instance
+    :param kind: what it runs
+    :param run_dir: its run directory
+    :param stage_dir: directory of its attempts and verdict
+    :param log: its log, ``{attempt}`` in it; a file that names the log of its first attempt means that of each
+    :param job_name: the name that oellm-autoexp gives its job
+    :param branch: stage whose checkpoints are in its run directory
+    :param last_iteration: its ``train_iters``, where it trains
+    """
+
+    stage: str
+    kind: str
+    run_dir: str
+    stage_dir: str
+    log: str
+    job_name: str
+    branch: str | None
+    last_iteration: int | None = None
+
+
+@dataclass
+class Translator:
+    """Translates the conditions and events of one job.
+
+    :param own: the job itself
+    :param siblings: the other jobs of its family that are made before it
+    :param iteration: checkpoint that the job starts from or works on, where that is known
+    :param warnings: what was passed over
+    """
+
+    own: Neighbour
+    siblings: Sequence[Neighbour]
+    iteration: int | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def condition(self, data: Any) -> Condition | None:
+        """Return a condition; None for one that always holds.
+
+        :param data: a mapping with a ``class_name``, a list of such (all must hold) or None
+        :raises ConditionError: for a class that does not exist or cannot be expressed
+        """
+        if data is None or data == {} or data == []:
+            return None
+        if isinstance(data, list):
+            return self._combined("all", data)
+        if not isinstance(data, dict) or "class_name" not in data:
+            raise ConditionError(f"a condition needs a class_name: {data!r}")
+        name = str(data["class_name"])
+        make = _CONDITIONS.get(name) or _CONDITIONS.get(f"{name}Condition")
+        if make is None:
+            known = did_you_mean(name, _CONDITIONS) or f"known: {', '.join(sorted(_CONDITIONS))}"
+            raise ConditionError(f"there is no condition {name!r}; {known}")
+        full = name if name in _CONDITIONS else f"{name}Condition"
+        self._note_unread(full, data, condition_fields(full))
+        return make(self, data)
+
+    def _note_unread(self, what: str, data: Mapping[str, Any], known: tuple[str, ...]) -> None:
+        fields = list(unread_fields(what, data, known))
+        if fields:
+            self.warnings.append(f"{what}: {', '.join(fields)}: nothing here reads it")
+
+    def _combined(self, kind: str, parts: Any) -> Condition | None:
+        if not isinstance(parts, list | None):
+            raise ConditionError("conditions takes a list of conditions")
+        made = [self.condition(part) for part in parts or ()]
+        if kind == "any" and None in made:
+            return None
+        kept = tuple(part for part in made if part is not None)
+        if len(kept) < 2:
+            return kept[0] if kept else None
+        return Condition("all" if kind == "all" else "any", parts=kept)
+
+    def _negated(self, data: Mapping[str, Any]) -> Condition:
+        part = self.condition(data.get("condition"))
+        return Condition("not", parts=(part or Condition("all"),))
+
+    def _file(self, path: str) -> Condition:
+        # a branch's directory may lie in that of its trunk
+        for other in sorted(self.siblings, key=lambda item: -len(item.run_dir)):
+            if not path.startswith(f"{other.run_dir}/"):
+                continue
+            rest = path.removeprefix(other.run_dir)
+            trainer = self._trainer_of(other)
+            if trainer and (match := _CHECKPOINT.match(rest)):
+                return _checkpoint(trainer, int(match[1]))
+            if trainer and _TRACKER.match(rest):
+                iteration = self.iteration or trainer.last_iteration
+                if iteration is not None:
+                    return _checkpoint(trainer, iteration)
+            if match := _CONVERTED.match(rest):
+                converter = self._converter_of(other)
+                if converter:
+                    return Condition("finished", path=converter.stage_dir)
+            if other.kind == "train" and _DONE_MARKER.search(rest):
+                self.warnings.append(
+                    f"FileExistsCondition: no training writes {rest.lstrip('/')}; "
+                    f"it is taken as: {other.stage} has finished"
+                )
+                return Condition("finished", path=other.stage_dir)
+            break
+        return Condition("file", path=path)
+
+    def _trainer_of(self, other: Neighbour) -> Neighbour | None:
+        if other.kind == "train":
+            return other
+        return next((item for item in self.siblings if item.stage == other.branch), None)
+
+    def _converter_of(self, other: Neighbour) -> Neighbour | None:
+        return next(
+            (item for item in self.siblings if item.kind == "convert" and item.branch == other.branch), None
+        )
+
+    def _glob(self, data: Mapping[str, Any]) -> Condition:
+        pattern, least = str(_needed(data, "pattern")), _whole(data, "min_matches", 1)
+        if least <= 1:
+            return self._file(pattern)
+        return Condition("command", command=f'[ "$(compgen -G {_quoted(pattern)} | wc -l)" -ge {least} ]')
+
+    def _line(self, path: str, pattern: str) -> Condition:
+        """Return the wait for a line of a file; of a job's log, whichever attempt writes it."""
+        jobs = (self.own, *self.siblings)
+        writer = next((job for job in jobs if path in (job.log, job.log.replace("{attempt}", "1"))), None)
+        if writer is None:
+            return Condition("log", path=path, pattern=_compiled(pattern))
+        return Condition("log", path=writer.log, pattern=_compiled(pattern), producer=writer.stage_dir)
+
+    def _content(self, data: Mapping[str, Any]) -> Condition:
+        pattern = str(_needed(data, "pattern"))
+        if data.get("mode", "contains") == "contains":
+            pattern = re.escape(pattern)
+        return self._line(str(_needed(data, "path")), pattern)
+
+    def _log(self, data: Mapping[str, Any]) -> Condition:
+        return self._line(str(data.get("log_path") or self.own.log), str(_needed(data, "pattern")))
+
+    def _slurm_state(self, data: Mapping[str, Any]) -> Condition:
+        name = str(_needed(data, "job_name"))
+        state = checked_state(data.get("state", "FAILED"), "SlurmStateCondition")
+        other = next((item for item in self.siblings if item.job_name == name), None)
+        if other is None:
+            self.warnings.append(
+                f"SlurmStateCondition: {name} is no job of this point; squeue is asked for it"
+            )
+            pattern = _quoted(f"^{re.escape(state)}")
+            query = f"squeue --noheader --states=all --format=%T --name={_quoted(name)}"
+            return Condition("command", command=f"{query} | grep -q {pattern}")
+        finished = Condition("finished", path=other.stage_dir)
+        if state in GOOD_STATES:
+            return finished
+        return Condition(
+            "all", parts=(Condition("ended", path=other.stage_dir), Condition("not", parts=(finished,)))
+        )
+
+    def _passed_over(self, data: Mapping[str, Any]) -> None:
+        self.warnings.append(f"{data['class_name']} has no counterpart here and is taken as always true")
+
+    def events(self, log_events: Any, state_events: Any) -> tuple[Event, ...]:
+        """Return the events of a job, those of the log first.
+
+        :raises ConditionError: for an event that is malformed
+        """
+        made: list[Event | None] = []
+        for key, given, make in (
+            ("job.log_events", log_events, self._log_event),
+            ("job.state_events", state_events, self._state_event),
+        ):
+            with placed(key):
+                items = _mappings(given)
+            for index, data in enumerate(items):
+                with placed(f"{key}.{index}"):
+                    made.append(make(data))
+        return tuple(event for event in made if event is not None)
+
+    def _log_event(self, data: Mapping[str, Any]) -> Event | None:
+        self._note_unread(f"event {data.get('name')!r}", data, LOG_EVENT_FIELDS)
+        kind = str(data.get("pattern_type", "substring"))
+        pattern = str(data.get("pattern") or "")
+        if kind in ("inactivity", "progress"):
+            polls = _number(data, f"{kind}_polls", 1) * POLL_SECONDS
+            return self._event(data, "idle", after=max(_number(data, f"{kind}_timeout_s", 0), polls), limit=1)
+        if kind == "substring":
+            pattern = re.escape(pattern)
+        elif kind == "regex":
+            pattern = _with_groups(pattern, data.get("extract_groups") or {})
+        else:
+            kinds = ("substring", "regex", "inactivity", "progress")
+            near = did_you_mean(kind, kinds) or f"write {', '.join(kinds)}"
+            raise ConditionError(f"pattern_type is {kind!r}; {near}")
+        if not pattern:
+            raise ConditionError(f"event {data.get('name')!r} has no pattern")
+        action = data.get("action")
+        if (
+            isinstance(action, dict)
+            and "{match}" in str(action.get("content", "{match}"))
+            and "path" in action
+        ):
+            pattern = f"(?P<match>{pattern})"
+        return self._event(
+            data, "log", pattern=_compiled(pattern), limit=1 if data.get("match_once", True) else None
+        )
+
+    def _state_event(self, data: Mapping[str, Any]) -> Event | None:
+        what = f"event {data.get('name')!r}"
+        self._note_unread(what, data, STATE_EVENT_FIELDS)
+        transition = data.get("transition")
+        if not isinstance(transition, list) or len(transition) != 2:
+            raise ConditionError(
+                f"event {data.get('name')!r}: transition takes [old, new], for example [RUNNING, FAILED]"
+            )
+        old, new = transition
+        if old is not None and checked_state(old, what) != "RUNNING":
+            self.warnings.append(f"{what}: the state before, {old}, is not looked at")
+        state = ".*"
+        if new is not None:
+            state = re.escape(re.sub("SUCCESS|FINISHED", "COMPLETED", checked_state(new, what)))
+        return self._event(data, "state", pattern=f"^{state}", limit=1)
+
+    def _event(
+        self,
+        data: Mapping[str, Any],
+        on: Any,
+        *,
+        limit: int | None,
+        pattern: str = "",
+        after: float | None = None,
+    ) -> Event | None:
+        action = data.get("action")
+        if not isinstance(action, dict):
+            return None
+        condition_data = data.get("condition")
+        condition = None
+        if isinstance(condition_data, dict) and condition_data.get("class_name") == "MaxAttemptsCondition":
+            limit = _whole(condition_data, "max_attempts", 1)
+        else:
+            condition = self.condition(condition_data)
+        name = re.sub(r"[^A-Za-z0-9_-]+", "_", str(data.get("name") or on)).strip("_-") or str(on)
+        does = self._action(action, name)
+        if does is None:
+            return None
+        do, command, message = does
+        return Event(name, on, do, pattern, after, condition, command, message, limit)
+
+    def _action(self, action: Mapping[str, Any], event: str) -> tuple[EventAction, str, str] | None:
+        name = str(action.get("class_name", "")).removesuffix("Action")
+        if name in ACTION_FIELDS:
+            self._note_unread(f"event {event}: {name}Action", action, ("class_name", *ACTION_FIELDS[name]))
+        reason = str(action.get("reason") or "")
+        match name:
+            case "Finish":
+                return "finish", "", reason
+            case "Cancel":
+                return "cancel", "", reason
+            case "Restart":
+                return "restart", "", reason
+            case "Log":
+                return "notify", "", str(action.get("message") or f"event {event}")
+            case "AppendToFile":
+                return "run", _append_command(action), reason
+            case "UpdateChainExcludes":
+                self.warnings.append(
+                    f"event {event}: UpdateChainExcludesAction is not needed: restart.exclude_failed_nodes "
+                    "keeps further attempts off nodes that failed"
+                )
+                return None
+            case "NewJob" | "RunAutoexp":
+                self.warnings.append(
+                    f"event {event}: {name}Action starts jobs outside the sweep and only notifies here; "
+                    "write a stage instead"
+                )
+                return "notify", "", f"{name}Action: {reason}".rstrip(": ")
+            case _:
+                known = [f"{one}Action" for one in ACTION_FIELDS]
+                near = did_you_mean(str(action.get("class_name")), known) or f"known: {', '.join(known)}"
+                raise ConditionError(
+                    f"event {event}: there is no action {action.get('class_name')!r}; {near}"
+                )
+
+
+def _checkpoint(trainer: Neighbour, iteration: int) -> Condition:
+    return Condition(
+        "checkpoint",
+        path=f"{trainer.run_dir}/checkpoints",
+        iteration=iteration,
+        producer=trainer.stage_dir,
+    )
+
+
+_CONDITIONS: Mapping[str, Callable[[Translator, Mapping[str, Any]], Condition | None]] = {
+    "AlwaysTrueCondition": lambda own, data: None,
+    "AndCondition": lambda own, data: own._combined("all", data.get("conditions")),
+    "BlockingFileExistsCondition": lambda own, data: own._file(str(_needed(data, "path"))),
+    "CommandCondition": lambda own, data: Condition(
+        "command", command=" ".join(_quoted(str(word)) for word in _as_list(_needed(data, "command")))
+    ),
+    "CompositeCondition": lambda own, data: own._combined(
+        str(data.get("mode", "all")), data.get("conditions")
+    ),
+    "CooldownCondition": lambda own, data: own._passed_over(data),
+    "FileContentCondition": lambda own, data: own._content(data),
+    "FileExistsCondition": lambda own, data: own._file(str(_needed(data, "path"))),
+    "GlobExistsCondition": lambda own, data: own._glob(data),
+    "LogPatternCondition": lambda own, data: own._log(data),
+    "MaxActionFiresCondition": lambda own, data: own._passed_over(data),
+    "MaxAttemptsCondition": lambda own, data: own._passed_over(data),
+    "MetadataCondition": lambda own, data: own._passed_over(data),
+    "NotCondition": lambda own, data: own._negated(data),
+    "OrCondition": lambda own, data: own._combined("any", data.get("conditions")),
+    "ShellCommandCondition": lambda own, data: Condition("command", command=str(_needed(data, "command"))),
+    "SlurmStateCondition": lambda own, data: own._slurm_state(data),
+    "TimeoutCondition": lambda own, data: own._passed_over(data),
+}
+
+
+def _needed(data: Mapping[str, Any], key: str) -> Any:
+    value = data.get(key)
+    if value in (None, "", []):
+        raise ConditionError(f"{data['class_name']} needs {key}")
+    return value
+
+
+def _number(data: Mapping[str, Any], key: str, default: float) -> float:
+    value = data.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e9:
+        raise ConditionError(f"{key} is {value!r}, not a number")
+    return float(value)
+
+
+def _whole(data: Mapping[str, Any], key: str, default: int) -> int:
+    number = _number(data, key, default)
+    if number != int(number):
+        raise ConditionError(f"{key} is {number!r}, not a whole number")
+    return int(number)
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise ConditionError("log_events and state_events take lists of {name: …, action: …}")
+    return value
+
+
+def _compiled(pattern: str) -> str:
+    try:
+        line_pattern(pattern)
+    except PatternError as error:
+        hint = f" ({error.mend})" if error.mend else ""
+        raise ConditionError(f"{error}{hint}") from error
+    return pattern
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _quoted(value: str) -> str:
+    try:
+        return quote(value)
+    except QuotingError as error:
+        raise ConditionError(str(error)) from None
+
+
+def _with_groups(pattern: str, groups: Any) -> str:
+    """Return the pattern with the numbered groups named as ``extract_groups`` asks."""
+    if not isinstance(groups, dict):
+        raise ConditionError("extract_groups takes {name: number of the group}")
+    names = {int(number): str(name) for name, number in groups.items() if str(number).isdigit()}
+    if not names:
+        return pattern
+    pieces: list[str] = []
+    number, in_set, at = 0, False, 0
+    while at < len(pattern):
+        character = pattern[at]
+        if character == "\\":
+            pieces.append(pattern[at : at + 2])
+            at += 2
+            continue
+        in_set = character == "[" if not in_set else character != "]"
+        pieces.append(character)
+        if character == "(" and not in_set and pattern[at + 1 : at + 2] != "?":
+            number += 1
+            name = re.sub(r"\W", "_", names.get(number, ""))
+            if name:
+                pieces.append(f"?P<{name}>")
+        at += 1
+    return "".join(pieces)
+
+
+def _append_command(action: Mapping[str, Any]) -> str:
+    """Return the shell text that adds a line to a file, once; ``{node}`` is the group ``node`` of the match."""
+    path = _quoted(str(_needed(action, "path")))
+    pieces = re.split(r"\{(\w+)\}", str(action.get("content") or "{match}"))
+    words = [
+        f'"${{am_match_{piece}:-}}"' if index % 2 else _quoted(piece) if piece else ""
+        for index, piece in enumerate(pieces)
+    ]
+    line = "".join(words) or "''"
+    parents = f'mkdir -p "$(dirname {path})" && ' if action.get("create_parents", True) else ""
+    add = f"printf '%s\\n' {line} >> {path}"
+    if not action.get("dedup", True):
+        return parents + add
+    return f"{parents}{{ grep -qxF -e {line} {path} 2>/dev/null || {add}; }}"

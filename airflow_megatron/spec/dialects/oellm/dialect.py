@@ -1,0 +1,637 @@
+"""Sweep specs in the language of oellm-autoexp: ``sweep:``, ``job:``, ``backend:``, ``slurm:`` in one file.
+
+Each point of its ``sweep:`` block is one job. Points that refer to each other by ``${sibling.STAGE.…}`` make one point
+here, with their stages as its stage tree.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.dialects.oellm.interpolation.configuration import (
+    Configuration,
+    ConfigurationError,
+    Surroundings,
+    with_parameters,
+)
+from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.jobs import (
+    Place,
+    build_job,
+    kind_of,
+    neighbour,
+    waits_of,
+)
+from airflow_megatron.spec.dialects.oellm.keys import passed_over
+from airflow_megatron.spec.dialects.oellm.siblings import (
+    SiblingError,
+    Siblings,
+    sibling_references,
+    stage_of,
+)
+from airflow_megatron.spec.dialects.oellm.sweep import Expansion, SweepPoint, expand
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
+from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
+from airflow_megatron.spec.model.cluster_profile import cluster_names
+from airflow_megatron.spec.model.conditions import Condition
+from airflow_megatron.spec.model.stage_tree import StageInstance
+from airflow_megatron.spec.model.sweep import Point, SweepSettings
+from airflow_megatron.spec.trust.permitted_variables import permitted_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from airflow_megatron.spec.dialects.oellm.conditions import Neighbour
+    from airflow_megatron.spec.dialects.oellm.siblings import Family
+    from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
+    from airflow_megatron.spec.foreign.sidecar import Sidecar
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import SlurmSection, StageKind
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+-]+")
+_GROUP_LIST = re.compile(r"\[[A-Za-z][A-Za-z0-9,]*\]\Z")
+_MAX_NAME = 120
+_STARTS = ("job.start_condition", "job.start_conditions")
+_UNPLACED = "/"
+
+Choices = tuple[tuple[str, Any], ...]
+"""Configuration groups that a point switches: group → option."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What families with the same stages have in common.
+
+    :param instances: of the stage tree, one for each point of the family
+    """
+
+    instances: tuple[StageInstance, ...]
+
+
+def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> OellmSweep:
+    """Load a configuration of oellm-autoexp that stands in one file.
+
+    :raises SpecError: with the places of what is wrong
+    """
+    if isinstance(document.data.get("defaults"), list):
+        raise SpecError(
+            document.problem(
+                ("defaults",),
+                "the file takes parts from other files by a Hydra defaults list",
+                "run: airflow-megatron import oellm --config-dir DIR --config-name NAME",
+            )
+        )
+    sidecar.place_in(document)
+    return OellmSweep(document, document.data, sidecar=sidecar)
+
+
+class OellmSweep(ForeignSweep):
+    """A sweep of oellm-autoexp.
+
+    :param document: the YAML behind it, for messages
+    :param root: the configuration; the document's data, or what Hydra composed
+    :param name: of the sweep; the file's name when left out
+    :param compose: gives the configuration with groups switched; None where a file stands alone
+    :param environment: the variables of ``oc.env``
+    :param timestring: the answer of ``oc.timestring``, which is refused without one
+    :param sidecar: what stands beside the file
+    """
+
+    def __init__(
+        self,
+        document: YamlDocument,
+        root: dict[str, Any],
+        *,
+        name: str | None = None,
+        compose: Callable[[Choices], dict[str, Any]] | None = None,
+        environment: Mapping[str, str] | None = None,
+        timestring: str | None = None,
+        sidecar: Sidecar = NO_SIDECAR,
+    ) -> None:
+        self._root = root
+        self.sidecar = sidecar
+        self._compose = compose
+        self._composed: dict[Choices, dict[str, Any]] = {}
+        self._surroundings = Surroundings(
+            permitted_variables() if environment is None else environment, timestring, document
+        )
+        self._warnings: list[Problem] = []
+        self.document = document
+        self.name = sidecar.section.name or name or _NOT_IN_NAMES.sub("_", Path(document.file).stem)
+        try:
+            settings = self._settings()
+            self._shapes: dict[tuple[Any, ...], _Shape] = {}
+            tree = self._tree(settings.cluster)
+        except (ConfigurationError, JobError, SiblingError) as error:
+            raise SpecError(self.problem(error)) from error
+        super().__init__(self.name, document, settings, tree, sidecar)
+
+    @functools.cached_property
+    def expansion(self) -> Expansion:
+        """The points of the sweep block, before filters, and its warnings.
+
+        :raises SpecError: on a malformed block
+        """
+        try:
+            block = Configuration(self._root, self._surroundings).get("sweep")
+        except ConfigurationError as error:
+            raise SpecError(self.problem(error)) from error
+        return expand(block, self.document)
+
+    @functools.cached_property
+    def _siblings(self) -> Siblings:
+        return Siblings(self.expansion.points)
+
+    @functools.cached_property
+    def families(self) -> list[Family]:
+        """The points of the sweep block, those that refer to each other together.
+
+        :raises SiblingError: when a sibling does not exist or siblings wait for each other
+        """
+        return self._siblings.families()
+
+    @functools.cached_property
+    def _varying(self) -> frozenset[str]:
+        """The swept keys that differ between points, not only between the stages of one."""
+        values: dict[tuple[str, str], str] = {}
+        varying: set[str] = set()
+        for point in self.expansion.points:
+            stage = stage_of(point) if len(self.families) < len(self.expansion.points) else ""
+            for key in point.swept:
+                if key not in varying:
+                    text = repr(point.parameters[key])
+                    if values.setdefault((stage, key), text) != text:
+                        varying.add(key)
+        return frozenset(varying)
+
+    @functools.cached_property
+    def _members(self) -> dict[str, Family]:
+        return {}
+
+    def warnings(self) -> list[Problem]:
+        """Return what is allowed but probably not meant."""
+        of_resolvers = [self.document.problem((), text) for text in self._surroundings.warnings]
+        return list(dict.fromkeys([*self.expansion.warnings, *self._warnings, *of_resolvers]))
+
+    def family(self, point: Point) -> Family:
+        """Return the points of the sweep block that make one point here."""
+        _ = self.points
+        return self._members[point.name]
+
+    def own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
+        """Return the jobs of one point, parents first.
+
+        :raises SpecError: when a value cannot be resolved
+        """
+        family = self.family(point)
+        directory = f"{cluster.run_root.rstrip('/')}/{self.name}/{point.name}"
+        try:
+            return [job for job, _ in self.build(family, point.name, cluster.name, directory, cluster.slurm)]
+        except (ConfigurationError, JobError, SiblingError) as error:
+            raise SpecError(self.problem(error, point.name)) from error
+
+    def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
+        """Return nothing: no job of oellm-autoexp belongs to all points."""
+        return []
+
+    def names_of(self, point: Point) -> Mapping[str, Any]:
+        """Return the swept values, under the last part of their keys."""
+        return {key.rpartition(".")[2]: value for key, value in point.values.items()}
+
+    def place_of(self, stage: str, name: str) -> KeyPath:
+        """Return where the document gives a parameter of a stage."""
+        keys = (f"backend.megatron.{name}", f"slurm.sbatch.{name}", name)
+        known = (self._place_of_key(key) for key in keys)
+        return next((path for path in known if path and str(path[-1]).endswith(name)), ("sweep",))
+
+    def configuration(
+        self,
+        point: SweepPoint,
+        places: Mapping[int, Place] | None = None,
+        made: dict[int, Configuration] | None = None,
+    ) -> Configuration:
+        """Return the configuration of one point, unresolved.
+
+        :param places: index of a point → where its job stands; without it, directories are those of the file
+        :param made: configurations made so far, which siblings share
+        """
+        made = {} if made is None else made
+        known = made.get(point.index)
+        if known is not None:
+            return known
+        root = self._root_of(point)
+
+        def sibling(stage: str) -> Configuration:
+            return self.configuration(self._siblings.find(point, stage), places, made)
+
+        given = _given(root, places[point.index]) if places and point.index in places else None
+        label = stage_of(point) or f"point {point.index}"
+        configuration = Configuration(
+            root, self._surroundings, given=given, aliases=_aliases(root), sibling=sibling, label=label
+        )
+        made[point.index] = configuration
+        return configuration
+
+    def build(
+        self,
+        family: Family,
+        point: str,
+        cluster: str,
+        directory: str,
+        slurm: SlurmSection | None = None,
+    ) -> list[tuple[Job, Configuration]]:
+        """Return the jobs of one family with the configurations they were made of.
+
+        :param directory: directory of the point
+        :param slurm: resources of the cluster profile
+        :raises ConfigurationError, JobError, SiblingError: when one cannot be made
+        """
+        places = self._places(family, self._shapes[self._shape_key(family)], point, cluster, directory)
+        configurations: dict[int, Configuration] = {}
+        made: list[tuple[Job, Neighbour]] = []
+        kept: list[tuple[Job, Configuration]] = []
+        dropped: set[str] = set()
+        for member in family:
+            configuration = self.configuration(member, places, configurations)
+            job, _ = build_job(configuration, places[member.index], made, slurm)
+            made.append((job, neighbour(job, configuration)))
+            if self._passes(member, configuration):
+                parentless = places[member.index].parent in dropped
+                kept.append((_without_parent(job) if parentless else job, configuration))
+            else:
+                dropped.add(job.stage)
+        return kept
+
+    def _places(
+        self, family: Family, shape: _Shape, point: str, cluster: str, directory: str
+    ) -> dict[int, Place]:
+        first = next((instance.branch for instance in shape.instances if instance.branch), None)
+        places: dict[int, Place] = {}
+        for member, instance in zip(family, shape.instances, strict=True):
+            if instance.branch is None:
+                run_dir = f"{directory}/{instance.name}"
+            else:
+                run_dir = directory if instance.branch == first else f"{directory}/{instance.branch}"
+            places[member.index] = Place(
+                self.name,
+                point,
+                instance.name,
+                cluster,
+                run_dir,
+                instance.branch,
+                instance.parent,
+                tuple(key for key in member.swept if key in self._varying),
+            )
+        return places
+
+    def _root_of(self, point: SweepPoint) -> dict[str, Any]:
+        parameters: dict[str, Any] = {"index": point.index}
+        choices: list[tuple[str, Any]] = []
+        for key, value in point.parameters.items():
+            if _GROUP_LIST.match(value) if isinstance(value, str) else False:
+                value = value[1:-1].split(",")
+            if self._is_group(key, value):
+                choices.append((key, tuple(value) if isinstance(value, list) else value))
+            else:
+                parameters[key] = value
+        root = self._root
+        if choices:
+            if self._compose is None:
+                key, value = choices[0]
+                raise JobError(
+                    f"{key}: {value} takes the option {value} of a Hydra configuration group, which needs its files",
+                    key,
+                    "run: airflow-megatron import oellm --config-dir DIR --config-name NAME",
+                )
+            wanted = tuple(choices)
+            if wanted not in self._composed:
+                self._composed[wanted] = self._compose(wanted)
+            root = self._composed[wanted]
+        return with_parameters(root, parameters)
+
+    def _is_group(self, key: str, value: Any) -> bool:
+        if "/" in key:
+            return True
+        return "." not in key and isinstance(value, str | list) and isinstance(self._root.get(key), dict)
+
+    def _settings(self) -> SweepSettings:
+        """Return the settings; the sidecar's cluster is known before any other is looked for."""
+        cluster = self.sidecar.section.cluster or self._cluster_of_machine()
+        return SweepSettings(description="oellm-autoexp sweep", cluster=cluster, tags=("oellm-autoexp",))
+
+    def _cluster_of_machine(self) -> str:
+        """Return the cluster profile that ``MACHINE_NAME`` names."""
+        machine = ""
+        configuration = Configuration(self._root, self._surroundings)
+        for key in ("slurm.env.MACHINE_NAME", "container.env.MACHINE_NAME"):
+            machine = machine or str(configuration.get(key) or "").lower()
+        cluster = SweepSettings.cluster
+        if machine in cluster_names():
+            cluster = machine
+        elif machine:
+            self._warnings.append(
+                self.document.problem(
+                    ("slurm", "env", "MACHINE_NAME"),
+                    f"there is no cluster profile {machine!r}; the sweep goes to {cluster!r}",
+                    f"write sbatch/clusters/{machine}.yaml, or cluster: … into the file's sidecar",
+                )
+            )
+        return cluster
+
+    def _tree(self, cluster: str) -> tuple[StageInstance, ...]:
+        tree: dict[str, StageInstance] = {}
+        for family in self.families:
+            key = self._shape_key(family)
+            if key in self._shapes:
+                continue
+            shape = self._new_shape(family, tree)
+            self._shapes[key] = shape
+            jobs = self._all_jobs(family, shape, cluster)
+            shape = _Shape(
+                tuple(
+                    replace(instance, waits=waits_of(job), after=_after(job, instance, jobs))
+                    for instance, job in zip(shape.instances, jobs, strict=True)
+                )
+            )
+            self._shapes[key] = shape
+            for instance in shape.instances:
+                tree.setdefault(instance.name, instance)
+        return tuple(tree.values())
+
+    def _all_jobs(self, family: Family, shape: _Shape, cluster: str) -> list[Job]:
+        places = self._places(family, shape, "point", cluster, _UNPLACED)
+        configurations: dict[int, Configuration] = {}
+        made: list[tuple[Job, Neighbour]] = []
+        for member in family:
+            configuration = self.configuration(member, places, configurations)
+            job, warnings = build_job(configuration, places[member.index], made)
+            self._warnings.extend(self.document.problem(("job",), text) for text in warnings)
+            for key, text in passed_over(configuration, places[member.index].swept):
+                self._warnings.append(self.document.problem(self._place_of_key(key), text))
+            made.append((job, neighbour(job, configuration)))
+        return [job for job, _ in made]
+
+    def _shape_key(self, family: Family) -> tuple[Any, ...]:
+        order = {member.index: position for position, member in enumerate(family)}
+        return tuple(
+            (
+                stage_of(member),
+                str(member.parameters.get("backend")),
+                str(member.parameters.get("backend.class_name")),
+                str(type(member.parameters.get(_STARTS[0]))),
+                tuple(order[other.index] for other in self._referred(member)),
+            )
+            for member in family
+        )
+
+    def _referred(self, point: SweepPoint) -> list[SweepPoint]:
+        """Return the siblings that a point refers to, those of its start condition first."""
+        parameters = point.parameters
+        waiting = [value for key, value in parameters.items() if key.startswith(_STARTS)]
+        stages = sibling_references([*waiting, *parameters.values()])
+        return [self._siblings.find(point, stage) for stage in stages]
+
+    def _new_shape(self, family: Family, tree: Mapping[str, StageInstance]) -> _Shape:
+        kinds = {member.index: kind_of(self.configuration(member)) for member in family}
+        instances: dict[int, StageInstance] = {}
+        taken: set[str] = set()
+        computed = self._computed_stages(family)
+        for member in family:
+            parent = self._parent(member, kinds, instances)
+            kind = kinds[member.index]
+            stage = computed.get(member.index, stage_of(member))
+            base = re.sub(r"[^A-Za-z0-9_-]+", "_", stage).strip("_-") or kind
+            name = base
+            for number in range(2, len(family) + len(tree) + 3):
+                branch = _branch(name, kind, parent)
+                instance = StageInstance(
+                    name, stage or kind, kind, "point", parent.name if parent else None, branch
+                )
+                if name not in taken and _agree(tree.get(name), instance):
+                    break
+                name = f"{base}_{number}"
+            taken.add(name)
+            instances[member.index] = instance
+        return _Shape(tuple(instances[member.index] for member in family))
+
+    def _computed_stages(self, family: Family) -> dict[int, str]:
+        """Return the stages of a family that are computed, resolved, where all families of its shape agree on them.
+
+        The names of stages are those of tasks, which all points share.
+        """
+        places = [place for place, member in enumerate(family) if "${" in stage_of(member)]
+        if not places:
+            return {}
+        key = self._shape_key(family)
+        alike = [other for other in self.families if self._shape_key(other) == key]
+        resolved = {}
+        for place in places:
+            names = {str(self.configuration(other[place]).get("stage")) for other in alike}
+            if len(names) == 1:
+                resolved[family[place].index] = names.pop()
+        return resolved
+
+    def _parent(
+        self, member: SweepPoint, kinds: Mapping[int, StageKind], instances: Mapping[int, StageInstance]
+    ) -> StageInstance | None:
+        referred = [instances[other.index] for other in self._referred(member) if other.index in instances]
+        if not referred:
+            return None
+        if kinds[member.index] == "evaluate":
+            branches = {instance.branch for instance in referred}
+            for instance in instances.values():
+                if instance.kind == "convert" and instance.branch in branches:
+                    return instance
+        return referred[0]
+
+    def _points(self) -> Iterator[Point]:
+        try:
+            named = [(self._name_of(family), family) for family in self._filtered()]
+        except (ConfigurationError, JobError, SiblingError) as error:
+            raise SpecError(self.problem(error)) from error
+        if not named:
+            raise SpecError(
+                self.document.problem(("sweep",), "the sweep has no points", "its filter drops them all")
+            )
+        counts: dict[str, int] = {}
+        for name, _ in named:
+            counts[name] = counts.get(name, 0) + 1
+        for name, family in named:
+            suffix = f"_{family[0].index}"
+            unique = name if counts[name] == 1 else f"{name[: _MAX_NAME - len(suffix)]}{suffix}"
+            if unique in self._members:
+                raise SpecError(
+                    self.document.problem(
+                        ("job", "name"), f"two points are named {unique!r}", "use the swept values"
+                    )
+                )
+            self._members[unique] = family
+            values: dict[str, Any] = {}
+            for member in family:
+                for key in member.swept:
+                    value = member.parameters[key]
+                    if key in self._varying and not isinstance(value, dict | list):
+                        values.setdefault(key, value)
+            yield Point(unique, values, tuple(key.rpartition(".")[2] for key in values))
+
+    def _filtered(self) -> Iterator[Family]:
+        for family in self.families:
+            made: dict[int, Configuration] = {}
+            if any(
+                self._passes(member, self.configuration(member, None, made))
+                if self._has_filter(member)
+                else True
+                for member in family
+            ):
+                yield family
+
+    def _has_filter(self, member: SweepPoint) -> bool:
+        return bool(member.filters) or self._block_filter not in (None, True)
+
+    @functools.cached_property
+    def _block_filter(self) -> Any:
+        return Configuration(self._root, self._surroundings).get("sweep.filter", True)
+
+    def _passes(self, member: SweepPoint, configuration: Configuration) -> bool:
+        for condition in (self._block_filter, *member.filters):
+            value = condition
+            if isinstance(condition, str):
+                value = configuration.expression(condition)
+            if value is None:
+                continue
+            if not isinstance(value, bool):
+                raise ConfigurationError(
+                    f"filter gives {value!r}, not true or false",
+                    str(condition),
+                    "write a comparison in oc.eval",
+                )
+            if not value:
+                return False
+        return True
+
+    def _name_of(self, family: Family) -> str:
+        made: dict[int, Configuration] = {}
+        names = [self._job_name(self.configuration(member, None, made), member) for member in family]
+        name = names[0]
+        if len(names) > 1:
+            name = _common_beginning(names).rstrip("_-. ") or names[0]
+        name = _NOT_IN_NAMES.sub("_", name).strip("_-.=+")
+        return name[:_MAX_NAME] or f"point_{family[0].index}"
+
+    @staticmethod
+    def _job_name(configuration: Configuration, member: SweepPoint) -> str:
+        for key in ("job.name", "project.name"):
+            name = configuration.get(key)
+            if name:
+                return str(name)
+        return f"point_{member.index}"
+
+    def problem(self, error: ConfigurationError | JobError | SiblingError, point: str = "") -> Problem:
+        """Return an error with the place in the document that it comes from."""
+        message = f"point {point}: {error}" if point else str(error)
+        if isinstance(error, ConfigurationError):
+            path = self._place_of_text(error.text)
+            if error.text and error.text not in message:
+                message = f"{message}, in {error.text[:200]!r}"
+            return self.document.problem(path, message, error.mend)
+        key = error.key if isinstance(error, JobError) else ""
+        return self.document.problem(self._place_of_key(key) or ("sweep",), message, error.mend)
+
+    def _place_of_text(self, text: str) -> KeyPath:
+        if text:
+            for path, value in _leaves(self.document.data, ()):
+                if value == text or (isinstance(value, str) and value.replace("\\${", "${") == text):
+                    return path
+        return ("sweep",)
+
+    def _place_of_key(self, key: str) -> KeyPath:
+        whole: KeyPath = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+        for length in range(len(whole), 0, -1):
+            path = whole[:length]
+            dotted = ".".join(map(str, path))
+            for swept in self.document.positions:
+                if swept and swept[0] == "sweep" and f"{swept[-1]}.".startswith(f"{dotted}."):
+                    return swept
+            if path in self.document.positions:
+                return path
+        return ()
+
+
+def _branch(name: str, kind: StageKind, parent: StageInstance | None) -> str | None:
+    """Return the branch of a stage; what works on a checkpoint from elsewhere has its own."""
+    if kind == "command":
+        return None
+    if kind == "train" or parent is None or parent.branch is None:
+        return name
+    return parent.branch
+
+
+def _common_beginning(names: Sequence[str]) -> str:
+    alike = 0
+    while alike < min(map(len, names)) and len({name[alike] for name in names}) == 1:
+        alike += 1
+    return names[0][:alike]
+
+
+def _given(root: Mapping[str, Any], place: Place) -> dict[tuple[str, ...], Any]:
+    """Return the values that this package decides: where a job works and writes."""
+    given: dict[tuple[str, ...], Any] = {}
+    for section in ("job", "project"):
+        if section == "job" or section in root:
+            given[section, "base_output_dir"] = place.run_dir
+            given[section, "log_path"] = given[section, "log_path_current"] = place.log
+    return given
+
+
+def _aliases(root: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Return the README's names, ``${sibling.STAGE.output_dir}``, with what its implementation calls them."""
+    job = root.get("job")
+    section = "project" if "project" in root and not (isinstance(job, dict) and "name" in job) else "job"
+    names = {
+        "name": "name",
+        "output_dir": "base_output_dir",
+        "log_path": "log_path",
+        "log_path_current": "log_path_current",
+    }
+    return {(short,): (section, name) for short, name in names.items()}
+
+
+def _without_parent(job: Job) -> Job:
+    """Return a job whose parent a filter dropped; what it waits for is then only looked for."""
+    start = job.start
+    if start is None and job.depends_on and job.depends_on[0].until == "checkpoint":
+        start = Condition("checkpoint", path=f"{job.parent_dir}/checkpoints", iteration=job.iteration)
+    return replace(job, depends_on=(), start=start)
+
+
+def _after(job: Job, instance: StageInstance, jobs: Sequence[Job]) -> tuple[str, ...]:
+    """Return the stages, other than the parent, that a start condition looks at."""
+    if job.start is None:
+        return ()
+    paths = [text for leaf in job.start.leaves() for text in (leaf.path, leaf.producer)]
+    return tuple(
+        other.stage
+        for other in jobs
+        if other.stage not in (instance.name, instance.parent) and other.stage_dir in paths
+    )
+
+
+def _agree(one: StageInstance | None, other: StageInstance) -> bool:
+    return one is None or (one.kind, one.parent, one.branch) == (other.kind, other.parent, other.branch)
+
+
+def _leaves(node: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _leaves(value, (*path, key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _leaves(value, (*path, index))
+    else:
+        yield path, node

@@ -1,0 +1,422 @@
+"""From one point of an oellm-autoexp sweep, resolved, to one job of this package.
+
+The backend decides the kind: MegatronBackend trains, MegatronBridgeBackend converts, OELLMEvalBackend evaluates,
+BashBackend and NullBackend run their command. What this package manages itself is not taken over: paths of
+checkpoints and logs, the launcher, the container, variables of the distributed environment.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.dialects.oellm.conditions import Neighbour, Translator
+from airflow_megatron.spec.dialects.oellm.fields import FieldError, placed
+from airflow_megatron.spec.dialects.oellm.interpolation.configuration import ConfigurationError
+from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.slurm import RESOURCES, slurm_section
+from airflow_megatron.spec.dialects.oellm.sources import external_source, iteration_of_source
+from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
+from airflow_megatron.spec.model.conditions import Condition, Event
+from airflow_megatron.spec.model.jobs import Dependency, Job
+from airflow_megatron.spec.model.schema import RestartSection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+    from airflow_megatron.spec.model.schema import SlurmSection, StageKind
+    from airflow_megatron.spec.model.stage_tree import Waits
+
+KINDS: Mapping[str, StageKind] = {
+    "MegatronBackend": "train",
+    "MegatronBridgeBackend": "convert",
+    "OELLMEvalBackend": "evaluate",
+    "BashBackend": "command",
+    "NullBackend": "command",
+}
+_MANAGED_ARGUMENTS = frozenset(
+    {"aux", "save", "load", "tensorboard_dir", "ckpt_step", "exit_signal_handler", "class_name"}
+)
+FORK_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "final_logit_softcapping": {"type": "float"},
+    "output_z_loss_coeff": {"type": "float"},
+    "save_extra_steps": {"type": "int", "nargs": "*"},
+}
+"""Arguments of OpenEuroLLM's fork of Megatron-LM that no release has, as its parser declares them."""
+_CONVERSION = ("ckpt_convert_format", "ckpt_convert_save")
+_ENV_MANAGED = re.compile(
+    r"(?:MASTER_(?:ADDR|PORT)|NUM_(?:NODES|GPUS|GPUS_PER_NODE)|GPUS_PER_NODE|MACHINE_NAME|ARCH|SLURM_\w+"
+    r"|PYTHONPATH|PROJECT_DIR|RUN_DIR|LOCAL_ADDR)\Z"
+)
+_ITERATION = re.compile(r"iter_0*([1-9][0-9]*)")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job stands in its sweep.
+
+    :param sweep: name of the sweep
+    :param point: name of the point
+    :param stage: name of the stage instance
+    :param cluster: name of the cluster profile
+    :param run_dir: absolute run directory
+    :param branch: stage instance whose run directory that is
+    :param parent: stage instance that it follows
+    :param swept: dotted keys that the sweep varies
+    """
+
+    sweep: str
+    point: str
+    stage: str
+    cluster: str
+    run_dir: str
+    branch: str | None
+    parent: str | None
+    swept: tuple[str, ...]
+
+    @property
+    def stage_dir(self) -> str:
+        """Directory of the attempts."""
+        return f"{self.run_dir}/.jobs/{self.stage}"
+
+    @property
+    def log_pattern(self) -> str:
+        """Path of the logs, with ``{attempt}`` in it."""
+        return f"{self.run_dir}/logs/{self.stage}-{{attempt}}.out"
+
+    @property
+    def log(self) -> str:
+        """Log of the first attempt."""
+        return self.log_pattern.replace("{attempt}", "1")
+
+
+def kind_of(configuration: Configuration) -> StageKind:
+    """Return what a point runs.
+
+    :raises JobError: for a backend that this package does not run
+    """
+    name = configuration.get("backend.class_name")
+    if name is None:
+        if configuration.get("backend.command") is not None:
+            return "command"
+        return "train"
+    kind = KINDS.get(str(name))
+    if kind is None:
+        raise JobError(
+            f"backend {name} cannot be run here",
+            "backend.class_name",
+            "it trains with torchtitan; this package runs Megatron"
+            if str(name).startswith("Titan")
+            else did_you_mean(str(name), KINDS) or f"known: {', '.join(KINDS)}",
+        )
+    return kind
+
+
+def neighbour(job: Job, configuration: Configuration) -> Neighbour:
+    """Return a job as the conditions of later ones see it."""
+    last = job.params.get("train_iters") if job.kind == "train" else None
+    return Neighbour(
+        job.stage,
+        job.kind,
+        job.run_dir,
+        job.stage_dir,
+        job.log_pattern,
+        str(configuration.get("job.name") or configuration.get("project.name") or ""),
+        job.branch,
+        last if isinstance(last, int) else None,
+    )
+
+
+def build_job(
+    configuration: Configuration,
+    place: Place,
+    made: Sequence[tuple[Job, Neighbour]],
+    defaults: SlurmSection | None = None,
+) -> tuple[Job, list[str]]:
+    """Return the job of one point and warnings about what was passed over.
+
+    :param configuration: of the point
+    :param place: where it stands
+    :param defaults: resources of the cluster profile
+    :param made: the jobs of its family made before it
+    :raises JobError: when it cannot be expressed
+    :raises ConfigurationError: when a value cannot be resolved
+    """
+    kind = kind_of(configuration)
+    parent = next((job for job, _ in made if job.stage == place.parent), None)
+    passed: list[str] = []
+    source = external_source(configuration, kind, place.run_dir, [job for job, _ in made], parent, passed)
+    slurm = slurm_section(configuration, kind, defaults, passed)
+    resources = {key: getattr(slurm, key) or 1 for key in RESOURCES}
+    arguments = _arguments(configuration, passed) if kind == "train" else {}
+    if source is not None:
+        arguments.pop("finetune", None)  # of the first attempt alone
+    of_fork = [name for name in FORK_ARGUMENTS if name in arguments]
+    if of_fork:
+        passed.append(
+            f"{', '.join(of_fork)}: only OpenEuroLLM's fork of Megatron-LM takes it; "
+            "the cluster profile's checkout has to be that fork"
+        )
+    iteration = _iteration(configuration, kind, parent)
+    own = Neighbour(place.stage, kind, place.run_dir, place.stage_dir, place.log_pattern, "", place.branch)
+    translator = Translator(own, [other for _, other in made], iteration, passed)
+    try:
+        start = _condition(translator, configuration, "start")
+        cancel = _condition(translator, configuration, "cancel")
+        finish = _condition(translator, configuration, "finish")
+        events = translator.events(configuration.get("job.log_events"), configuration.get("job.state_events"))
+    except FieldError as error:
+        raise JobError(str(error), error.key or "job") from error
+    if kind == "evaluate":
+        start = _on_converted(start, parent)
+    if source is not None:
+        iteration = iteration_of_source(source, kind)
+    elif kind == "train" and parent and parent.kind == "train":
+        iteration = _starting_iteration(start, iteration, parent)
+    elif kind == "train":
+        iteration = None
+    waits, dependency = _dependency(start, parent)
+    swept = _swept_values(configuration, place.swept, arguments)
+    variables = {**resources, **swept, **_kind_values(configuration, kind)}
+    job = Job(
+        name=".".join((place.sweep, place.point, place.stage)),
+        sweep=place.sweep,
+        point=place.point,
+        stage=place.stage,
+        kind=kind,
+        cluster=place.cluster,
+        trainer=TRAINER,
+        release=RELEASE,
+        branch=place.branch,
+        params={**arguments, **variables},
+        explicit_arguments=tuple(arguments),
+        variables=tuple(variables),
+        swept=(*swept, *(key.rpartition(".")[2] for key in place.swept if _argument_name(key) in arguments)),
+        depends_on=(dependency,) if dependency else (),
+        run_dir=place.run_dir,
+        parent_dir=parent.run_dir if parent and parent.branch and source is None else None,
+        iteration=iteration,
+        source=source,
+        command=_command(configuration) if kind == "command" else (),
+        slurm=slurm,
+        env=_environment(configuration, translator.warnings),
+        start=start if waits == "condition" else None,
+        cancel=cancel,
+        finish=finish,
+        events=(*events, *_inactivity(configuration)),
+        restart=_restart(configuration, kind, passed),
+        extra_arguments={name: FORK_ARGUMENTS[name] for name in of_fork},
+    )
+    return job, translator.warnings
+
+
+def _inactivity(configuration: Configuration) -> tuple[Event, ...]:
+    """Return the event of ``job.inactivity_threshold_seconds``, as the README names it: silence, then a restart."""
+    seconds = configuration.get("job.inactivity_threshold_seconds")
+    if seconds in (None, ""):
+        return ()
+    key = "job.inactivity_threshold_seconds"
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e9:
+        raise JobError(f"{key} is {seconds!r}, not a number of seconds", key)
+    return (Event("inactivity", "idle", "restart", after=float(seconds), limit=1),)
+
+
+def _restart(configuration: Configuration, kind: StageKind, warnings: list[str]) -> RestartSection:
+    """Return the restart policy: ``job.chain_repeat`` attempts of a training wait in the queue, one for the other."""
+    key = "job.chain_repeat"
+    repeat = configuration.get(key)
+    if repeat in (None, 1):
+        return RestartSection()
+    if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
+        raise JobError(f"{key} is {repeat!r}, not a whole number from 1 on", key)
+    if kind == "train":
+        return RestartSection(chain=repeat)
+    warnings.append(f"{key}: {repeat}: only trainings have attempts that wait for each other in the queue")
+    return RestartSection()
+
+
+def waits_of(job: Job) -> Waits:
+    """Return what stands before a job's submission."""
+    if job.start is not None:
+        return "condition"
+    until = job.depends_on[0].until if job.depends_on else "finished"
+    return until if until in ("checkpoint", "log") else "parent"  # type: ignore[return-value]
+
+
+def _condition(translator: Translator, configuration: Configuration, word: str) -> Condition | None:
+    """Return a condition of the job; the README writes a list, ``start_conditions``, the implementation one."""
+    key = f"job.{word}_condition"
+    data = configuration.get(key)
+    if not data:
+        key = f"{key}s"
+        data = configuration.get(key)
+    with placed(key):
+        return translator.condition(data)
+
+
+def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, Any]:
+    section = configuration.get("backend.megatron") or {}
+    if not isinstance(section, dict):
+        raise JobError("backend.megatron takes keys with values", "backend.megatron")
+    if section.get("ckpt_convert_format"):
+        # oellm-autoexp trains without them, and converts afterwards (megatron_backend.build_launch_command)
+        dropped = [key for key in _CONVERSION if section.get(key)]
+        warnings.append(
+            f"{', '.join(f'backend.megatron.{key}' for key in dropped)}: "
+            "the training does not convert its checkpoints; add a stage that converts"
+        )
+        section = {key: value for key, value in section.items() if key not in _CONVERSION}
+    arguments = {
+        key: value
+        for key, value in section.items()
+        if key not in _MANAGED_ARGUMENTS and value is not None and value != [] and not isinstance(value, dict)
+    }
+    if not section.get("save") and arguments.get("save_interval") is None:
+        arguments["save_interval"] = 0  # upstream's command line has no --save either
+    for key in ("train_iters", "train_samples", "save_interval", "lr_decay_iters", "lr_warmup_iters"):
+        value = arguments.get(key)
+        if isinstance(value, float) and value.is_integer():
+            arguments[key] = int(value)
+    return arguments
+
+
+def _iteration(configuration: Configuration, kind: StageKind, parent: Job | None) -> int | None:
+    """Return the checkpoint that a point names: in its paths, or by ``ckpt_step``."""
+    if kind == "train":
+        step = configuration.get("backend.megatron.ckpt_step")
+        texts = [configuration.get("backend.megatron.load")]
+    else:
+        step = configuration.get("backend.iteration")
+        models = configuration.get("backend.models")
+        texts = [
+            configuration.get("backend.megatron_path"),
+            configuration.get("backend.hf_path"),
+            *(models if isinstance(models, list) else []),
+        ]
+    if isinstance(step, int) and step > 0:
+        return step
+    for text in texts:
+        match = _ITERATION.search(str(text or ""))
+        if match:
+            return int(match[1])
+    if kind in ("train", "command") or parent is None:
+        return None
+    last = parent.params.get("train_iters")
+    return last if isinstance(last, int) else parent.iteration
+
+
+def _starting_iteration(start: Condition | None, named: int | None, parent: Job) -> int | None:
+    if start is not None and start.kind == "checkpoint" and start.path == parent.checkpoint_dir:
+        return start.iteration
+    last = parent.params.get("train_iters")
+    return named or (last if isinstance(last, int) else None)
+
+
+def _on_converted(start: Condition | None, parent: Job | None) -> Condition | None:
+    """An evaluation waits for its conversion; a checkpoint that is there is not converted yet."""
+    if parent is not None and parent.kind == "convert":
+        return Condition("finished", path=parent.stage_dir)
+    return start
+
+
+def _dependency(start: Condition | None, parent: Job | None) -> tuple[Waits, Dependency | None]:
+    if start is None:
+        return "parent", Dependency(parent.name, parent.stage) if parent else None
+    if parent is None:
+        return "condition", None
+    if start.kind == "finished" and start.path == parent.stage_dir:
+        return "parent", Dependency(parent.name, parent.stage)
+    if start.kind == "checkpoint" and start.path == parent.checkpoint_dir:
+        return "checkpoint", Dependency(parent.name, parent.stage, "checkpoint", start.iteration)
+    if start.kind == "log" and start.path == parent.log_pattern:
+        return "log", Dependency(parent.name, parent.stage, "log", pattern=start.pattern)
+    return "condition", Dependency(parent.name, parent.stage, "condition")
+
+
+def _argument_name(key: str) -> str:
+    return key.removeprefix("backend.megatron.") if key.startswith("backend.megatron.") else ""
+
+
+def _swept_values(
+    configuration: Configuration, swept: Sequence[str], arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the swept values that are no Megatron arguments, under the last part of their key."""
+    values: dict[str, Any] = {}
+    for key in swept:
+        name = key.rpartition(".")[2]
+        if _argument_name(key) in arguments or name in arguments or key.startswith(("job.", "container.")):
+            continue
+        value = configuration.get(key)
+        if isinstance(value, bool | int | float | str):
+            values[name] = value
+    return values
+
+
+def _kind_values(configuration: Configuration, kind: StageKind) -> dict[str, Any]:
+    if kind == "convert":
+        names: dict[str, tuple[str, ...]] = {"tokenizer": ("backend.tokenizer", "backend.hf_model")}
+    elif kind == "evaluate":
+        names = {
+            "tasks": ("backend.tasks", "backend.task_groups"),
+            "tasks_dir": ("backend.tasks_dir", "backend.lm_eval_include_path"),
+            "limit": ("backend.limit",),
+            "num_fewshot": ("backend.n_shot",),
+        }
+    else:
+        return {}
+    values = {}
+    for name, keys in names.items():
+        found = next((value for value in map(configuration.get, keys) if value not in (None, "", [])), None)
+        if found is not None:
+            values[name] = found
+    return values
+
+
+def _command(configuration: Configuration) -> tuple[str, ...]:
+    command = configuration.get("backend.command")
+    if isinstance(command, str):
+        return ("bash", "-c", command)
+    words = command or [
+        *(configuration.get("backend.base_command") or ()),
+        *(configuration.get("backend.extra_cli_args") or ()),
+    ]
+    if not words:
+        raise JobError("the backend has no command", "backend", "write command: …")
+    return tuple(str(word) for word in words)
+
+
+def _environment(configuration: Configuration, warnings: list[str]) -> dict[str, str]:
+    """Return the variables that are plain text; the cluster profile sets those of the site and the launcher."""
+    environment: dict[str, str] = {}
+    passed_over: list[str] = []
+    for section in ("slurm.env", "backend.env"):
+        for key, value in _readable(configuration, section).items():
+            if _ENV_MANAGED.match(key) or value in (None, ""):
+                continue
+            if "$" in str(value):
+                passed_over.append(key)
+            else:
+                environment[key] = str(value)
+    if passed_over:
+        warnings.append(
+            f"{', '.join(passed_over)}: variables that a shell would compute belong into the cluster profile's setup"
+        )
+    return environment
+
+
+def _readable(configuration: Configuration, section: str) -> dict[str, Any]:
+    """Return the variables that can be resolved; a site's variables may be missing on this machine."""
+    try:
+        names = configuration.keys(section)
+    except ConfigurationError:
+        return {}
+    values = {}
+    for name in names:
+        try:
+            values[name] = configuration.get(f"{section}.{name}")
+        except ConfigurationError:
+            continue
+    return values

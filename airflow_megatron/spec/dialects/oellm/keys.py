@@ -1,0 +1,230 @@
+"""Which keys of an oellm-autoexp configuration this package honours, and why it passes over the others.
+
+Nothing is replaced in silence: a key that has no meaning here is named in a warning with the reason, a misspelt one is
+an error with the name that was meant. The known keys are the fields of upstream's dataclasses (``config/schema.py``,
+``monitor/submission.py``, ``slurm_gen/schema.py``, ``backends/``, c6d0cc0).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.spec.dialects.oellm.interpolation.configuration import ConfigurationError
+from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.slurm import MANAGED
+from airflow_megatron.spec.documents.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+
+REASONS: Final = {
+    "directories": (
+        "directories and logs are this package's, below <run_root>/<sweep>/<point>; "
+        "a run of oellm-autoexp is continued where backend.megatron.load names its checkpoints"
+    ),
+    "names": "jobs are named <sweep>.<point>.<stage>",
+    "launcher": "the cluster profile says how processes start: launcher, modules, setup, trainers",
+    "container": (
+        "the cluster profile names the container of all jobs, whose Python and Megatron it uses: "
+        "container: {runtime, image, binds}"
+    ),
+    "arrays": "each job is submitted by itself, by oellm-autoexp too",
+    "submission": "this package submits and names the jobs itself",
+    "postprocess": (
+        "it is not run within the training's job; add stages to the sweep that convert (MegatronBridgeBackend) and "
+        "evaluate (OELLMEvalBackend) the checkpoint"
+    ),
+    "checks": "lint checks the arguments; data files are not looked at",
+    "unread": "nothing here reads it",
+    "sites": "the job script sets it",
+}
+_HONOURED: Final = ""
+_JOB: Final = {
+    **dict.fromkeys(
+        (
+            *("name", "log_events", "state_events", "chain_repeat", "inactivity_threshold_seconds", "slurm"),
+            *("start_condition", "cancel_condition", "finish_condition"),
+            *("start_conditions", "cancel_conditions", "finish_conditions"),
+        ),
+        _HONOURED,
+    ),
+    **dict.fromkeys(
+        ("base_output_dir", "log_path", "log_path_current", "config_path", "config_path_current"),
+        "directories",
+    ),
+    "array_len": "arrays",
+    "metadata": "unread",
+    "base_config": "unread",
+}
+_SLURM: Final = {
+    **dict.fromkeys(("sbatch", "env", "sbatch_extra_directives", "class_name"), _HONOURED),
+    **dict.fromkeys(("script_dir", "log_dir", "script_path", "log_path"), "directories"),
+    **dict.fromkeys(
+        ("template_path", "launcher_cmd", "srun_opts", "srun", "launcher_env_passthrough", "command"),
+        "launcher",
+    ),
+    "name": "names",
+    "array": "arrays",
+    "test_only": "submission",
+}
+_BACKEND: Final = {
+    **dict.fromkeys(("class_name", "env", "megatron", "aux"), _HONOURED),
+    **dict.fromkeys(
+        ("launcher_script", "torchrun_args", "dist_cmd", "python_cmd", "full_cmd", "oellm_cmd", "venv_path"),
+        "launcher",
+    ),
+    **dict.fromkeys(
+        ("full_schema_validation", "data_integrity_check", "data_integrity_check_force_hash", "skip_checks"),
+        "checks",
+    ),
+    **dict.fromkeys(
+        ("hf_path", "bridge_root", "resources", "megatron_config_path", "keep_staging"), "directories"
+    ),
+    **dict.fromkeys(
+        (
+            *("dummy", "verbose", "local", "slurm_template_var", "max_array_len", "download_only", "dry_run"),
+            *("eval_csv_path", "trust_remote_code"),
+        ),
+        "unread",
+    ),
+    **dict.fromkeys(
+        (
+            *("tokenizer", "hf_model", "megatron_path", "iteration", "tasks", "task_groups", "tasks_dir"),
+            *("lm_eval_include_path", "limit", "n_shot", "models", "command", "base_command"),
+            *("derive_hf_arch", "extra_cli_args"),
+        ),
+        _HONOURED,
+    ),
+}
+_TOP: Final = {
+    **dict.fromkeys(
+        ("job", "slurm", "backend", "sweep", "stage", "index", "aux", "project", "sibling"), _HONOURED
+    ),
+    **dict.fromkeys(("metadata", "monitoring_state_dir", "monitor_state_dir", "hydra", "defaults"), "unread"),
+    "container": "container",
+    "postprocess": "postprocess",
+}
+_MEGATRON: Final = {"save": "directories", "tensorboard_dir": "directories"}
+_STRICT: Final = frozenset({"job", "slurm"})
+"""Sections that upstream refuses unknown keys of."""
+_WORD: Final = re.compile(r"\.*[A-Za-z_]\w*(?:\.\w+)*")
+_OF_SIBLING: Final = re.compile(r"sibling\.\w+\.")
+_COMMAND_LINE: Final = frozenset({"backend.megatron", "backend"})
+"""What upstream makes the whole command of; that reads no variable of one's own in it."""
+_EMPTY: Final[tuple[Any, ...]] = (None, "", [], {}, False)
+
+
+def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a point that have no effect here: a dotted key as the place, and the warning.
+
+    :param swept: dotted keys that the sweep varies
+    :raises JobError: for a misspelt key
+    """
+    references = References(configuration.root)
+    by_reason: dict[str, list[str]] = {}
+    for path, known in (("", _TOP), ("job", _JOB), ("slurm", _SLURM), ("backend", _BACKEND)):
+        section = configuration.raw(path)
+        if not isinstance(section, dict):
+            continue
+        for name, value in section.items():
+            key = f"{path}.{name}" if path else name
+            if name in known:
+                if known[name] and value not in _EMPTY:
+                    by_reason.setdefault(known[name], []).append(key)
+            elif not references.mention(key):
+                near = _near(key, name, value, known, strict=path in _STRICT)
+                if near:
+                    yield key, f"{key}: {REASONS['unread']}; {near}"
+                else:
+                    by_reason.setdefault("unread", []).append(key)
+    for path, known in (("slurm.sbatch", MANAGED), ("backend.megatron", _MEGATRON)):
+        section = configuration.raw(path)
+        if isinstance(section, dict):
+            for name, value in section.items():
+                if known.get(name) and value not in _EMPTY:
+                    by_reason.setdefault(known[name], []).append(f"{path}.{name}")
+    for reason, keys in by_reason.items():
+        if reason == "container" and not configuration.raw("container.image"):
+            continue
+        image = f" ({_image(configuration)})" if reason == "container" else ""
+        yield keys[0], f"{', '.join(keys)}{image}: {REASONS[reason]}"
+    yield from _unread(configuration, swept, references)
+
+
+def _image(configuration: Configuration) -> Any:
+    """Return the container's image; as it is written where a variable of its site is missing here."""
+    try:
+        return configuration.get("container.image")
+    except ConfigurationError:
+        return configuration.raw("container.image")
+
+
+def _near(key: str, name: str, value: Any, known: Mapping[str, str], *, strict: bool) -> str:
+    """Return the known key that one is like, as a question; upstream takes keys of one's own where it is not strict.
+
+    :raises JobError: where a misspelt key is certain
+    """
+    near = did_you_mean(name, known, limit=1, alike=0.75)
+    if near and (strict or isinstance(value, dict)):
+        raise JobError(f"there is no key {key!r}", key, near)
+    return near
+
+
+def _unread(
+    configuration: Configuration, swept: Sequence[str], references: References
+) -> Iterator[tuple[str, str]]:
+    """Yield the swept keys that no job reads: points that differ in one alone are the same job twice."""
+    arguments = configuration.raw("backend.megatron")
+    for key in swept:
+        first, _, rest = key.partition(".")
+        name = key.rpartition(".")[2]
+        own = key.startswith("backend.megatron.")
+        if own and isinstance(configuration.raw(key), dict | list):
+            continue
+        read = (
+            first in _TOP and first not in ("aux", "metadata") and not key.startswith("backend.megatron.aux.")
+        )
+        if read or references.mention(key):
+            continue
+        near = ""
+        if rest and isinstance(arguments, dict) and name in arguments:
+            near = f"; did you mean backend.megatron.{name}?"
+        near = near or (f"; {found}" if (found := did_you_mean(key, configuration.root)) else "")
+        yield (
+            key,
+            f"nothing reads the swept key {key}: points that differ in it alone are the same job twice{near}",
+        )
+
+
+class References:
+    """What the texts of a configuration refer to.
+
+    :param root: the configuration
+    """
+
+    def __init__(self, root: Any) -> None:
+        words = {word for text in _strings(root) if "${" in text for word in _WORD.findall(text)}
+        self._paths = {_OF_SIBLING.sub("", word) for word in words if not word.startswith(".")}
+        self._tails = {word.lstrip(".") for word in words if word.startswith(".")}
+
+    def mention(self, key: str) -> bool:
+        """Tell whether one of them reads a dotted key, or what it stands in."""
+        parts = key.split(".")
+        around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)} - _COMMAND_LINE
+        if around & self._paths or any(path.startswith(f"{key}.") for path in self._paths):
+            return True
+        name = parts[-1]
+        return any(
+            tail == name or tail.endswith(f".{name}") or tail.startswith(f"{name}.") for tail in self._tails
+        )
+
+
+def _strings(node: Any) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, dict | list):
+        for item in node.values() if isinstance(node, dict) else node:
+            yield from _strings(item)

@@ -1,0 +1,179 @@
+"""The ``slurm:`` section of an oellm-autoexp point as resources and sbatch options of this package.
+
+Upstream writes each key of ``slurm.sbatch`` as an option of sbatch (``slurm_gen/generator.py``, c6d0cc0) and starts one
+task on each node, which starts the processes; here ``cpus_per_task`` counts the cores of one process.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.quantities import parse_duration
+from airflow_megatron.spec.model.schema import SlurmSection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+    from airflow_megatron.spec.model.schema import StageKind
+
+RESOURCES: Final = ("nodes", "gpus_per_node", "cpus_per_task")
+MANAGED: Final = {
+    **dict.fromkeys(("job_name",), "names"),
+    **dict.fromkeys(("output", "error", "chdir"), "directories"),
+    **dict.fromkeys(("array",), "arrays"),
+    **dict.fromkeys(
+        (
+            "comment",
+            "dependency",
+            "open_mode",
+            "parsable",
+            "requeue",
+            "no_requeue",
+            "test_only",
+            "wait",
+            "wrap",
+        ),
+        "submission",
+    ),
+}
+"""Options of sbatch that this package sets itself → why, a key of :data:`.oellm_keys.REASONS`."""
+_TEXT: Final = ("mem", "partition", "account", "qos", "constraint", "reservation", "exclude")
+_GRES: Final = re.compile(r"gpu(?::\w*[A-Za-z]\w*)?:([0-9]+)")
+_SIGNAL: Final = re.compile(r"(?:B:)?(?:SIG)?TERM@([0-9]+)\Z")
+_OF_PLUGINS: Final = ("container_", "no_container_")  # of pyxis
+# the long options of sbatch(1), Slurm 20.11 to 24.11
+_OPTIONS: Final = frozenset(
+    """
+    account acctg_freq array batch bb bbf begin chdir cluster_constraint clusters comment constraint container
+    container_id contiguous core_spec cores_per_socket cpu_freq cpus_per_gpu cpus_per_task deadline
+    debugger_test delay_boot dependency distribution error exclude exclusive export export_file extra
+    extra_node_info get_user_env gid gpu_bind gpu_freq gpus gpus_per_node gpus_per_socket gpus_per_task gres
+    gres_flags hint hold ignore_pbs input job_name kill_on_invalid_dep licenses mail_type mail_user mcs_label
+    mem mem_bind mem_per_cpu mem_per_gpu mincpus network nice no_kill no_requeue nodefile nodelist nodes
+    ntasks ntasks_per_core ntasks_per_gpu ntasks_per_node ntasks_per_socket open_mode oom_kill_step output
+    overcommit oversubscribe parsable partition power prefer priority profile propagate qos quiet reboot
+    requeue reservation segment signal sockets_per_node spread_job spec stepmgr switches test_only thread_spec
+    threads_per_core time time_min tmp tres_bind tres_per_task uid use_min_nodes verbose wait wait_all_nodes
+    wckey wrap x11
+    """.split()  # noqa: SIM905
+)
+
+
+def slurm_section(
+    configuration: Configuration, kind: StageKind, defaults: SlurmSection | None, warnings: list[str]
+) -> SlurmSection:
+    """Return the resources and options of one point.
+
+    :param kind: what it runs; a training has a process for each GPU
+    :param defaults: resources of the cluster profile
+    :param warnings: what was passed over is added here
+    :raises JobError: for a value or an option that Slurm does not have
+    """
+    section = configuration.get("slurm.sbatch") or {}
+    if not isinstance(section, dict):
+        raise JobError("slurm.sbatch takes keys with values", "slurm.sbatch")
+    sbatch = {str(key).lstrip("-").replace("-", "_"): value for key, value in section.items()}
+    _check_names(sbatch)
+    data: dict[str, Any] = {}
+    for key in RESOURCES:
+        if sbatch.get(key) is not None:
+            data[key] = _whole(sbatch[key], f"slurm.sbatch.{key}")
+    gres = _GRES.search(str(sbatch.get("gres") or ""))
+    if "gpus_per_node" not in data and gres:
+        data["gpus_per_node"] = int(gres[1])
+    if kind == "train":
+        _share_cores(data, sbatch, warnings)
+    if sbatch.get("time") not in (None, ""):
+        data["time"] = _seconds(sbatch["time"])
+    for key in _TEXT:
+        if sbatch.get(key) not in (None, ""):
+            data[key] = str(sbatch[key])
+    signal = _SIGNAL.match(str(sbatch.get("signal") or ""))
+    if signal:
+        data["signal_before"] = int(signal[1])
+    elif sbatch.get("signal"):
+        warnings.append(
+            f"slurm.sbatch.signal: {sbatch['signal']}: a job is asked to stop by TERM, as TERM@120 says"
+        )
+    options = _options(sbatch, configuration)
+    given = defaults.model_dump(exclude_none=True, exclude_unset=True) if defaults else {}
+    options = [*given.pop("options", []), *options]
+    if options:
+        data["options"] = options
+    return SlurmSection.model_validate({**given, **data})
+
+
+def _check_names(sbatch: Mapping[str, Any]) -> None:
+    for name in sbatch:
+        known = name in _OPTIONS or name.startswith(_OF_PLUGINS)
+        near = "" if known else did_you_mean(name, _OPTIONS, limit=1, alike=0.8)
+        if near:  # what is like none of them may be a site's own
+            raise JobError(f"sbatch has no option --{name.replace('_', '-')}", f"slurm.sbatch.{name}", near)
+
+
+def _share_cores(data: dict[str, Any], sbatch: Mapping[str, Any], warnings: list[str]) -> None:
+    """Divide the cores of a node's one task among the processes that it starts."""
+    tasks = sbatch.get("ntasks_per_node") or 1
+    processes = data.get("gpus_per_node") or 1
+    if not isinstance(tasks, int) or tasks not in (1, processes):
+        warnings.append(f"slurm.sbatch.ntasks_per_node: {tasks}: a training has one process for each GPU")
+        tasks = 1
+    cores = data.get("cpus_per_task")
+    if cores is None or tasks == processes:
+        return
+    data["cpus_per_task"] = max(1, cores // processes)
+    if cores % processes:
+        warnings.append(
+            f"slurm.sbatch.cpus_per_task: {cores} cores for {processes} processes: each has {data['cpus_per_task']}"
+        )
+
+
+def _options(sbatch: Mapping[str, Any], configuration: Configuration) -> list[str]:
+    own = {*MANAGED, *_TEXT, *RESOURCES, "time", "signal", "ntasks", "ntasks_per_node"}
+    options = []
+    for key, value in sbatch.items():
+        if key in own:
+            continue
+        if value is True:
+            options.append(f"--{key.replace('_', '-')}")
+        elif value not in (None, False, ""):
+            options.append(f"--{key.replace('_', '-')}={value}")
+    lines = configuration.get("slurm.sbatch_extra_directives") or []
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        key = "slurm.sbatch_extra_directives"
+        raise JobError(f"{key} is {lines!r}, not a list of lines", key, 'write ["--licenses=x"]')
+    for line in lines:
+        options.append(line.removeprefix("#SBATCH").strip())
+    return options
+
+
+def _whole(value: Any, key: str) -> int:
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(number, str) and number.isdigit():
+        number = int(number)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise JobError(f"{key} is {value!r}, not a whole number", key)
+    return number
+
+
+def _seconds(value: Any) -> int:
+    """Return the seconds of a Slurm time: minutes, mm:ss, hh:mm:ss, d-hh, d-hh:mm or d-hh:mm:ss (sbatch(1))."""
+    text = str(value).strip()
+    if text.isdigit():
+        return int(text) * 60
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
+    try:
+        numbers = [int(part) for part in parts]
+        if dash:
+            hours, minutes, seconds = (*numbers, 0, 0)[:3]
+            return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+        if len(numbers) == 2:
+            return numbers[0] * 60 + numbers[1]
+        return parse_duration(text)
+    except ValueError as error:
+        raise JobError(f"slurm.sbatch.time is {value!r}", "slurm.sbatch.time", "write hh:mm:ss") from error

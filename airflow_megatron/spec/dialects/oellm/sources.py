@@ -1,0 +1,88 @@
+"""Checkpoints that a point of an oellm-autoexp sweep names and no stage of the sweep makes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.expressions.resolution import ExpressionError
+from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource, resolved_source
+from airflow_megatron.spec.model.schema import StartSection
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import StageKind
+
+_KEYS = {"train": "backend.megatron.load", "convert": "backend.megatron_path", "evaluate": "backend.models"}
+
+
+def external_source(
+    configuration: Configuration,
+    kind: StageKind,
+    run_dir: str,
+    made: Sequence[Job],
+    parent: Job | None,
+    warnings: list[str],
+) -> CheckpointSource | None:
+    """Return what a job starts from, or works on, outside the sweep; None where a stage makes it, or there is none.
+
+    :param run_dir: of the job
+    :param made: the jobs of its family made before it
+    :param parent: the one that it follows
+    :param warnings: what was passed over is added here
+    :raises JobError: when the path is not absolute on the cluster, or a conversion or evaluation has none
+    """
+    if kind not in _KEYS:
+        return None
+    key = _KEYS[kind]
+    path = configuration.get(key)
+    path = path[0] if isinstance(path, list) and len(path) == 1 else path
+    step = configuration.get("backend.megatron.ckpt_step" if kind == "train" else "backend.iteration")
+    step = step if isinstance(step, int) and not isinstance(step, bool) and step > 0 else None
+    if kind != "train" and parent is not None and parent.branch is not None:
+        return None
+    if kind == "train":
+        if path in (None, ""):
+            if step and (parent is None or parent.kind != "train"):
+                warnings.append(
+                    f"backend.megatron.ckpt_step: {step}: nothing is loaded, since load names nothing"
+                )
+            return None
+        if _below(str(path), [run_dir, *(job.run_dir for job in made)]):
+            return None
+    elif path in (None, "", []):
+        raise JobError(
+            "the stage works on a checkpoint that no stage of the sweep makes",
+            key,
+            "add the stage that makes it, and refer to it by ${sibling.STAGE.…}, or name its directory",
+        )
+    elif isinstance(path, list):
+        raise JobError(
+            f"{key} names {len(path)} models", key, "write a point for each: params: {backend.models: …}"
+        )
+    finetune = kind == "train" and configuration.get("backend.megatron.finetune") is True
+    given: dict[str, Any] = {"from": str(path), "iteration": step, "mode": "finetune" if finetune else None}
+    try:
+        source = resolved_source(StartSection.model_validate(given), kind, {})
+    except ExpressionError as error:
+        raise JobError(str(error).replace("start.from", key), key) from error
+    if kind == "convert" and source.iteration is None:
+        raise JobError(
+            f"{key} {path} does not tell which checkpoint is converted", key, f"write {path}/iter_…"
+        )
+    return source
+
+
+def iteration_of_source(source: CheckpointSource, kind: StageKind) -> int | None:
+    """Return the iteration that a job goes on from or works on; 0 for a model that does not tell one."""
+    if kind == "train":
+        return source.iteration if source.mode == "continue" else None
+    return source.iteration or 0
+
+
+def _below(path: str, directories: Sequence[str]) -> bool:
+    path = path.rstrip("/")
+    return any(path == directory or path.startswith(f"{directory}/") for directory in directories)

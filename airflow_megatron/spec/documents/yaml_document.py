@@ -1,0 +1,299 @@
+"""YAML documents with YAML 1.2 scalars and the position of every node.
+
+PyYAML's C parser reads the text; its events are put together here, because its own composer resolves YAML 1.1 tags
+that are not wanted (5,000 explicit points: 0.3 s) and overflows the C stack on deep nesting. The scalars are resolved
+by the YAML 1.2 core schema, so ``1e-4`` is a float, ``on`` a string, ``06:00:00`` a
+string; underscores are allowed in numbers (``2_000_000_000``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import yaml
+
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.named_files import NamedFileError, read_named_file, read_spec_file
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_TRUE = frozenset({"true", "True", "TRUE"})
+_FALSE = frozenset({"false", "False", "FALSE"})
+_DECIMAL = re.compile(r"[-+]?[0-9][0-9_]*\Z")
+_BASED = re.compile(r"0(?:x[0-9a-fA-F_]+|o[0-7_]+|b[01_]+)\Z")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9][0-9_]*|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?\Z")
+_INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)\Z")
+_NAN = frozenset({".nan", ".NaN", ".NAN"})
+
+KeyPath = tuple[str | int, ...]
+
+MAX_TEXT: Final = 32_000_000
+"""Characters of one document."""
+MAX_NODES: Final = 1_000_000
+"""Scalars, lists and mappings of one document, those that aliases repeat included."""
+MAX_DEPTH: Final = 64
+"""Lists and mappings within each other."""
+
+
+@dataclass
+class YamlDocument:
+    """A parsed YAML file.
+
+    :param file: the path as given, used in messages
+    :param data: plain dicts, lists and scalars
+    :param positions: (line, column), 1-based, of the node at each key path; for a mapping entry, of its key
+    :param text: the YAML itself, for dialects that read scalars by other rules
+    :param files: the file of those positions that are not in ``file``
+    :param sources: path → content of the other files that the document drew on; a pinned sweep brings them along
+    :param withheld: value of an environment variable → what messages show instead of it
+    :param origin: the spec that draws on this file; empty for a spec itself
+    """
+
+    file: str
+    data: Any
+    positions: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
+    text: str = ""
+    files: dict[KeyPath, str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    withheld: dict[str, str] = field(default_factory=dict)
+    origin: str = ""
+
+    def problem(self, path: KeyPath, message: str, mend: str = "") -> Problem:
+        """Return a problem at ``path``, or at the nearest enclosing node that has a position."""
+        for value in sorted(self.withheld, key=len, reverse=True):
+            message = message.replace(value, self.withheld[value])
+            mend = mend.replace(value, self.withheld[value])
+        for length in range(len(path), -1, -1):
+            position = self.positions.get(path[:length])
+            if position is not None:
+                return Problem(self.files.get(path[:length], self.file), *position, message, mend)
+        return Problem(self.file, 0, 0, message, mend)
+
+    def read(self, path: str) -> str:
+        """Return the text of another file, named relative to this document's folder.
+
+        :raises OSError: when it cannot be read
+        :raises NamedFileError: when the document may not name it
+        """
+        full = str(Path(self.file).parent / path)
+        if full not in self.sources:
+            self.sources[full] = read_named_file(path, self.file, self.origin)
+        return self.sources[full]
+
+    def withhold(self, name: str, value: str) -> None:
+        """Keep the value of an environment variable out of messages."""
+        if len(value) > 2:  # shorter ones would be found in every word
+            for form in (value, repr(value)[1:-1]):
+                self.withheld[form] = f"${{oc.env:{name}}}"
+
+
+def plain_scalar(text: str) -> Any:
+    """Resolve an unquoted scalar by the YAML 1.2 core schema, underscores in numbers allowed."""
+    if text in _NULL:
+        return None
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    if text[0] not in "+-.0123456789":
+        return text
+    if _DECIMAL.match(text):
+        return int(text.replace("_", ""))
+    if _BASED.match(text):
+        return int(text.replace("_", ""), 0)
+    if _FLOAT.match(text):
+        return float(text.replace("_", ""))
+    if _INFINITE.match(text):
+        return float(text.replace(".", "", 1))
+    if text in _NAN:
+        return float("nan")
+    return text
+
+
+def load_yaml_text(text: str, file: str) -> YamlDocument:
+    """Parse one YAML document.
+
+    :raises SpecError: when the text is not YAML, is empty, repeats a key, has a key that is not a plain scalar, or is
+        too large or too deep
+    """
+    if len(text) > MAX_TEXT:
+        raise SpecError(Problem(file, 0, 0, f"the file is longer than {MAX_TEXT} characters"))
+    try:
+        root = _composed(text, file)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        raise SpecError(Problem(file, line, column, f"not valid YAML: {what}", _yaml_mend(what))) from error
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
+        raise SpecError(Problem(file, 0, 0, f"not valid YAML: {error}")) from error
+    if root is None:
+        raise SpecError(Problem(file, 1, 1, "the file is empty"))
+    document = YamlDocument(file, None, text=text)
+    construction = _Construction(document)
+    document.data = construction.value(root, ())
+    if construction.problems:
+        raise SpecError(construction.problems)
+    return document
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A scalar, a sequence (``items``) or a mapping (``items``: key, value, key, value, …)."""
+
+    line: int
+    column: int
+    kind: Literal["scalar", "sequence", "mapping"]
+    text: str = ""
+    plain: bool = False
+    items: list[_Node] = field(default_factory=list)
+
+
+def _composed(text: str, file: str) -> _Node | None:
+    """Return the root node of a document, None when it is empty; aliases are the nodes that they name."""
+    root: _Node | None = None
+    open_nodes: list[_Node] = []
+    anchors: dict[str, _Node] = {}
+    event: Any
+    for event in yaml.parse(text, Loader=_Loader):
+        kind = type(event)
+        if kind is yaml.SequenceEndEvent or kind is yaml.MappingEndEvent:
+            open_nodes.pop()
+            continue
+        mark = event.start_mark
+        place = (mark.line + 1, mark.column + 1)
+        if kind is yaml.ScalarEvent:
+            node = _Node(*place, "scalar", event.value, not event.style)
+        elif kind is yaml.SequenceStartEvent:
+            node = _Node(*place, "sequence")
+        elif kind is yaml.MappingStartEvent:
+            node = _Node(*place, "mapping")
+        elif kind is yaml.AliasEvent:
+            if event.anchor not in anchors:
+                raise SpecError(Problem(file, *place, f"not valid YAML: there is no anchor &{event.anchor}"))
+            node = anchors[event.anchor]
+        elif kind is yaml.DocumentStartEvent and root is not None:
+            raise SpecError(Problem(file, *place, "not valid YAML: more than one document", "keep one"))
+        else:
+            continue
+        if kind is not yaml.AliasEvent and event.anchor is not None:
+            anchors[event.anchor] = node
+        if open_nodes:
+            open_nodes[-1].items.append(node)
+        else:
+            root = node
+        if kind is yaml.SequenceStartEvent or kind is yaml.MappingStartEvent:
+            open_nodes.append(node)
+            if len(open_nodes) > MAX_DEPTH:
+                raise SpecError(Problem(file, *place, f"more than {MAX_DEPTH} levels of nesting"))
+    return root
+
+
+def load_yaml_file(path: Path | str) -> YamlDocument:
+    """Read and parse a YAML file.
+
+    :raises SpecError: when the file cannot be read or parsed
+    """
+    try:
+        text = read_spec_file(path)
+    except FileNotFoundError as error:
+        raise SpecError(Problem(str(path), 0, 0, "no such file")) from error
+    except NamedFileError as error:
+        raise SpecError(Problem(str(path), 0, 0, f"cannot be read: {error}", error.mend)) from error
+    except OSError as error:
+        raise SpecError(Problem(str(path), 0, 0, f"cannot be read: {error.strerror}")) from error
+    except ValueError as error:  # a NUL in the name
+        raise SpecError(Problem(str(path), 0, 0, f"cannot be read: {error}")) from error
+    return load_yaml_text(text, str(path))
+
+
+def _yaml_mend(what: str) -> str:
+    if "\\t" in what or "tab" in what:
+        return "indent with spaces"
+    if "mapping values are not allowed" in what:
+        return "quote values that contain ': '"
+    if "flow" in what or "unhashable" in what:
+        return 'quote expressions: "{{ … }}"'
+    return ""
+
+
+class _Construction:
+    """Turns nodes into plain values, noting where each stands."""
+
+    def __init__(self, document: YamlDocument) -> None:
+        self.document = document
+        self.positions = document.positions
+        self.problems: list[Problem] = []
+        self.nodes = 0
+        self.within: list[_Node] = []
+
+    def value(self, node: _Node, path: KeyPath) -> Any:
+        """Return the value of a node.
+
+        :raises SpecError: when aliases make the document too large or too deep
+        """
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise SpecError(self._problem(node, f"the document holds more than {MAX_NODES} values"))
+        if path not in self.positions:
+            self.positions[path] = (node.line, node.column)
+        if "\0" in node.text:
+            self.problems.append(self._problem(node, "text cannot hold a NUL character", "remove it"))
+        if node.kind == "scalar":
+            return self._scalar(node) if node.plain else node.text
+        if node in self.within:
+            raise SpecError(self._problem(node, "an alias stands within what it names"))
+        if len(self.within) >= MAX_DEPTH:
+            raise SpecError(self._problem(node, f"more than {MAX_DEPTH} levels of nesting"))
+        self.within.append(node)
+        value = (
+            [self.value(item, (*path, index)) for index, item in enumerate(node.items)]
+            if node.kind == "sequence"
+            else self._mapping(node, path)
+        )
+        self.within.pop()
+        return value
+
+    def _mapping(self, node: _Node, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key_node, value_node in zip(node.items[::2], node.items[1::2], strict=True):
+            if key_node.kind != "scalar":
+                mend = 'quote expressions: "{{ … }}"' if key_node.kind == "mapping" else ""
+                self.problems.append(self._problem(key_node, "a key must be a plain word", mend))
+                continue
+            key = key_node.text
+            if key == "<<" and key_node.plain:
+                merged |= self._merged(value_node, path)
+                continue
+            if key in result:
+                self.problems.append(self._problem(key_node, f"key {key!r} is given twice", "remove one"))
+                continue
+            self.positions[(*path, key)] = (key_node.line, key_node.column)
+            result[key] = self.value(value_node, (*path, key))
+        return {**merged, **result} if merged else result
+
+    def _merged(self, node: _Node, path: KeyPath) -> dict[str, Any]:
+        """Return the entries that a ``<<`` merge key brings in; earlier mappings of a list win (YAML merge type)."""
+        entries: dict[str, Any] = {}
+        for item in reversed(node.items if node.kind == "sequence" else [node]):
+            value = self.value(item, path)
+            if isinstance(value, dict):
+                entries |= value
+            else:
+                self.problems.append(self._problem(item, "'<<' takes a mapping"))
+        return entries
+
+    def _scalar(self, node: _Node) -> Any:
+        try:
+            return plain_scalar(node.text)
+        except ValueError:
+            self.problems.append(self._problem(node, "the number is malformed or too long", "quote text"))
+            return None
+
+    def _problem(self, node: _Node, message: str, mend: str = "") -> Problem:
+        return Problem(self.document.file, node.line, node.column, message, mend)

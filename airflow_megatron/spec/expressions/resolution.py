@@ -1,0 +1,282 @@
+"""Expressions in sweep specs: sandboxed Jinja2, native values, references in any order.
+
+A value that is one whole expression, ``"{{ nodes * gpus_per_node }}"``, keeps the type of its result; an expression
+inside text, ``"lr{{ lr }}"``, becomes text. Undefined names are errors, and so are reference cycles, shown as a chain.
+What expressions can call is in :mod:`airflow_megatron.spec.expressions.functions`, what bounds them in
+:mod:`airflow_megatron.spec.expressions.sandbox`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import jinja2.meta
+import jinja2.nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation
+from airflow_megatron.spec.expressions.functions import FUNCTIONS
+from airflow_megatron.spec.expressions.sandbox import (
+    SizeError,
+    checked_template,
+    checked_value,
+    environment,
+    joined,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+MAX_CHAIN = 100
+"""How many values may stand between a value and the last one that it depends on."""
+
+
+class ExpressionError(ValueError):
+    """An expression that cannot be parsed or evaluated; the message says which and why."""
+
+
+# without whitespace control ("{{-"), which only matters inside text
+_PLAIN_EXPRESSION = re.compile(r"\{\{(?![-+]).*(?<![-+])\}\}\Z", re.DOTALL).match
+
+
+def script_environment(templates: Path | Mapping[str, str]) -> jinja2.Environment:
+    """Return the sandboxed environment for script templates (undefined names are errors).
+
+    :param templates: their folder, or name → text
+    """
+    loader: jinja2.BaseLoader = (
+        jinja2.FileSystemLoader(templates) if isinstance(templates, Path) else jinja2.DictLoader(templates)
+    )
+    return ImmutableSandboxedEnvironment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+class Expression:
+    """A template string, parsed; it is compiled when it is first evaluated, as many are only looked at.
+
+    :param source: the text as written
+    :param tree: what it was parsed to
+    """
+
+    def __init__(self, source: str, tree: jinja2.nodes.Template) -> None:
+        self.source = source
+        self.tree = tree
+        self.names = frozenset(jinja2.meta.find_undeclared_variables(tree))
+        """The variables that it reads."""
+
+    @functools.cached_property
+    def evaluate(self) -> Callable[[Mapping[str, Any]], Any]:
+        """Give the value for a mapping of (at least) the variables."""
+        if _is_one_expression(self.tree) and _PLAIN_EXPRESSION(self.source):
+            return _native(self.tree.body[0].nodes[0])  # type: ignore[attr-defined]
+        return _text(self.tree)
+
+
+def is_template(value: object) -> bool:
+    """Tell whether ``value`` is a string that holds an expression."""
+    return isinstance(value, str) and ("{{" in value or "{%" in value or "{#" in value)
+
+
+@functools.lru_cache(maxsize=4096)
+def compile_expression(source: str) -> Expression:
+    """Compile a template string once; later calls with the same text are answered from memory.
+
+    :raises ExpressionError: on a syntax error, or when it does more than an expression may
+    """
+    try:
+        return Expression(source, checked_template(source))
+    except jinja2.TemplateError as error:
+        raise ExpressionError(f"{_shown(source)} is not a valid expression: {error.message}") from error
+    except (RecursionError, ValueError) as error:
+        raise ExpressionError(f"{_shown(source)} is not a valid expression: {error}") from error
+
+
+def _shown(source: str) -> str:
+    return repr(source if len(source) <= 500 else source[:500] + "…")
+
+
+def _is_one_expression(tree: jinja2.nodes.Template) -> bool:
+    return (
+        len(tree.body) == 1
+        and isinstance(tree.body[0], jinja2.nodes.Output)
+        and len(tree.body[0].nodes) == 1
+        and not isinstance(tree.body[0].nodes[0], jinja2.nodes.TemplateData)
+    )
+
+
+def _native(expression: jinja2.nodes.Expr) -> Callable[[Mapping[str, Any]], Any]:
+    """Compile an expression to a function that returns its value, not its text."""
+    env = environment()
+    target = jinja2.nodes.Name("result", "store", lineno=1)
+    tree = jinja2.nodes.Template([jinja2.nodes.Assign(target, expression, lineno=1)], lineno=1)
+    render = env.from_string(tree).root_render_func
+
+    def evaluate(names: Mapping[str, Any]) -> Any:
+        scope = env.scope(names)
+        for _ in render(scope):
+            pass
+        value = scope.vars["result"]
+        if isinstance(value, jinja2.Undefined):
+            value._fail_with_undefined_error()
+        return checked_value(value)
+
+    return evaluate
+
+
+def _text(tree: jinja2.nodes.Template) -> Callable[[Mapping[str, Any]], Any]:
+    env = environment()
+    render = env.from_string(tree).root_render_func
+    return lambda names: joined(render(env.scope(names)))
+
+
+def evaluate(source: str, names: Mapping[str, Any]) -> Any:
+    """Evaluate one template string.
+
+    :raises ExpressionError: on a syntax error, an undefined name, a failing operation or a result that is too large
+    """
+    expression = compile_expression(source)
+    if not expression.names <= names.keys():
+        unknown = sorted(expression.names - names.keys() - FUNCTIONS.keys())
+        if unknown:
+            hint = did_you_mean(unknown[0], [*names, *FUNCTIONS])
+            raise ExpressionError(
+                f"{_shown(source)} uses {unknown[0]!r}, which is not defined{'; ' + hint if hint else ''}"
+            )
+    begin_evaluation()
+    try:
+        return expression.evaluate(names)
+    except jinja2.UndefinedError as error:
+        raise ExpressionError(f"{_shown(source)}: {error.message}") from error
+    except jinja2.TemplateError as error:
+        raise ExpressionError(f"{_shown(source)}: {error}") from error
+    except (SizeError, TooMuchWorkError) as error:
+        raise ExpressionError(f"{_shown(source)}: {error}") from error
+    except _FAILURES as error:
+        raise ExpressionError(f"{_shown(source)} fails: {type(error).__name__}: {error}") from error
+
+
+_FAILURES = (
+    *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+    *(RecursionError, SyntaxError, MemoryError),
+)
+"""What operations on values of the wrong kind or size raise, those inside Jinja2's filters too; the last ones come from
+compiling an expression that is nested too deeply."""
+
+
+def evaluate_tree(value: Any, names: Mapping[str, Any]) -> Any:
+    """Evaluate every template string inside nested dicts and lists; other values are returned as they are."""
+    if isinstance(value, str):
+        return evaluate(value, names) if is_template(value) else value
+    if isinstance(value, list):
+        return [evaluate_tree(item, names) for item in value]
+    if isinstance(value, dict):
+        return {key: evaluate_tree(item, names) for key, item in value.items()}
+    return value
+
+
+def templates(value: Any) -> Iterator[str]:
+    """Yield the template strings inside ``value``."""
+    if isinstance(value, str):
+        if is_template(value):
+            yield value
+    elif isinstance(value, list | dict):
+        for item in value if isinstance(value, list) else value.values():
+            yield from templates(item)
+
+
+def template_names(value: Any) -> frozenset[str]:
+    """Return the variables read by the template strings inside ``value``."""
+    return frozenset().union(*(compile_expression(source).names for source in templates(value)))
+
+
+def attribute_names(value: Any, variable: str) -> frozenset[str]:
+    """Return the attributes of ``variable`` that the template strings inside ``value`` read (``stages.pretrain``)."""
+    return frozenset().union(*(_attributes(source, variable) for source in templates(value)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _attributes(source: str, variable: str) -> frozenset[str]:
+    tree = compile_expression(source).tree
+    names = {
+        node.attr
+        for node in tree.find_all(jinja2.nodes.Getattr)
+        if isinstance(node.node, jinja2.nodes.Name) and node.node.name == variable
+    }
+    for item in tree.find_all(jinja2.nodes.Getitem):
+        of_variable = isinstance(item.node, jinja2.nodes.Name) and item.node.name == variable
+        if of_variable and isinstance(item.arg, jinja2.nodes.Const):
+            names.add(str(item.arg.value))
+    return frozenset(names)
+
+
+def resolve(
+    raw: Mapping[str, Any], given: Mapping[str, Any], wanted: Iterable[str] | None = None
+) -> dict[str, Any]:
+    """Resolve a set of named values that may refer to each other in any order.
+
+    :param raw: name → value, possibly holding template strings
+    :param given: names that are known already (they do not hide names of ``raw``)
+    :param wanted: resolve these names, and what they need, only; all when left out
+    :return: every resolved name of ``raw`` with its value
+    :raises ExpressionError: on an undefined name, a failing expression or a cycle (the chain is shown)
+    """
+    resolution = _Resolution(raw, given)
+    for name in raw if wanted is None else wanted:
+        if name in raw:
+            resolution.visit(name)
+    return resolution.done
+
+
+class _Resolution:
+    """One call of :func:`resolve`; no closure, as that would be a cycle for the collector at each point of a sweep."""
+
+    __slots__ = ("chain", "done", "raw", "scope")
+
+    def __init__(self, raw: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        self.raw = raw
+        self.done: dict[str, Any] = {}
+        self.scope: dict[str, Any] = dict(given)
+        self.chain: list[str] = []
+
+    def visit(self, name: str) -> None:
+        """Resolve a name of ``raw``, after those that it needs."""
+        if name in self.done:
+            return
+        value, chain = self.raw[name], self.chain
+        if type(value) in _PLAIN or (type(value) is str and "{" not in value):
+            self.done[name] = self.scope[name] = value
+            return
+        if name in chain:
+            circle = [*chain[chain.index(name) :], name]
+            hint = (
+                f"{name} is defined by itself; drop it where it only repeats a value of the same name, which is known "
+                "here anyway, or write the value, or give it another name"
+                if len(circle) == 2
+                else "write the value of one of them"
+            )
+            raise ExpressionError(f"reference cycle: {' → '.join(circle)} ({hint})")
+        if len(chain) >= MAX_CHAIN:
+            raise ExpressionError(f"{chain[0]}: more than {MAX_CHAIN} values in a chain of references")
+        chain.append(name)
+        for needed in sorted(template_names(value)):
+            if needed in self.raw:
+                self.visit(needed)
+        chain.pop()
+        try:
+            self.done[name] = self.scope[name] = evaluate_tree(value, self.scope)
+        except ExpressionError as error:
+            raise ExpressionError(f"{name}: {error}") from error
+
+
+_PLAIN = frozenset({int, float, bool, type(None)})

@@ -1,0 +1,433 @@
+"""The Jinja2 environment of spec expressions: no way to code, and bounds on time and memory.
+
+Jinja2's own sandbox keeps expressions from reaching Python's internals, but not from ``10**10**10``,
+``'x' * 10**10`` or loops within loops. Here everything that is not known to be harmless is refused: statements, nodes,
+filters and methods by list; what can grow is measured before it does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import jinja2
+from jinja2 import nodes
+from jinja2.filters import FILTERS
+from jinja2.nodes import EvalContext
+from jinja2.runtime import Context, LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
+from jinja2.utils import missing
+from jinja2.visitor import NodeTransformer
+
+from airflow_megatron.spec.expressions.bounds import charge, nested_size
+from airflow_megatron.spec.expressions.functions import FUNCTIONS, bounded_round
+
+MAX_SOURCE: Final = 20_000
+"""Characters of one template string."""
+MAX_TEXT: Final = 100_000
+"""Characters of a text that an expression makes."""
+MAX_NESTED_TEXT: Final = 1_000_000
+"""Characters of all texts in a list that an expression makes."""
+MAX_ITEMS: Final = 10_000
+"""Items of a list that an expression makes, at any depth, and rounds of a loop."""
+MAX_BITS: Final = 4096
+"""Size of a whole number that an expression makes."""
+
+_NODES: Final = (
+    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Assign),
+    *(nodes.Name, nodes.Const, nodes.List, nodes.Tuple, nodes.Dict, nodes.Pair, nodes.Keyword, nodes.Slice),
+    *(nodes.Getattr, nodes.Getitem, nodes.Call, nodes.Filter, nodes.Test),
+    *(nodes.CondExpr, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos),
+    *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow, nodes.Concat),
+)
+_RESERVED: Final = frozenset({"self", "super", "caller", "varargs", "kwargs"})
+_WIDE_FORMAT: Final = re.compile(r"\d{4,}|\*")
+_NESTED_FORMAT: Final = re.compile(r"\{[^{}]*\{")
+_LOOP: Final = frozenset(
+    [
+        "index",
+        "index0",
+        "revindex",
+        "revindex0",
+        "first",
+        "last",
+        "length",
+        "previtem",
+        "nextitem",
+        "depth",
+        "depth0",
+    ]
+)
+
+
+class SizeError(ValueError):
+    """An expression whose result would be too large."""
+
+
+def _text(length: int) -> None:
+    if length > MAX_TEXT:
+        raise SizeError(f"it makes a text of {length} characters; at most {MAX_TEXT} are allowed")
+
+
+def _items(length: int) -> None:
+    if length > MAX_ITEMS:
+        raise SizeError(f"it makes {length} items; at most {MAX_ITEMS} are allowed")
+
+
+def _size(sequence: object, times: int = 1) -> None:
+    charge(sequence)
+    if isinstance(sequence, str | bytes):
+        _text(len(sequence) * times)
+    elif isinstance(sequence, list | tuple | dict):
+        items, text = nested_size(sequence, MAX_ITEMS, MAX_NESTED_TEXT)
+        _items(items * max(times, 1))
+        if text * times > MAX_NESTED_TEXT:
+            raise SizeError(
+                f"it makes texts of {text * times} characters; at most {MAX_NESTED_TEXT} are allowed"
+            )
+
+
+def _measured(value: Any) -> Any:
+    """Return a list or mapping that an expression writes down, measured with what it refers to."""
+    _size(value)
+    return value
+
+
+def checked_value(value: Any) -> Any:
+    """Return a value that an expression has made.
+
+    :raises SizeError: when it is too large
+    :raises TypeError: when it is not made of numbers, texts, lists and mappings
+    """
+    kind = type(value)
+    if kind is float or kind is bool or value is None:
+        return value
+    if kind is str:
+        _text(len(value))
+        return value
+    if kind is int:
+        if value.bit_length() > MAX_BITS:
+            raise SizeError(f"it makes a number of {value.bit_length()} bits; at most {MAX_BITS} are allowed")
+        return value
+    count, pending = 0, [value]
+    while pending:
+        item = pending.pop()
+        count += 1
+        _items(count)
+        if isinstance(item, Mapping):
+            pending += [*item, *item.values()]
+        elif isinstance(item, list | tuple):
+            pending += item
+        elif isinstance(item, str):
+            count += len(item) // 64
+        elif isinstance(item, int):
+            checked_value(int(item))
+        elif item is not None and not isinstance(item, float):
+            hint = "; add | list" if isinstance(item, Iterable) else ""
+            raise TypeError(f"it gives a {type(item).__name__}, not a plain value{hint}")
+    return value
+
+
+def _power(left: Any, right: Any) -> Any:
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > MAX_BITS:
+        raise SizeError("the power is too large")
+    return left**right
+
+
+def _times(left: Any, right: Any) -> Any:
+    if isinstance(left, int) and isinstance(right, int):
+        if left.bit_length() + right.bit_length() > MAX_BITS:
+            raise SizeError("the product is too large")
+    elif isinstance(right, int):
+        _size(left, right)
+    elif isinstance(left, int):
+        _size(right, left)
+    return left * right
+
+
+def _plus(left: Any, right: Any) -> Any:
+    if isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
+        _size([left, right])
+    total = left + right
+    _size(total)
+    return total
+
+
+def _percent(left: Any, right: Any) -> Any:
+    if isinstance(left, str):
+        if _WIDE_FORMAT.search(left):
+            raise SizeError("the format is too wide")
+        _size([left, *right] if isinstance(right, tuple) else [left, right])
+    return left % right
+
+
+def _replace(text: str, old: str, new: str, count: int = -1) -> str:
+    _text(len(text) + text.count(old) * max(0, len(new) - len(old)))
+    return text.replace(old, new, count)
+
+
+def _join(separator: str, values: Iterable[object]) -> str:
+    values = list(values)
+    _size(values)
+    texts = [str(value) for value in values]
+    _items(len(texts))
+    _text(sum(map(len, texts)) + len(separator) * len(texts))
+    return separator.join(texts)
+
+
+def _format(text: str, *args: Any, **kwargs: Any) -> str:
+    if _WIDE_FORMAT.search(text) or _NESTED_FORMAT.search(text):
+        raise SizeError("the format is too wide")
+    _size([text, *args, *kwargs.values()])
+    made = SandboxedFormatter(environment()).vformat(text, args, kwargs)
+    _text(len(made))
+    return made
+
+
+def _concatenate(*values: object) -> str:
+    return _join("", values)
+
+
+def _loop_items(values: Any) -> list[Any]:
+    items = list(values)
+    _items(len(items))
+    charge(items)
+    return items
+
+
+def _format_filter(value: str, *args: Any, **kwargs: Any) -> Any:
+    return _percent(str(value), kwargs or args)
+
+
+def _round_filter(value: float, precision: int = 0, method: str = "common") -> int | float:
+    bounded_round(value, precision)
+    return FILTERS["round"](value, precision, method)  # type: ignore[no-any-return]
+
+
+_METHODS: Final[Mapping[type, Mapping[str, Callable[..., Any]]]] = {
+    str: {
+        **{
+            name: getattr(str, name)
+            for name in (
+                *("capitalize", "casefold", "count", "endswith", "find", "isalnum", "isalpha", "isdigit"),
+                *(
+                    "lower",
+                    "lstrip",
+                    "removeprefix",
+                    "removesuffix",
+                    "rsplit",
+                    "rstrip",
+                    "split",
+                    "startswith",
+                ),
+                *("strip", "title", "upper"),
+            )
+        },
+        "format": _format,
+        "join": _join,
+        "replace": _replace,
+    },
+    dict: {name: getattr(dict, name) for name in ("get", "items", "keys", "values")},
+    list: {name: getattr(list, name) for name in ("count", "index")},
+    tuple: {name: getattr(tuple, name) for name in ("count", "index")},
+    int: {"bit_length": int.bit_length},
+    float: {"is_integer": float.is_integer},
+}
+
+_FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    **{
+        name: FILTERS[name]
+        for name in (
+            *(
+                "abs",
+                "capitalize",
+                "count",
+                "d",
+                "default",
+                "dictsort",
+                "first",
+                "float",
+                "int",
+                "items",
+                "last",
+            ),
+            *("length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "select"),
+            *("selectattr", "sort", "string", "sum", "title", "trim", "unique", "upper"),
+        )
+    },
+    "concatenate": _concatenate,
+    "measured": _measured,
+    "format": _format_filter,
+    "join": lambda values, separator="": _join(str(separator), values),
+    "loop_items": _loop_items,
+    "replace": lambda text, old, new, count=-1: _replace(str(text), str(old), str(new), count),
+    "round": _round_filter,
+}
+
+
+def _charged(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter whose work is counted before it is done."""
+
+    @functools.wraps(function)
+    def charged(*args: Any, **kwargs: Any) -> Any:
+        charge(*args, *kwargs.values())
+        return function(*args, **kwargs)
+
+    return charged
+
+
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "**": _power,
+    "*": _times,
+    "+": _plus,
+    "%": _percent,
+}
+_CALLABLE: Final = frozenset(FUNCTIONS.values())
+
+
+class _Scope(Context):
+    """The names of one evaluation: those given, then the functions. Nothing is copied."""
+
+    def __init__(
+        self, environment: jinja2.Environment, names: Mapping[str, Any], settings: EvalContext
+    ) -> None:
+        self.parent = names  # type: ignore[assignment]  # only read
+        self.vars = {}
+        self.environment = environment
+        self.eval_ctx = settings
+        self.exported_vars = set()
+        self.name = None
+        self.globals_keys = set()
+        self.blocks = {}
+
+    def resolve_or_missing(self, key: str) -> Any:
+        if key in self.vars:
+            return self.vars[key]
+        value = self.parent.get(key, missing)
+        return FUNCTIONS.get(key, missing) if value is missing else value
+
+
+class SpecEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja2 with the nodes, filters, methods and functions above, and nothing else."""
+
+    intercepted_binops = frozenset(_OPERATORS)
+
+    def __init__(self) -> None:
+        super().__init__(undefined=jinja2.StrictUndefined, autoescape=False, optimized=False)
+        self.globals.clear()
+        self.filters = {name: _charged(function) for name, function in _FILTERS.items()}
+        self.settings = EvalContext(self)
+
+    def scope(self, names: Mapping[str, Any]) -> Context:
+        """Return what a compiled template reads its names from."""
+        return _Scope(self, names, self.settings)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Apply an operator whose result can be large."""
+        return _OPERATORS[operator](left, right)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return an entry of a mapping, or one of the listed methods."""
+        if isinstance(obj, dict) and attribute in obj:
+            return obj[attribute]
+        method = _METHODS.get(type(obj), {}).get(attribute)
+        if method is not None:
+            return functools.partial(method, obj)
+        if isinstance(obj, LoopContext) and attribute in _LOOP:
+            return getattr(obj, attribute)
+        return self.undefined(obj=obj, name=attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Return an item; never an attribute."""
+        try:
+            return obj[argument]
+        except (LookupError, TypeError):
+            return self.undefined(obj=obj, name=argument)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call one of the functions, or a method that :meth:`getattr` gave."""
+        if isinstance(__obj, jinja2.Undefined):
+            __obj._fail_with_undefined_error()
+        if isinstance(__obj, functools.partial) or (callable(__obj) and __obj in _CALLABLE):
+            charge(__obj.args if isinstance(__obj, functools.partial) else None, *args, *kwargs.values())
+            return __obj(*args, **kwargs)
+        raise jinja2.TemplateRuntimeError(f"a {type(__obj).__name__} cannot be called")
+
+
+@functools.cache
+def environment() -> SpecEnvironment:
+    """Return the environment that every expression of a spec runs in."""
+    return SpecEnvironment()
+
+
+def checked_template(source: str) -> nodes.Template:
+    """Parse a template string, refuse what is not allowed in it and put bounds around what can grow.
+
+    :raises jinja2.TemplateError: when it is not a template, or does more than an expression may
+    :raises SizeError: when it is too long or nested too deeply
+    """
+    if len(source) > MAX_SOURCE:
+        raise SizeError(f"it is {len(source)} characters long; at most {MAX_SOURCE} are allowed")
+    try:
+        tree = environment().parse(source)
+        for node in tree.find_all(nodes.Node):
+            _check_node(node)
+        return _Bounds().visit(tree)  # type: ignore[no-any-return]
+    except RecursionError:
+        raise SizeError("it is nested too deeply") from None
+
+
+def _check_node(node: nodes.Node) -> None:
+    if not isinstance(node, _NODES):
+        raise jinja2.TemplateSyntaxError(f"{type(node).__name__} is not allowed in a spec", node.lineno)
+    if isinstance(node, nodes.Name) and node.name in _RESERVED:
+        raise jinja2.TemplateSyntaxError(f"{node.name!r} is not a name of the spec", node.lineno)
+    if isinstance(node, nodes.Const) and isinstance(node.value, float) and not math.isfinite(node.value):
+        raise jinja2.TemplateSyntaxError("the number is too large", node.lineno)
+    if isinstance(node, nodes.For) and (node.recursive or any(True for _ in node.find_all(nodes.For))):
+        raise jinja2.TemplateSyntaxError("loops within loops are not allowed in a spec", node.lineno)
+
+
+class _Bounds(NodeTransformer):
+    """Routes ``~``, lists that are written down and the lists of loops through filters that measure them."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        first, *rest = [self.visit(part) for part in node.nodes]
+        return nodes.Filter(first, "concatenate", rest, [], None, None, lineno=node.lineno)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return self._measured(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        return self._measured(node) if node.ctx == "load" else node
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        return self._measured(node)
+
+    def _measured(self, node: nodes.Expr) -> nodes.Node:
+        self.generic_visit(node)
+        if all(isinstance(item, nodes.Const | nodes.Pair) for item in node.iter_child_nodes()) and not any(
+            isinstance(item, nodes.Name | nodes.Call) for item in node.find_all((nodes.Name, nodes.Call))
+        ):
+            return node
+        return nodes.Filter(node, "measured", [], [], None, None, lineno=node.lineno)
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = nodes.Filter(node.iter, "loop_items", [], [], None, None, lineno=node.lineno)
+        return node
+
+
+def joined(chunks: Sequence[str] | Iterable[str]) -> str:
+    """Return the text that a compiled template yields, stopping as soon as it is too long."""
+    parts: list[str] = []
+    length = 0
+    for chunk in chunks:
+        parts.append(chunk)
+        length += len(chunk)
+        if length > MAX_TEXT:
+            _text(length)
+    return "".join(parts)

@@ -1,0 +1,5 @@
+"""What all foreign languages share: sidecars, and the shape of a foreign sweep.
+
+Imports ``model`` and the rooms below.
+The dialects use it; other layers do not.
+"""

@@ -1,0 +1,65 @@
+"""A sweep in another tool's language, with what stands beside its file."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.spec.model.schema import SweepSpecSection
+from airflow_megatron.spec.model.sweep import Sweep
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.documents.yaml_document import YamlDocument
+    from airflow_megatron.spec.foreign.sidecar import Sidecar
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import Trainer
+    from airflow_megatron.spec.model.stage_tree import StageInstance
+    from airflow_megatron.spec.model.sweep import Point, SweepSettings
+
+RELEASE: Final[str] = SweepSpecSection.model_fields["release"].default
+TRAINER: Final[Trainer] = "megatron_lm"
+"""What the tools whose files are read here are made for; a sidecar can name another."""
+
+
+class ForeignSweep(Sweep):
+    """A sweep in another tool's language.
+
+    :param name: of the sweep, unless the sidecar names it
+    :param document: the YAML behind it, for messages
+    :param settings: what Airflow needs to know, unless the sidecar says it
+    :param tree: its stages, parents first
+    :param sidecar: what stands beside the file
+    """
+
+    def __init__(
+        self,
+        name: str,
+        document: YamlDocument,
+        settings: SweepSettings,
+        tree: tuple[StageInstance, ...],
+        sidecar: Sidecar,
+    ) -> None:
+        super().__init__(sidecar.section.name or name, document, sidecar.settings(settings), tree)
+        self.sidecar = sidecar
+
+    @property
+    def trainer(self) -> Trainer:
+        """What its trainings run on."""
+        return self.sidecar.section.trainer or TRAINER
+
+    @property
+    def release(self) -> str:
+        """The Megatron release whose arguments they take."""
+        return self.sidecar.section.release or RELEASE
+
+    def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
+        """Return the jobs of one point, parents first.
+
+        :raises SpecError: when a value of the file is wrong
+        """
+        return [self.sidecar.job(job, cluster) for job in self.own_jobs(point, cluster)]
+
+    @abstractmethod
+    def own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
+        """Return the jobs of one point as the file alone says."""

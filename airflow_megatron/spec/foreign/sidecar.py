@@ -1,0 +1,208 @@
+"""``<file>.airflow.yml``: what a file in another tool's language cannot say about its sweep here.
+
+AutoExperiment and oellm-autoexp have no words for a cluster profile, a restart policy, notifiers or limits. A sidecar
+beside such a file gives them, in the words of a native spec; ``--set`` gives the same for one command. A sidecar is no
+spec and is never loaded as one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import Field
+
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.documents.yaml_document import YamlDocument, load_yaml_text
+from airflow_megatron.spec.expressions.resolution import ExpressionError, template_names
+from airflow_megatron.spec.model.schema import (
+    HealthRules,
+    NotifySection,
+    RestartSection,
+    Secrets,
+    Strict,
+    Trainer,
+    Word,
+    validate,
+)
+from airflow_megatron.spec.model.secret_sources import secret_sources
+from airflow_megatron.spec.native.overrides import OPTION, overridden
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import HealthSection
+    from airflow_megatron.spec.model.sweep import SweepSettings
+
+SUFFIXES: Final = (".airflow.yml", ".airflow.yaml")
+NO_SPEC: Final = ("this is the sidecar of another file, no spec", "name the file that it stands beside")
+"""What is wrong with reading one as a spec, and what to do."""
+
+
+class SidecarSection(Strict):
+    """What a sidecar may give; each key as in a native spec."""
+
+    name: Word | None = None
+    description: str | None = None
+    cluster: Word | None = None
+    trainer: Trainer | None = None
+    release: str | None = None
+    restart: RestartSection | None = None
+    health: HealthRules | None = None
+    max_active_points: int | None = Field(default=None, ge=1)
+    max_jobs: int | None = Field(default=None, ge=1)
+    poll_interval: float | None = Field(default=None, ge=1)
+    tags: list[str] | None = None
+    notify: list[NotifySection] | None = None
+    secrets: Secrets | None = None
+
+
+_OF_SETTINGS: Final = frozenset(
+    {"description", "cluster", "max_active_points", "max_jobs", "poll_interval", "tags", "notify"}
+)
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """What stands beside a file, or was set for one command.
+
+    :param section: its content
+    :param document: the YAML behind it, for messages
+    """
+
+    section: SidecarSection
+    document: YamlDocument
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The keys that it gives, with their values."""
+        values = {name: getattr(self.section, name) for name in self.section.model_fields_set}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def place_in(self, document: YamlDocument) -> None:
+        """Make messages about what the sidecar gives point at it, not at the file that it stands beside."""
+        for path, position in self.document.positions.items():
+            if path and path[0] in self.given:
+                document.positions[path] = position
+                document.files[path] = self.document.files.get(path, self.document.file)
+
+    def settings(self, settings: SweepSettings) -> SweepSettings:
+        """Return the settings of a sweep with the sidecar's in their place."""
+        changes: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in self.given.items()
+            if name in _OF_SETTINGS
+        }
+        return dataclasses.replace(settings, **changes)
+
+    def job(self, job: Job, cluster: ClusterProfile) -> Job:
+        """Return a job with the trainer, release, restart policy, health rules, limit and secrets given here.
+
+        A whole script of the user's own takes nothing from the cluster's profile, so none of its secrets either.
+
+        :raises SpecError: when an expression in the place of a secret fails
+        """
+        given = self.given
+        changes: dict[str, Any] = {name: given[name] for name in ("trainer", "release") if name in given}
+        if self.section.restart is not None:
+            own = self.section.restart.model_dump(exclude_unset=True)
+            changes["restart"] = job.restart.model_copy(update=own)
+        if "health" in given and job.kind == "train":
+            health: HealthSection | str = given["health"]
+            changes["health"] = None if isinstance(health, str) else health
+        if "max_jobs" in given:
+            changes["max_jobs"] = given["max_jobs"]
+        secrets = {**({} if job.script is not None else cluster.secrets), **(self.section.secrets or {})}
+        if secrets:
+            changes |= self._secrets(job, secrets)
+        return dataclasses.replace(job, **changes) if changes else job
+
+    def _secrets(self, job: Job, secrets: Secrets) -> dict[str, Any]:
+        names = {"sweep": job.sweep, "point": job.point, "stage": job.stage, "run_dir": job.run_dir}
+        try:
+            for name in sorted(
+                template_names([secret.model_dump() for secret in secrets.values()]) - names.keys()
+            ):
+                raise ExpressionError(f"{name!r} is not defined here; known are {', '.join(names)}")
+            return secret_sources(secrets, names)
+        except ExpressionError as error:
+            raise SpecError(self.document.problem(("secrets",), str(error))) from error
+
+
+NO_SIDECAR: Final = Sidecar(SidecarSection(), YamlDocument("", {}))
+"""One that gives nothing."""
+
+
+def is_sidecar(path: Path) -> bool:
+    """Tell whether a file is a sidecar by its name."""
+    return path.name.endswith(SUFFIXES)
+
+
+def sidecar_of(document: YamlDocument, settings: Iterable[str]) -> tuple[Sidecar, list[str]]:
+    """Return the sidecar of a file in another tool's language, and the settings that are for the file itself.
+
+    :param settings: ``key=value`` each: those whose first word is a key of a sidecar, and none of the file, are for the
+        sidecar
+    :raises SpecError: when the sidecar is wrong, or there are two
+    """
+    own, of_file = [], []
+    for setting in settings:
+        word = setting.partition("=")[0].strip().split(".")[0]
+        known = SidecarSection.model_fields
+        if word in document.data:
+            of_file.append(setting)
+        elif word in known:
+            own.append(setting)
+        elif near := did_you_mean(word, known, alike=0.75):
+            raise SpecError(Problem(f"{OPTION} {setting}", 0, 0, f"there is no {word!r} to set", near))
+        else:
+            of_file.append(setting)
+    found = overridden(_document(document), own)
+    return Sidecar(validate(SidecarSection, found), found), of_file
+
+
+def refuse_sidecar(document: YamlDocument) -> None:
+    """Refuse a sidecar beside a native spec, which has these keys itself.
+
+    :raises SpecError: when there is one
+    """
+    for name in _names(document):
+        if (Path(document.file).parent / name).is_file():
+            message = (
+                f"{Path(document.file).name} is a spec in this project's own language, which takes no sidecar"
+            )
+            raise SpecError(
+                Problem(str(Path(document.file).parent / name), 0, 0, message, "write its keys there")
+            )
+
+
+def _names(document: YamlDocument) -> list[str]:
+    file = Path(document.file)
+    return [f"{name}{suffix}" for name in dict.fromkeys((file.name, file.stem)) for suffix in SUFFIXES]
+
+
+def _document(document: YamlDocument) -> YamlDocument:
+    found: list[tuple[str, str]] = []
+    for name in _names(document):
+        try:
+            found.append((name, document.read(name)))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            file = str(Path(document.file).parent / name)
+            raise SpecError(Problem(file, 0, 0, f"cannot be read: {error}")) from error
+    if not found:
+        return YamlDocument(str(Path(document.file).parent / _names(document)[0]), {})
+    _one(document, [name for name, _ in found])
+    name, text = found[0]
+    return load_yaml_text(text, str(Path(document.file).parent / name))
+
+
+def _one(document: YamlDocument, names: Sequence[str]) -> None:
+    if len(names) > 1:
+        message = f"{' and '.join(names)} both stand beside {Path(document.file).name}"
+        raise SpecError(Problem(document.file, 0, 0, message, f"keep {names[0]}"))

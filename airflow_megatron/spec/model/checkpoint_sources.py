@@ -1,0 +1,138 @@
+"""Checkpoints that no job of the sweep makes: ``start: {from: PATH, iteration: N, mode: …}``.
+
+A training starts from one, a conversion converts it; an evaluation is given a Hugging Face model instead. A path with
+``*``, ``?`` or ``[…]`` names several directories, which are looked for on the cluster when the job runs.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
+from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.spec.model.schema import StageKind, StartSection
+
+StartMode = Literal["continue", "finetune"]
+
+KINDS: Final = ("train", "convert", "evaluate")
+"""Kinds of stages that can start from a checkpoint outside the sweep."""
+_MODEL = re.compile(r"iter_(\d+)", re.ASCII)
+_WILDCARD = re.compile(r"[*?]|\[[^\]/]+\]")
+_LITERAL = re.compile(r"\[[*?[]\]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class CheckpointSource:
+    """What a job starts from, or works on, and no job of its sweep makes.
+
+    :param path: absolute directory on the cluster: Megatron's (or DeepSpeed's) checkpoint directory, which holds
+        ``latest_checkpointed_iteration.txt``; of an evaluation a Hugging Face model
+    :param iteration: of the checkpoint; None for the newest one that a training finds, and for each that an
+        ``each_checkpoint`` stage finds
+    :param mode: of a training: ``continue`` its iterations, optimizer and data, or ``finetune``: take the weights alone
+    :param is_pattern: the path stands for all directories that match it
+    :param from_iteration: of a pattern, of which each checkpoint is worked on: the first one wanted; None for one
+        checkpoint of each directory
+    :param spacing: least iterations between two of those
+    """
+
+    path: str
+    iteration: int | None = None
+    mode: StartMode = "continue"
+    is_pattern: bool = False
+    from_iteration: int | None = None
+    spacing: int = 1
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """What a job's digest knows of it."""
+        of_pattern = (self.from_iteration, self.spacing) if self.is_pattern else ()
+        return (self.path, self.iteration, self.mode, *of_pattern)
+
+    def __str__(self) -> str:
+        of = "" if self.iteration is None else f", iteration {self.iteration}"
+        return f"{self.path}{of}{' (finetune)' if self.mode == 'finetune' else ''}"
+
+
+def is_pattern(path: str) -> bool:
+    """Tell whether a path holds wildcards; ``[*]``, ``[?]`` and ``[[]`` are the characters themselves."""
+    return _WILDCARD.search(_LITERAL.sub("", path)) is not None
+
+
+def escaped(path: str) -> str:
+    """Return a pattern that matches one path alone."""
+    return re.sub(r"[*?[]", lambda character: f"[{character[0]}]", path)
+
+
+def resolved_source(start: StartSection, kind: StageKind, names: Mapping[str, Any]) -> CheckpointSource:
+    """Return what ``start.from`` names, with every expression evaluated.
+
+    A path that ends in the directory of an iteration names that iteration.
+
+    :raises ExpressionError: when it is no absolute path, or the values contradict each other
+    """
+    path = _path(evaluate_tree(start.from_, names))
+    iteration = None if start.iteration is None else evaluate_tree(start.iteration, names)
+    if iteration is not None and (isinstance(iteration, bool) or not isinstance(iteration, int)):
+        raise ExpressionError(f"start.iteration is {iteration!r}, not a whole number")
+    folder, name = posixpath.split(path)
+    pattern = is_pattern(path)
+    if pattern:
+        _check_pattern(path, kind)
+    else:
+        path = _LITERAL.sub(lambda character: character[0][1], path)
+        folder, name = posixpath.split(path)
+    if kind == "evaluate":
+        match = _MODEL.fullmatch(name)
+        named = int(match[1]) if match else None
+    elif (named := iteration_of(name)) is not None:
+        path = folder
+    if named is not None and iteration is not None and named != iteration:
+        raise ExpressionError(
+            f"start.from names iteration {named} ({name}), start.iteration says {iteration}; drop one of them"
+        )
+    iteration = named if iteration is None else iteration
+    if kind != "evaluate" and iteration is not None and iteration < 1:
+        raise ExpressionError(f"start.iteration is {iteration}; checkpoints are saved from iteration 1 on")
+    mode: Any = evaluate_tree(start.mode, names) or "continue"
+    if mode not in get_args(StartMode):
+        raise ExpressionError(f"start.mode is {mode!r}; it can be {' or '.join(get_args(StartMode))}")
+    return CheckpointSource(path, iteration, mode, pattern)
+
+
+def _check_pattern(path: str, kind: StageKind) -> None:
+    if kind == "train":
+        raise ExpressionError(
+            f"start.from {path!r} matches any number of directories; a training starts from one: sweep over a list"
+        )
+    if "**" in path:
+        raise ExpressionError(
+            f"start.from {path!r}: write one * for each folder; ** stands for no more than *"
+        )
+    folder, name = posixpath.split(path)
+    if kind == "convert" and name.startswith("iter_") and is_pattern(name):
+        raise ExpressionError(
+            f"start.from {path!r} matches checkpoints; write from: {folder} with each_checkpoint: true, or iteration: N"
+        )
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ExpressionError(
+            f"start.from is {value!r}; write the absolute path of a directory on the cluster"
+        )
+    if _CONTROL.search(value):
+        raise ExpressionError(f"start.from {value!r} holds a control character")
+    if not value.startswith("/"):
+        raise ExpressionError(
+            f"start.from {value!r} is not absolute; write its whole path on the cluster, from '/'"
+        )
+    return value.rstrip("/") or "/"

@@ -1,0 +1,123 @@
+"""Cluster profiles: ``sbatch/clusters/<name>.yaml``."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+from airflow_megatron.spec.documents.project import clusters_dir, local_dir, project_root
+from airflow_megatron.spec.documents.yaml_document import YamlDocument, load_yaml_file
+from airflow_megatron.spec.expressions.resolution import ExpressionError, attribute_names, evaluate_tree
+from airflow_megatron.spec.model.schema import ClusterSection, PartitionSection, TrainerSection, validate
+from airflow_megatron.spec.trust.permitted_variables import SETTING, permitted_variables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_megatron.spec.model.schema import Launcher, Trainer
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_UNDESCRIBED_PARTITION = PartitionSection()
+_UNDESCRIBED_TRAINER = TrainerSection()
+
+
+class ClusterProfile(ClusterSection):
+    """A cluster profile with its name and all expressions evaluated."""
+
+    name: str
+
+    def partition(self, name: str | None) -> PartitionSection:
+        """Return the partition called ``name``, an empty description for one that the profile does not describe."""
+        return self.partitions.get(name or "", _UNDESCRIBED_PARTITION)
+
+    def trainer(self, name: Trainer) -> TrainerSection:
+        """Return what the profile says of a trainer."""
+        return self.trainers.get(name, _UNDESCRIBED_TRAINER)
+
+    def python_of(self, trainer: Trainer) -> str:
+        """Return the Python that a trainer runs in."""
+        return self.trainer(trainer).python or self.python
+
+    def launcher_of(self, trainer: Trainer) -> Launcher:
+        """Return how several processes of a trainer start."""
+        return self.trainer(trainer).launcher or self.launcher
+
+
+def cluster_names(directory: Path | None = None) -> list[str]:
+    """Return the names of the profiles that exist."""
+    return sorted(path.stem for path in (directory or clusters_dir()).glob("*.yaml"))
+
+
+def is_cluster_name(name: str) -> bool:
+    """Tell whether a word can name a profile: it becomes part of a path."""
+    return _NAME.fullmatch(name) is not None
+
+
+def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
+    """Load a cluster profile.
+
+    Its expressions may use ``project_root``, ``local_dir`` and ``env`` (the environment variables that
+    :mod:`airflow_megatron.spec.trust.permitted_variables` permits).
+
+    :raises SpecError: when there is no such profile, or it is wrong
+    """
+    directory = directory or clusters_dir()
+    if not is_cluster_name(name):
+        shown = name if len(name) <= 60 else f"{name[:60]}…"
+        raise SpecError(
+            Problem(
+                str(directory), 0, 0, f"{shown!r} is no cluster's name", "letters, digits, '_' and '-' only"
+            )
+        )
+    path = directory / f"{name}.yaml"
+    if not path.is_file():
+        known = cluster_names(directory)
+        raise SpecError(
+            Problem(
+                str(path),
+                0,
+                0,
+                f"there is no cluster profile {name!r}",
+                did_you_mean(name, known) or f"known: {', '.join(known)}; or write {path.name}",
+            )
+        )
+    document = load_yaml_file(path)
+    names = {
+        "project_root": str(project_root()),
+        "local_dir": str(local_dir()),
+        "env": dict(permitted_variables()),
+    }
+    evaluated = YamlDocument(document.file, _evaluated(document, names), document.positions)
+    section = validate(ClusterSection, evaluated)
+    missing = [
+        document.problem(
+            ("signatures", index), f"there is no file {path.parent / name}", "write it, or drop the entry"
+        )
+        for index, name in enumerate(section.signatures)
+        if not (path.parent / name).is_file()
+    ]
+    if missing:
+        raise SpecError(missing)
+    return ClusterProfile(name=name, **{key: getattr(section, key) for key in ClusterSection.model_fields})
+
+
+def _evaluated(document: YamlDocument, names: dict[str, Any]) -> Any:
+    if not isinstance(document.data, dict):
+        return document.data
+    data, problems = {}, []
+    permitted = permitted_variables()
+    for key, value in document.data.items():
+        try:
+            refused = sorted(name for name in attribute_names(value, "env") if not permitted.permits(name))
+            if refused:
+                message = f"a profile may not read the environment variable {refused[0]}"
+                problems.append(document.problem((key,), message, f"add {refused[0]} to {SETTING}"))
+                continue
+            data[key] = evaluate_tree(value, names)
+        except ExpressionError as error:
+            problems.append(document.problem((key,), str(error)))
+    if problems:
+        raise SpecError(problems)
+    return data

@@ -1,0 +1,151 @@
+"""Conditions on what is on a cluster, and events in a running job, resolved to plain values.
+
+They say *what* to look for; :mod:`airflow_megatron.supervision.condition_watch` looks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+ConditionKind = Literal[
+    "finished",
+    "ended",
+    "checkpoint",
+    "new_checkpoint",
+    "log",
+    "file",
+    "command",
+    "all",
+    "any",
+    "not",
+]
+EventSource = Literal["log", "state", "idle"]
+EventAction = Literal["cancel", "restart", "rollback", "finish", "fail", "run", "notify"]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something that holds on a cluster, or not yet.
+
+    :param kind: ``finished``/``ended``: another job's verdict; ``checkpoint``: a complete checkpoint of exactly
+        ``iteration``; ``new_checkpoint``: a complete checkpoint not worked on yet; ``log``: a line that matches
+        ``pattern``; ``file``: a file or glob exists; ``command``: a command's answer; ``all``/``any``/``not`` of
+        ``parts``
+    :param path: stage directory of the other job (finished, ended), checkpoint directory, log (``{attempt}`` stands for
+        the attempt's number), file or glob
+    :param iteration: of the checkpoint; for ``new_checkpoint`` the first one wanted
+    :param spacing: ``new_checkpoint``: least iterations between two that are wanted
+    :param last: ``new_checkpoint``: an iteration that is wanted whatever the spacing
+    :param producer: ``checkpoint``, ``log``: stage directory of the job that writes it; when that job has ended
+        without, the condition cannot hold any more. ``file``: of the job that makes it, empty for any other file
+    :param done: ``new_checkpoint``: path of the marker of a checkpoint that was worked on, ``{iteration}`` in it
+    :param pattern: regular expression
+    :param command: shell text for the login node
+    :param directory: where ``command`` runs, once it exists
+    :param prints: the output, stripped, that means yes; None: exit code 0 means yes
+    :param parts: of ``all``, ``any``, ``not``
+    """
+
+    kind: ConditionKind
+    path: str = ""
+    iteration: int | None = None
+    spacing: int = 1
+    last: int | None = None
+    producer: str = ""
+    done: str = ""
+    pattern: str = ""
+    command: str = ""
+    directory: str = ""
+    prints: str | None = None
+    parts: tuple[Condition, ...] = ()
+
+    def leaves(self) -> Iterator[Condition]:
+        """Yield the conditions that are not made of others, left to right."""
+        if self.kind in ("all", "any", "not"):
+            for part in self.parts:
+                yield from part.leaves()
+        else:
+            yield self
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data without the fields that have their default."""
+        data = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        }
+        if self.parts:
+            data["parts"] = [part.to_json() for part in self.parts]
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Condition:
+        """Return what :meth:`to_json` described."""
+        return cls(**{**data, "parts": tuple(cls.from_json(part) for part in data.get("parts", ()))})
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "finished" | "ended":
+                stage = self.path.rsplit("/", 1)[-1]
+                return f"{stage} {self.kind}"
+            case "checkpoint":
+                return f"checkpoint {self.iteration}"
+            case "new_checkpoint":
+                return f"new checkpoint from iteration {self.iteration or 0}"
+            case "log":
+                return f"log {self.pattern}"
+            case "file":
+                return f"file {self.path}"
+            case "command":
+                return f"command {self.command}"
+            case "not":
+                return f"not ({self.parts[0]})"
+            case _:
+                word = " and " if self.kind == "all" else " or "
+                return word.join(f"({part})" if part.parts else str(part) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that shows while a job runs, and what is done about it.
+
+    :param name: for the log
+    :param on: ``log``: a line matches ``pattern``; ``state``: Slurm's state matches ``pattern``; ``idle``: ``after``
+        seconds without a new iteration or log line
+    :param do: ``cancel`` the job for good, ``restart`` it in a new attempt, ``rollback`` to an earlier checkpoint (from
+        before the iteration in a group ``iteration`` of the match), count it as ``finish``-ed or ``fail``-ed, ``run`` a
+        command on the login node, ``notify``
+    :param pattern: regular expression
+    :param after: seconds
+    :param condition: acts only when this holds too
+    :param command: shell text of ``run``; groups of the match as ``$am_match_<name>``
+    :param message: of ``notify``
+    :param limit: how often it acts in one attempt; None: every time
+    """
+
+    name: str
+    on: EventSource
+    do: EventAction
+    pattern: str = ""
+    after: float | None = None
+    condition: Condition | None = None
+    command: str = ""
+    message: str = ""
+    limit: int | None = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        data["condition"] = self.condition.to_json() if self.condition else None
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Event:
+        """Return what :meth:`to_json` described."""
+        condition = data.get("condition")
+        return cls(**{**data, "condition": Condition.from_json(condition) if condition else None})

@@ -1,0 +1,140 @@
+"""The names that a sweep's DAGs take from its spec, and what Airflow allows them to be.
+
+Airflow 3.3 (``airflow.sdk.definitions._internal.node``): a DAG id or task id has at most 250 characters, a group id at
+most 200, all of letters, digits, ``_``, ``-`` and ``.``; a tag at most 100 (``airflow.sdk.definitions.dag``). No two
+tasks or groups of a DAG share an id.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_megatron.spec.documents.errors import Problem
+    from airflow_megatron.spec.documents.yaml_document import YamlDocument
+    from airflow_megatron.spec.model.stage_tree import StageInstance
+    from airflow_megatron.spec.model.sweep import Sweep
+
+RESOLVE: Final = "resolve"
+PLAN: Final = "plan"
+ARRAYS: Final = "arrays"
+LAUNCH: Final = "launch"
+WAIT: Final = "wait"
+REPORT: Final = "report"
+CANCEL_LEFT: Final = "cancel_left"
+
+SWEEP_TASKS: Final = frozenset({PLAN, ARRAYS, LAUNCH, WAIT, REPORT, CANCEL_LEFT})
+"""Tasks of every sweep's DAG, beside which the stages with ``scope: sweep`` stand."""
+POINT_TASKS: Final = frozenset({RESOLVE, CANCEL_LEFT})
+"""Tasks of every point's DAG, beside which all stages stand."""
+XCOM_KEYS: Final = frozenset({"return_value"})
+"""What Airflow itself stores beside the jobs, which are XComs under their stages' names."""
+STEPS: Final = ("submit", "watch", "await_checkpoint", "await_log", "await_start")
+"""Tasks of a stage."""
+
+MAX_STAGES: Final = 500
+"""Stages of a sweep, those that ``for_each`` makes included: some 1,500 tasks in a DAG."""
+MAX_NAME: Final = 100
+MAX_TAG: Final = 100
+MAX_TAGS: Final = 50
+MAX_GROUP: Final = 200
+MAX_STAGE: Final = 250 - max(len(step) for step in STEPS) - 1
+MAX_DESCRIPTION: Final = 10_000
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+_STAGE = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\Z")
+
+
+def point_dag_id(sweep: str) -> str:
+    """Return the id of a sweep's point DAG."""
+    return f"{sweep}.point"
+
+
+def sweep_of(dag_id: str) -> str:
+    """Return the sweep that a DAG is of; a sweep's own name holds no dot."""
+    return dag_id.partition(".")[0]
+
+
+def name_problems(sweep: Sweep) -> Iterator[Problem]:
+    """Yield what Airflow would refuse of a sweep's name, tags and stages."""
+    yield from _own_name_problems(sweep)
+    yield from _tag_problems(sweep)
+    yield from _stage_problems(sweep)
+
+
+def too_many_stages(document: YamlDocument, stage: str = "") -> Problem:
+    """Return the problem of a sweep with more than :data:`MAX_STAGES` stages."""
+    place = ("stages", stage, "for_each") if stage else ("stages",)
+    message = f"the sweep has more than {MAX_STAGES} stages, counting each value of for_each"
+    return document.problem(place, message, "write fewer for_each values, or sweep over them instead")
+
+
+def _own_name_problems(sweep: Sweep) -> Iterator[Problem]:
+    name = sweep.name
+    if _NAME.match(name) and len(name) <= MAX_NAME:
+        return
+    near = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:MAX_NAME].lstrip("-_") or "my-sweep"
+    place = sweep.document.positions.get(("name",))
+    what = "name" if place else f"the file's name {Path(sweep.document.file).name!r}"
+    message = f"{what} gives the DAG its id, which cannot be {_short(name)}"
+    limit = f"letters, digits, '_' and '-', at most {MAX_NAME}"
+    yield sweep.document.problem(("name",), message, f"write name: {near}; {limit}")
+
+
+def _tag_problems(sweep: Sweep) -> Iterator[Problem]:
+    if len(sweep.settings.tags) > MAX_TAGS:
+        yield sweep.document.problem(
+            ("tags",), f"more than {MAX_TAGS} tags", "keep those that somebody filters by"
+        )
+        return
+    for index, tag in enumerate(sweep.settings.tags):
+        if not tag.strip() or len(tag) > MAX_TAG:
+            what = f"a tag of {len(tag)} characters" if tag.strip() else "an empty tag"
+            mend = f"Airflow takes 1 to {MAX_TAG} characters"
+            yield sweep.document.problem(("tags", index), what, mend)
+    if len(sweep.settings.description) > MAX_DESCRIPTION:
+        message = f"a description of {len(sweep.settings.description)} characters"
+        yield sweep.document.problem(("description",), message, f"write at most {MAX_DESCRIPTION}")
+
+
+def _stage_problems(sweep: Sweep) -> Iterator[Problem]:
+    tree = sweep.tree
+    if len(tree) > MAX_STAGES:
+        yield too_many_stages(sweep.document)
+        return
+    names = {instance.name for instance in tree}
+    for instance in tree:
+        for message, mend in _of_stage(instance, names):
+            yield sweep.document.problem(("stages", instance.stage), message, mend)
+
+
+def _of_stage(instance: StageInstance, names: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the name of one stage, and what to write instead."""
+    name = instance.name
+    reserved = POINT_TASKS | XCOM_KEYS | (SWEEP_TASKS if instance.scope == "sweep" else frozenset())
+    above, _, own = name.rpartition(".")
+    if name in reserved:
+        yield f"a stage cannot be named {name!r}, which a task of the DAG is", _other_name(name)
+    elif own in STEPS and above in names:
+        yield (
+            f"a stage after {above!r} cannot be named {own!r}, which a task of that stage is",
+            _other_name(own),
+        )
+    if not _STAGE.match(name):
+        yield f"a stage cannot be named {_short(name)}", "letters, digits, '_' and '-' only"
+    elif len(name) > MAX_STAGE or max(map(len, name.split("."))) > MAX_GROUP:
+        message = f"the stage {_short(name)} has a name of {len(name)} characters"
+        limit = f"Airflow takes {MAX_STAGE}, and {MAX_GROUP} between two dots"
+        yield message, f"shorten it, or give the for_each value a short name: {limit}"
+
+
+def _other_name(name: str) -> str:
+    return f"name it run_{name}"
+
+
+def _short(name: str) -> str:
+    return repr(name) if len(name) <= 60 else f"{name[:40]!r}… ({len(name)} characters)"

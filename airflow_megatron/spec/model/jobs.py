@@ -1,0 +1,258 @@
+"""Jobs: one stage at one point, with all values resolved."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
+from airflow_megatron.spec.model.conditions import Condition, Event
+from airflow_megatron.spec.model.schema import (
+    TRAININGS,
+    HealthSection,
+    RestartSection,
+    SlurmSection,
+    StageKind,
+    Trainer,
+)
+from airflow_megatron.spec.model.training_length import last_iteration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs", "wrapper", "wrapped_ranks")
+_OMITTED_WHEN_EMPTY = ("pin", "wrapper", "wrapped_ranks", "monitor", "entry", "delivered")
+_CONDITIONS = ("start", "cancel", "finish")
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """What a job waits for.
+
+    :param job: name of the other job
+    :param stage: its stage instance
+    :param until: ``finished``, ``checkpoint``, ``log`` or ``condition``
+    :param iteration: the checkpoint's iteration
+    :param pattern: the regular expression looked for in the log
+    """
+
+    job: str
+    stage: str
+    until: str = "finished"
+    iteration: int | None = None
+    pattern: str | None = None
+
+    def to_plan(self) -> dict[str, str]:
+        """Return the form that ``plan --format json`` prints."""
+        detail = {"checkpoint": f"checkpoint {self.iteration}", "log": f"log {self.pattern}"}
+        return {"job": self.job, "until": detail.get(self.until, self.until)}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One stage at one point.
+
+    :param name: unique in the sweep
+    :param sweep: name of the sweep
+    :param point: name of the point, empty for a job of the whole sweep
+    :param stage: name of the stage instance
+    :param kind: what it runs
+    :param cluster: name of the cluster profile
+    :param trainer: the trainer of the sweep
+    :param release: the Megatron release whose arguments it takes
+    :param branch: stage instance of the training branch it works in, or None
+    :param params: every resolved value: variables, Megatron arguments, swept values
+    :param explicit_arguments: the params that stand in a ``megatron:`` section
+    :param variables: the params that stand in a ``params:`` section, and resources
+    :param swept: the params that the sweep varies
+    :param depends_on: what it waits for
+    :param run_dir: absolute directory on the cluster
+    :param parent_dir: run directory of the parent's branch, where it has one
+    :param iteration: checkpoint iteration that a training continues from, or a convert or evaluate job works on
+    :param source: a checkpoint or model outside the sweep that it starts from or works on, instead of its parent's
+    :param command: words of the user's own command; empty for the kind's own
+    :param outputs: files that must exist at the end, absolute
+    :param slurm: resources, resolved
+    :param env: environment of the command
+    :param restart: the restart policy
+    :param health: what is looked for in a training's log while it runs; None for nothing
+    :param template: sbatch template, or None for the kind's own
+    :param script: a whole sbatch script of the user's own, submitted instead of a rendered template
+    :param log: the log that the job writes, absolute; None for the attempt's own
+    :param work_dir: where such a script starts; None for the run directory
+    :param start: what must hold before it is submitted
+    :param start_every_attempt: ask ``start`` again before every further attempt
+    :param cancel: what stops it while it is queued or runs
+    :param finish: what makes it finished, instead of the kind's own rule
+    :param events: what is looked for while it runs
+    :param check_interval: seconds between two runs of a condition's command; None for each look at the cluster
+    :param extra_arguments: declarations of arguments that the release does not have, by flag
+    :param expect: ``oom`` when it is meant to run out of memory
+    :param measure: of a benchmark: ``skip``, the first iterations that do not count; ``reported``, what was measured
+        elsewhere; ``hidden``, the params that only these two read; ``gpu``, the cluster's kind of GPU
+    :param max_jobs: jobs of the sweep in the queue at the same time, None for any number
+    :param files: what its script writes before the command starts: path → text
+    :param secrets: environment variables that its script reads from private files: name → path on the cluster
+    :param delivered: environment variables whose values Airflow hands over at each submission: name → source, see
+        :func:`airflow_megatron.spec.model.secret_sources.secret_sources`
+    :param own_launch: its command starts the processes itself, so it is run once
+    :param array: how many of the stage's jobs may run at once as tasks of one job array; None: each is submitted alone
+    :param entry: upstream's script that trains, empty for ``pretrain_gpt.py``
+    :param wrapper: words before the training command
+    :param wrapped_ranks: the ranks that they are for; all when empty
+    :param monitor: ``every``, seconds between two samples of the GPUs, and the ``command`` asked; empty for none
+    :param pin: digest of the plan that a run has pinned and that it was read from, empty for a job that is planned now
+    """
+
+    name: str
+    sweep: str
+    point: str
+    stage: str
+    kind: StageKind
+    cluster: str
+    trainer: Trainer
+    release: str
+    branch: str | None
+    params: Mapping[str, Any]
+    explicit_arguments: tuple[str, ...]
+    variables: tuple[str, ...]
+    swept: tuple[str, ...]
+    depends_on: tuple[Dependency, ...]
+    run_dir: str
+    parent_dir: str | None = None
+    iteration: int | None = None
+    source: CheckpointSource | None = None
+    command: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    slurm: SlurmSection = field(default_factory=SlurmSection)
+    env: Mapping[str, str] = field(default_factory=dict)
+    restart: RestartSection = field(default_factory=RestartSection)
+    health: HealthSection | None = None
+    template: str | None = None
+    script: str | None = None
+    log: str | None = None
+    work_dir: str | None = None
+    start: Condition | None = None
+    start_every_attempt: bool = False
+    cancel: Condition | None = None
+    finish: Condition | None = None
+    events: tuple[Event, ...] = ()
+    check_interval: float | None = None
+    extra_arguments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    expect: str | None = None
+    measure: Mapping[str, Any] = field(default_factory=dict)
+    max_jobs: int | None = None
+    array: int | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    delivered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    own_launch: bool = False
+    entry: str = ""
+    wrapper: tuple[str, ...] = ()
+    wrapped_ranks: tuple[int, ...] = ()
+    monitor: Mapping[str, Any] = field(default_factory=dict)
+    pin: str = field(default="", compare=False)
+
+    @property
+    def last_iteration(self) -> int | None:
+        """The iteration at which a training ends, None where its parameters do not tell."""
+        return last_iteration(self.params, self.trainer, self.release)
+
+    @property
+    def runs_trainer(self) -> bool:
+        """Whether it runs on all GPUs, started by the launcher."""
+        return self.kind in TRAININGS
+
+    @property
+    def world_size(self) -> int:
+        """Number of training processes, one for each GPU."""
+        return int(self.slurm.nodes or 1) * int(self.slurm.gpus_per_node or 1)
+
+    @property
+    def active_processes(self) -> int:
+        """Processes that Megatron sees: those that its in-process restart keeps in reserve do not count."""
+        active = self.params.get("inprocess_active_world_size")
+        if self.params.get("inprocess_restart") is True and isinstance(active, int) and active > 0:
+            return active
+        return self.world_size
+
+    @property
+    def stage_dir(self) -> str:
+        """Directory of the stage's attempts; instances of one branch share a run directory, so the name is in it."""
+        return f"{self.run_dir}/.jobs/{self.stage}"
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Directory of the branch's Megatron checkpoints."""
+        return f"{self.run_dir}/checkpoints"
+
+    @property
+    def runs_dir(self) -> str:
+        """Directory of what is made of several runs outside the sweep, a folder for each."""
+        return f"{self.run_dir}/runs"
+
+    @property
+    def origin_dir(self) -> str | None:
+        """Directory of the checkpoints that a training starts from until it has its own; None without one."""
+        if self.source is not None:
+            return self.source.path
+        return f"{self.parent_dir}/checkpoints" if self.parent_dir else None
+
+    def log_file(self, attempt: int) -> str:
+        """Return the log of an attempt."""
+        return self.log_pattern.replace("{attempt}", str(attempt))
+
+    @property
+    def log_pattern(self) -> str:
+        """Path of the logs, with ``{attempt}`` in it where each attempt has its own."""
+        return self.log or f"{self.run_dir}/logs/{self.stage}-{{attempt}}.out"
+
+    @property
+    def shared_log(self) -> str | None:
+        """The log, where all attempts write into one."""
+        return None if self.log is None or "{attempt}" in self.log else self.log
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data, from which :meth:`from_json` makes an equal job."""
+        data = {name: getattr(self, name) for name in _FIELDS}
+        data["depends_on"] = [dataclasses.asdict(dependency) for dependency in self.depends_on]
+        data["slurm"] = self.slurm.model_dump(exclude_none=True, exclude_defaults=True)
+        data["restart"] = self.restart.model_dump()
+        data["health"] = self.health.model_dump() if self.health else None
+        data["source"] = dataclasses.asdict(self.source) if self.source else None
+        for name in _TUPLES:
+            data[name] = list(data[name])
+        data["params"], data["env"], data["measure"] = dict(self.params), dict(self.env), dict(self.measure)
+        data["files"], data["secrets"] = dict(self.files), dict(self.secrets)
+        data["delivered"] = {name: dict(source) for name, source in self.delivered.items()}
+        data["extra_arguments"] = {name: dict(value) for name, value in self.extra_arguments.items()}
+        for name in _CONDITIONS:
+            condition: Condition | None = data[name]
+            data[name] = condition.to_json() if condition else None
+        data["events"] = [event.to_json() for event in self.events]
+        data["monitor"] = dict(self.monitor)
+        for name in _OMITTED_WHEN_EMPTY:
+            if not data[name]:
+                del data[name]
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Job:
+        """Return the job that :meth:`to_json` described."""
+        values = dict(data)
+        values["depends_on"] = tuple(Dependency(**item) for item in values["depends_on"])
+        values["slurm"] = SlurmSection.model_validate(values["slurm"])
+        values["restart"] = RestartSection.model_validate(values["restart"])
+        health = values.get("health")
+        values["health"] = HealthSection.model_validate(health) if health else None
+        values["source"] = CheckpointSource(**values["source"]) if values.get("source") else None
+        for name in _TUPLES:
+            values[name] = tuple(values.get(name, ()))
+        for name in _CONDITIONS:
+            values[name] = Condition.from_json(values[name]) if values.get(name) else None
+        values["events"] = tuple(Event.from_json(event) for event in values.get("events", ()))
+        return cls(**values)
+
+
+_FIELDS = tuple(item.name for item in dataclasses.fields(Job))

@@ -1,0 +1,77 @@
+"""What Airflow's DAGs need to know of a sweep, small enough to be kept beside its spec's digest."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.model.schema import NotifySection
+from airflow_megatron.spec.model.stage_tree import StageInstance
+from airflow_megatron.spec.model.sweep import SweepSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_megatron.spec.model.sweep import Sweep
+
+
+@dataclass(frozen=True)
+class SweepOutline:
+    """Name, settings and stages of a sweep; neither its points nor its values.
+
+    :param name: of the sweep and its DAG
+    :param file: the spec
+    :param settings: what Airflow needs to know
+    :param tree: the stages, parents first
+    :param place: line and column that give the name, 1-based
+    """
+
+    name: str
+    file: str
+    settings: SweepSettings
+    tree: tuple[StageInstance, ...]
+    place: tuple[int, int] = (1, 1)
+
+    @classmethod
+    def of(cls, sweep: Sweep, tags: Iterable[str] = ()) -> SweepOutline:
+        """Return the outline of a loaded sweep.
+
+        :param tags: of the DAGs, beside the spec's own
+        """
+        settings = dataclasses.replace(
+            sweep.settings, tags=tuple(dict.fromkeys((*sweep.settings.tags, *tags)))
+        )
+        named = sweep.document.problem(("name",), "")
+        return cls(sweep.name, sweep.document.file, settings, sweep.tree, (named.line, named.column))
+
+    @property
+    def shared_stages(self) -> tuple[StageInstance, ...]:
+        """The stages that run once for all points."""
+        return tuple(instance for instance in self.tree if instance.scope == "sweep")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        data = dataclasses.asdict(dataclasses.replace(self, settings=SweepSettings()))
+        settings = dataclasses.asdict(dataclasses.replace(self.settings, notify=()))
+        notify = [section.model_dump(mode="json") for section in self.settings.notify]
+        return {**data, "settings": {**settings, "notify": notify}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SweepOutline:
+        """Return what :meth:`to_json` described.
+
+        :raises ValueError: when it is something else
+        """
+        try:
+            settings = dict(data["settings"])
+            settings["tags"] = tuple(settings["tags"])
+            settings["notify"] = tuple(NotifySection.model_validate(one) for one in settings["notify"])
+            tree = tuple(
+                StageInstance(**{**one, "after": tuple(one["after"]), "after_end": tuple(one["after_end"])})
+                for one in data["tree"]
+            )
+            line, column = data["place"]
+            return cls(data["name"], data["file"], SweepSettings(**settings), tree, (line, column))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no outline of a sweep: {error!r}") from error

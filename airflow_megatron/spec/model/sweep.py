@@ -1,0 +1,130 @@
+"""What a sweep is, whatever language its spec is written in."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import NotifySection
+    from airflow_megatron.spec.model.stage_tree import StageInstance
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of swept values.
+
+    :param name: unique in the sweep; also the run id of its DAG run
+    :param values: what the sweep assigns, expressions not yet evaluated
+    :param swept: the keys that vary, in document order; ``stage.key`` varies for that stage only
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    swept: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SweepSettings:
+    """What Airflow needs to know of a sweep.
+
+    :param description: shown above the DAG
+    :param cluster: name of the cluster profile
+    :param tags: of the DAGs
+    :param max_active_points: points in flight
+    :param poll_interval: seconds between two looks at the cluster
+    :param max_jobs: jobs in the queue at the same time, None for any number
+    :param notify: who is told of what
+    """
+
+    description: str = ""
+    cluster: str = "local"
+    tags: tuple[str, ...] = ()
+    max_active_points: int = 16
+    poll_interval: float = 15.0
+    max_jobs: int | None = None
+    notify: tuple[NotifySection, ...] = ()
+
+
+class Sweep(ABC):
+    """A loaded sweep spec. Loading checks the document and the stage tree; points are expanded on first use.
+
+    :param name: of the sweep and its DAG
+    :param document: the YAML behind it, for messages
+    :param settings: what Airflow needs to know
+    :param tree: its stages, parents first
+    """
+
+    def __init__(
+        self, name: str, document: YamlDocument, settings: SweepSettings, tree: tuple[StageInstance, ...]
+    ) -> None:
+        self.name = name
+        self.document = document
+        self.settings = settings
+        self.tree = tree
+
+    @functools.cached_property
+    def points(self) -> tuple[Point, ...]:
+        """The points in document order.
+
+        :raises SpecError: on a malformed sweep block, a failing expression, a repeated or unusable name
+        """
+        return tuple(self._points())
+
+    @functools.cached_property
+    def _points_by_name(self) -> Mapping[str, Point]:
+        return {point.name: point for point in self.points}
+
+    @property
+    def shared_stages(self) -> tuple[StageInstance, ...]:
+        """The stages that run once for all points."""
+        return tuple(instance for instance in self.tree if instance.scope == "sweep")
+
+    def point(self, name: str) -> Point:
+        """Return the point called ``name``.
+
+        :raises SpecError: when there is none
+        """
+        try:
+            return self._points_by_name[name]
+        except KeyError:
+            some = ", ".join(point.name for point in self.points[:8])
+            hint = did_you_mean(name, self._points_by_name) or f"it has {some} …"
+            raise SpecError(
+                self.document.problem(("point",), f"the sweep has no point {name!r}", hint)
+            ) from None
+
+    @abstractmethod
+    def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
+        """Return the jobs of one point, those of the whole sweep included, parents first.
+
+        :raises SpecError: when an expression of a stage fails
+        """
+
+    @abstractmethod
+    def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
+        """Return the jobs that run once for all points."""
+
+    @abstractmethod
+    def names_of(self, point: Point) -> Mapping[str, Any]:
+        """Return what an expression that chooses points may read, expressions not yet evaluated."""
+
+    def place_of(self, stage: str, name: str) -> KeyPath:
+        """Return where the document gives a parameter of a stage, for messages."""
+        return (name,)
+
+    def warnings(self) -> list[Problem]:
+        """Return what is allowed but probably not meant."""
+        return []
+
+    @abstractmethod
+    def _points(self) -> Iterator[Point]: ...

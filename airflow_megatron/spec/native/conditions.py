@@ -1,0 +1,244 @@
+"""Resolving the conditions and events of a stage to plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.documents.quantities import parse_duration
+from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate_tree
+from airflow_megatron.spec.model.conditions import Condition, Event
+from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
+from airflow_megatron.spec.trust.quoting import QuotingError, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import ConditionSection, EachCheckpointSection, EventSection
+
+
+@dataclass(frozen=True)
+class ConditionScope:
+    """What the conditions of one job may speak of.
+
+    :param names: values for expressions
+    :param run_dir: what relative files are relative to
+    :param subject: the job whose checkpoints and log are meant when no other is named
+    :param jobs_of: gives the jobs that the name of a stage means
+    """
+
+    names: Mapping[str, Any]
+    run_dir: str
+    subject: Job | None
+    jobs_of: Callable[[str], Sequence[Job]]
+
+
+def resolved_condition(section: ConditionSection, scope: ConditionScope) -> Condition:
+    """Return the condition with every expression evaluated and every stage turned into its paths.
+
+    :raises ExpressionError: when an expression fails, or nothing is asked for
+    """
+    parts: list[Condition] = []
+    for stage in [section.finished] if isinstance(section.finished, str) else section.finished or ():
+        parts += [Condition("finished", path=job.stage_dir) for job in scope.jobs_of(stage)]
+    if section.checkpoint is not None:
+        iteration = whole_iteration(evaluate_tree(section.checkpoint, scope.names), "checkpoint")
+        parts += [
+            Condition("checkpoint", path=job.checkpoint_dir, iteration=iteration, producer=job.stage_dir)
+            for job in _subjects(section, scope)
+        ]
+    if section.log is not None:
+        pattern = checked_pattern(evaluate_tree(section.log, scope.names), "log")
+        parts += [
+            Condition("log", path=job.log_pattern, pattern=pattern, producer=job.stage_dir)
+            for job in _subjects(section, scope)
+        ]
+    if section.file is not None:
+        path = str(evaluate_tree(section.file, scope.names))
+        parts.append(Condition("file", path=path if path.startswith("/") else f"{scope.run_dir}/{path}"))
+    if section.command is not None:
+        text = command_text(section.command, scope.names)
+        prints = evaluate_tree(section.prints, scope.names)
+        parts.append(
+            Condition(
+                "command",
+                command=text,
+                directory=scope.run_dir,
+                prints=None if prints is None else str(prints),
+            )
+        )
+    for kind, sections in (("all", section.all), ("any", section.any)):
+        if sections is not None:
+            if not sections:
+                raise ExpressionError(f"{kind}: has no conditions")
+            nested = tuple(resolved_condition(part, scope) for part in sections)
+            parts.append(Condition("all" if kind == "all" else "any", parts=nested))
+    if section.not_ is not None:
+        parts.append(Condition("not", parts=(resolved_condition(section.not_, scope),)))
+    if not parts:
+        raise ExpressionError(
+            "the condition asks for nothing; use finished, checkpoint, log, file, command, …"
+        )
+    return parts[0] if len(parts) == 1 else Condition("all", parts=tuple(parts))
+
+
+def each_checkpoint_conditions(
+    section: EachCheckpointSection, source: str, done: str, parent: Job, scope: ConditionScope
+) -> tuple[Condition, Condition]:
+    """Return what a stage that works on each checkpoint waits for before an attempt, and what makes it finished.
+
+    :param section: which checkpoints are wanted
+    :param source: checkpoint directory, or the path of one piece of work with ``{iteration}`` in it
+    :param done: path of what the work on a checkpoint leaves, with ``{iteration}`` in it
+    :param parent: the job that makes the pieces of work
+    """
+    end = training_end(parent)
+    fresh = _new_checkpoint(section, source, done, scope, end if section.last else None)
+    ended = Condition("ended", path=parent.stage_dir)
+    if parent.kind == "train" and end is not None:
+        # nobody may have judged the training yet, but what it was to make is there
+        final = Condition("checkpoint", path=parent.checkpoint_dir, iteration=end)
+        ended = Condition("any", parts=(ended, final))
+    start = Condition("any", parts=(fresh, ended))
+    finish = Condition("all", parts=(ended, Condition("not", parts=(fresh,))))
+    return start, finish
+
+
+def each_found_condition(
+    section: EachCheckpointSection, source: str, done: str, scope: ConditionScope
+) -> Condition:
+    """Return what makes a stage finished that works on each checkpoint found outside the sweep: on one at least.
+
+    :param section: which checkpoints are wanted
+    :param source: checkpoint directory, or the path of one piece of work with ``{iteration}`` in it
+    :param done: path of what the work on a checkpoint leaves, with ``{iteration}`` in it
+    """
+    none_left = Condition("not", parts=(_new_checkpoint(section, source, done, scope, None),))
+    return Condition("all", parts=(Condition("file", path=done.replace("{iteration}", "*")), none_left))
+
+
+def _new_checkpoint(
+    section: EachCheckpointSection, source: str, done: str, scope: ConditionScope, last: int | None
+) -> Condition:
+    return Condition(
+        "new_checkpoint",
+        path=source,
+        done=done,
+        iteration=whole_iteration(
+            evaluate_tree(section.from_iteration, scope.names), "from_iteration", least=0
+        ),
+        spacing=whole_iteration(evaluate_tree(section.spacing, scope.names), "spacing"),
+        last=last,
+    )
+
+
+def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> Event:
+    """Return an event with every expression evaluated.
+
+    :raises ExpressionError: when it does not say what to look for, or what to do
+    """
+    name = section.name or f"event {index + 1}"
+    sources = {
+        key: value
+        for key, value in (("log", section.log), ("state", section.state), ("idle", section.idle))
+        if value is not None
+    }
+    if len(sources) != 1:
+        raise ExpressionError(f"{name}: give one of log, state, idle")
+    on, value = next(iter(sources.items()))
+    if section.do == "rollback" and (scope.subject is None or scope.subject.kind != "train"):
+        raise ExpressionError(
+            f"{name}: do: rollback is for stages of kind train; this one has no checkpoints"
+        )
+    if section.do == "run" and section.command is None:
+        raise ExpressionError(f"{name}: do: run needs a command")
+    return Event(
+        name=name,
+        on="log" if on == "log" else "state" if on == "state" else "idle",
+        do=section.do,
+        pattern="" if on == "idle" else checked_pattern(evaluate_tree(value, scope.names), on),
+        after=float(duration_seconds(evaluate_tree(value, scope.names), "idle")) if on == "idle" else None,
+        condition=resolved_condition(section.when, scope) if section.when else None,
+        command="" if section.command is None else command_text(section.command, scope.names),
+        message=str(evaluate_tree(section.message, scope.names)),
+        limit=section.limit,
+    )
+
+
+def command_text(command: str | Sequence[object], names: Mapping[str, Any]) -> str:
+    """Return a command as shell text: text as it is, words quoted.
+
+    :raises ExpressionError: when an expression fails, or a word cannot be passed to a shell
+    """
+    value = evaluate_tree(command, names)
+    if not isinstance(value, list):
+        return str(value)
+    try:
+        return " ".join(quote(str(word)) for word in value)
+    except QuotingError as error:
+        raise ExpressionError(str(error)) from error
+
+
+def checked_pattern(value: object, name: str) -> str:
+    """Return a regular expression as text.
+
+    :raises ExpressionError: when it is none, or takes more than linear time
+    """
+    text = str(value)
+    try:
+        line_pattern(text)
+    except PatternError as error:
+        hint = f" ({error.mend})" if error.mend else ""
+        raise ExpressionError(f"{name}: {error}{hint}") from error
+    return text
+
+
+def whole_iteration(value: object, name: str, least: int = 1) -> int:
+    """Return an iteration.
+
+    :raises ExpressionError: when it is no whole number, or below ``least``
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ExpressionError(f"{name} is {value!r}, not an iteration (a whole number from {least})")
+    return value
+
+
+def training_end(training: Job) -> int | None:
+    """Return the iteration at which a training ends, None where its parameters do not tell.
+
+    :raises ExpressionError: when ``train_iters`` is no whole number
+    """
+    if "train_iters" in training.params:
+        return whole_number(training.params["train_iters"], "train_iters")
+    return training.last_iteration
+
+
+def whole_number(value: object, name: str) -> int:
+    """Return an argument that counts iterations, as a command line reads it: ``1e3`` and ``"1000"`` as well.
+
+    :raises ExpressionError: when it is none
+    """
+    try:
+        return int(value)  # type: ignore[call-overload,no-any-return]  # the call says what it takes
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ExpressionError(f"{name} is {value!r}, not a whole number") from error
+
+
+def duration_seconds(value: Any, name: str) -> int:
+    """Return a duration in seconds.
+
+    :raises ExpressionError: when it is none
+    """
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ExpressionError(f"{name}: {error}") from error
+
+
+def _subjects(section: ConditionSection, scope: ConditionScope) -> Sequence[Job]:
+    if section.of is not None:
+        return scope.jobs_of(section.of)
+    if scope.subject is None:
+        raise ExpressionError("whose checkpoint or log is meant? add of: <stage>")
+    return [scope.subject]

@@ -1,0 +1,113 @@
+"""``extends:``: a spec that starts from the content of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.named_files import NamedFileError
+from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument, load_yaml_text
+
+KEY = "extends"
+_MAX_DEPTH = 16
+_MAX_FILES = 64
+_ENDINGS = (".yaml", ".yml")
+
+
+def extended(
+    document: YamlDocument, chain: tuple[str, ...] = (), loaded: list[str] | None = None
+) -> YamlDocument:
+    """Return a document with the content of the specs that it extends below its own.
+
+    Mappings are merged key by key; anything else, lists included, is replaced. Of several specs a later one wins. A key
+    set to ``null`` removes the inherited one. ``name`` and ``description`` are not inherited.
+
+    :param chain: the files that led to this one
+    :param loaded: the files read so far; one that is extended by several counts as often
+    :raises SpecError: on a missing file, a circle, or content that is no mapping
+    """
+    loaded = [] if loaded is None else loaded
+    if not isinstance(document.data, dict) or KEY not in document.data:
+        return document
+    given = document.data[KEY]
+    names = given if isinstance(given, list) else [given]
+    chain = (*chain, str(Path(document.file)))
+    merged = YamlDocument(document.file, {}, sources=document.sources)
+    for index, name in enumerate(names):
+        place: KeyPath = (KEY, index) if isinstance(given, list) else (KEY,)
+        if not isinstance(name, str):
+            raise SpecError(
+                document.problem(place, "extends takes the paths of specs", "write extends: base.yaml")
+            )
+        base = _loaded(document, name, place, chain, loaded)
+        base.data = {key: value for key, value in base.data.items() if key not in ("name", "description")}
+        _merge(merged, base)
+    own = {key: value for key, value in document.data.items() if key != KEY}
+    _merge(merged, YamlDocument(document.file, own, document.positions, files=document.files))
+    merged.positions.setdefault((), document.positions.get((), (1, 1)))
+    return merged
+
+
+def _loaded(
+    document: YamlDocument, name: str, place: KeyPath, chain: tuple[str, ...], loaded: list[str]
+) -> YamlDocument:
+    full = str(Path(document.file).parent / name)
+    if not name.endswith(_ENDINGS):
+        raise SpecError(document.problem(place, f"{name!r} is no spec", "extends takes .yaml files"))
+    loaded.append(full)
+    if len(loaded) > _MAX_FILES:
+        message = f"more than {_MAX_FILES} specs are put together"
+        raise SpecError(document.problem(place, message, "extend fewer"))
+    if full in chain or len(chain) > _MAX_DEPTH:
+        raise SpecError(document.problem(place, f"specs extend each other: {' → '.join((*chain, full))}"))
+    try:
+        text = document.read(name)
+    except (OSError, NamedFileError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        mend = getattr(error, "mend", "") or "the path is relative to this file"
+        raise SpecError(document.problem(place, f"{name!r} cannot be read: {reason}", mend)) from error
+    base = load_yaml_text(text, full)
+    base.sources, base.origin = document.sources, document.origin or document.file
+    base = extended(base, chain, loaded)
+    if not isinstance(base.data, dict):
+        raise SpecError(base.problem((), "expected keys with values"))
+    return base
+
+
+def _merge(target: YamlDocument, layer: YamlDocument) -> None:
+    replaced: set[KeyPath] = set()
+    target.data = _merged(target.data, layer.data, (), replaced)
+    _forget(target, replaced)
+    for place, position in layer.positions.items():
+        if place:
+            target.positions[place] = position
+            target.files[place] = layer.files.get(place, layer.file)
+
+
+def _merged(below: Any, above: Any, path: KeyPath, replaced: set[KeyPath]) -> Any:
+    """Return the merged data; what was replaced or removed is added to ``replaced``."""
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        if path:
+            replaced.add(path)
+        return above
+    result = dict(below)
+    for key, value in above.items():
+        if value is None and key in result:
+            del result[key]
+            replaced.add((*path, key))
+        elif key in result:
+            result[key] = _merged(result[key], value, (*path, key), replaced)
+        else:
+            result[key] = value
+    return result
+
+
+def _forget(target: YamlDocument, replaced: set[KeyPath]) -> None:
+    """Drop the positions of what was replaced, so that no message points at it."""
+    if not replaced:
+        return
+    for place in list(target.positions):
+        if any(place[:length] in replaced for length in range(1, len(place) + 1)):
+            del target.positions[place]
+            target.files.pop(place, None)

@@ -1,0 +1,469 @@
+"""Building the jobs of a point of a native sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ValidationError
+
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.expressions.resolution import (
+    ExpressionError,
+    evaluate_tree,
+    resolve,
+    template_names,
+)
+from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource, escaped, resolved_source
+from airflow_megatron.spec.model.conditions import Condition
+from airflow_megatron.spec.model.jobs import Dependency, Job
+from airflow_megatron.spec.model.schema import (
+    TRAININGS,
+    EachCheckpointSection,
+    MonitorSection,
+    SlurmSection,
+    WrapperSection,
+    declarations,
+)
+from airflow_megatron.spec.model.secret_sources import secret_sources
+from airflow_megatron.spec.model.stage_tree import instances_of
+from airflow_megatron.spec.native.conditions import (
+    ConditionScope,
+    checked_pattern,
+    duration_seconds,
+    each_checkpoint_conditions,
+    each_found_condition,
+    resolved_condition,
+    resolved_event,
+    training_end,
+    whole_iteration,
+    whole_number,
+)
+from airflow_megatron.spec.native.stages import RESOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.schema import StageSection
+    from airflow_megatron.spec.model.stage_tree import StageInstance
+    from airflow_megatron.spec.model.sweep import Point
+    from airflow_megatron.spec.native.stages import StageRecipe, StageRecipes
+    from airflow_megatron.spec.native.sweep import NativeSweep
+
+
+class JobBuilder:
+    """Builds the jobs of one point, or of the whole sweep (``point`` None)."""
+
+    def __init__(
+        self, sweep: NativeSweep, point: Point | None, cluster: ClusterProfile, recipes: StageRecipes
+    ) -> None:
+        self.sweep, self.point, self.cluster, self.recipes = sweep, point, cluster, recipes
+        self.spec, self.tree = sweep.spec, recipes.tree
+        self.extra_arguments = declarations(sweep.spec.extra_arguments)
+        self.sweep_dir = f"{cluster.run_root.rstrip('/')}/{sweep.name}"
+        self.point_dir = f"{self.sweep_dir}/{point.name}" if point else self.sweep_dir
+        self.made: dict[str, Job] = {}
+        self.names: dict[str, Mapping[str, Any]] = {}
+        self.shown: dict[str, dict[str, Any]] = {}
+
+    def build(self) -> list[Job]:
+        """Return the jobs, parents first.
+
+        :raises SpecError: when an expression fails or run directories collide
+        """
+        for instance in self.tree:
+            with self._placed_errors(instance):
+                self.made[instance.name] = self._job(instance)
+        self._check_branches()
+        jobs: list[Job] = []
+        for instance in self.tree:
+            with self._placed_errors(instance):
+                jobs.append(self._with_conditions(instance))
+        return jobs
+
+    @contextmanager
+    def _placed_errors(self, instance: StageInstance) -> Iterator[None]:
+        """Turn a failing expression into an error that names stage, point and line."""
+        try:
+            yield
+        except ExpressionError as error:
+            problem = self.sweep.expression_problem(error, ("stages", instance.stage))
+            where = f"stage {instance.name}" + (f" at point {self.point.name}" if self.point else "")
+            raise SpecError(
+                Problem(
+                    problem.file, problem.line, problem.column, f"{where}: {problem.message}", problem.mend
+                )
+            ) from error
+
+    def _job(self, instance: StageInstance) -> Job:
+        recipe = self.recipes.by_name[instance.name]
+        section = recipe.section
+        parent = self.made.get(instance.parent or "")
+        shared = instance.scope == "sweep"
+        raw = self._raw_values(instance, recipe)
+        name = ".".join(
+            part
+            for part in (self.sweep.name, "" if shared or not self.point else self.point.name, instance.name)
+            if part
+        )
+        given: dict[str, Any] = {
+            "sweep": self.sweep.name,
+            "sweep_dir": self.sweep_dir,
+            "point": "" if shared or not self.point else self.point.name,
+            "stage": instance.name,
+            "job_name": name,
+            "python": self.cluster.python,
+            "megatron_lm_dir": self.cluster.megatron_lm_dir,
+            "stages": {name: self._visible(self.made[other]) for name, other in recipe.visible.items()},
+        }
+        if parent:
+            given["parent"] = _visible(parent)
+        run_dir = self._run_dir(instance, section, raw, given)
+        given["run_dir"] = run_dir
+        point_swept = () if shared or not self.point else self.point.swept
+        prefix = f"{instance.stage}."
+        swept = tuple(
+            dict.fromkeys(
+                key.removeprefix(prefix) for key in point_swept if "." not in key or key.startswith(prefix)
+            )
+        )
+        wanted = None
+        if recipe.wanted is not None:
+            wanted = [name for name in raw if name in recipe.wanted or name in swept]
+        resolved = resolve(raw, given, wanted)
+        names = {**given, **resolved}
+        self.names[instance.name] = names
+        start, depends_on = self._start(instance, section, parent, names)
+        source = None
+        if section.start is not None and section.start.from_ is not None:
+            source = resolved_source(section.start, section.kind, names)
+        return Job(
+            name=name,
+            sweep=self.sweep.name,
+            point="" if shared or not self.point else self.point.name,
+            stage=instance.name,
+            kind=section.kind,
+            cluster=self.cluster.name,
+            trainer=self.spec.trainer,
+            release=self.spec.release,
+            branch=instance.branch,
+            params=resolved,
+            explicit_arguments=recipe.explicit_arguments,
+            variables=recipe.variables,
+            swept=swept,
+            depends_on=depends_on,
+            run_dir=run_dir,
+            parent_dir=parent.run_dir if parent and parent.branch and source is None else None,
+            iteration=_source_iteration(source, section)
+            if source
+            else self._iteration(instance, parent, start, resolved),
+            source=source,
+            command=tuple(str(evaluate_tree(word, names)) for word in section.command or ()),
+            outputs=tuple(_under(run_dir, str(evaluate_tree(item, names))) for item in section.outputs),
+            slurm=recipe.fixed_slurm or _evaluated_slurm(recipe, names),
+            env=_environment(recipe.env, names),
+            **secret_sources(recipe.secrets, names),
+            restart=recipe.restart_at(names),
+            health=recipe.health_at(names),
+            template=section.template,
+            extra_arguments=self.extra_arguments,
+            expect=_expected(evaluate_tree(section.expect, names)),
+            measure=_measure(section, names, self.cluster) if section.kind == "benchmark" else {},
+            max_jobs=self.spec.max_jobs,
+            array=self.spec.max_active_points if section.array is True else section.array or None,
+            **self._launch_additions(section, names),
+        )
+
+    def _launch_additions(self, section: StageSection, names: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what stands before and beside a training's command."""
+        additions: dict[str, Any] = {}
+        if section.kind not in TRAININGS:
+            if section.wrapper or section.monitor:
+                key = "wrapper" if section.wrapper else "monitor"
+                raise ExpressionError(
+                    f"{key} is for stages of kind {', '.join(TRAININGS)}, not {section.kind}"
+                )
+            return additions
+        if self.spec.entry is not None:
+            additions["entry"] = self.spec.entry
+        wrapper = section.wrapper or self.spec.wrapper
+        if wrapper is not None:
+            wrapper = WrapperSection(command=wrapper) if isinstance(wrapper, list) else wrapper
+            additions["wrapper"] = tuple(str(evaluate_tree(word, names)) for word in wrapper.command)
+            additions["wrapped_ranks"] = tuple(wrapper.ranks or ())
+        monitor = self.spec.monitor if section.monitor is None else section.monitor
+        if monitor:
+            asked = MonitorSection() if monitor is True else monitor
+            every = duration_seconds(evaluate_tree(asked.every, names), "monitor.every")
+            additions["monitor"] = {"every": max(1, int(every)), "command": asked.command}
+        return additions
+
+    def _visible(self, job: Job) -> dict[str, Any]:
+        if job.stage not in self.shown:
+            self.shown[job.stage] = _visible(job)
+        return self.shown[job.stage]
+
+    def _raw_values(self, instance: StageInstance, recipe: StageRecipe) -> dict[str, Any]:
+        if not self.point or instance.scope != "point":
+            return {**recipe.below, **recipe.above}
+        values, own = self.point.values, f"{instance.stage}."
+        plain = {key: value for key, value in values.items() if "." not in key}
+        stage = {key.removeprefix(own): value for key, value in values.items() if key.startswith(own)}
+        return {**recipe.below, **plain, **recipe.above, **stage}
+
+    def _run_dir(
+        self, instance: StageInstance, section: StageSection, raw: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> str:
+        if instance.scope == "sweep":
+            return f"{self.sweep_dir}/_shared/{instance.name}"
+        if instance.branch is None:
+            return f"{self.point_dir}/{instance.name}"
+        if instance.branch != instance.name:
+            return self.made[instance.branch].run_dir
+        if section.run_dir is not None:
+            needed = resolve(raw, given, template_names(section.run_dir))
+            relative = str(evaluate_tree(section.run_dir, {**given, **needed}))
+            if relative.startswith("/") or ".." in relative.split("/"):
+                raise ExpressionError(f"run_dir {relative!r} must stay inside the point's directory")
+            return f"{self.point_dir}/{relative}".removesuffix("/.")
+        return (
+            self.point_dir
+            if instance.name == self.recipes.main_branch
+            else f"{self.point_dir}/{instance.name}"
+        )
+
+    def _start(
+        self, instance: StageInstance, section: StageSection, parent: Job | None, names: Mapping[str, Any]
+    ) -> tuple[int | None, tuple[Dependency, ...]]:
+        """Return the checkpoint that it starts from, where its start condition is one, and its dependencies."""
+        if parent is None:
+            others = [self.made[name] for name in instance.after if name in self.made]
+            return None, tuple(Dependency(job.name, job.stage, "condition") for job in others)
+        start = section.start
+        if start is not None and instance.waits == "checkpoint":
+            iteration = whole_iteration(evaluate_tree(start.checkpoint, names), "start.checkpoint")
+            return iteration, (Dependency(parent.name, parent.stage, "checkpoint", iteration),)
+        if start is not None and instance.waits == "log":
+            pattern = checked_pattern(evaluate_tree(start.log, names), "start.log")
+            return None, (Dependency(parent.name, parent.stage, "log", pattern=pattern),)
+        if instance.waits == "condition":
+            others = [self.made[name] for name in instance.after if name in self.made]
+            dependencies = [Dependency(job.name, job.stage, "condition") for job in (parent, *others)]
+            branch_point: int | None = None
+            if start is not None and start.checkpoint is not None and start.of in (None, parent.stage):
+                branch_point = whole_iteration(evaluate_tree(start.checkpoint, names), "start.checkpoint")
+            return branch_point, tuple(dependencies)
+        return None, (Dependency(parent.name, parent.stage),)
+
+    def _with_conditions(self, instance: StageInstance) -> Job:
+        """Return a job with the conditions of its stage; they may speak of stages in any order."""
+        section, job = self.spec.stages[instance.stage], self.made[instance.name]
+        parent = self.made.get(instance.parent or "")
+        after_pattern = job.kind == "evaluate" and job.source is None and parent is not None and parent.source
+        if not (
+            section.start
+            or section.cancel
+            or section.finish
+            or section.each_checkpoint
+            or section.events
+            or (after_pattern and after_pattern.is_pattern)
+        ):
+            return job
+
+        def jobs_of(stage: str) -> list[Job]:
+            found = [
+                self.made[item.name]
+                for item in instances_of(stage, instance, self.tree)
+                if item.name in self.made
+            ]
+            if not found:
+                raise ExpressionError(f"there is no stage {stage!r} at this point")
+            return found
+
+        names = self.names[instance.name]
+        own = ConditionScope(names, job.run_dir, job, jobs_of)
+        changes: dict[str, Any] = {}
+        if section.start is not None and instance.waits == "condition":
+            changes["start"] = resolved_condition(
+                section.start, ConditionScope(names, job.run_dir, parent, jobs_of)
+            )
+            changes["start_every_attempt"] = section.start.before_every_attempt
+        if section.cancel is not None:
+            changes["cancel"] = resolved_condition(section.cancel, own)
+        if section.finish is not None:
+            changes["finish"] = resolved_condition(section.finish, own)
+        if job.source is not None and job.source.is_pattern:
+            if section.each_checkpoint:
+                changes["source"] = _of_each(job.source, section.each_checkpoint, names)
+        elif after_pattern and after_pattern.is_pattern and parent is not None:
+            changes |= _after_pattern(job, parent, section, names)
+        elif section.each_checkpoint and job.source is not None:
+            each = section.each_checkpoint
+            each = EachCheckpointSection() if each is True else each
+            changes["finish"] = each_found_condition(each, *each_checkpoint_paths(job), own)
+        elif section.each_checkpoint and parent is not None:
+            each = section.each_checkpoint
+            each = EachCheckpointSection() if each is True else each
+            source, done = each_checkpoint_paths(job)
+            start, finish = each_checkpoint_conditions(each, source, done, parent, own)
+            changes |= {"start": start, "finish": finish, "start_every_attempt": True}
+        pauses = [item.every for item in (section.start, section.finish) if item and item.every is not None]
+        if pauses:
+            changes["check_interval"] = float(duration_seconds(evaluate_tree(pauses[0], names), "every"))
+        changes["events"] = tuple(
+            resolved_event(event, index, own) for index, event in enumerate(section.events)
+        )
+        return dataclasses.replace(job, **changes)
+
+    @staticmethod
+    def _iteration(
+        instance: StageInstance, parent: Job | None, start: int | None, params: Mapping[str, Any]
+    ) -> int | None:
+        """Return the checkpoint that the job starts from (train) or works on (convert, evaluate)."""
+        if instance.kind == "train":
+            ended = (
+                start is None and instance.waits == "parent" and parent is not None and parent.kind == "train"
+            )
+            last = training_end(parent) if ended and parent else None
+            return start if last is None else last
+        if "iteration" in params:
+            return whole_number(params["iteration"], "iteration")
+        if start is not None:
+            return start
+        if parent is None:
+            return None
+        if parent.source is not None and parent.kind != "train":
+            return parent.iteration
+        last = training_end(parent)
+        return parent.iteration if last is None else last
+
+    def _check_branches(self) -> None:
+        owners: dict[str, str] = {}
+        for job in self.made.values():
+            if job.branch != job.stage and job.branch is not None:
+                continue
+            if job.run_dir in owners:
+                raise SpecError(
+                    self.sweep.document.problem(
+                        ("stages", job.stage.split(".")[0], "run_dir"),
+                        f"stages {owners[job.run_dir]!r} and {job.stage!r} share the run directory {job.run_dir}",
+                        "give each its own run_dir",
+                    )
+                )
+            owners[job.run_dir] = job.stage
+
+
+def _visible(job: Job) -> dict[str, Any]:
+    """Return what expressions of later stages may read of a job: its place, its iteration and its params."""
+    return {
+        **job.params,
+        "name": job.name,
+        "run_dir": job.run_dir,
+        "checkpoint_dir": job.checkpoint_dir,
+        "iteration": job.params.get("train_iters", job.last_iteration or job.iteration),
+        "log": job.log_file(1),
+    }
+
+
+def _environment(env: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables; one whose expression gives none is the cluster profile's."""
+    values = {key: evaluate_tree(value, names) for key, value in env.items()}
+    return {key: str(value) for key, value in values.items() if value is not None}
+
+
+def _source_iteration(source: CheckpointSource, section: StageSection) -> int | None:
+    """Return the iteration of a checkpoint outside the sweep: that a training goes on from, or that is worked on.
+
+    A Hugging Face model does not tell one: its results are then those of iteration 0.
+    """
+    if section.kind == "train":
+        return source.iteration if source.mode == "continue" else None
+    if section.each_checkpoint:
+        return None
+    if source.iteration is None and section.kind == "convert":
+        raise ExpressionError(
+            "start.iteration is missing: which checkpoint is converted? Write iteration: N, or each_checkpoint: true"
+        )
+    return source.iteration or 0
+
+
+def _of_each(
+    source: CheckpointSource, section: EachCheckpointSection | Literal[True], names: Mapping[str, Any]
+) -> CheckpointSource:
+    """Return what a stage works on of which each checkpoint is wanted, in every directory that a pattern matches."""
+    each = EachCheckpointSection() if section is True else section
+    first = whole_iteration(evaluate_tree(each.from_iteration, names), "from_iteration", least=0)
+    spacing = whole_iteration(evaluate_tree(each.spacing, names), "spacing")
+    return dataclasses.replace(source, from_iteration=first, spacing=spacing)
+
+
+def _after_pattern(job: Job, parent: Job, section: StageSection, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what changes of an evaluation that follows a conversion of several runs: it begins when that has ended."""
+    converted = f"{escaped(parent.runs_dir)}/*/converted_hf"
+    if section.each_checkpoint:
+        start = Condition("finished", path=parent.stage_dir)
+        return {
+            "source": _of_each(CheckpointSource(converted, is_pattern=True), section.each_checkpoint, names),
+            "start": start,
+        }
+    if job.iteration is None:
+        raise ExpressionError(
+            f"{parent.stage} converts each checkpoint of several runs; add each_checkpoint: true, "
+            "or params: {iteration: N}"
+        )
+    return {"source": CheckpointSource(f"{converted}/iter_{job.iteration}", job.iteration, is_pattern=True)}
+
+
+def each_checkpoint_paths(job: Job) -> tuple[str, str]:
+    """Return where a stage that works on each checkpoint finds its work, and what it leaves of each."""
+    converted = f"{job.run_dir}/converted_checkpoints/iter_{{iteration}}.done"
+    if job.kind == "convert":
+        return (job.source.path if job.source else job.checkpoint_dir), converted
+    evaluated = f"{job.run_dir}/eval_results/iter_{{iteration}}/results.json"
+    if job.source is not None:
+        return f"{job.source.path}/iter_{{iteration}}/config.json", evaluated
+    return converted, evaluated
+
+
+def _under(directory: str, path: str) -> str:
+    return path if path.startswith("/") else f"{directory}/{path}"
+
+
+def _evaluated_slurm(recipe: StageRecipe, names: Mapping[str, Any]) -> SlurmSection:
+    data = {key: evaluate_tree(value, names) for key, value in recipe.slurm.items()}
+    for key in ("time", "signal_before"):
+        if key in data:
+            data[key] = duration_seconds(data[key], f"slurm.{key}")
+    for key in RESOURCES:
+        if key in data and (not isinstance(data[key], int) or isinstance(data[key], bool)):
+            raise ExpressionError(f"slurm.{key} is {data[key]!r}, not a whole number")
+    try:
+        return SlurmSection.model_validate(data)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in wrong["loc"])
+        raise ExpressionError(f"slurm.{name} is {wrong['input']!r}: {wrong['msg'].lower()}") from error
+
+
+def _expected(value: object) -> str | None:
+    if value in (None, "", False):
+        return None
+    if value != "oom":
+        raise ExpressionError(f"expect is {value!r}; it can be oom, or nothing")
+    return "oom"
+
+
+def _measure(section: StageSection, names: Mapping[str, Any], cluster: ClusterProfile) -> dict[str, Any]:
+    reported = section.measure.reported.model_dump(exclude_none=True)
+    values = {key: evaluate_tree(value, names) for key, value in reported.items()}
+    for key, value in values.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise ExpressionError(f"measure.reported.{key} is {value!r}; it must be a number")
+    return {
+        "skip": section.measure.skip,
+        "reported": {key: value for key, value in values.items() if value is not None},
+        "hidden": sorted(template_names([reported, section.expect])),
+        **({"gpu": cluster.gpu} if cluster.gpu else {}),
+    }

@@ -1,0 +1,203 @@
+"""A sweep written in the project's own language."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+from airflow_megatron.spec.documents.list_texts import meant_list
+from airflow_megatron.spec.expressions.resolution import (
+    ExpressionError,
+    compile_expression,
+    evaluate,
+    is_template,
+    resolve,
+    template_names,
+)
+from airflow_megatron.spec.model.stage_tree import stage_tree
+from airflow_megatron.spec.model.sweep import Point, Sweep, SweepSettings
+from airflow_megatron.spec.native.benchmark import with_stages
+from airflow_megatron.spec.native.jobs import JobBuilder
+from airflow_megatron.spec.native.stages import StageRecipes
+from airflow_megatron.spec.native.sweep_grammar import expand_sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import SweepSpecSection
+
+_POINT_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._=+-]{0,120}\Z")
+
+
+class NativeSweep(Sweep):
+    """A sweep written in the project's own language.
+
+    :param spec: the checked document
+    :param document: the YAML behind it, for messages
+    """
+
+    def __init__(self, spec: SweepSpecSection, document: YamlDocument) -> None:
+        settings = SweepSettings(
+            description=spec.description,
+            cluster=spec.cluster,
+            tags=tuple(spec.tags),
+            max_active_points=spec.max_active_points,
+            poll_interval=spec.poll_interval,
+            max_jobs=spec.max_jobs,
+            notify=tuple(spec.notify),
+        )
+        _check_templates(document)
+        spec = with_stages(spec, document)
+        super().__init__(
+            spec.name or Path(document.file).stem, document, settings, stage_tree(spec, document)
+        )
+        self.spec = spec
+        self._given = {"sweep": self.name}
+        self._recipes: StageRecipes | None = None
+
+    def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
+        """Return the jobs of one point, those of the whole sweep included, parents first."""
+        return JobBuilder(self, point, cluster, self._recipes_for(cluster)).build()
+
+    def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
+        """Return the jobs that run once for all points."""
+        recipes = StageRecipes(self.spec, self.shared_stages, cluster)
+        return JobBuilder(self, None, cluster, recipes).build()
+
+    def _recipes_for(self, cluster: ClusterProfile) -> StageRecipes:
+        """Return what the points' jobs have in common; a plan asks for one cluster many times."""
+        if self._recipes is None or self._recipes.cluster is not cluster:
+            self._recipes = StageRecipes(self.spec, self.tree, cluster)
+        return self._recipes
+
+    def names_of(self, point: Point) -> Mapping[str, Any]:
+        """Return params, Megatron arguments and swept values."""
+        return {**self.spec.params, **self.spec.megatron, **readable(point.values)}
+
+    def place_of(self, stage: str, name: str) -> KeyPath:
+        """Return where a parameter of a stage is given, or the stage."""
+        stage = stage.rsplit(".", 1)[-1]
+        for section in self.spec.stages:
+            if stage.startswith(section):
+                stage = section
+        candidates: list[KeyPath] = [
+            ("stages", stage, "megatron", name),
+            ("stages", stage, "params", name),
+            ("megatron", name),
+            ("params", name),
+            *(path for path in self.document.positions if path[:1] == ("sweep",) and path[-1:] == (name,)),
+            (name,),
+        ]
+        return next((path for path in candidates if path in self.document.positions), ("stages", stage))
+
+    def _bad_name(self, name: str, values: Mapping[str, Any]) -> Problem:
+        """Return what is wrong with a point's name: itself, or the text in it that was meant for a list."""
+        for axis, value in values.items():
+            wanted = meant_list(value)
+            if wanted and str(value) in name:
+                place = self._place_of(axis)
+                return self.document.problem(
+                    place, f"{axis} is one text, {value!r}, not a list of values", f"{axis}: {wanted}"
+                )
+        return self.document.problem(
+            ("point",), f"{name!r} cannot be a point's name", "letters, digits and ._=+- only, no '..'"
+        )
+
+    def _place_of(self, axis: str) -> KeyPath:
+        paths = (path for path in self.document.positions if path[:1] == ("sweep",) and path[-1:] == (axis,))
+        return next(paths, ("sweep",))
+
+    def _points(self) -> Iterator[Point]:
+        base = {**self.spec.params, **self.spec.megatron}
+        seen: dict[str, int] = {}
+        problems: list[Problem] = []
+        for number, combination in enumerate(expand_sweep(self.spec.sweep, self.document)):
+            names = base | readable(combination.values)
+            try:
+                if not all(self._passes(condition, names) for condition in combination.filters):
+                    continue
+                name = str(self._evaluate(self.spec.point, names))
+            except ExpressionError as error:
+                raise SpecError(self.expression_problem(error)) from error
+            if not _POINT_NAME.match(name):
+                problems.append(self._bad_name(name, combination.values))
+            elif name in seen:
+                problems.append(
+                    self.document.problem(
+                        ("point",),
+                        f"points {seen[name] + 1} and {number + 1} are both named {name!r}",
+                        "use every swept value in point:",
+                    )
+                )
+            seen.setdefault(name, number)
+            if len(problems) >= 5:
+                break
+            yield Point(
+                name, combination.values, tuple(filter(combination.swept.__contains__, combination.values))
+            )
+        if problems:
+            raise SpecError(problems)
+        if not seen:
+            raise SpecError(
+                self.document.problem(("sweep",), "the sweep has no points", "its filter drops them all")
+            )
+
+    def _passes(self, condition: str | bool, names: Mapping[str, Any]) -> bool:
+        value = self._evaluate(condition, names)
+        if isinstance(value, str):
+            raise ExpressionError(f"filter {condition!r} gives text ({value!r}), not true or false")
+        return bool(value)
+
+    def _evaluate(self, source: Any, names: Mapping[str, Any]) -> Any:
+        if not is_template(source):
+            return source
+        scope = resolve(names, self._given, template_names(source))
+        scope.setdefault("sweep", self.name)
+        return evaluate(source, scope)
+
+    def expression_problem(self, error: ExpressionError, otherwise: KeyPath = ("sweep",)) -> Problem:
+        """Point at the line of the value whose expression failed, or at ``otherwise`` when it is not found."""
+        text = str(error)
+        best = otherwise
+        for path, source in _placed_templates(self.document.data):
+            if repr(source) in text:
+                best = path
+        return self.document.problem(best, text)
+
+
+def readable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a point's values as expressions read them: those of one stage, ``cooldown.lr``, as its attributes."""
+    if not any("." in key for key in values):
+        return dict(values)
+    of_stage: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        stage, dot, name = key.partition(".")
+        if dot:
+            of_stage.setdefault(stage, {})[name] = value
+    return {**of_stage, **{key: value for key, value in values.items() if "." not in key}}
+
+
+def _placed_templates(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the template strings of a document with their places."""
+    if isinstance(value, list | dict):
+        for key, item in enumerate(value) if isinstance(value, list) else value.items():
+            yield from _placed_templates(item, (*path, key))
+    elif is_template(value):
+        yield path, value
+
+
+def _check_templates(document: YamlDocument) -> None:
+    """Refuse expressions that cannot be parsed, wherever they stand."""
+    problems: list[Problem] = []
+    for path, source in _placed_templates(document.data):
+        try:
+            compile_expression(source)
+        except ExpressionError as error:
+            problems.append(document.problem(path, str(error)))
+    if problems:
+        raise SpecError(problems)

@@ -1,0 +1,241 @@
+"""Submitting jobs of many points at once, as Slurm job arrays."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.slurm.remote.stage_records import StageState, parse_stage_states, stage_state_script
+from airflow_megatron.slurm.submission.job_array import (
+    ArrayOutcome,
+    ArrayRequest,
+    ArrayTask,
+    array_decision_script,
+    array_script,
+    parse_array,
+)
+from airflow_megatron.slurm.submission.job_script import array_of, attempt_of, shared_directives
+from airflow_megatron.supervision.attempts import (
+    ASK_AGAIN_S,
+    answered,
+    attempt_record,
+    looked_up,
+    places_dir,
+    queue_limits,
+    slurm_commands,
+)
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from airflow_megatron.slurm.remote.attempt import Attempt
+    from airflow_megatron.slurm.remote.transport import CommandResult
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.supervision.attempts import SecretLookup
+
+
+_TOO_LARGE = re.compile(r"SubmitJob\w*Limit|job submit limit|job array specification")
+"""sbatch would have accepted fewer tasks: a limit on jobs in the queue, or on the size of an array."""
+
+
+class ArrayDeferredError(RuntimeError):
+    """Slurm cannot take the array now: the controller is away."""
+
+
+@dataclass(frozen=True)
+class ArrayMember:
+    """A job that is to be submitted with others.
+
+    :param job: the job, with its command
+    :param number: of the attempt
+    :param script: of that attempt
+    """
+
+    job: Job
+    number: int
+    script: str
+
+
+def attempts_to_submit(jobs: Iterable[Job], states: Mapping[str, StageState]) -> dict[str, int]:
+    """Return the attempts that arrays shall contain: job's name → number.
+
+    These are the attempts of jobs that nobody has judged or submitted yet. What has run before is left to its point:
+    whether that is worked again is seen only when its run starts, and its checkpoints are put in order first.
+
+    :param states: stage directory → what is recorded
+    """
+    chosen: dict[str, int] = {}
+    for job in jobs:
+        state = states[job.stage_dir]
+        latest = state.latest
+        free = latest is None or not (latest.job_id or (latest.claimed and latest.array is None))
+        if state.verdict is None and free:
+            chosen[job.name] = max(state.latest_attempt, 1)
+    return chosen
+
+
+def array_groups(members: Iterable[ArrayMember], cluster: ClusterProfile) -> list[list[ArrayMember]]:
+    """Return which jobs can be tasks of one array: those of a stage with the same resources, as many as Slurm takes."""
+    groups: dict[tuple[Any, ...], list[ArrayMember]] = {}
+    for member in members:
+        key = (member.job.stage, member.job.array, shared_directives(member.script))
+        groups.setdefault(key, []).append(member)
+    most = min(cluster.limits.max_array_size, cluster.limits.max_jobs or cluster.limits.max_array_size)
+    return [group[start : start + most] for group in groups.values() for start in range(0, len(group), most)]
+
+
+class JobArrays:
+    """The arrays of a sweep on its cluster.
+
+    :param cluster: its cluster profile
+    :param run: runs a script on the login node
+    :param log: where progress is told
+    :param templates: the sbatch templates, their folder or name → text; the project's when left out
+    :param secrets: as of :class:`~airflow_megatron.supervision.attempts.JobAttempts`
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterProfile,
+        run: Callable[[str], CommandResult],
+        log: logging.Logger | Any,
+        templates: Path | Mapping[str, str] | None = None,
+        secrets: SecretLookup | None = None,
+    ) -> None:
+        self._secrets = secrets
+        self.cluster, self.log, self.templates = cluster, log, templates
+        self._run = run
+        self.commands = slurm_commands(cluster)
+
+    def states(self, jobs: Iterable[Job]) -> dict[str, StageState]:
+        """Return what the cluster has recorded: stage directory → state."""
+        directories = [job.stage_dir for job in jobs]
+        return answered(
+            self._run,
+            stage_state_script(directories),
+            lambda answer: parse_stage_states(directories, answer),
+            self.log,
+        )
+
+    def submit(
+        self, jobs: Sequence[Job], numbers: Mapping[str, int], origin: Mapping[str, Any] | None = None
+    ) -> dict[str, int]:
+        """Submit attempts as arrays, each exactly once, whatever an earlier call may have done about them.
+
+        What cannot be part of an array, or does not fit into the queue, is left to be submitted by itself.
+
+        :param numbers: job's name → attempt (:func:`attempts_to_submit`)
+        :param origin: who asked, kept in ``job.json``
+        :return: those of ``numbers`` that are submitted now
+        :raises ArrayDeferredError: when Slurm cannot take an array now; call again later
+        :raises SubmissionRefusedError: when a secret cannot be had
+        :raises TransportError: when the login node stays unreachable
+        """
+        wanted = [job for job in jobs if job.name in numbers]
+        states = self.states(wanted)
+        cut_short = {
+            attempt.array
+            for state in states.values()
+            for attempt in state.attempts
+            if attempt.array and not attempt.job_id
+        }
+        for array in sorted(cut_short, key=lambda item: item.job_name):
+            self.log.info("%s was being submitted before", array.job_name)
+            self._decide(array)
+        if cut_short:
+            states = self.states(wanted)
+        submitted: dict[str, int] = {}
+        members: list[ArrayMember] = []
+        for job in wanted:
+            number = numbers[job.name]
+            begun = next((item for item in states[job.stage_dir].attempts if item.number == number), None)
+            if begun is not None and begun.job_id:
+                submitted[job.name] = number
+            elif begun is None or not begun.claimed:
+                script = job_script(job, self.cluster, number, templates=self.templates)
+                members.append(ArrayMember(job, number, script))
+        for group in array_groups(members, self.cluster):
+            for member in self._submit_group(group, origin):
+                submitted[member.job.name] = member.number
+        return submitted
+
+    def _submit_group(
+        self, group: Sequence[ArrayMember], origin: Mapping[str, Any] | None
+    ) -> list[ArrayMember]:
+        """Submit a group as one array, or as smaller ones where the queue's limits do not take it whole."""
+        submitted: list[ArrayMember] = []
+        size, rest = len(group), list(group)
+        while min(size, len(rest)) > 1:
+            piece = rest[:size]
+            request = self._request(piece, origin)
+            outcome = self._asked(array_script(request, self.commands))
+            said = outcome.submission
+            for warning in said.warnings:
+                self.log.warning("sbatch: %s", warning)
+            if said.job_id is not None:
+                self.log.info("%s: %d jobs", said.message, len(outcome.indices))
+                submitted += [piece[index] for index in sorted(outcome.indices)]
+                rest = rest[size:]
+                continue
+            self._decide(request.array)
+            if _TOO_LARGE.search(said.message):
+                self.log.warning("an array of %d jobs is too large: %s", len(piece), said.message)
+                size = len(piece) // 2
+            elif said.waits_for == "room":
+                break  # one by one they take what room there is
+            elif said.status == "deferred":
+                raise ArrayDeferredError(said.message)
+            else:
+                self.log.error("Slurm refuses the array: %s", said.message)
+                break
+        if rest:
+            self.log.info("%d jobs of stage %s are submitted one by one", len(rest), rest[0].job.stage)
+        return submitted
+
+    def _request(self, members: Sequence[ArrayMember], origin: Mapping[str, Any] | None) -> ArrayRequest:
+        token = uuid.uuid4().hex
+        first = members[0]
+        return ArrayRequest(
+            array=array_of(first.job, self.cluster, token[:8]),
+            tasks=[
+                ArrayTask(
+                    attempt=attempt_of(member.job, member.number),
+                    script=member.script,
+                    job_json=attempt_record(member.job, member.number, origin),
+                    log_file=member.job.log_file(member.number),
+                    work_dir=member.job.run_dir,
+                    secrets=looked_up(member.job, self._secrets),
+                )
+                for member in members
+            ],
+            directives=shared_directives(first.script),
+            at_once=first.job.array or len(members),
+            claim_token=token,
+            visibility_window_s=float(self.cluster.visibility_window),
+            limits=queue_limits(first.job, self.cluster),
+            places_dir=places_dir(self.cluster),
+        )
+
+    def _decide(self, array: Attempt) -> None:
+        """Find out whether an array was submitted; complete its records, or give its claims up."""
+        window = float(self.cluster.visibility_window)
+        outcome = self._asked(array_decision_script(array, uuid.uuid4().hex, self.commands, window))
+        self.log.info("%s", outcome.submission.message)
+
+    def _asked(self, script: str) -> ArrayOutcome:
+        said = ""
+        while True:
+            outcome = answered(self._run, script, parse_array, self.log)
+            if outcome.submission.status != "pending":
+                return outcome
+            if outcome.submission.message != said:
+                said = outcome.submission.message
+                self.log.info("waiting: %s", said)
+            time.sleep(ASK_AGAIN_S)

@@ -1,0 +1,369 @@
+"""Submitting the attempts of a job: which one is next, and the loop around the submission protocol."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from airflow_megatron.megatron.commands.commands import branch_arguments
+from airflow_megatron.plan.job_scripts import job_digest, job_script
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.remote.quoting import quote
+from airflow_megatron.slurm.remote.records import JobRecord
+from airflow_megatron.slurm.remote.secret_delivery import parse_removal, removal_script, secrets_folder
+from airflow_megatron.slurm.remote.stage_records import (
+    StageState,
+    parse_stage_states,
+    parse_written,
+    stage_state_script,
+    write_record_script,
+    write_verdict_script,
+)
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.submission.attempt_chain import current_attempt
+from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel, withdraw_script
+from airflow_megatron.slurm.submission.job_script import attempt_of, sweep_prefix
+from airflow_megatron.slurm.submission.queue_limits import QueueLimit
+from airflow_megatron.slurm.submission.refusals import refusal_mend
+from airflow_megatron.slurm.submission.single_job import (
+    SubmissionOutcome,
+    SubmissionRequest,
+    parse_submission,
+    submission_script,
+)
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+from airflow_megatron.supervision.attempt_changes import AS_PLANNED, AttemptChanges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+SecretLookup: TypeAlias = "Callable[[Job], Mapping[str, str]]"
+"""Looks up the secrets that Airflow hands to a job: variable → value; raises :class:`SubmissionRefusedError`."""
+AnswerT = TypeVar("AnswerT")
+
+WITHDRAWN_VERDICT = "withdrawn"
+"""Key of a stage's ``verdict.json``: a person has stopped the job, and no attempt is to follow."""
+ASK_AGAIN_S = 3.0
+TROUBLE_WINDOW_S = 300.0
+
+
+@dataclass(frozen=True)
+class NextAttempt:
+    """What to do about a job.
+
+    :param number: the attempt that is meant
+    :param finished: the job has finished in that attempt; nothing is to be done
+    :param cancelled: its own condition cancelled it in that attempt; nothing is to be done
+    :param replaces: an attempt still in Slurm that has to be cancelled first, or None
+    """
+
+    number: int
+    finished: bool = False
+    cancelled: bool = False
+    replaces: int | None = None
+
+
+def next_attempt(state: StageState, *, rerun: bool, digest: str) -> NextAttempt:
+    """Decide which attempt of a job comes next.
+
+    :param state: what the cluster has recorded
+    :param rerun: a person asked for it to run again (cleared the task, or wants a fresh start): a finished job is
+        not passed over, and a running one is replaced
+    :param digest: digest of the job as it is now; a job that finished with another one runs again
+    """
+    latest = state.latest_attempt
+    verdict = state.verdict or {}
+    judged = bool(verdict) and verdict.get("attempt") == latest
+    same = verdict.get("digest") == digest
+    if judged and verdict.get("outcome") == Outcome.FINISHED and same and not rerun:
+        return NextAttempt(latest, finished=True)
+    if judged and verdict.get("intended") and same and not rerun:
+        return NextAttempt(latest, cancelled=True)
+    if judged or latest == 0:
+        return NextAttempt(latest + 1)
+    if rerun and state.job_id is not None:
+        return NextAttempt(latest + 1, replaces=latest)
+    return NextAttempt(current_attempt(state))
+
+
+def attempt_after_giving_up(state: StageState) -> int | None:
+    """Return the number of the attempt to make when the wait for a job begins, None to wait for what there is.
+
+    A job whose newest attempt has a verdict other than finished was given up. Whoever clears the wait that reported it
+    (the red task in the web page) wants the job to run again, not to be told the same once more.
+
+    :param state: what the cluster has recorded
+    """
+    verdict = state.verdict or {}
+    judged = state.latest_attempt > 0 and verdict.get("attempt") == state.latest_attempt
+    return state.latest_attempt + 1 if judged and verdict.get("outcome") != Outcome.FINISHED else None
+
+
+def was_waited_for(state: StageState, submitted: int, waited_for: int | None) -> bool:
+    """Tell whether the newest attempt has no verdict and is the one that an earlier try of a wait was about.
+
+    :param state: what the cluster has recorded
+    :param submitted: the attempt that the wait was given; it submits later ones itself
+    :param waited_for: the attempt that its earlier try began with; less than ``submitted`` when the submission was
+        cleared too, and is new
+    """
+    latest = state.latest_attempt
+    judged = (state.verdict or {}).get("attempt") == latest
+    return state.job_id is not None and not judged and (latest > submitted or latest == waited_for)
+
+
+class SubmissionRefusedError(RuntimeError):
+    """sbatch will not have the job; the message is its own."""
+
+
+class JobAttempts:
+    """The attempts of one job on its cluster.
+
+    :param job: the job, with its command
+    :param cluster: its cluster profile
+    :param run: runs a script on the login node
+    :param log: where waiting is reported
+    :param templates: the sbatch templates, their folder or name → text; the project's when left out
+    :param secrets: looks up what Airflow hands to the job; None where nothing is submitted
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        cluster: ClusterProfile,
+        run: Callable[[str], CommandResult],
+        log: logging.Logger | Any = None,
+        templates: Path | Mapping[str, str] | None = None,
+        secrets: SecretLookup | None = None,
+    ) -> None:
+        self.templates = templates
+        self._secrets = secrets
+        self.job, self.cluster, self._run = job, cluster, run
+        self.log = log or logging.getLogger(__name__)
+        self.commands = slurm_commands(cluster)
+
+    @property
+    def limits(self) -> tuple[QueueLimit, ...]:
+        """How many jobs may be in the cluster's queue."""
+        return queue_limits(self.job, self.cluster)
+
+    def state(self) -> StageState:
+        """Return what the cluster has recorded for the job's stage."""
+        stage_dir = self.job.stage_dir
+        result = self.answered(
+            stage_state_script([stage_dir]), lambda answer: parse_stage_states([stage_dir], answer)
+        )
+        return result[stage_dir]
+
+    def submit(
+        self, number: int, changes: AttemptChanges = AS_PLANNED, *, origin: Mapping[str, Any] | None = None
+    ) -> SubmissionOutcome:
+        """Submit attempt ``number`` exactly once, asking again while the outcome is not known.
+
+        :param changes: what it does otherwise than planned
+        :param origin: who asked (DAG, run, task, try), kept in ``job.json``
+        :return: an outcome with a job id, or ``deferred`` when Slurm cannot take the job now
+        :raises SubmissionRefusedError: when sbatch refuses the script, or a secret cannot be had
+        :raises TransportError: when the login node stays unreachable
+        """
+        attempt = attempt_of(self.job, number)
+        request = SubmissionRequest(
+            attempt=attempt,
+            script=job_script(
+                changes.applied(self.job),
+                self.cluster,
+                number,
+                changes.exclude,
+                chained=bool(changes.after_job),
+                templates=self.templates,
+            ),
+            dependencies=(f"afterany:{changes.after_job}",) if changes.after_job else (),
+            chained=bool(changes.after_job),
+            job_json={**attempt_record(self.job, number, origin), **changes.to_json()},
+            claim_token=uuid.uuid4().hex,
+            log_dir=posixpath.dirname(self.job.log_file(number)),
+            visibility_window_s=float(self.cluster.visibility_window),
+            limits=self.limits,
+            places_dir=places_dir(self.cluster),
+            secrets=looked_up(self.job, self._secrets),
+        )
+        script = submission_script(request, self.commands)
+        said = ""
+        while True:
+            outcome = self.answered(script, parse_submission)
+            if outcome.status == "refused":
+                mend = refusal_mend(outcome.message)
+                raise SubmissionRefusedError(
+                    f"{self.job.name}: Slurm refuses the job: {outcome.message}{mend and f'; {mend}'} "
+                    f"(script: {attempt.directory}/job.sbatch, or `airflow-megatron render`)"
+                )
+            if outcome.status != "pending":
+                for warning in outcome.warnings:
+                    self.log.warning("sbatch: %s", warning)
+                return outcome
+            if outcome.message != said:
+                self.log.info("waiting: %s", outcome.message)
+                said = outcome.message
+            time.sleep(ASK_AGAIN_S)
+
+    def cancel(self, number: int, job_id: str, job_name: str | None = None) -> None:
+        """Cancel an attempt's job, if it is still ours.
+
+        :param job_name: its name in Slurm where that is not the attempt's own
+        """
+        jobs = [(job_id, job_name or attempt_of(self.job, number).job_name)]
+        outcome = self.answered(cancel_script(jobs, self.commands), lambda answer: parse_cancel(jobs, answer))
+        self._remove_secrets(number)
+        if outcome.cancelled:
+            self.log.info("cancelled job %s (attempt %d)", job_id, number)
+
+    def withdraw(self) -> bool:
+        """Cancel what the newest attempt may have in Slurm, and see to it that nothing more comes of it.
+
+        :return: whether there was a job, or may have been: the next run begins another attempt
+        """
+        state = self.state()
+        latest = state.latest
+        verdict = state.verdict or {}
+        if latest is None or verdict.get("attempt") == latest.number:
+            return False
+        if latest.job_id is None and not latest.claimed:
+            return False
+        attempt = attempt_of(self.job, latest.number)
+        jobs = [(latest.job_id, latest.job_name or attempt.job_name)] if latest.job_id else []
+        outcome = self.answered(
+            withdraw_script(attempt, jobs, self.commands), lambda answer: parse_cancel(jobs, answer)
+        )
+        self._remove_secrets(latest.number)
+        if not outcome.cancelled and latest.job_id is not None:
+            return False  # it had ended; the next run judges it
+        ids = ", ".join(outcome.cancelled) or "that may yet come"
+        self.log.warning("cancelled job %s of %s: nobody waits for it any more", ids, self.job.name)
+        verdict = Verdict(
+            Outcome.CANCELLED, "its run was stopped, or its task was marked", job_id=latest.job_id
+        ).to_json()
+        self.record_end(latest.number, {**verdict, WITHDRAWN_VERDICT: True})
+        return True
+
+    def run_command(self, command: str, variables: Mapping[str, str]) -> str:
+        """Run a user's command on the login node, in the job's run directory; return what it said, for the log.
+
+        It is not repeated when the connection is cut: nobody knows whether it has run.
+        """
+        exports = "".join(f"export {name}={quote(text)}\n" for name, text in variables.items())
+        script = f"cd {quote(self.job.run_dir)} || exit\n{exports}timeout 60 bash -c {quote(command)} 2>&1 </dev/null\n"
+        try:
+            result = self._run(script)
+        except TransportError as error:
+            return f"{command}: {error}"
+        return f"{command}: exit code {result.exit_status}\n{result.stdout[-4096:]}".strip()
+
+    def record_finished(self, reason: str) -> Verdict:
+        """Note that the job is done without a further attempt; return the verdict."""
+        verdict = Verdict(Outcome.FINISHED, reason)
+        self.record_end(self.state().latest_attempt, verdict.to_json())
+        return verdict
+
+    def record_verdict(self, number: int, verdict: Mapping[str, Any]) -> None:
+        """Write the verdict on an attempt; there may be another attempt."""
+        directory = attempt_of(self.job, number).directory
+        content = self._attributed(number, verdict)
+        script = write_record_script(f"{directory}/verdict.json", content, remove=secrets_folder(directory))
+        self.answered(script, parse_written)
+
+    def record_end(self, number: int, verdict: Mapping[str, Any]) -> None:
+        """Write the verdict on the job, which its last attempt brought about."""
+        self.answered(
+            write_verdict_script(self.job.stage_dir, self._attributed(number, verdict)), parse_written
+        )
+
+    def _remove_secrets(self, number: int) -> None:
+        """Remove what was handed over for an attempt that needs it no more."""
+        if self.job.delivered and number > 0:
+            self.answered(removal_script(attempt_of(self.job, number).directory), parse_removal)
+
+    def _attributed(self, number: int, verdict: Mapping[str, Any]) -> dict[str, Any]:
+        return {**verdict, "attempt": number, "job": self.job.name, "digest": job_digest(self.job)}
+
+    def answered(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
+        """Run a script that is safe to repeat until its answer arrives whole; see :func:`answered`."""
+        return answered(self._run, script, parse, self.log)
+
+
+def looked_up(job: Job, secrets: SecretLookup | None) -> Mapping[str, str]:
+    """Return the values of the secrets that Airflow hands to a job: variable → value.
+
+    :raises SubmissionRefusedError: when one cannot be had
+    """
+    if not job.delivered:
+        return {}
+    if secrets is None:
+        names = ", ".join(job.delivered)
+        raise SubmissionRefusedError(f"{job.name}: its secrets {names} are Airflow's, which submits it")
+    return secrets(job)
+
+
+def queue_limits(job: Job, cluster: ClusterProfile) -> tuple[QueueLimit, ...]:
+    """Return how many jobs may be in the cluster's queue: of the user, and of the job's sweep."""
+    limits = ((cluster.limits.max_jobs, ""), (job.max_jobs, sweep_prefix(job)))
+    return tuple(QueueLimit(jobs, prefix) for jobs, prefix in limits if jobs is not None)
+
+
+def places_dir(cluster: ClusterProfile) -> str:
+    """Return the directory in which those that submit to a cluster find each other."""
+    return f"{cluster.run_root.rstrip('/')}/.submitting"
+
+
+def answered(
+    run: Callable[[str], CommandResult],
+    script: str,
+    parse: Callable[[CommandResult], AnswerT],
+    log: logging.Logger | Any,
+) -> AnswerT:
+    """Run a script that is safe to repeat until its answer arrives whole.
+
+    :raises TransportError: when the login node stays unreachable
+    """
+    deadline = time.monotonic() + TROUBLE_WINDOW_S
+    pause = 2.0
+    while True:
+        try:
+            return parse(run(script))
+        except TransportError as error:
+            if getattr(error, "permanent", False) or time.monotonic() + pause > deadline:
+                raise
+            log.warning("%s; asking again in %.0f s", error, pause)
+            time.sleep(pause)
+            pause = min(pause * 2, 30.0)
+
+
+def attempt_record(job: Job, number: int, origin: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the content of an attempt's ``job.json``.
+
+    :param origin: who asked (DAG, run, task, try)
+    """
+    record = JobRecord(
+        job=job.name,
+        attempt=number,
+        job_name=attempt_of(job, number).job_name,
+        digest=job_digest(job),
+        command=job.command,
+        log_file=job.log_file(number),
+        params=dict(job.params),
+    )
+    # what a training began with, before it had checkpoints of its own
+    loads = {"loads": list(words)} if (words := branch_arguments(job)) else {}
+    return {**record.to_json(), **loads, "origin": dict(origin or {})}
+
+
+def slurm_commands(cluster: ClusterProfile) -> SlurmCommands:
+    """Return how Slurm's commands are called on a cluster."""
+    return SlurmCommands(cluster.name, cluster.slurm_bin or "", cluster.login_shell)

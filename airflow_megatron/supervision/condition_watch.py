@@ -1,0 +1,352 @@
+"""Following a condition: what to ask the cluster for it, and what the answers make of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.checkpoints.completeness import (
+    checkpoint_verdict,
+    has_marks,
+    tracked_iteration,
+    verdicts_by_iteration,
+)
+from airflow_megatron.slurm.remote.quoting import quote, quote_glob
+from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Outcome, Verdict
+from airflow_megatron.spec.documents.checkpoint_directories import directory_name
+from airflow_megatron.spec.trust.json_records import read_object, whole
+from airflow_megatron.spec.trust.patterns import line_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.slurm.states.observation import Observation
+    from airflow_megatron.spec.model.conditions import Condition
+
+_CARRY_BYTES = 64 * 1024
+_CATCH_UP_BYTES = 1024 * 1024
+_MOST_WITHOUT_LOG = 15
+"""Attempts in a row that may end before they write a log: cancelled in the queue, failed nodes."""
+_NUMBER = re.compile(r"[0-9]{1,15}")
+
+
+class Truth(Enum):
+    """What is known of a condition."""
+
+    YES = "holds"
+    NO = "does not hold yet"
+    NEVER = "cannot hold any more"
+
+
+@dataclass(frozen=True)
+class OwnAttempt:
+    """The attempt whose conditions are asked.
+
+    :param stage_dir: stage directory of its job
+    :param number: of the attempt
+    :param log_from: byte at which what it writes begins in its log
+    """
+
+    stage_dir: str
+    number: int
+    log_from: int = 0
+
+
+class ConditionWatch:
+    """The state of a condition while it is followed.
+
+    :param condition: what to follow
+    :param attempts: stage directory → the attempt from which on what it has written counts: verdicts, logs and files of
+        an older one tell of an earlier run of that stage
+    :param check_interval: seconds between two runs of a command
+    :param own: the attempt whose condition this is: of its job's logs, what this attempt writes counts
+
+    ``line`` is the last line that matched, stripped.
+    """
+
+    def __init__(
+        self,
+        condition: Condition,
+        attempts: Mapping[str, int] | None = None,
+        check_interval: float = 0.0,
+        own: OwnAttempt | None = None,
+    ) -> None:
+        self._condition = condition
+        self._attempts = dict(attempts or {})
+        self._own = own
+        self._read_logs: dict[Condition, int] = {}
+        self._check_interval = check_interval
+        self.line = ""
+        self.leaves: tuple[Condition, ...] = tuple(dict.fromkeys(condition.leaves()))
+        self._truth: dict[Condition, Truth] = dict.fromkeys(self.leaves, Truth.NO)
+        self._carry: dict[Condition, bytes] = {}
+        self._behind: dict[Condition, int] = {}
+
+    def watches(self) -> list[Watch]:
+        """Return one question for each of :attr:`leaves`, in their order."""
+        return [self._watch(leaf) for leaf in self.leaves]
+
+    def read(self, observations: Sequence[Observation]) -> Truth:
+        """Take in one answer to each question and return what is known now.
+
+        :param observations: in the order of :meth:`watches`
+        """
+        for leaf, observation in zip(self.leaves, observations, strict=True):
+            if observation.unreachable is None:
+                self._behind[leaf] = (
+                    (observation.log_size or 0) - observation.log_offset - len(observation.log_chunk)
+                )
+                self._truth[leaf] = self._judge(leaf, observation)
+        return self.truth
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a log has lines that were not read yet, and a few more looks bring them."""
+        missing = max(self._behind.values(), default=0)
+        return 0 < missing <= _CATCH_UP_BYTES
+
+    @property
+    def truth(self) -> Truth:
+        """What is known now."""
+        return self._combined(self._condition)
+
+    def missing(self) -> str:
+        """Return the parts that do not hold, for people."""
+        parts = [f"{leaf} {truth.value}" for leaf, truth in self._truth.items() if truth is not Truth.YES]
+        return "; ".join(parts) or "holds"
+
+    def _watch(self, leaf: Condition) -> Watch:
+        key = str(leaf)
+        match leaf.kind:
+            case "finished" | "ended":
+                return Watch(key, read_files=(f"{leaf.path}/verdict.json",))
+            case "checkpoint":
+                return Watch(
+                    key,
+                    checkpoint_dir=leaf.path,
+                    checkpoint_from=leaf.iteration or 0,
+                    read_files=_verdict_file(leaf),
+                )
+            case "new_checkpoint":
+                done = (leaf.done.replace("{iteration}", "*"),)
+                if "{iteration}" in leaf.path:
+                    return Watch(key, globs=(leaf.path.replace("{iteration}", "*"), *done))
+                return Watch(key, checkpoint_dir=leaf.path, checkpoint_from=leaf.iteration or 0, globs=done)
+            case "log":
+                begin = self._own.log_from if self._is_own(leaf) and self._own else 0
+                return Watch(
+                    key,
+                    log_file=self._log(leaf),
+                    log_offset=begin,
+                    read_files=_verdict_file(leaf),
+                    check_files=self._later_logs(leaf),
+                )
+            case "file":
+                first = self._attempts.get(leaf.producer, 1)
+                if first > 1:
+                    return Watch(key, commands=(_newer_text(leaf, first),))
+                if any(character in leaf.path for character in "*?["):
+                    return Watch(key, globs=(leaf.path,))
+                return Watch(key, check_files=(leaf.path,))
+            case "command":
+                return Watch(key, commands=(_shell_text(leaf),), command_interval=self._check_interval)
+            case _:
+                raise ValueError(f"{leaf.kind} is made of other conditions")
+
+    def _log(self, leaf: Condition, after: int = 0) -> str:
+        """Return the log that is read now, or the one of the attempt ``after`` it."""
+        if self._own is not None and self._is_own(leaf):
+            return leaf.path.replace("{attempt}", str(self._own.number))
+        attempt = self._attempts.get(leaf.producer, 1) + self._read_logs.get(leaf, 0) + after
+        return leaf.path.replace("{attempt}", str(attempt))
+
+    def _later_logs(self, leaf: Condition) -> tuple[str, ...]:
+        """Return the logs of the attempts after the one that is read; one that never ran has left none."""
+        if "{attempt}" not in leaf.path or self._is_own(leaf):
+            return ()
+        return tuple(self._log(leaf, after) for after in range(1, _MOST_WITHOUT_LOG + 2))
+
+    def _is_own(self, leaf: Condition) -> bool:
+        return self._own is not None and leaf.producer == self._own.stage_dir
+
+    def _judge(self, leaf: Condition, observation: Observation) -> Truth:
+        match leaf.kind:
+            case "finished" | "ended":
+                outcome = self._outcome(leaf.path, observation)
+                if outcome is None:
+                    return Truth.NO
+                fits = leaf.kind == "ended" or outcome == Outcome.FINISHED
+                return Truth.YES if fits else Truth.NEVER
+            case "checkpoint":
+                return self._unless_ended(leaf, observation, holds=self._is_complete(leaf, observation))
+            case "new_checkpoint":
+                return Truth.YES if new_checkpoints(leaf, observation) else Truth.NO
+            case "log":
+                if self._truth[leaf] is Truth.YES:
+                    return Truth.YES
+                found = self._search(leaf, observation.log_chunk)
+                later = [observation.existing.get(path, False) for path in self._later_logs(leaf)]
+                if any(later) and not observation.log_chunk and not self._behind[leaf]:
+                    # the attempt has ended, and another one writes
+                    self._read_logs[leaf] = self._read_logs.get(leaf, 0) + later.index(True) + 1
+                    self._carry.pop(leaf, None)
+                unread = bool(observation.log_chunk) or any(later)
+                return self._unless_ended(leaf, observation, holds=found, unread=unread)
+            case "file":
+                if (first := self._attempts.get(leaf.producer, 1)) > 1:
+                    answer = observation.answers.get(_newer_text(leaf, first))
+                    if answer is None:
+                        return self._truth[leaf]
+                    return Truth.YES if answer.exit_code == 0 else Truth.NO
+                if leaf.path not in observation.matches and leaf.path not in observation.existing:
+                    return self._truth[leaf]  # it was not found out
+                found = any(observation.matches.get(leaf.path, ())) or observation.existing.get(
+                    leaf.path, False
+                )
+                return Truth.YES if found else Truth.NO
+            case _:
+                answer = observation.answers.get(_shell_text(leaf))
+                if answer is None:
+                    return self._truth[leaf]
+                if leaf.prints is None:
+                    return Truth.YES if answer.exit_code == 0 else Truth.NO
+                return Truth.YES if answer.output.strip() == leaf.prints else Truth.NO
+
+    def _outcome(self, stage_dir: str, observation: Observation) -> str | None:
+        verdict = read_object(observation.files.get(f"{stage_dir}/verdict.json"))
+        if verdict is not None and whole(verdict.get("attempt"), 0) >= self._attempts.get(stage_dir, 1):
+            return str(verdict.get("outcome"))
+        return None
+
+    def _unless_ended(
+        self, leaf: Condition, observation: Observation, *, holds: bool, unread: bool = False
+    ) -> Truth:
+        """Return the truth of what a job writes: it is not waited for when that job has ended without."""
+        if holds:
+            return Truth.YES
+        ended = bool(leaf.producer) and self._outcome(leaf.producer, observation) is not None
+        return Truth.NEVER if ended and not unread else Truth.NO
+
+    @staticmethod
+    def _is_complete(leaf: Condition, observation: Observation) -> bool:
+        iteration = leaf.iteration or 0
+        files = observation.checkpoint_files.get(directory_name(iteration, observation.checkpoint_files))
+        tracked = tracked_iteration(observation.tracker)
+        marked = has_marks(observation.checkpoint_files)
+        return (
+            bool(files)
+            and checkpoint_verdict(
+                files or {}, iteration=iteration, tracked=tracked, marked=marked
+            ).is_complete
+        )
+
+    def _search(self, leaf: Condition, chunk: bytes) -> bool:
+        *lines, rest = (self._carry.get(leaf, b"") + chunk).split(b"\n")
+        self._carry[leaf] = rest[-_CARRY_BYTES:]
+        pattern = line_pattern(leaf.pattern)
+        for line in (*lines, rest):
+            text = line.decode(errors="replace")
+            if pattern.search(text) is not None:
+                self.line = text.strip()
+                return True
+        return False
+
+    def _combined(self, condition: Condition) -> Truth:
+        if condition.kind not in ("all", "any", "not"):
+            return self._truth[condition]
+        parts = [self._combined(part) for part in condition.parts]
+        if condition.kind == "not":
+            return Truth.NO if parts[0] is Truth.YES else Truth.YES
+        decisive, other = (Truth.NEVER, Truth.YES) if condition.kind == "all" else (Truth.YES, Truth.NEVER)
+        if decisive in parts:
+            return decisive
+        return other if all(part is other for part in parts) else Truth.NO
+
+
+def with_finish(verdict: Verdict, finished: Truth | None, missing: str, ended_for: float) -> Verdict:
+    """Let a stage's own finish condition decide whether an attempt that ended was its last.
+
+    A condition that does not hold is given :data:`~airflow_megatron.slurm.verdicts.verdict.SETTLE_S`, in which
+    what the job wrote may still show: until then the verdict is ``UNKNOWN``.
+
+    :param verdict: by the rule of the stage's kind
+    :param finished: what is known of the condition, None for a stage that has none
+    :param missing: what does not hold of it
+    :param ended_for: seconds for which the job is known to have ended
+    """
+    if finished is Truth.YES:
+        return replace(
+            verdict, outcome=Outcome.FINISHED, reason=f"its finish condition holds; {verdict.reason}"
+        )
+    if finished is Truth.NO and ended_for < SETTLE_S:
+        reason = f"the job has ended; its finish condition may still come to hold: {missing}"
+        return replace(verdict, outcome=Outcome.UNKNOWN, reason=reason)
+    if finished is not None and verdict.outcome is Outcome.FINISHED:
+        reason = f"{verdict.reason}, but its finish condition does not hold: {missing}"
+        return replace(verdict, outcome=Outcome.ROLLED_OVER, reason=reason)
+    return verdict
+
+
+def new_checkpoints(leaf: Condition, observation: Observation) -> list[int]:
+    """Return the iterations of complete checkpoints that are wanted and not worked on, ascending.
+
+    Wanted are those from ``iteration`` on that are at least ``spacing`` after the one wanted before.
+    """
+    worked_on = leaf.done.replace("{iteration}", "*")
+    if worked_on and worked_on not in observation.matches:  # it was not found out
+        return []
+    done = _numbers(leaf.done, observation.matches.get(worked_on, ()))
+    if "{iteration}" in leaf.path:
+        there = sorted(
+            _numbers(leaf.path, observation.matches.get(leaf.path.replace("{iteration}", "*"), ()))
+        )
+    else:
+        verdicts = verdicts_by_iteration(observation.checkpoint_files, tracked_iteration(observation.tracker))
+        there = sorted(iteration for iteration, verdict in verdicts.items() if verdict.is_complete)
+    return [iteration for iteration in wanted_iterations(there, leaf) if iteration not in done]
+
+
+def wanted_iterations(there: Sequence[int], leaf: Condition) -> list[int]:
+    """Return those of the iterations that a ``new_checkpoint`` condition asks for.
+
+    :param there: ascending
+    """
+    wanted: list[int] = []
+    for iteration in there:
+        if iteration < (leaf.iteration or 0):
+            continue
+        spaced = not wanted or iteration - wanted[-1] >= leaf.spacing
+        if spaced or iteration == leaf.last:
+            wanted.append(iteration)
+    return wanted
+
+
+def _numbers(pattern: str, paths: Sequence[str]) -> set[int]:
+    before, _, after = pattern.partition("{iteration}")
+    numbers: set[int] = set()
+    for path in paths:
+        middle = path.removeprefix(before).removesuffix(after)
+        if path.startswith(before) and path.endswith(after) and _NUMBER.fullmatch(middle):
+            numbers.add(int(middle))
+    return numbers
+
+
+def _shell_text(leaf: Condition) -> str:
+    """Return a command that runs in its directory; before the first job there may be none."""
+    return f"cd {quote(leaf.directory)} 2>/dev/null; {leaf.command}" if leaf.directory else leaf.command
+
+
+def _newer_text(leaf: Condition, first: int) -> str:
+    """Return a command that succeeds where a file was made, or changed, since an attempt was submitted."""
+    submitted = quote(f"{leaf.producer}/{first}/created")
+    return (
+        f"for am_file in {quote_glob(leaf.path)}; do "
+        f'[ -z "$(find "$am_file" -maxdepth 0 -cnewer {submitted} 2>/dev/null)" ] || exit 0; done; exit 1'
+    )
+
+
+def _verdict_file(leaf: Condition) -> tuple[str, ...]:
+    return (f"{leaf.producer}/verdict.json",) if leaf.producer else ()

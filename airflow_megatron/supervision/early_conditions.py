@@ -1,0 +1,85 @@
+"""Asking a job's conditions before it is submitted: what holds already needs no job."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
+from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.slurm.states.observation import END_OF_LOG
+from airflow_megatron.supervision.condition_watch import ConditionWatch, OwnAttempt, Truth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_megatron.slurm.states.observation import Watch
+    from airflow_megatron.spec.model.conditions import Condition
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.supervision.attempts import JobAttempts
+
+MOST_LOOKS: Final = 1000
+"""A look brings 64 KiB of a log; what is beyond so many is left to the wait for the job."""
+
+
+def conditions_of(job: Job) -> tuple[Condition, ...]:
+    """Return what is asked while a job waits and runs."""
+    events = (event.condition for event in job.events)
+    return tuple(condition for condition in (job.cancel, job.finish, *events) if condition is not None)
+
+
+def runs_of_others(attempts: JobAttempts, conditions: Iterable[Condition]) -> dict[str, int]:
+    """Return the first attempt of the present run of each other stage that conditions speak of, by stage directory.
+
+    :raises TransportError: when the login node stays unreachable
+    """
+    named = {
+        path
+        for condition in conditions
+        for leaf in condition.leaves()
+        for path in ((leaf.path,) if leaf.kind in ("finished", "ended") else (leaf.producer,))
+    }
+    others = sorted(named - {"", attempts.job.stage_dir})
+    if not others:
+        return {}
+    states = attempts.answered(stage_state_script(others), lambda result: parse_stage_states(others, result))
+    return {
+        stage_dir: int(first)
+        for stage_dir, state in states.items()
+        if (first := (state.record or {}).get("first") or (state.record or {}).get("attempt"))
+    }
+
+
+def holds(condition: Condition | None, attempts: JobAttempts, number: int, first: int) -> bool:
+    """Tell whether a condition of a job holds before an attempt of it is submitted.
+
+    :param number: the attempt
+    :param first: the first one of this run of the job
+    :raises TransportError: when the login node stays unreachable
+    """
+    if condition is None:
+        return False
+    runs = {**runs_of_others(attempts, (condition,)), attempts.job.stage_dir: first}
+    watch = ConditionWatch(condition, runs, own=OwnAttempt(attempts.job.stage_dir, number, END_OF_LOG))
+    offsets: dict[tuple[str, str | None], int] = {}
+    for _ in range(MOST_LOOKS):
+        questions = [_from(question, offsets) for question in watch.watches()]
+        script = poll_script(questions, attempts.commands)
+        seen = attempts.answered(script, functools.partial(parse_poll, questions))
+        before = [question.log_file for question in watch.watches()]
+        if watch.read([seen[question.key] for question in questions]) is Truth.YES:
+            return True
+        news = False
+        for question in questions:
+            chunk = seen[question.key].log_chunk
+            offsets[question.key, question.log_file] = question.log_offset + len(chunk)
+            news = news or bool(chunk)
+        if not news and before == [question.log_file for question in watch.watches()]:
+            return False
+    return False
+
+
+def _from(question: Watch, offsets: dict[tuple[str, str | None], int]) -> Watch:
+    offset = offsets.get((question.key, question.log_file), question.log_offset)
+    return dataclasses.replace(question, log_offset=offset)

@@ -1,0 +1,40 @@
+"""Endings that a spec expects."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.arguments.command_error import CommandError
+from airflow_megatron.megatron.commands.commands import job_command
+from airflow_megatron.megatron.commands.deepspeed_config import TRAINER as DEEPSPEED
+from airflow_megatron.megatron.logs.final_evaluation import evaluates_at_end
+from airflow_megatron.requirements.training_arguments import TrainingArguments
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+
+def as_expected(job: Job, verdict: Verdict) -> Verdict:
+    """Return the verdict on an attempt, ``finished`` where running out of memory is what the spec expects of it."""
+    if job.expect != "oom" or verdict.outcome is not Outcome.OUT_OF_MEMORY:
+        return verdict
+    return dataclasses.replace(
+        verdict,
+        outcome=Outcome.FINISHED,
+        reason=f"out of memory, as expected: {verdict.reason}",
+        expected="oom",
+    )
+
+
+def ends_with_evaluation(job: Job, cluster: ClusterProfile) -> bool:
+    """Tell whether a training's log has to show a loss on the test set; a command of its own may do as it likes."""
+    if job.trainer == DEEPSPEED:
+        return False
+    try:
+        own = job.command != job_command(dataclasses.replace(job, command=()), cluster)
+        return not own and evaluates_at_end(TrainingArguments(job, cluster))
+    except CommandError:
+        return False

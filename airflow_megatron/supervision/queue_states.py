@@ -1,0 +1,29 @@
+"""What Slurm says now of the jobs of the user."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
+from airflow_megatron.slurm.states.observation import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_megatron.slurm.remote.profile import SlurmCommands
+    from airflow_megatron.slurm.remote.transport import CommandResult
+
+
+def fetch_queue_states(
+    commands: SlurmCommands, run: Callable[[str], CommandResult]
+) -> Mapping[str, str] | None:
+    """Return the state of each job in the queue, by its id; None when squeue does not answer.
+
+    Jobs that have ended stay in the queue for some minutes (``MinJobAge``).
+
+    :param run: runs a script on the login node
+    :raises airflow_megatron.slurm.remote.transport.TransportError: when the login node does not answer
+    """
+    watch = Watch("queue", whole_queue=True)
+    seen = parse_poll([watch], run(poll_script([watch], commands)))[watch.key]
+    return {job_id: row.state.value for job_id, row in seen.user_jobs.items()} if seen.queue_ok else None

@@ -1,0 +1,48 @@
+"""What triggers that look at a cluster have in common."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.task_runtime.cluster_poller import shared_poller
+from airflow_megatron.task_runtime.stored_arguments import StoredArgumentsTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.slurm.polling.poller import Poller
+
+
+class ClusterTrigger(StoredArgumentsTrigger):
+    """Wait for something on a cluster, until a deadline.
+
+    :param ssh_conn_id: connection to the login node
+    :param commands: keyword arguments of :class:`airflow_megatron.slurm.remote.profile.SlurmCommands`
+    :param poll_interval: seconds between two looks at the cluster
+    :param deadline: Unix time after which to stop waiting, or None
+    """
+
+    def __init__(
+        self,
+        *,
+        ssh_conn_id: str,
+        commands: Mapping[str, Any],
+        poll_interval: float = 15.0,
+        deadline: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.ssh_conn_id = ssh_conn_id
+        self.commands = dict(commands)
+        self.poll_interval = poll_interval
+        self.deadline = deadline
+
+    @property
+    def poller(self) -> Poller:
+        """The cluster's poller."""
+        return shared_poller(self.ssh_conn_id, self.commands, self.poll_interval)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.time() > self.deadline

@@ -1,0 +1,80 @@
+"""Asking a cluster about a condition for as long as a trigger waits."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.model.conditions import Condition
+from airflow_megatron.supervision.condition_watch import ConditionWatch, OwnAttempt, Truth
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from airflow_megatron.slurm.polling.poller import Poller, Subscription
+
+
+class ConditionFollower:
+    """A condition and its open questions; where there is no condition nothing is asked, and nothing known.
+
+    :param watch: the condition's state, or None
+    :param subscriptions: one for each of its leaves
+    """
+
+    def __init__(self, watch: ConditionWatch | None, subscriptions: list[Subscription]) -> None:
+        self._watch = watch
+        self._subscriptions = subscriptions
+        self._logs = [question.log_file for question in watch.watches()] if watch else []
+
+    async def look(self) -> Truth | None:
+        """Wait for the next answers and return what they say."""
+        if self._watch is None:
+            return None
+        # all questions of a poll are answered together, so waiting for them in turn costs nothing
+        truth = self._watch.read([await anext(subscription) for subscription in self._subscriptions])
+        for index, question in enumerate(self._watch.watches()):
+            if question.log_file != self._logs[index]:  # the next attempt has a log of its own
+                self._logs[index] = question.log_file
+                changes = {"log_file": question.log_file, "check_files": question.check_files}
+                self._subscriptions[index].update(log_offset=0, **changes)
+        return truth
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether logs that it speaks of have lines that were not read yet."""
+        return self._watch is not None and self._watch.is_behind
+
+    @property
+    def line(self) -> str:
+        """The last line that matched, stripped; empty where none did."""
+        return self._watch.line if self._watch else ""
+
+    def missing(self) -> str:
+        """Return the parts that do not hold, for people."""
+        return self._watch.missing() if self._watch else ""
+
+
+@asynccontextmanager
+async def followed(
+    poller: Poller,
+    condition: Mapping[str, Any] | None,
+    attempts: Mapping[str, int],
+    check_interval: float = 0.0,
+    own: OwnAttempt | None = None,
+) -> AsyncIterator[ConditionFollower]:
+    """Ask a cluster about a condition for as long as the context lasts.
+
+    :param condition: as :meth:`airflow_megatron.spec.model.conditions.Condition.to_json` gives it, or None
+    :param attempts: stage directory → attempt from which on a verdict counts
+    :param check_interval: seconds between two runs of a command
+    :param own: the attempt whose condition it is
+    """
+    watch = (
+        ConditionWatch(Condition.from_json(condition), attempts, check_interval, own) if condition else None
+    )
+    async with AsyncExitStack() as stack:
+        subscriptions = [
+            await stack.enter_async_context(poller.subscribe(question))
+            for question in (watch.watches() if watch else ())
+        ]
+        yield ConditionFollower(watch, subscriptions)

@@ -1,0 +1,38 @@
+"""What triggers that wait for a file of a job have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.trust.json_records import read_object, whole
+from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
+
+if TYPE_CHECKING:
+    from airflow_megatron.slurm.states.observation import Observation
+
+
+class ProducedFileTrigger(ClusterTrigger):
+    """Wait for something that a job writes, or for that job to end without having written it.
+
+    :param producer_dir: stage directory of the job that writes, or None
+    :param producer_attempt: the attempt from which on that job's verdict counts
+    :param cluster: as for :class:`~airflow_megatron.task_runtime.cluster_trigger.ClusterTrigger`
+    """
+
+    def __init__(self, *, producer_dir: str | None = None, producer_attempt: int = 1, **cluster: Any) -> None:
+        super().__init__(**cluster)
+        self.producer_dir = producer_dir
+        self.producer_attempt = producer_attempt
+
+    @property
+    def verdict_files(self) -> tuple[str, ...]:
+        """The file that tells how the producing job ended; to be read at each look."""
+        return (f"{self.producer_dir}/verdict.json",) if self.producer_dir else ()
+
+    def producer_verdict(self, observation: Observation) -> dict[str, Any] | None:
+        """Return how the producing job ended, None while it goes on."""
+        for path in self.verdict_files:
+            verdict = read_object(observation.files.get(path))
+            if verdict is not None and whole(verdict.get("attempt"), 0) >= self.producer_attempt:
+                return verdict
+        return None

@@ -1,0 +1,78 @@
+"""What the configuration of a run may hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.model.cluster_profile import is_cluster_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+SWEEP_KEYS: Final = ("points", "limit", "cluster", "dry_run", "fresh_start")
+"""Of a sweep's run."""
+POINT_KEYS: Final = ("point", "cluster", "fresh_start")
+"""Of a point's run that a person starts."""
+LAUNCHED_POINT_KEYS: Final = (*POINT_KEYS, "pin", "run", "digest", "submitted")
+"""Of a point's run that the sweep's run starts: the plan that it works on, and what is submitted already."""
+
+
+_MAX_TEXT: Final = 20_000
+"""Characters of a text."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_TEXT
+
+
+def _is_switch(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_cluster(value: Any) -> bool:
+    return isinstance(value, str) and is_cluster_name(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10**6
+
+
+def _are_attempts(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(key) and _is_count(one) for key, one in value.items())
+
+
+_VALUES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "points": (_is_text, "text: names, patterns or an expression"),
+    "point": (_is_text, "the name of a point"),
+    "limit": (_is_count, "a number of points"),
+    "cluster": (_is_cluster, "the name of a cluster profile: letters, digits, '_' and '-'"),
+    "dry_run": (_is_switch, "true or false"),
+    "fresh_start": (_is_switch, "true or false"),
+    "pin": (_is_text, "the digest of a stored plan"),
+    "digest": (_is_text, "the digest of a point's jobs"),
+    "run": (_is_text, "the id of a run"),
+    "submitted": (_are_attempts, "numbers of attempts by their stages"),
+}
+
+
+def refuse_unknown_keys(conf: Mapping[str, Any] | None, known: Iterable[str]) -> None:
+    """Fail before anything is submitted when a run's configuration holds an unknown key or a value of a wrong kind.
+
+    :param conf: the configuration
+    :param known: the keys that are read; ``None`` stands for a key that is left out
+    :raises AirflowFailException: naming the key, and near names or what is expected
+    """
+    names = sorted(known)
+    for key in conf or {}:
+        if key not in names:
+            hint = did_you_mean(str(key), names) or f"known: {', '.join(names)}"
+            raise AirflowFailException(f"the run's configuration has an unknown key {key!r}; {hint}")
+    for key, value in (conf or {}).items():
+        is_right, expected = _VALUES[key]
+        if value is not None and not is_right(value):
+            raise AirflowFailException(
+                f"{key!r} of the run's configuration is no such value; write {expected}"
+            )

@@ -1,0 +1,172 @@
+"""Reading from a task what its run has pinned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import get_current_context
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from jinja2 import pass_context
+
+from airflow_megatron.plan.pinned import PinnedSweep, pinned_surroundings, surroundings_of
+from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.model.dag_names import sweep_of
+from airflow_megatron.task_runtime.task_tries import just_cleared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+    from airflow_megatron.plan.surroundings import Surroundings
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.outline import SweepOutline
+
+
+_NO_STAGE: Final = "this point has no such stage"
+CHANGED: Final = "changed since this run was planned"
+
+
+def stored_plan(reference: Mapping[str, Any] | str | None) -> PinnedSweep:
+    """Return the plan that ``plan`` returned a reference to.
+
+    :raises AirflowFailException: when it cannot be read
+    """
+    if not isinstance(reference, dict):
+        raise AirflowFailException("`plan` has stored nothing in this run; clear `plan`")
+    try:
+        return PinnedSweep.from_json(reference)
+    except (PinError, SpecError) as error:
+        raise AirflowFailException(str(error)) from None
+
+
+def job_surroundings(job: Job) -> Surroundings:
+    """Return the cluster profile and the files of a job, as its run has pinned them.
+
+    :raises AirflowFailException: when they cannot be read
+    """
+    try:
+        return surroundings_of(job)
+    except (PinError, SpecError) as error:
+        raise AirflowFailException(str(error)) from None
+
+
+def cluster_profile(cluster: str, pin: str) -> ClusterProfile:
+    """Return a cluster profile as a stored plan holds it, as it is now where there is none.
+
+    :raises AirflowFailException: when it cannot be read
+    """
+    try:
+        return pinned_surroundings(pin, cluster).cluster
+    except (PinError, SpecError) as error:
+        raise AirflowFailException(str(error)) from None
+
+
+def newest_plan(sweep: str, run_id: str, store: PinStore | None = None) -> PinnedSweep:
+    """Return what a sweep's run has pinned last.
+
+    :raises PinError: when the run has pinned nothing, or it cannot be read
+    """
+    store = store or PinStore()
+    digest = store.newest(sweep, run_id)
+    if digest is None:
+        raise PinError(f"run {run_id!r} of {sweep} has stored no plan in {store.root}; trigger {sweep} again")
+    plan = PinnedSweep.read(digest, store)
+    if plan.sweep != sweep:
+        raise PinError(f"the plan {digest[:16]} is of {plan.sweep}, not of {sweep}")
+    return plan
+
+
+@pass_context
+def planned_job(context: Context, source: str, stage: str) -> dict[str, Any] | None:
+    """Return a stage's job for the templates of a task.
+
+    It is the one that the run began with. In a task that a person has cleared it is the one of the newest plan of the
+    sweep's run: whoever has cleared ``plan`` there, after a correction, wants it.
+
+    :param source: the task that has pushed it
+    :param stage: name of the stage
+    """
+    job: dict[str, Any] | None = context["ti"].xcom_pull(task_ids=source, key=stage)
+    if job is None or not job.get("pin") or not just_cleared(context):
+        return job
+    conf: dict[str, Any] = context["dag_run"].conf or {}
+    run_id = conf.get("run")
+    if not run_id:
+        return job
+    try:
+        newest = newest_plan(job["sweep"], str(run_id))
+        if newest.pin == job["pin"]:
+            return job
+        jobs = newest.jobs_of(str(conf["point"]))
+    except PinError:
+        return job  # the stages that it pushed are still there
+    return next((found.to_json() for found in jobs if found.stage == stage), None)
+
+
+def pinned_by(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> tuple[str, str]:
+    """Return DAG and run that have pinned what a run executes: the sweep's that has launched it, or itself."""
+    launched_by = conf.get("run")
+    return (sweep_of(dag_id), str(launched_by)) if launched_by else (dag_id, run_id)
+
+
+def pinned_outline(context: Context) -> SweepOutline | None:
+    """Return the outline that a task's run has pinned last; None for one that has pinned nothing that can be read."""
+    task_instance, run = context["ti"], context.get("dag_run")
+    store = PinStore()
+    digest = store.newest(*pinned_by(task_instance.dag_id, task_instance.run_id, (run and run.conf) or {}))
+    try:
+        return PinnedSweep.read(digest, store).outline if digest else None
+    except (PinError, ValueError):
+        return None
+
+
+def without_job() -> AirflowSkipException:
+    """Return why the running task has no job: its point lacks the stage, or its run was planned without it."""
+    try:
+        context = get_current_context()
+    except RuntimeError:
+        return AirflowSkipException(_NO_STAGE)
+    pinned, task_instance = pinned_outline(context), context["ti"]
+    stage = task_instance.task_id.rpartition(".")[0]
+    if pinned is None or any(instance.name == stage for instance in pinned.tree):
+        return AirflowSkipException(_NO_STAGE)
+    launched_by = (context["dag_run"].conf or {}).get("run")
+    clear = _what_to_clear(pinned.name, task_instance.dag_id, launched_by)
+    return AirflowSkipException(
+        f"this run was planned before the spec had a stage {stage!r}; to run it, {clear}"
+    )
+
+
+def report_changes(context: Context, job: Job, log: Any) -> None:
+    """Warn in the log of a task that was cleared when the spec is another than the one that it executes."""
+    if not job.pin:
+        return
+    try:
+        changed = PinnedSweep.read(job.pin).changes()
+    except PinError as error:
+        raise AirflowFailException(str(error)) from None
+    if changed:
+        conf = context["dag_run"].conf or {}
+        log.warning("%s", changed_message(changed, job.sweep, context["ti"].dag_id, conf.get("run")))
+
+
+def changed_message(changed: list[str], sweep: str, dag_id: str, launched_by: str | None) -> str:
+    """Return what has changed since a run was planned, and what to clear to take it.
+
+    :param changed: names of what has changed
+    :param dag_id: the DAG of the run
+    :param launched_by: the sweep's run that has launched it, where one has
+    """
+    clear = _what_to_clear(sweep, dag_id, launched_by)
+    return f"{CHANGED}: {', '.join(changed)}. Its tasks execute what was planned; to take the change, {clear}"
+
+
+def _what_to_clear(sweep: str, dag_id: str, launched_by: str | None) -> str:
+    if dag_id == sweep:
+        return "clear `plan` of this run, with what follows it"
+    if launched_by:
+        return f"clear `plan` of run {launched_by} of {sweep}, then the failed tasks of this run"
+    return "clear `resolve` of this run, with what follows it"

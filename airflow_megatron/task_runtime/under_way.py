@@ -1,0 +1,62 @@
+"""Which of a sweep's runs are under way, as Airflow says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_megatron.plan.pins.runs_in_flight import rewired
+from airflow_megatron.spec.model.dag_names import point_dag_id
+
+if TYPE_CHECKING:
+    from airflow_megatron.plan.pins.pin_store import PinStore
+    from airflow_megatron.spec.model.outline import SweepOutline
+
+UNDER_WAY: Final = ("queued", "running")
+
+
+def is_known(dag_id: str, run_id: str) -> bool:
+    """Tell whether Airflow knows a run; without its answer, it does."""
+    return _count(dag_id, run_id) != 0
+
+
+def is_under_way(sweep: str, run_id: str) -> bool:
+    """Tell whether a run of a sweep, of itself or of one point, goes on; without Airflow's answer, it does.
+
+    A sweep's run that has ended may have points that go on.
+    """
+    points = point_dag_id(sweep)
+    if _count(sweep, run_id) != 0:
+        return _count(sweep, run_id, UNDER_WAY) != 0 or _count(points, None, UNDER_WAY) != 0
+    return _count(points, run_id, UNDER_WAY) != 0
+
+
+def refuse_rewired(sweep: SweepOutline, run_id: str, store: PinStore) -> None:
+    """Refuse to plan a sweep whose stages another run, which is under way, has in another order.
+
+    Airflow has one DAG for both: taking the new order would change the run under way.
+
+    :param sweep: as its spec is now
+    :param run_id: the run that plans it
+    :raises AirflowFailException: naming run and stage
+    """
+    for run, stage in rewired(sweep, run_id, store):
+        if is_under_way(sweep.name, run):
+            raise AirflowFailException(
+                f"{sweep.file} starts the stage {stage!r} otherwise than run {run} does, which is under way: wait "
+                "for its end, stop it, or give the stage or the sweep another name"
+            )
+        for dag_id in (sweep.name, point_dag_id(sweep.name)):
+            store.set_ended(dag_id, run)
+
+
+def _count(dag_id: str, run_id: str | None, states: tuple[str, ...] = ()) -> int | None:
+    """Return how many runs there are, None when Airflow does not answer."""
+    try:
+        return RuntimeTaskInstance.get_dr_count(
+            dag_id=dag_id, run_ids=[run_id] if run_id else None, states=list(states) or None
+        )
+    except (AttributeError, AirflowRuntimeError):
+        return None

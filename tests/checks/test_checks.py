@@ -1,0 +1,404 @@
+"""What the checks before submission refuse, what they warn about, and what they let pass."""
+
+from __future__ import annotations
+
+import pytest
+from checked_chain import TRUNK, alps, changed, checked, errors_of, line_of
+
+from airflow_megatron.checks.sweeps.names import name_findings, template_findings
+from airflow_megatron.checks.trainings.checkpoints import SavedCheckpoints
+from airflow_megatron.megatron.commands.commands import leaves_checkpoints
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.spec.model.schema import TrainerSection
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+
+def test_a_good_sweep_passes_without_a_word() -> None:
+    plan = checked(TRUNK)
+    assert plan.warnings == ()
+    assert len(plan.jobs) == 2 * 4
+
+
+class TestCheckpoints:
+    @pytest.mark.parametrize(
+        ("pairs", "message", "mend"),
+        [
+            (
+                [("checkpoint: 240", "checkpoint: 250")],
+                "needs checkpoint 250 of pretrain, which saves every 60 iterations only",
+                "pretrain saves 240 and 300",
+            ),
+            (
+                [("checkpoint: 240", "checkpoint: 30")],
+                "needs checkpoint 30 of pretrain, which saves every 60 iterations only",
+                "pretrain saves 60 and 120",
+            ),
+            (
+                [
+                    ("checkpoint: 240", "checkpoint: 360"),
+                    (
+                        "train_iters: 300\n      lr_decay_iters: 300",
+                        "train_iters: 400\n      lr_decay_iters: 400",
+                    ),
+                ],
+                "needs checkpoint 360 of pretrain, which ends at iteration 300",
+                "pretrain saves 240 and 300",
+            ),
+            (
+                [
+                    (
+                        "      lr_wsd_decay_iters: 60\n      save_interval: 60\n",
+                        "      lr_wsd_decay_iters: 60\n",
+                    )
+                ],
+                "needs checkpoint 240 of pretrain, which has no save_interval and saves none before its end",
+                "pretrain saves 300",
+            ),
+            (
+                [
+                    (
+                        "      save_interval: 60\n  cooldown",
+                        "      save_interval: 60\n      save_retain_interval: 180\n  cooldown",
+                    )
+                ],
+                "needs checkpoint 240 of pretrain, whose save_retain_interval of 180 deletes it as soon as the next",
+                "use a multiple of 180, or save_retain_interval: 60",
+            ),
+        ],
+        ids=["between", "too-early", "after-the-end", "never-saved", "deleted"],
+    )
+    def test_one_that_is_not_there(self, pairs: list[tuple[str, str]], message: str, mend: str) -> None:
+        text = changed(*pairs)
+        (problem,) = [problem for problem in errors_of(text) if "checkpoint" in problem.message]
+        assert problem.message.startswith(f"stage cooldown at point lr0.001: {message}")
+        assert problem.message.endswith("; the same at 1 more point")
+        assert problem.mend == mend
+        assert (problem.file, problem.line) == ("s.yaml", line_of(text, "checkpoint: "))
+
+    def test_the_last_one_is_always_saved(self) -> None:
+        text = changed(
+            ("train_iters: 300\n      lr_decay_iters: 360", "train_iters: 290\n      lr_decay_iters: 360")
+        )
+        assert errors_of(text.replace("checkpoint: 240", "checkpoint: 290")) == []
+
+    def test_nothing_to_train(self) -> None:
+        (problem,) = errors_of(changed(("checkpoint: 240", "checkpoint: 300")))
+        assert (
+            "starts at iteration 300 and ends at train_iters 300: there is nothing to train"
+            in problem.message
+        )
+
+    def test_iteration_zero(self) -> None:
+        """What a cooldown of too few iterations works out to: it would begin at whatever checkpoint there is."""
+        (problem,) = errors_of(changed(("checkpoint: 240", 'checkpoint: "{{ train_iters - 360 }}"')))
+        assert "whole number from 1" in problem.message
+
+    def test_of_a_branch_that_starts_later(self) -> None:
+        text = changed(
+            (
+                "  convert:",
+                """\
+  second:
+    kind: train
+    parent: cooldown
+    start: {checkpoint: 180}
+    megatron: {train_iters: 360, lr_decay_iters: 300, override_opt_param_scheduler: true, lr_wsd_decay_iters: 60}
+  convert:""",
+            )
+        )
+        assert any(
+            "needs checkpoint 180 of cooldown, which itself starts at iteration 240" in problem.message
+            for problem in errors_of(text)
+        )
+
+    def test_a_conversion_of_one_that_is_not_saved(self) -> None:
+        text = changed(("slurm: {nodes: 1", "params: {iteration: 250}\n    slurm: {nodes: 1"))
+        problems = errors_of(text)
+        assert {problem.line for problem in problems} == {line_of(text, "iteration: 250")}
+        assert "stage cooldown.convert at point lr0.001: needs checkpoint 250 of cooldown" in str(problems[0])
+
+    def test_a_condition_that_can_do_without(self) -> None:
+        either = changed(("start: {checkpoint: 240}", "start: {any: [{checkpoint: 250}, {log: done}]}"))
+        assert errors_of(either) == []
+        both = changed(("start: {checkpoint: 240}", "start: {all: [{checkpoint: 250}, {log: done}]}"))
+        assert "needs checkpoint 250 of pretrain" in str(errors_of(both)[0])
+
+    def test_working_on_each_while_some_are_deleted(self) -> None:
+        text = changed(
+            (
+                "      save_interval: 60\n  cooldown",
+                "      save_interval: 60\n      save_retain_interval: 120\n  cooldown",
+            ),
+            ("parent: [pretrain, cooldown]", "parent: pretrain\n    each_checkpoint: true"),
+        )
+        (warning,) = checked(text).warnings
+        assert (
+            "save_retain_interval of pretrain deletes checkpoints that are not multiples of 120"
+            in warning.message
+        )
+        assert (
+            checked(text.replace("each_checkpoint: true", "each_checkpoint: {spacing: 120}")).warnings == ()
+        )
+
+    @pytest.mark.parametrize(
+        ("run", "iteration", "near"),
+        [
+            (SavedCheckpoints("a", 0, 100, 10, None), 55, [50, 60]),
+            (SavedCheckpoints("a", 0, 100, 10, 50), 30, [50, 100]),
+            (SavedCheckpoints("a", 40, 100, 10, None), 20, [50, 60]),
+            (SavedCheckpoints("a", 0, None, None, None), 20, []),
+            (SavedCheckpoints("a", 0, 95, 10, None), 200, [90, 95]),
+        ],
+    )
+    def test_nearest(self, run: SavedCheckpoints, iteration: int, near: list[int]) -> None:
+        assert run.nearest(iteration) == near
+
+
+class TestSchedules:
+    @pytest.mark.parametrize(
+        ("pairs", "message"),
+        [
+            (
+                [("lr_warmup_iters: 10", "lr_warmup_iters: 360")],
+                "lr_warmup_iters 360 is not below lr_decay_iters 360 (shorten the warm-up, or train longer)",
+            ),
+            (
+                [("lr_warmup_iters: 10", "lr_warmup_fraction: 1.0")],
+                "lr_warmup_fraction 1 is not below lr_decay_iters 360",
+            ),
+            (
+                [
+                    (
+                        "      lr_decay_iters: 360\n      lr_wsd_decay_iters: 60\n",
+                        "      lr_decay_iters: 360\n",
+                    )
+                ],
+                "the style WSD needs lr_wsd_decay_iters (add lr_wsd_decay_iters: 72)",
+            ),
+            (
+                [
+                    (
+                        "lr_decay_iters: 360\n      lr_wsd_decay_iters: 60",
+                        "lr_decay_iters: 360\n      lr_wsd_decay_iters: 361",
+                    )
+                ],
+                "the WSD decay of 361 iterations is longer than the whole schedule of 360 (lr_wsd_decay_iters of at",
+            ),
+            (
+                [("      override_opt_param_scheduler: true\n", "")],
+                "its schedule is not that of the checkpoint it starts from (lr_decay_iters differ), which Megatron",
+            ),
+        ],
+        ids=["warmup", "fraction", "no-decay", "too-long", "refused"],
+    )
+    def test_what_cannot_run(self, pairs: list[tuple[str, str]], message: str) -> None:
+        problems = errors_of(changed(*pairs))
+        assert any(
+            message in str(problem).replace("; the same at 1 more point", "") for problem in problems
+        ), problems
+
+    @pytest.mark.parametrize("trainer", ["megatron_lm", "megatron_core"])
+    def test_a_training_that_saves_nothing(self, trainer: str) -> None:
+        """The launch commands of benchmarks say --save-interval 0 and give no --save."""
+        head, stages = TRUNK.split("  cooldown:")
+        alone = changed(
+            ("name: trunk\n", f"name: trunk\ntrainer: {trainer}\n"),
+            ("save_interval: 60", "save_interval: 0"),
+            text=head,
+        )
+        trainers = {"megatron_lm": TrainerSection(checkout="/opt/megatron")}
+        cluster = alps().model_copy(update={"trainers": trainers})
+        for job in checked(alone, cluster).jobs:
+            assert not {"--save", "--save-interval", "--load", "--exit-signal-handler"} & set(job.command)
+            assert not leaves_checkpoints(job)
+        (problem, *_) = errors_of(alone + "  cooldown:" + stages, cluster)
+        assert "needs checkpoint 240 of pretrain, which saves nothing (save_interval: 0)" in str(problem)
+        assert leaves_checkpoints(checked(TRUNK).jobs[0])
+
+    def test_a_trunk_without_decay(self) -> None:
+        """Upstream asserts only that the decay is given: with 0 the rate stays at its peak to the end."""
+        text = changed(("lr_decay_iters: 360\n      lr_wsd_decay_iters: 60", "lr_wsd_decay_iters: 0"))
+        text = text.replace("lr_warmup_iters: 10", "lr_warmup_iters: 0")
+        assert [str(warning) for warning in checked(text).warnings if "WSD" in warning.message] == []
+
+    def test_upstream_begins_in_the_middle_of_a_decay_that_is_too_long(self) -> None:
+        long = (
+            "lr_decay_iters: 360\n      lr_wsd_decay_iters: 60",
+            "lr_decay_iters: 360\n      lr_wsd_decay_iters: 361",
+        )
+        text = changed(("name: trunk\n", "name: trunk\ntrainer: megatron_lm\n"), long)
+        trainers = {"megatron_lm": TrainerSection(checkout="/opt/megatron")}
+        warnings = checked(text, alps().model_copy(update={"trainers": trainers})).warnings
+        assert any("longer than the whole schedule" in warning.message for warning in warnings)
+
+    def test_a_tail_at_the_minimum(self) -> None:
+        """The shape of a sweep whose decay forgets that lr_decay_iters counts the warm-up."""
+        text = changed(("lr_decay_iters: 300", 'lr_decay_iters: "{{ train_iters - lr_warmup_iters }}"'))
+        warning = next(warning for warning in checked(text).warnings if "min_lr" in warning.message)
+        assert "the last 10 of 300 iterations run at min_lr (0): lr_decay_iters is 290" in warning.message
+        assert warning.mend == "lr_decay_iters: 300"
+        assert warning.line == line_of(text, 'lr_decay_iters: "')
+
+    @pytest.mark.parametrize(
+        ("style", "decay", "message"),
+        [
+            ("cosine", 400, "where the cosine decay to 400 is still at 15% of the peak"),
+            ("linear", 400, "where the linear decay to 400 is still at 26% of the peak"),
+            ("linear", 200, "the last 100 of 300 iterations run at min_lr"),
+            ("cosine", 300, ""),
+            ("constant", 200, ""),
+            ("inverse-square-root", 400, ""),
+        ],
+    )
+    def test_other_styles(self, style: str, decay: int, message: str) -> None:
+        text = f"""\
+point: p
+megatron: {{lr: 1e-3, lr_decay_style: {style}, lr_warmup_iters: 10, lr_decay_iters: {decay}, train_iters: 300,
+  num_layers: 2, hidden_size: 64, num_attention_heads: 4, max_position_embeddings: 128,
+  mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 100, seq_length: 128,
+  micro_batch_size: 1, save_interval: 10}}
+stages: {{pretrain: {{kind: train}}}}
+"""
+        warnings = checked(text).warnings
+        assert len(warnings) == bool(message)
+        assert all(message in warning.message for warning in warnings)
+
+    def test_trainings_counted_in_samples(self) -> None:
+        text = """\
+point: p
+megatron:
+  {lr: 1e-3, lr_decay_style: cosine, train_samples: 1000, lr_decay_samples: 900, lr_warmup_samples: 10,
+   num_layers: 2, hidden_size: 64, num_attention_heads: 2, seq_length: 64, max_position_embeddings: 64,
+   micro_batch_size: 1, mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 100, save_interval: 10}
+trainer: megatron_lm
+stages: {pretrain: {kind: train}}
+"""
+        cluster = alps().model_copy(
+            update={"trainers": {"megatron_lm": TrainerSection(checkout="/opt/fork")}}
+        )
+        (warning,) = checked(text, cluster).warnings
+        assert "the last 100 of 1000 samples run at min_lr" in warning.message
+
+    def test_a_decay_that_is_cut_off(self) -> None:
+        text = changed(("lr_decay_iters: 300", "lr_decay_iters: 330"))
+        messages = [warning.message for warning in checked(text).warnings]
+        assert any(
+            "the WSD decay from 270 to 330 is cut off by the end of the training at 300" in one
+            for one in messages
+        )
+
+    def test_a_decay_within_the_warm_up(self) -> None:
+        text = changed(("lr_warmup_iters: 10", "lr_warmup_iters: 250"))
+        warnings = [warning for warning in checked(text).warnings if "begins at" in warning.message]
+        assert len(warnings) == 1
+        assert "the WSD decay begins at 240, before the warm-up ends at 250" in warnings[0].message
+        assert warnings[0].mend == "lr_wsd_decay_iters of at most 50"
+
+    def test_a_branch_that_begins_within_its_decay(self) -> None:
+        text = changed(
+            (
+                "lr_decay_iters: 300\n      lr_wsd_decay_iters: 60",
+                "lr_decay_iters: 300\n      lr_wsd_decay_iters: 100",
+            )
+        )
+        (warning,) = checked(text).warnings
+        assert "the learning rate jumps from 100% to 52% of its peak at checkpoint 240" in warning.message
+        assert warning.mend == "its decay begins at 200: start there"
+
+    def test_a_learning_rate_of_its_own_is_no_jump(self) -> None:
+        text = changed(
+            (
+                "lr_decay_iters: 300\n      lr_wsd_decay_iters: 60",
+                "lr: 1e-5\n      lr_decay_iters: 300\n      lr_wsd_decay_iters: 100",
+            )
+        )
+        assert checked(text).warnings == ()
+
+    def test_a_schedule_that_has_no_effect(self) -> None:
+        text = changed(("override_opt_param_scheduler", "use_checkpoint_opt_param_scheduler"))
+        (warning,) = checked(text).warnings
+        assert "keeps the schedule of pretrain: its own lr_decay_iters have no effect" in warning.message
+
+    def test_weights_alone_bring_no_schedule(self) -> None:
+        assert errors_of(changed(("override_opt_param_scheduler", "finetune"))) == []
+
+
+class TestLimits:
+    def test_within(self) -> None:
+        assert checked(TRUNK, alps(max_nodes=2, max_time="6h", max_jobs=6, max_gpu_hours=194)).warnings == ()
+
+    @pytest.mark.parametrize(
+        ("limits", "message", "part"),
+        [
+            (
+                {"max_nodes": 1},
+                "stage pretrain at point lr0.001: asks for 2 nodes; cluster alps gives a job 1",
+                "nodes: 2",
+            ),
+            ({"max_time": "4h"}, "asks for 06:00:00; cluster alps gives an attempt 04:00:00", "time: 6h"),
+            (
+                {"max_gpu_hours": 100},
+                "the sweep can take 194 GPU-hours (walltime × GPUs of 8 jobs); cluster alps allows 100",
+                "time: 6h",
+            ),
+        ],
+    )
+    def test_beyond(self, limits: dict[str, object], message: str, part: str) -> None:
+        problems = errors_of(TRUNK, alps(**limits))
+        assert any(
+            message in problem.message and problem.line == line_of(TRUNK, part) for problem in problems
+        ), problems
+
+    def test_more_jobs_than_the_queue_takes(self) -> None:
+        (warning,) = checked(TRUNK, alps(max_jobs=3)).warnings
+        assert "up to 4 jobs can be due at once; cluster alps takes 3" in warning.message
+        assert "max_active_points: 1" in warning.mend
+        assert checked(f"max_active_points: 1\n{TRUNK}", alps(max_jobs=3)).warnings == ()
+
+    def test_a_sweep_that_keeps_itself_small_is_not_warned_about(self) -> None:
+        assert checked(f"max_jobs: 3\n{TRUNK}", alps(max_jobs=3)).warnings == ()
+
+    def test_jobs_without_a_walltime(self) -> None:
+        text = changed((", time: 6h}", "}"))
+        (warning,) = checked(text, alps(max_gpu_hours=10)).warnings
+        assert warning.message == "4 jobs with GPUs have no walltime, so their GPU-hours are unknown"
+
+    def test_of_the_chosen_points_only(self) -> None:
+        sweep = load_sweep_text(TRUNK, "s.yaml")
+        assert check_sweep(sweep, alps(max_gpu_hours=100), sweep.points[:1]).points == ("lr0.001",)
+
+
+class TestNames:
+    def jobs(self) -> list[Job]:
+        return list(checked(TRUNK).jobs)
+
+    def test_two_jobs_of_one_name(self) -> None:
+        jobs = self.jobs()
+        assert list(name_findings(jobs)) == []
+        (finding,) = name_findings([*jobs, _copy(jobs[0])])
+        assert finding.message == "two jobs are named 'trunk.lr0.001.pretrain'"
+
+    def test_two_jobs_in_one_directory(self) -> None:
+        jobs = self.jobs()
+        (finding,) = name_findings([*jobs, _copy(jobs[0], name="another")])
+        assert (
+            "works in the directory of trunk.lr0.001.pretrain: /scratch/runs/trunk/lr0.001" in finding.message
+        )
+
+    @pytest.mark.parametrize("rest", ["{{ lr }}", "${LOGS}/x", "{% if x %}"])
+    def test_templates_that_are_left(self, rest: str) -> None:
+        job = self.jobs()[0]
+        (finding,) = template_findings([_copy(job, run_dir=f"/scratch/{rest}")])
+        assert not finding.warning
+        assert "run_dir still holds" in finding.message
+        (finding,) = template_findings([_copy(job, command=("echo", rest))])
+        assert finding.warning
+
+    def test_the_placeholder_of_each_checkpoint_is_none(self) -> None:
+        text = changed(("parent: [pretrain, cooldown]", "parent: pretrain\n    each_checkpoint: true"))
+        assert checked(text).warnings == ()
+
+
+def _copy(job: Job, **values: object) -> Job:
+    return Job.from_json({**job.to_json(), **values})

@@ -1,0 +1,82 @@
+"""A training that loads a checkpoint with another schedule is checked for what the release makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from checked_chain import alps, checked, errors_of, line_of
+
+from airflow_megatron.spec.model.schema import TrainerSection
+
+UPSTREAM = """\
+name: trunk
+point: "lr{{ lr }}"
+trainer: megatron_lm
+release: RELEASE
+megatron:
+  {num_layers: 2, hidden_size: 64, num_attention_heads: 2, seq_length: 64, max_position_embeddings: 64,
+   micro_batch_size: 1, global_batch_size: 4, mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 100,
+   lr_decay_style: WSD, lr_warmup_iters: 10, min_lr: 1e-5, save_interval: 60, bf16: true}
+sweep: {lr: [1e-3, 4e-3]}
+stages:
+  pretrain:
+    kind: train
+    megatron: {train_iters: 300, lr_decay_iters: 360, lr_wsd_decay_iters: 60}
+  cooldown:
+    kind: train
+    parent: pretrain
+    start: {checkpoint: 240}
+    megatron: {train_iters: 300, lr_decay_iters: 300, lr_wsd_decay_iters: 60, override_opt_param_scheduler: true}
+"""
+CLUSTER = alps().model_copy(update={"trainers": {"megatron_lm": TrainerSection(checkout="/opt/Megatron-LM")}})
+
+
+def upstream(release: str, *pairs: tuple[str, str]) -> str:
+    text = UPSTREAM.replace("RELEASE", release)
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@pytest.mark.parametrize(
+    ("release", "message"),
+    [
+        (
+            "core_v0.16.1",
+            "core_v0.16.1 goes on with the min_lr of pretrain, in spite of override_opt_param_scheduler",
+        ),
+        ("core_v0.18.2", "core_v0.18.2 goes on with the min_lr of pretrain"),
+        ("core_v0.19.0", "core_v0.19.0 cannot load the optimizer of pretrain with another min_lr"),
+    ],
+)
+def test_a_cooldown_to_zero_that_upstream_would_not_make(release: str, message: str) -> None:
+    text = upstream(release, ("lr_decay_iters: 300,", "lr_decay_iters: 300, min_lr: 0,"))
+    (problem,) = errors_of(text, CLUSTER)
+    assert message in problem.message
+    assert problem.mend == "the min_lr of pretrain; or trainer: megatron_core, which takes new ones"
+    assert problem.line == line_of(text, "megatron: {train_iters: 300, lr_decay_iters: 300")
+
+
+@pytest.mark.parametrize("release", ["core_v0.16.1", "core_v0.19.0"])
+def test_bounds_that_stay(release: str) -> None:
+    assert checked(upstream(release), CLUSTER).warnings == ()
+    weights_alone = (", override_opt_param_scheduler: true", ", min_lr: 0, no_load_optim: true")
+    assert errors_of(upstream(release, weights_alone), CLUSTER) == []
+
+
+def test_our_trainer_takes_new_bounds() -> None:
+    pairs = (("lr_decay_iters: 300,", "lr_decay_iters: 300, min_lr: 0,"), ("megatron_lm", "megatron_core"))
+    assert errors_of(upstream("core_v0.16.1", *pairs), CLUSTER) == []
+
+
+def test_another_learning_rate_after_a_rollback() -> None:
+    rollback = ("sweep:", 'restart: {after_rollback: {lr: "{{ lr / 2 }}"}}\nsweep:')
+    text = upstream("core_v0.16.1", rollback)
+    kept, refused = errors_of(text, CLUSTER)
+    assert "(lr differ), which Megatron refuses to load" in refused.message
+    assert refused.line == kept.line == line_of(text, "restart:")
+    assert "goes on with the lr of cooldown" in kept.message
+    ours = text.replace("megatron_lm", "megatron_core").replace(
+        "{lr: ", "{override_opt_param_scheduler: true, lr: "
+    )
+    assert errors_of(ours, CLUSTER) == []

@@ -1,0 +1,93 @@
+"""What this project's own trainer would refuse, told before submission."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from checked_chain import alps
+
+from airflow_megatron.plan.sweep_plan import Plan, check_sweep
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import HOME_VARIABLE, templates_dir
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPEC = """\
+name: small
+point: "b{{ micro_batch_size }}"
+slurm: {nodes: 1, gpus_per_node: 4, time: 1h}
+megatron:
+  num_layers: 2
+  hidden_size: 64
+  num_attention_heads: 4
+  seq_length: 64
+  max_position_embeddings: 64
+  mock_data: true
+  tokenizer_type: NullTokenizer
+  vocab_size: 100
+  lr: 1e-3
+  train_iters: 10
+  save_interval: 5
+  global_batch_size: 16
+stages: {pretrain: {kind: train}}
+sweep: {params: {micro_batch_size: [2, 4]}}
+"""
+
+
+def planned(text: str) -> Plan:
+    return check_sweep(load_sweep_text(text, "s.yaml"), alps())
+
+
+def test_what_the_trainer_takes() -> None:
+    assert planned(SPEC).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            ("global_batch_size: 16", "global_batch_size: 24"),
+            r"s.yaml:16:3: .* at point b4: .*\(24\) must be a multiple of .*\(16\) \(change global_batch_size",
+        ),
+        (
+            ("hidden_size: 64", "hidden_size: 66"),
+            "s.yaml:6:3: .* the same at 1 more point .*num_attention_heads",
+        ),
+        (
+            ("  lr: 1e-3", "  lr: 1e-3\n  optimizer: lamb\n  use_mup: true"),
+            "--use-mup knows no rule for --optimizer lamb",
+        ),
+    ],
+    ids=["batch", "heads", "mup"],
+)
+def test_refusals(change: tuple[str, str], told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        planned(SPEC.replace(*change))
+
+
+def test_a_command_in_the_trainers_place() -> None:
+    own = SPEC.replace("{kind: train}", "{kind: benchmark, command: [bash, -c, 'sleep 1']}").replace(
+        "16", "24"
+    )
+    assert planned(own).warnings == ()
+
+
+def test_it_is_asked_only_when_nothing_else_is_wrong() -> None:
+    with pytest.raises(SpecError) as caught:
+        planned(SPEC.replace("train_iters: 10", "train_iters: 10\n  lr_warmup_iters: 20"))
+    assert "the trainer refuses" not in str(caught.value)
+
+
+def test_a_trainer_that_cannot_be_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sbatch").symlink_to(templates_dir())
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    bad = SPEC.replace("16", "24")
+    assert len(planned(bad).jobs) == 2  # a project without the trainer
+    program = tmp_path / "Megatron-LM" / "check_arguments.py"
+    program.parent.mkdir()
+    program.write_text("import nowhere")
+    with pytest.raises(RuntimeError, match="exit status 1: ModuleNotFoundError: No module named 'nowhere'"):
+        planned(bad)

@@ -1,0 +1,284 @@
+"""lint, plan, diff and schema as a user sees them: text, JSON, exit status, how much is said."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from command_line import Answer, runner
+
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.documents.project import project_root
+from airflow_megatron.spec.native.json_schema import sweep_spec_schema
+from airflow_megatron.spec.spec_files import load_sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SPEC = """\
+name: small
+point: "lr{{ lr }}"
+params: {tokenizer: /data/tokenizer}
+megatron: {train_iters: 100, save_interval: 20, lr_decay_style: cosine, seq_length: 128, micro_batch_size: 1,
+  num_layers: 2, hidden_size: 64, num_attention_heads: 4, max_position_embeddings: 128,
+  mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 100}
+slurm: {nodes: 2, gpus_per_node: 4, time: 6h}
+sweep:
+  lr: [1e-3, 2e-3, 4e-3]
+stages:
+  pretrain:
+    kind: train
+    cancel: {log: "loss: nan"}
+    events:
+      - {log: "CUDA error", do: restart}
+  cooldown:
+    kind: train
+    parent: pretrain
+    for_each: {budget: [40, 60]}
+    start: {checkpoint: "{{ budget }}"}
+    megatron: {override_opt_param_scheduler: true}
+  convert:
+    kind: convert
+    parent: pretrain
+    each_checkpoint: {from_iteration: 20}
+  evaluate:
+    kind: command
+    parent: cooldown
+    command: [echo, done]
+    start: {finished: pretrain, file: "checkpoints/*"}
+"""
+ODD = SPEC.replace("lr_decay_style: cosine", "lr_decay_style: cosine, lr_decay_iters: 90")
+BAD = SPEC.replace('checkpoint: "{{ budget }}"', 'checkpoint: "{{ budget + 1 }}"')
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Answer]:
+    """Return a function that runs the command line here, in a folder with three specs, 100 columns wide."""
+    for name, text in (("small", SPEC), ("odd", ODD), ("bad", BAD)):
+        (tmp_path / f"{name}.yaml").write_text(text.replace("name: small", f"name: {name}"))
+    monkeypatch.setenv("AIRFLOW_MEGATRON_SWEEP_SPECS", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path / "local"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("AIRFLOW_MEGATRON_LOG_LEVEL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return runner(monkeypatch, capsys)
+
+
+class TestLint:
+    def test_a_copy_with_the_same_name(self, call: Callable[..., Answer], tmp_path: Path) -> None:
+        (tmp_path / "copy of small.yaml").write_text(SPEC)
+        answer = call("lint", "copy of small.yaml")
+        assert answer.status == 1
+        assert "copy of small.yaml:1:1: small.yaml defines a sweep 'small' too" in answer.stdout
+
+    def test_a_good_spec(self, call: Callable[..., Answer]) -> None:
+        plan = check_sweep(load_sweep("small.yaml"))
+        assert call("lint", "small.yaml") == Answer(
+            0, f"small.yaml: 3 points, 18 jobs, digest {plan.digest}\n", ""
+        )
+
+    def test_warnings_are_printed_and_no_failure(self, call: Callable[..., Answer]) -> None:
+        answer = call("lint", "odd.yaml")
+        assert answer.status == 0
+        first, *_, last = answer.stdout.splitlines()
+        assert first.startswith(
+            "odd.yaml:4:73: warning: stage cooldown_40 at point lr0.001: the last 10 of 100 iterations"
+        )
+        assert first.endswith("(lr_decay_iters: 100)")
+        assert last.startswith("odd.yaml: 3 points")
+
+    def test_quiet_says_what_is_wrong_only(self, call: Callable[..., Answer]) -> None:
+        assert call("lint", "--quiet", "odd.yaml", "small.yaml") == Answer(0, "", "")
+        assert "needs checkpoint 41" in call("lint", "bad.yaml", "--quiet").stdout
+
+    def test_json_for_editors(self, call: Callable[..., Answer]) -> None:
+        answer = call("lint", "--format", "json", "odd.yaml", "bad.yaml", "none.yaml", "small.yaml")
+        assert (answer.status, answer.stderr) == (1, "")
+        rows = json.loads(answer.stdout)
+        assert {tuple(row) for row in rows} == {("file", "line", "column", "severity", "message", "mend")}
+        assert [(row["severity"], row["line"] > 0) for row in rows] == [("warning", True)] * 3 + [
+            ("error", True),
+            ("error", True),
+            ("error", False),
+        ]
+        assert rows[3]["mend"] == "pretrain saves 40 and 60"
+        assert json.loads(call("lint", "--format", "json", "small.yaml").stdout) == []
+
+    def test_a_typo_in_an_override(self, call: Callable[..., Answer]) -> None:
+        answer = call("lint", "small", "--set", "megatron.train_itres=7")
+        assert answer.status == 1
+        assert answer.stdout.startswith(
+            "--set megatron.train_itres=7: core_v0.16.1 has no argument 'train_itres' (did you mean train_iters"
+        )
+
+
+class TestPlan:
+    def test_the_stage_tree(self, call: Callable[..., Answer]) -> None:
+        answer = call("plan", "small", "--max-points-per-stage", "0")
+        assert (answer.status, answer.stderr) == (0, "")
+        lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+        assert lines[0] == "small on local"
+        assert "lr     0.001, 0.002, 0.004" in lines
+        tree = [line for line in lines if line.startswith(("pretrain", "├", "└", "│"))]
+        assert [line.split()[:2] for line in tree] == [
+            ["pretrain", "train"],
+            ["├─", "cooldown_40"],
+            ["│", "└─"],
+            ["├─", "cooldown_60"],
+            ["│", "└─"],
+            ["└─", "convert"],
+        ]
+        assert "cancelled by: log loss: nan" in answer.stdout
+        assert "on event 1: log CUDA error → restart" in answer.stdout
+        assert "pretrain checkpoint 40" in answer.stdout
+        assert "pretrain: each checkpoint from iteration 20" in answer.stdout
+        assert "pretrain finished and file checkpoints/*" in answer.stdout
+        assert "at most 864 GPU-hours" in answer.stdout
+        assert all(len(line) <= 100 for line in answer.stdout.splitlines())
+
+    def test_the_points(self, call: Callable[..., Answer]) -> None:
+        shown = call("plan", "small", "--max-points-per-stage", "2").stdout
+        assert shown.count("lr0.001") == shown.count("lr0.002") == 7
+        assert "lr0.004" not in shown
+        assert shown.count("… 1 more") == 7
+        assert "…" not in call("plan", "small").stdout
+
+    def test_some_points(self, call: Callable[..., Answer]) -> None:
+        for choice in ("{{ lr > 1e-3 }}", "lr0.00[24]"):
+            plan = json.loads(call("plan", "small", "--select", choice, "--format", "json").stdout)
+            assert {job["point"] for job in plan["jobs"]} == {"lr0.002", "lr0.004"}
+        answer = call("plan", "small", "--select", "{{ lrr > 1 }}")
+        assert answer.status == 1
+        assert "uses 'lrr', which is not defined; did you mean 'lr'?" in answer.stderr
+
+    def test_json_has_what_starts_and_cancels_a_job(self, call: Callable[..., Answer]) -> None:
+        plan = json.loads(call("plan", "small", "--format", "json").stdout)
+        assert plan == check_sweep(load_sweep("small.yaml")).to_json()
+        assert plan["gpu_hours"] == 18 * 48
+        by_stage = {job["stage"]: job for job in plan["jobs"]}
+        assert by_stage["pretrain"]["cancel"] == "log loss: nan"
+        assert by_stage["cooldown_40"]["depends_on"][0]["until"] == "checkpoint 40"
+        assert by_stage["cooldown_40.evaluate"]["start"].startswith("pretrain finished and file ")
+
+    def test_mermaid(self, call: Callable[..., Answer]) -> None:
+        lines = call("plan", "small", "--format", "mermaid").stdout.splitlines()
+        assert lines[0] == "flowchart TD"
+        assert (
+            '    s0["pretrain<br/>train, 3 jobs<br/>at most 144 GPU-hours<br/>cancelled by log loss: nan"]'
+            in lines
+        )
+        assert '    s0 -->|"checkpoint 40"| s1' in lines
+        assert "    s0 -.-> s2" in lines
+
+    def test_overrides(self, call: Callable[..., Answer]) -> None:
+        words = ("plan", "small", "--format", "json", "--set", "sweep.lr=[5]", "--set", "megatron.seed=7")
+        plan = json.loads(call(*words).stdout)
+        assert plan["points"] == 1
+        assert plan["jobs"][0]["params"]["seed"] == 7
+
+    def test_warnings_go_to_standard_error(self, call: Callable[..., Answer]) -> None:
+        answer = call("plan", "odd", "--format", "json")
+        assert json.loads(answer.stdout)["warnings"]
+        assert answer.stderr.startswith("warning: ")
+        assert call("plan", "odd", "--format", "json", "--quiet").stderr == ""
+
+
+class TestDiff:
+    def test_table(self, call: Callable[..., Answer]) -> None:
+        answer = call(
+            "diff", "small", "small", "--set", "sweep.lr=[1e-3, 2e-3, 8e-3]", "--set", "slurm.time=7h"
+        )
+        assert answer.status == 0
+        assert "small → small: 3 → 3 points" in answer.stdout
+        assert "+ point lr0.008" in answer.stdout
+        assert "- point lr0.004" in answer.stdout
+        row = next(line for line in answer.stdout.splitlines() if "slurm.time" in line)
+        assert row.split()[-4:] == ["06:00:00", "07:00:00", "every", "point"]
+
+    def test_json(self, call: Callable[..., Answer]) -> None:
+        words = ("diff", "small", "small", "--set", "megatron.save_interval=10", "--format", "json")
+        difference = json.loads(call(*words).stdout)
+        assert difference["points_appeared"] == difference["points_vanished"] == []
+        assert {(row["stage"], row["name"], row["old"], row["new"]) for row in difference["changes"]} == {
+            (stage, "save_interval", 20, 10) for stage in ("pretrain", "cooldown_40", "cooldown_60")
+        }
+
+    def test_no_difference(self, call: Callable[..., Answer]) -> None:
+        assert call("diff", "small", "./small.yaml").stdout.splitlines()[-1] == "no difference"
+
+
+class TestVerbosity:
+    @pytest.mark.parametrize(
+        ("flag", "variable", "levels"),
+        [
+            (None, None, {"warning"}),
+            (None, "info", {"warning", "info"}),
+            (None, "ERROR", set()),
+            ("--quiet", "DEBUG", set()),
+            ("--verbose", "ERROR", {"warning", "info"}),
+            ("--debug", None, {"warning", "info", "debug"}),
+            ("--debug", "CRITICAL", {"warning", "info", "debug"}),
+        ],
+    )
+    @pytest.mark.parametrize("first", [True, False])
+    def test_flags_win_over_the_environment(
+        self,
+        flag: str | None,
+        variable: str | None,
+        levels: set[str],
+        first: bool,
+        call: Callable[..., Answer],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        if variable:
+            monkeypatch.setenv("AIRFLOW_MEGATRON_LOG_LEVEL", variable)
+        flags = [flag] if flag else []
+        answer = call(*(flags if first else []), "plan", "odd", *([] if first else flags))
+        assert {line.partition(":")[0] for line in answer.stderr.splitlines()} == levels
+
+    def test_an_unknown_level(self, call: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AIRFLOW_MEGATRON_LOG_LEVEL", "loud")
+        answer = call("plan", "small")
+        assert answer.status == 2
+        assert "AIRFLOW_MEGATRON_LOG_LEVEL is 'LOUD'; use one of DEBUG, INFO" in answer.stderr
+
+
+def test_schema(call: Callable[..., Answer]) -> None:
+    assert json.loads(call("schema").stdout) == sweep_spec_schema()
+
+
+@pytest.mark.parametrize(
+    ("typed", "answers"),
+    [
+        (["plan", "s"], {"small", "small.yaml"}),
+        (["lint", "small", "./o"], {"./odd.yaml"}),
+        (["plan", "small", "--cluster", "l"], {"local"}),
+        (["plan", "small", "--form"], {"--format"}),
+        (["pl"], {"plan"}),
+        (["render", "small", "lr0.002.c"], {"lr0.002.cooldown_40", "lr0.002.cooldown_60.evaluate"}),
+        (["plan", "small", "--select", "lr0.001,lr0.00"], {"lr0.001,lr0.002", "lr0.001,lr0.004"}),
+        (["build", "none-such", "x", "--select", "l"], set()),
+    ],
+)
+def test_completion_in_bash(
+    typed: list[str], answers: set[str], call: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_AIRFLOW_MEGATRON_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["airflow-megatron", *typed]))
+    monkeypatch.setenv("COMP_CWORD", str(len(typed)))
+    monkeypatch.setattr(
+        sys.modules["__main__"], "__package__", None
+    )  # a script, not python -m: its name counts
+    assert answers <= set(call().stdout.split())
+
+
+def test_plan_counts_parameters_without_padding_where_it_shows(call: Callable[..., Answer]) -> None:
+    words = ("plan", str(project_root() / "sweep_specs/context_parallelism_gpt2_xl.yaml"))
+    assert "1.56B to 1.58B parameters," in call(*words).stdout.replace("\n", " ")
+    padded = call(*words, "--set", "megatron.make_vocab_size_divisible_by=60000").stdout.replace("\n", " ")
+    assert " parameters (1.56B to 1.58B without the vocabulary's padding)" in padded

@@ -1,0 +1,76 @@
+"""``quickstart --set``: the changed spec is a sweep of its own, and is what the settings say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from command_line import runner
+from example_specs import CHAIN
+
+from airflow_megatron.cli.runs.changed_spec import write_changed_spec
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import sweep_specs_dir
+from airflow_megatron.spec.spec_files import load_sweep
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path / "local"))
+    return tmp_path / "local"
+
+
+def test_the_quick_start_by_the_other_trainer(local: Path) -> None:
+    shipped = sweep_specs_dir() / "quickstart.yaml"
+    changed = write_changed_spec(shipped, ["trainer=megatron_lm"])
+    assert changed.parent == local / "changed-specs"
+    plan, expected = (
+        check_sweep(load_sweep(changed)),
+        check_sweep(load_sweep(shipped, ["trainer=megatron_lm"])),
+    )
+    assert plan.sweep.startswith("quickstart-")
+    assert plan.sweep == changed.stem
+    assert plan.points == expected.points
+    ours = [[word.replace(plan.sweep, "quickstart") for word in job.command] for job in plan.jobs]
+    assert ours == [list(job.command) for job in expected.jobs]
+    assert {job.trainer for job in plan.jobs} == {"megatron_lm"}
+
+
+def test_each_set_of_values_has_its_own_name(tmp_path: Path) -> None:
+    path = tmp_path / "chain.yaml"
+    path.write_text(CHAIN)
+    first, again, other, named = (
+        write_changed_spec(path, settings)
+        for settings in (
+            ["trainer=megatron_lm", "max_jobs=2"],
+            ["max_jobs=2", "trainer=megatron_lm"],
+            ["max_jobs=3"],
+            ["max_jobs=3", "name=mine"],
+        )
+    )
+    assert first == again
+    assert len({first, other, named}) == 3
+    assert named.stem == load_sweep(named).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"), [(CHAIN, "trainr=megatron_lm"), ("job: {}\nsweep: {}\n", "a=1")]
+)
+def test_what_cannot_be_changed(text: str, setting: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError):
+        load_sweep(write_changed_spec(path, [setting]))
+
+
+def test_a_missing_checkout_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_MEGATRON_SWEEP_SPECS", str(sweep_specs_dir()))  # the command sets its own
+    answer = runner(monkeypatch, capsys)("quickstart", "--set", "trainer=megatron_lm")
+    assert answer.status == 1
+    assert "Megatron-LM/checkout.sh core_v0.16.1 " in answer.stderr

@@ -1,0 +1,94 @@
+"""Upstream's other training scripts: their arguments, commands and refusals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+
+from airflow_megatron.megatron.arguments.tables import releases_with
+from airflow_megatron.plan.sweep_plan import Plan, check_document, check_sweep
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+from airflow_megatron.spec.model.schema import Entry
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+PROFILE = ClusterProfile.model_validate(
+    {
+        **{"name": "alps", "ssh_conn_id": "alps", "run_root": "/runs", "python": "/venv/bin/python"},
+        **{
+            "megatron_lm_dir": "/ours",
+            "trainers": {"megatron_lm": {"checkout": "/upstream"}},
+            "gpu": "h100-80gb",
+        },
+    }
+)
+COMMON = {
+    **{"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 64, "micro_batch_size": 2},
+    **{"global_batch_size": 4, "train_iters": 10, "lr": 1e-3, "data_path": ["/d"], "split": "8,1,1"},
+    **{"save_interval": 10, "eval_interval": 10, "vocab_file": "/v", "merge_file": "/m"},
+}
+LAYERS = {"num_layers": 2, "seq_length": 64}
+OF_T5 = {"encoder_num_layers": 2, "decoder_num_layers": 2, "encoder_seq_length": 64, "decoder_seq_length": 32}
+HYBRID = {"hybrid_override_pattern": "M*", "num_layers": 2, "seq_length": 64}
+MODELS: dict[str, dict[str, Any]] = {
+    "pretrain_gpt.py": LAYERS,
+    "pretrain_bert.py": LAYERS,
+    "pretrain_t5.py": {**OF_T5, "vocab_extra_ids": 20, "kv_channels": 16, "ffn_hidden_size": 128},
+    "pretrain_mamba.py": HYBRID,
+    "pretrain_vlm.py": {**LAYERS, "freeze_LM": True, "dataloader_seq_length": 64},
+}
+
+
+def plan(entry: str | None, release: str = "core_v0.16.1", **more: Any) -> Plan:
+    spec = {
+        **{"name": "s", "point": "p", "trainer": "megatron_lm", "release": release, "entry": entry},
+        "megatron": {**COMMON, **MODELS[entry or "pretrain_gpt.py"], **more},
+        "stages": {"pretrain": {"kind": "train"}},
+    }
+    sweep = load_sweep_text(json.dumps(spec), "s.yaml")
+    check_document(sweep, PROFILE)
+    return check_sweep(sweep, PROFILE)
+
+
+@pytest.mark.parametrize("entry", [None, *get_args(Entry)])
+def test_its_script_is_started(entry: str | None) -> None:
+    found = plan(entry)
+    (job,) = found.jobs
+    assert job.command[:2] == ("/venv/bin/python", f"/upstream/{entry or 'pretrain_gpt.py'}")
+    assert type(job).from_json(json.loads(json.dumps(job.to_json()))) == job
+    assert bool(found.estimates.jobs) == (entry in (None, "pretrain_gpt.py"))
+    assert (
+        entry in (None, "pretrain_gpt.py") or f"not of those of {entry}" in found.estimates.missing[job.name]
+    )
+
+
+def test_every_script_has_a_table_of_its_own() -> None:
+    assert {*MODELS} == {*get_args(Entry)}
+    with pytest.raises(SpecError, match="has no argument 'freeze_LM'"):
+        plan("pretrain_gpt.py", freeze_LM=True)
+
+
+@pytest.mark.parametrize("entry", ["pretrain_bert.py", "pretrain_t5.py"])
+def test_scripts_that_have_left_upstream(entry: str) -> None:
+    assert releases_with(entry)[-1] == "core_v0.17.1"
+    with pytest.raises(
+        SpecError, match=rf"{entry}: core_v0\.18\.2 has no such script; .*core_v0\.17\.1 have it"
+    ):
+        plan(entry, "core_v0.18.2")
+
+
+def test_upstreams_checks_hold_for_all() -> None:
+    with pytest.raises(SpecError, match="--num-layers and --encoder-num-layers are the same setting"):
+        plan("pretrain_t5.py", num_layers=2)
+
+
+def test_another_trainer_has_no_entry() -> None:
+    sweep = load_sweep_text(
+        "{name: s, point: p, entry: pretrain_t5.py, stages: {a: {kind: train}}}", "s.yaml"
+    )
+    with pytest.raises(
+        SpecError, match=r"megatron_core has no pretrain_t5\.py \(write trainer: megatron_lm\)"
+    ):
+        check_document(sweep, PROFILE)

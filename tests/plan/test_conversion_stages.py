@@ -1,0 +1,161 @@
+"""Convert and evaluate stages: the commands that they become, and what a check refuses."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from example_specs import spec_text
+
+from airflow_megatron.megatron.commands.conversion_options import ARCHITECTURES
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import project_root
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+
+STAGES = """\
+stages:
+  pretrain: {{kind: train, megatron: {{train_iters: 100, save_interval: 50}}}}
+  convert:
+    kind: convert
+    parent: pretrain
+    params: {{tokenizer: /tok, {convert}}}
+    slurm: {{gpus_per_node: {gpus}}}
+  evaluate:
+    kind: evaluate
+    parent: convert
+    params: {{{evaluate}}}
+    slurm: {{gpus_per_node: {gpus}}}
+"""
+
+
+def commands(
+    cluster: ClusterProfile, *, convert: str = "", evaluate: str = "tasks: [a]", gpus: int = 1
+) -> dict[str, list[str]]:
+    """Return the words of each stage's command, without interpreter and script."""
+    stages = STAGES.format(convert=convert, evaluate=evaluate, gpus=gpus)
+    plan = check_sweep(load_sweep_text(spec_text(point="p", stages=stages), "s.yaml"), cluster)
+    return {job.stage.rpartition(".")[2]: list(job.command[2:]) for job in plan.jobs}
+
+
+def test_plain_stages_ask_for_nothing(cluster: ClusterProfile) -> None:
+    words = commands(cluster)
+    run = "/scratch/runs/example/p"
+    assert words["convert"] == [
+        *("--load", f"{run}/checkpoints", "--iteration", "100", "--output", f"{run}/converted_hf/iter_100"),
+        *("--tokenizer", "/tok", "--done-marker", f"{run}/converted_checkpoints/iter_100.done"),
+    ]
+    assert words["evaluate"] == [
+        *("--model", f"{run}/converted_hf/iter_100", "--output", f"{run}/eval_results/iter_100/results.json"),
+        *("--tasks", "a"),
+    ]
+
+
+def test_conversion_by_others(cluster: ClusterProfile) -> None:
+    words = commands(
+        cluster,
+        convert="converter: /ours/to_hf.py, hf_architecture: opensci,"
+        " converter_arguments: [--load_path, '{checkpoint}']",
+    )
+    assert words["convert"][-6:] == [
+        *("--architecture", "opensci", "--converter", "/ours/to_hf.py"),
+        *("--converter-argument=--load_path", "--converter-argument={checkpoint}"),
+    ]
+    words = commands(cluster, convert="converter: megatron_bridge, hf_config: /deepseek")
+    assert words["convert"][-4:] == ["--converter", "megatron_bridge", "--hf-config", "/deepseek"]
+
+
+def test_the_evaluation_takes_what_is_rendered(
+    cluster: ClusterProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+      tasks: [heldout, 'arc_easy@25', {task: mmlu, num_fewshot: 5}, mmlu], tasks_dir: [/a, /b], num_fewshot: 0,
+      limit: 0.5, eval_backend: vllm, eval_batch_size: auto,
+      eval_backend_arguments: {tensor_parallel_size: 2, enforce_eager: true, dtype: bfloat16}
+    """
+    words = commands(cluster, evaluate=" ".join(text.split()), gpus=2)["evaluate"]
+    monkeypatch.syspath_prepend(project_root() / "Megatron-LM")
+    args = importlib.import_module("evaluate_hf").build_parser().parse_args(words)
+    assert [str(path) for path in args.tasks_dir] == ["/a", "/b"]
+    assert (args.limit, args.backend, args.batch_size, args.num_fewshot) == (0.5, "vllm", "auto", 0)
+    arguments = dict(word.split("=", 1) for word in args.backend_argument)
+    assert {name: yaml.safe_load(value) for name, value in arguments.items()} == {
+        "tensor_parallel_size": 2,
+        "enforce_eager": True,
+        "dtype": "bfloat16",
+    }
+    requests = importlib.import_module("megatron_core_trainer.evaluation_requests")
+    found = requests.parse_requests(args.tasks, args.num_fewshot)
+    assert [(request.name, request.num_fewshot) for request in found] == [
+        ("heldout", 0),
+        ("arc_easy", 25),
+        ("mmlu", 5),
+        ("mmlu", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"convert": "converter: mbrige"},
+            "s.yaml:8:31: there is no converter 'mbrige', and it is no .py file; did you mean 'mbridge'",
+        ),
+        (
+            {"convert": "hf_architecture: qwen4"},
+            "'qwen4', and it is no .yaml file; did you mean 'qwen",
+        ),
+        (
+            {"convert": "converter: mbridge", "gpus": 0},
+            "mbridge converts on a GPU, and the job asks for none",
+        ),
+        (
+            {"convert": "converter_arguments: [x]"},
+            "converter_arguments are for a converter that is a Python script",
+        ),
+        ({"convert": "hf_config: /x"}, "hf_config is for another converter"),
+        ({"evaluate": "tasks: [a, a]"}, "s.yaml:13:14: tasks names a twice"),
+        ({"evaluate": "tasks: ['a b']"}, "'a b' is no task; write its name, or name@5"),
+        ({"evaluate": "tasks: [a@x]"}, "'a@x' is no task"),
+        (
+            {"evaluate": "tasks: [{task: a, num_fewshots: 5}]"},
+            "'num_fewshots' of a task; did you mean 'num_fewshot'",
+        ),
+        ({"evaluate": "tasks: [a], limit: 0"}, "limit is 0; write a number of items"),
+        ({"evaluate": "tasks: [a], num_fewshot: -1"}, "num_fewshot: -1 is no whole number"),
+        (
+            {"evaluate": "tasks: [a], eval_backend: vlm"},
+            "there is no eval_backend 'vlm'; did you mean 'vllm'",
+        ),
+        (
+            {"evaluate": "tasks: [a], eval_backend_arguments: [2]"},
+            "eval_backend_arguments is [2]; write names with",
+        ),
+        (
+            {"evaluate": "tasks: [a], eval_backend: vllm, eval_backend_arguments: {tensor_parallel_size: 4}"},
+            "vllm runs on 4 GPUs, and the job asks for 1 (set slurm: {gpus_per_node: 4}",
+        ),
+    ],
+)
+def test_what_is_refused(wrong: dict[str, str], message: str, cluster: ClusterProfile) -> None:
+    with pytest.raises(SpecError) as caught:
+        commands(cluster, **wrong)
+    assert message in str(caught.value)
+
+
+def test_a_param_that_is_almost_read(cluster: ClusterProfile) -> None:
+    text = spec_text(point="p", stages=STAGES.format(convert="", evaluate="tasks: [a], limits: 5", gpus=1))
+    plan = check_sweep(load_sweep_text(text, "s.yaml"), cluster)
+    (warning,) = [str(found) for found in plan.warnings if "limits" in str(found)]
+    assert "evaluate does not read limits" in warning
+    assert "did you mean 'limit'?" in warning
+
+
+def test_the_architectures_that_a_spec_may_name_are_there() -> None:
+    folder = project_root() / "Megatron-LM" / "megatron_core_trainer" / "conversion" / "architectures"
+    assert tuple(sorted(path.stem for path in folder.glob("*.yaml"))) == ARCHITECTURES

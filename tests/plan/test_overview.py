@@ -1,0 +1,94 @@
+"""Estimates, the view of a plan by stages, and the difference of two plans."""
+
+from __future__ import annotations
+
+import pytest
+from checked_chain import TRUNK, changed, checked
+
+from airflow_megatron.plan.difference import plan_difference
+from airflow_megatron.plan.overview import axes, stage_overviews
+from airflow_megatron.requirements.queue_estimates import GpuHours, gpu_hours, most_jobs_at_once
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+
+def test_gpu_hours_are_walltime_times_gpus() -> None:
+    plan = checked(TRUNK)
+    assert gpu_hours(plan.jobs_of("lr0.001")) == GpuHours(2 * 8 * 6 + 2 * 0.5)
+    assert gpu_hours(checked(changed((", time: 6h}", "}"))).jobs) == GpuHours(2.0, 4)
+    assert (
+        gpu_hours(checked(changed(("gpus_per_node: 4, ", ""), ("gpus_per_node: 1, ", ""))).jobs) == GpuHours()
+    )
+
+
+@pytest.mark.parametrize(
+    ("points", "settings", "most"),
+    [
+        (2, "", 4),  # pretrain or its conversion, and beside it cooldown or its conversion
+        (1, "", 2),
+        (100, "", 32),
+        (100, "max_active_points: 3", 6),
+    ],
+)
+def test_jobs_at_once(points: int, settings: str, most: int) -> None:
+    sweep = load_sweep_text(f"{settings}\n{TRUNK}", "s.yaml")
+    assert most_jobs_at_once(sweep.tree, points, sweep.settings) == most
+
+
+def test_stages_follow_their_parents() -> None:
+    text = changed(
+        (
+            "start: {checkpoint: 240}",
+            'start: {checkpoint: "{{ 180 if lr < 2e-3 else 240 }}"}\n    cancel: {log: nan}',
+        )
+    )
+    text = text.replace(
+        "lr_decay_iters: 300\n      lr_wsd_decay_iters: 60",
+        "lr_decay_iters: 300\n      lr_wsd_decay_iters: 50",
+    )
+    sweep = load_sweep_text(text, "s.yaml")
+    stages = stage_overviews(checked(text), sweep.tree)
+    assert [(stage.instance.name, stage.label, len(stage.jobs), stage.starts) for stage in stages] == [
+        ("pretrain", "pretrain", 2, "nothing"),
+        ("cooldown", "cooldown", 2, "pretrain checkpoint 180, 240"),
+        ("cooldown.convert", "convert", 2, "cooldown finished"),
+        ("pretrain.convert", "convert", 2, "pretrain finished"),
+    ]
+    assert stages[1].cancel == "log nan"
+    assert stages[0].gpu_hours == GpuHours(96.0)
+
+
+def test_axes_have_each_value_once_in_order() -> None:
+    assert axes(checked(TRUNK)) == {"lr": [1e-3, 4e-3]}
+
+
+class TestDifference:
+    def test_of_a_plan_with_itself(self) -> None:
+        difference = plan_difference(checked(TRUNK), checked(TRUNK))
+        assert not difference
+        assert difference.unchanged == 2
+
+    def test_points_and_values(self) -> None:
+        new = changed(
+            ("[1e-3, 4e-3]", "[1e-3, 2e-3]"),
+            ("time: 6h", "time: 7h"),
+            ("train_iters: 300\n      lr_decay_iters: 300", "train_iters: 290\n      lr_decay_iters: 290"),
+        )
+        difference = plan_difference(checked(TRUNK), checked(new))
+        assert (difference.appeared, difference.vanished) == (("lr0.002",), ("lr0.004",))
+        told = {(change.stage, change.name): (change.old, change.new) for change in difference.changes}
+        assert told[("cooldown", "train_iters")] == (300, 290)
+        assert told[("pretrain", "slurm.time")] == (6 * 3600, 7 * 3600)
+        assert ("pretrain", "train_iters") not in told
+        assert {change.points for change in difference.changes} == {("lr0.001",)}
+        assert difference.unchanged == 0
+
+    def test_another_name_alone_changes_nothing(self) -> None:
+        extra = 'params: {tokenizer: "{{ sweep_dir }}/tokenizer"}'
+        old = changed(("params: {tokenizer: /data/tokenizer}", extra))
+        assert not plan_difference(checked(old), checked(changed(("name: trunk", "name: other"), text=old)))
+
+    def test_stages(self) -> None:
+        new = changed(("parent: [pretrain, cooldown]", "parent: cooldown"))
+        difference = plan_difference(checked(TRUNK), checked(new))
+        assert difference.stages_vanished == ("pretrain.convert",)
+        assert plan_difference(checked(new), checked(TRUNK)).stages_appeared == ("pretrain.convert",)

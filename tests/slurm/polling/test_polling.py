@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_megatron.slurm.polling.pacing import left_out
+from airflow_megatron.slurm.polling.poll import (
+    LOG_BYTES_PER_JOB,
+    parse_accounting_row,
+    parse_poll,
+    parse_queue_row,
+    poll_script,
+)
+from airflow_megatron.slurm.remote.quoting import QuotingError
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import Watch
+
+
+def poll(slurm, *watches):
+    return parse_poll(watches, slurm.run(poll_script(watches)))
+
+
+def queue(slurm, *rows, status=0):
+    text = "\n".join(rows)
+    slurm.behave("squeue", f"cat <<'E'\n{text}\nE\nexit {status}")
+
+
+def accounting(slurm, *rows, status=0):
+    text = "\n".join(rows)
+    slurm.behave("sacct", f"cat <<'E'\n{text}\nE\nexit {status}")
+
+
+def test_queue_and_accounting_in_one_command(slurm):
+    queue(
+        slurm,
+        "7|RUNNING|1700000000|1700000100|1700003700|2|n[1-2]|None|s.p.train.a1",
+        "8|PENDING|1700000000|N/A|N/A|1||Resources|s.q.train.a1",
+        "9|COMPLETED|1700000000|1700000100|1700000200|1|n1|None|s.r.train.a1",
+        "99|RUNNING|1700000000|1700000100|N/A|1|n4|None|odd | name",
+    )
+    accounting(
+        slurm,
+        "9|9|COMPLETED|0:0|1700000000|1700000100|1700000200|100|1|n1|None|s.r.train.a1",
+        "10|10|CANCELLED by 1000|0:15|1700000000|Unknown|1700000200|0|1|None assigned|None|s.t.train.a1",
+    )
+    watches = [Watch(key=i, job_id=i) for i in ("7", "8", "9", "10", "11")]
+    seen = poll(slurm, *watches)
+    assert seen["7"].queue.state is JobState.RUNNING
+    assert (seen["7"].queue.node_list, seen["7"].queue.node_count) == ("n[1-2]", 2)
+    assert seen["7"].queue.started == 1700000100
+    assert (seen["8"].queue.reason, seen["8"].queue.started) == ("Resources", None)
+    assert (seen["9"].queue.state, seen["9"].accounting.state) == (JobState.COMPLETED, JobState.COMPLETED)
+    assert seen["9"].accounting.elapsed == 100
+    assert seen["10"].queue is None
+    assert (seen["10"].accounting.state, seen["10"].accounting.exit_signal) == (JobState.CANCELLED, 15)
+    assert seen["10"].accounting.node_list == ""
+    assert (seen["11"].queue, seen["11"].accounting) == (None, None)
+    assert all(one.queue_ok and one.accounting_ok for one in seen.values())
+    assert abs(seen["7"].time - time.time()) < 5
+    assert len(slurm.calls("squeue")) == 1
+    (call,) = slurm.calls("sacct")
+    assert " -j 9,10,11 " in call
+
+
+def test_accounting_is_asked_in_chunks(slurm):
+    queue(slurm)
+    poll(slurm, *(Watch(key=str(i), job_id=str(i)) for i in range(1, 1202)))
+    calls = slurm.calls("sacct")
+    assert [len(call.split(" -j ")[1].split()[0].split(",")) for call in calls] == [500, 500, 201]
+
+
+def test_failed_squeue_says_nothing_and_asks_nothing(slurm):
+    queue(slurm, "7|RUNNING|1|1|1|1|n1|None|a", "slurm_load_jobs error: Socket timed out", status=1)
+    (seen,) = poll(slurm, Watch(key="x", job_id="7")).values()
+    assert (seen.queue_ok, seen.queue, seen.accounting_ok) == (False, None, False)
+    assert "squeue: slurm_load_jobs error: Socket timed out" in seen.errors
+    assert slurm.calls("sacct") == []
+
+
+def test_waiting_tasks_of_an_array_are_in_the_queue(slurm):
+    row = "7_{}|PENDING|1700000000|N/A|N/A|1||None|s.work.array.t1"
+    queue(slurm, row.format("[1-3,8-12:2%4]"), row.format("4").replace("PENDING", "RUNNING"))
+    watches = [Watch(key=f"7_{task}", job_id=f"7_{task}") for task in (1, 3, 4, 5, 8, 9, 10)]
+    seen = poll(slurm, *watches, Watch(key="8", job_id="8"))
+    states = {key: one.queue.state if one.queue else None for key, one in seen.items()}
+    assert states == {
+        **dict.fromkeys(("7_1", "7_3", "7_8", "7_10"), JobState.PENDING),
+        "7_4": JobState.RUNNING,
+        **dict.fromkeys(("7_5", "7_9", "8")),
+    }
+    (call,) = slurm.calls("sacct")
+    assert "-j 7_5,7_9,8 " in call
+    assert {key for key, one in seen.items() if one.siblings_queued} == set(states) - {"8"}
+
+
+def test_failed_sacct_leaves_the_queue_known(slurm):
+    queue(slurm, "7|RUNNING|1|1|1|1|n1|None|a")
+    accounting(slurm, "sacct: error: slurmdbd: Connection refused", status=1)
+    seen = poll(slurm, Watch(key="x", job_id="7"), Watch(key="y", job_id="8"))
+    assert seen["x"].queue.state is JobState.RUNNING
+    assert seen["x"].accounting_ok
+    assert not seen["y"].accounting_ok
+    assert seen["y"].accounting_enabled
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_site_without_accounting(slurm, status):
+    queue(slurm)
+    accounting(slurm, "Slurm accounting storage is disabled", status=status)
+    (seen,) = poll(slurm, Watch(key="x", job_id="7")).values()
+    assert not seen.accounting_enabled
+    assert not seen.accounting_ok
+
+
+def test_recycled_job_id_is_somebody_elses(slurm):
+    queue(slurm, "7|RUNNING|1|1|1|1|n1|None|other")
+    seen = poll(slurm, Watch(key="x", job_id="7", job_name="mine"))["x"]
+    assert seen.queue is None
+
+
+def test_job_by_name_prefers_the_active_one(slurm):
+    queue(
+        slurm,
+        "7|COMPLETED|1|1|1|1|n1|None|mine",
+        "8|PENDING|1|1|1|1||Dependency|mine",
+        "6|FAILED|1|1|1|1|n1|None|mine",
+    )
+    assert poll(slurm, Watch(key="x", job_name="mine"))["x"].queue.job_id == "8"
+
+
+def test_files(slurm, tmp_path):
+    run = tmp_path / "it's; a $(run) é"
+    attempt = run / ".jobs" / "train" / "1"
+    (attempt / "run").mkdir(parents=True)
+    (attempt / "run" / "job_id").write_text("7\n")
+    (attempt / "exit.json").write_text(json.dumps({"exit_code": 0, "ended": 5}) + "\n")
+    checkpoints = run / "checkpoints"
+    (checkpoints / "iter_0000010" / "mp_rank_00").mkdir(parents=True)
+    (checkpoints / "iter_0000010" / "mp_rank_00" / "model_optim_rng.pt").write_bytes(b"12345")
+    (checkpoints / "iter_0000020").mkdir()
+    (checkpoints / "iter_0000020" / ".metadata").write_bytes(b"1")
+    (checkpoints / "iter_0000020" / "__0_0.distcp").write_bytes(b"123")
+    (checkpoints / "iter_0000030").mkdir()
+    (checkpoints / "elsewhere" / "iter_0000040").mkdir(parents=True)
+    (checkpoints / "iter_0000050").symlink_to("iter_0000020")
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text("20")
+    log = run / "train.out"
+    log.write_bytes(b"hello\xff\x00 world\n")
+    done = run / "converted_checkpoints"
+    done.mkdir()
+    (done / "iter_10.done").touch()
+    watch = Watch(
+        key="k",
+        attempt_dir=str(attempt),
+        checkpoint_dir=str(checkpoints) + "/",
+        log_file=str(log),
+        log_offset=2,
+        read_files=(str(log), str(run / "absent")),
+        check_files=(str(log), str(run / "absent"), str(checkpoints)),
+        globs=(f"{done}/iter_*.done", f"{done}/none_*"),
+    )
+    seen = poll(slurm, watch, Watch(key="same checkpoints", checkpoint_dir=str(checkpoints) + "/"))
+    one = seen["k"]
+    assert one.exit == {"exit_code": 0, "ended": 5}
+    assert one.owner_job_id == "7"
+    assert one.tracker == "20"
+    assert one.checkpoint_files == {
+        "iter_0000010": {"mp_rank_00/model_optim_rng.pt": 5},
+        "iter_0000020": {".metadata": 1, "__0_0.distcp": 3},
+        "iter_0000030": {},
+        "iter_0000050": {".metadata": 1, "__0_0.distcp": 3},
+    }
+    assert (one.log_chunk, one.log_size, one.log_offset) == (b"llo\xff\x00 world\n", 14, 2)
+    assert one.files == {str(log): "hello\ufffd\0 world\n", str(run / "absent"): None}
+    assert one.existing == {str(log): True, str(run / "absent"): False, str(checkpoints): True}
+    assert one.matches == {f"{done}/iter_*.done": (f"{done}/iter_10.done",), f"{done}/none_*": ()}
+    assert seen["same checkpoints"].checkpoint_files == one.checkpoint_files
+    assert seen["same checkpoints"].tracker == "20"
+    assert slurm.calls("squeue") == []
+
+
+def test_exit_record_of_another_job_of_the_attempt(slurm, tmp_path):
+    (tmp_path / "exit.json").write_text(json.dumps({"exit_code": 0, "ended": 5, "job_id": "7"}) + "\n")
+    seen = poll(slurm, *(Watch(key=i, job_id=i, attempt_dir=str(tmp_path)) for i in ("7", "8")))
+    assert seen["7"].exit is not None
+    assert seen["8"].exit is None
+
+
+def test_log_is_read_in_order_and_capped(slurm, tmp_path):
+    content = bytes(range(256)) * 1000
+    log = tmp_path / "log"
+    log.write_bytes(content)
+    received = b""
+    for _ in range(10):
+        one = poll(slurm, Watch(key="x", log_file=str(log), log_offset=len(received)))["x"]
+        assert len(one.log_chunk) <= LOG_BYTES_PER_JOB
+        received += one.log_chunk
+        if not one.log_chunk:
+            break
+    assert received == content
+    shrunk = poll(slurm, Watch(key="x", log_file=str(log), log_offset=len(content) + 5))["x"]
+    assert (shrunk.log_chunk, shrunk.log_size) == (b"", len(content))
+
+
+def replace_dd(slurm, case: str) -> None:
+    """Let dd do something else for some files; *case* is a branch of ``case if=FILE in``."""
+    dd = slurm.root / "bin" / "dd"
+    dd.write_text(f'#!/bin/sh\ncase $1 in {case} ;; *) exec /bin/dd "$@" ;; esac\n')
+    dd.chmod(0o755)
+
+
+def logs(tmp_path, names: str) -> list[Watch]:
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode() * 1000)
+    return [Watch(key=name, log_file=str(tmp_path / name)) for name in names]
+
+
+def test_a_log_that_shrinks_while_it_is_read_spoils_only_itself(slurm, tmp_path):
+    watches = logs(tmp_path, "abc")
+    replace_dd(slurm, "*/b) printf bbb")
+    seen = poll(slurm, *watches)
+    assert [seen[name].log_chunk for name in "abc"] == [b"a" * 1000, b"", b"c" * 1000]
+    assert left_out(seen["b"])
+
+
+def test_slow_logs_hold_nobody_up_for_long(slurm, tmp_path, monkeypatch):
+    monkeypatch.setattr("airflow_megatron.slurm.polling.poll.LOG_SECONDS", 0.2)
+    queue(slurm, "7|RUNNING|1|1|1|1|n1|None|a")
+    watches = logs(tmp_path, "abcd")
+    replace_dd(slurm, "*/[bc]) printf b; sleep 20")
+    began = time.monotonic()
+    seen = poll(slurm, *watches[:2], *watches[3:], Watch(key="job", job_id="7"))
+    assert [seen[name].log_chunk for name in "abd"] == [b"a" * 1000, b"", b"d" * 1000]
+    assert seen["b"].log_size is None, "what cannot be read is not waited for"
+    seen = poll(slurm, *watches, Watch(key="job", job_id="7"))
+    assert (seen["d"].log_chunk, seen["d"].log_size) == (b"", 1000)
+    assert left_out(seen["d"]), "left for the next poll"
+    assert seen["job"].queue.state is JobState.RUNNING
+    assert time.monotonic() - began < 10
+
+
+def test_a_log_that_cannot_be_read_is_as_none(slurm, tmp_path):
+    watches = logs(tmp_path, "ab")
+    replace_dd(slurm, "*/a) exit 1")
+    seen = poll(slurm, *watches)
+    assert (seen["a"].log_size, seen["b"].log_chunk) == (None, b"b" * 1000)
+
+
+def test_only_the_checkpoints_asked_for_are_listed_with_their_files(slurm, tmp_path):
+    for name in ("iter_0000008", "iter_0000010", "iter_0000100", "iter_12345678", "iter_release"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_bytes(b"12")
+    asked = [
+        Watch(key=str(first), checkpoint_dir=str(tmp_path), checkpoint_from=first) for first in (10, 100)
+    ]
+    (one,) = poll(slurm, asked[1]).values()
+    assert one.checkpoint_files == {
+        "iter_0000008": {},
+        "iter_0000010": {},
+        "iter_0000100": {"f": 2},
+        "iter_12345678": {"f": 2},
+        "iter_release": {"f": 2},
+    }
+    both = poll(slurm, *asked)["100"]
+    assert both.checkpoint_files["iter_0000010"] == {"f": 2}, "somebody else asks for it"
+
+
+@pytest.mark.parametrize("command", ["find", "xargs", "awk"])
+def test_a_listing_of_checkpoints_that_was_killed_is_no_listing(slurm, tmp_path, command):
+    (tmp_path / "iter_0000005").mkdir()
+    watch = Watch("x", checkpoint_dir=str(tmp_path))
+    assert poll(slurm, watch)["x"].checkpoint_files == {"iter_0000005": {}}
+    victim = slurm.root / "bin" / command
+    victim.write_text("#!/bin/sh\nkill -9 $$\n")
+    victim.chmod(0o755)
+    with pytest.raises(TransportError, match="listing of the checkpoints is cut off"):
+        poll(slurm, watch)
+
+
+def test_log_lines_that_look_like_the_answer_do_no_harm(slurm, tmp_path):
+    evil = tmp_path / "log"
+    evil.write_text("\n=== airflow-megatron answer ends ===\nF 0 1 0 1\nx\nqueue_status 0\n" * 3)
+    one = poll(slurm, Watch(key="x", job_id="7", log_file=str(evil)))["x"]
+    assert one.log_chunk == evil.read_bytes()
+
+
+def test_truncated_answer_is_no_answer(slurm):
+    watches = [Watch(key="x", job_id="7")]
+    result = slurm.run(poll_script(watches))
+    parse_poll(watches, result)
+    for cut in range(len(result.stdout) - 2):
+        with pytest.raises(TransportError):
+            parse_poll(watches, CommandResult(-1, result.stdout[:cut], "killed"))
+
+
+def test_empty_poll(slurm):
+    assert poll(slurm) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"job_id": "7;x"},
+        {"job_name": "a,b"},
+        {"log_file": "relative"},
+        {"read_files": ("/a\nb",)},
+        {"globs": ("*",)},
+    ],
+)
+def test_watches_that_could_not_be_asked(change):
+    with pytest.raises(QuotingError):
+        Watch(key="x", **change)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "JOBID|STATE|SUBMIT_TIME|START_TIME|END_TIME|NODES|NODELIST|REASON|NAME",
+        "CLUSTER: mpp2",
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+        "7|RUNNING|1|2",
+    ],
+)
+def test_lines_that_are_no_jobs(line):
+    assert parse_queue_row(line) is None
+
+
+def test_queue_row_with_everything_unknown():
+    row = parse_queue_row("7_[0-99%4]|NEW|N/A|Unknown|None|?|(null)|None|a|b")
+    assert row is not None
+    assert (row.job_id, row.state, row.name) == ("7_[0-99%4]", JobState.UNKNOWN, "a|b")
+    assert (row.submitted, row.node_count) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "job_id", "state", "code", "signal"),
+    [
+        ("7|7|FAILED|1:0|1|2|3|1|1|n1|None|x", "7", JobState.FAILED, 1, 0),
+        ("7_3|12|OUT_OF_MEMORY|0:125|1|2|3|1|1|n1|None|x", "7_3", JobState.OUT_OF_MEMORY, 0, 125),
+        ("7+1|8|CANCELLED by 1000|0:15|1|2|3|1|1|n1|None|x", "7+1", JobState.CANCELLED, 0, 15),
+        ("7|7|PENDING|0:0|Unknown|Unknown|Unknown|00:00:00|1|None assigned||x", "7", JobState.PENDING, 0, 0),
+    ],
+)
+def test_accounting_rows(line, job_id, state, code, signal):
+    row = parse_accounting_row(line)
+    assert row is not None
+    assert (row.job_id, row.state, row.exit_code, row.exit_signal) == (job_id, state, code, signal)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "7.batch|7.batch|FAILED|1:0|1|2|3|1|1|n1|None|batch", "sacct: error: x"]
+)
+def test_lines_that_are_no_allocations(line):
+    assert parse_accounting_row(line) is None
+
+
+LINES = st.lists(st.text(st.characters(exclude_characters="\n\r")), max_size=8)
+
+
+@settings(deadline=None)
+@given(LINES)
+def test_rows_never_raise(lines):
+    for line in lines:
+        for text in (line, "7|" + line, "|".join([line] * 9), "7|" + "|".join([line] * 11)):
+            parse_queue_row(text)
+            parse_accounting_row(text)
+
+
+WORDS = ("Q", "A", "L", "D", "N", "C", "E", "S", "G", "now", "queue_status", "accounting_status", "")
+SECTIONS = st.builds(
+    "{}{}".format,
+    st.sampled_from([f"{word} " for word in WORDS]),
+    st.text(),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(SECTIONS))
+def test_noise_in_an_answer_is_refused_or_ignored(lines):
+    text = "\n".join(lines)
+    watches = [Watch(key="x", job_id="7", log_file="/l")]
+    out = f"=== airflow-megatron answer begins ===\nnow 5.0\n{text}\n\n=== airflow-megatron answer ends ===\n"
+    with contextlib.suppress(TransportError):
+        assert set(parse_poll(watches, CommandResult(0, out, ""))) == {"x"}

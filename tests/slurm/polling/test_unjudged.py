@@ -1,0 +1,46 @@
+"""Jobs that have ended without a verdict, by what the commands on a login node say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_megatron.slurm.polling.unjudged import unjudged_stages
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.remote.stage_records import write_verdict_script
+from airflow_megatron.slurm.remote.transport import TransportError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def stage(slurm: Any, request_for: Any) -> str:
+    """A stage whose second attempt waits in the queue; the first has a verdict."""
+    stage_dir = str(request_for().attempt.stage_dir)
+    slurm.submit(request_for(1))
+    slurm.run("scancel 1001")
+    slurm.run(write_verdict_script(stage_dir, {"outcome": "failed", "attempt": 1}))
+    slurm.submit(request_for(2))
+    return stage_dir
+
+
+def test_a_job_in_the_queue_is_waited_for(slurm: Any, stage: str) -> None:
+    assert unjudged_stages([stage], SlurmCommands(), slurm.run) == []
+
+
+def test_one_that_has_left_it_is_to_be_judged_until_it_is(slurm: Any, stage: str, tmp_path: Path) -> None:
+    slurm.run("scancel 1002")
+    never_ran = str(tmp_path / "other")
+    assert unjudged_stages([never_ran, stage], SlurmCommands(), slurm.run) == [stage]
+    slurm.run(write_verdict_script(stage, {"outcome": "failed", "attempt": 2}))
+    assert unjudged_stages([never_ran, stage], SlurmCommands(), slurm.run) == []
+
+
+def test_a_queue_that_does_not_answer_says_nothing(slurm: Any, stage: str) -> None:
+    slurm.run("scancel 1002")
+    slurm.behave("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert unjudged_stages([stage], SlurmCommands(), slurm.run) == []
+    with pytest.raises(TransportError):
+        unjudged_stages([stage], SlurmCommands(), lambda script: slurm.run("echo cut"))

@@ -1,0 +1,255 @@
+"""Names and contents of one job's files, and its name in Slurm, change nothing of what a poll finds of another job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_megatron.slurm.polling import poll as polling
+from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
+from airflow_megatron.slurm.remote.checkpoint_listing import listing_script, parse_listing
+from airflow_megatron.slurm.remote.framing import BEGIN, END
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SEPARATORS = {
+    "line feed": b"\n",
+    "carriage return": b"\r",
+    "vertical tab": b"\x0b",
+    "form feed": b"\x0c",
+    "file separator": b"\x1c",
+    "next line": b"\xc2\x85",
+    "line separator": b"\xe2\x80\xa8",
+    "tab": b"\t",
+    "no UTF-8": b"\xff\x85",
+    "escape": b"\x1b[2J",
+}
+ANSWERS = (
+    b"A 7|7|COMPLETED|0:0|1|1|2|1|1|n1|None|good",
+    b"Q 7|COMPLETED|1|1|2|1|n1|None|good",
+    b"7|COMPLETED|1|1|2|1|n1|None|good",
+    b"queue_status 1",
+    b"accounting_status 1",
+    b"E 0",
+    b"E boom",
+    b"L 0 9999",
+    b"L x",
+    b"C many x",
+    b"D good",
+    b"N good",
+    b"listed 1",
+    b"G 0 good",
+    b"R 0 0 QQ==",
+    b"R 0 0 !",
+    b"S AAAA",
+    b"now 1",
+    b"J JobId=7 JobName=good UserId=x(0)",
+    BEGIN.encode(),
+    END.encode(),
+)
+
+
+def _files(run: Path, odd: bytes) -> None:
+    folder = run / "checkpoints" / "iter_0000005"
+    for answer in ANSWERS:
+        (Path(str(folder)) / f"x{(odd + answer).decode(errors='surrogateescape')}").write_bytes(b"1")
+
+
+def _folders(run: Path, odd: bytes) -> None:
+    for answer in ANSWERS:
+        name = (b"iter_0000006" + odd + answer).replace(b"/", b"_").decode(errors="surrogateescape")
+        (run / "checkpoints" / name).mkdir()
+        (run / "checkpoints" / name / "metadata.json").write_bytes(b"1")
+
+
+def _matches(run: Path, odd: bytes) -> None:
+    for answer in ANSWERS:
+        (run / f"found_{(odd + answer).decode(errors='surrogateescape')}").write_bytes(b"1")
+
+
+def _one_liners(run: Path, odd: bytes) -> None:
+    text = odd.join((b"5", *ANSWERS))
+    (run / "checkpoints" / "latest_checkpointed_iteration.txt").write_bytes(text)
+    (run / "attempt" / "exit.json").write_bytes(b"[" * 6000 + text)
+    (run / "attempt" / "run" / "job_id").write_bytes(text)
+
+
+def _log(run: Path, odd: bytes) -> None:
+    (run / "log").write_bytes(odd.join((b"", *ANSWERS, b"", b"E 0", b"X 0", b"E 1", b"")) * 3)
+    (run / "read").write_bytes(odd.join(ANSWERS))
+
+
+PLACES: dict[str, Callable[[Path, bytes], None]] = {
+    "names of files": _files,
+    "names of folders": _folders,
+    "names that a pattern finds": _matches,
+    "small files": _one_liners,
+    "log": _log,
+}
+
+
+def _run(tmp_path: Path, name: str) -> Path:
+    run = tmp_path / name
+    (run / "checkpoints" / "iter_0000005").mkdir(parents=True)
+    (run / "attempt" / "run").mkdir(parents=True)
+    (run / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("5")
+    (run / "checkpoints" / "iter_0000005" / ".metadata").write_text("12")
+    record = {"exit_code": 3, "ended": 5, "job_id": "7"}
+    (run / "attempt" / "exit.json").write_text(json.dumps(record))
+    (run / "attempt" / "run" / "job_id").write_text("7\n")
+    (run / "log").write_text(f"log of {name}\n")
+    (run / "read").write_text("text")
+    (run / "there").touch()
+    return run
+
+
+def _watch(run: Path, job_id: str) -> Watch:
+    return Watch(
+        key=run.name,
+        job_id=job_id,
+        job_name=run.name,
+        attempt_dir=str(run / "attempt"),
+        checkpoint_dir=str(run / "checkpoints"),
+        log_file=str(run / "log"),
+        read_files=(str(run / "read"),),
+        check_files=(str(run / "there"), str(run / "absent")),
+        globs=(f"{run}/found_*",),
+        commands=("printf said",),
+    )
+
+
+def _queue(slurm, *evil: str) -> None:
+    """A queue with the rows of two jobs, as a squeue that prints what it is asked for; accounting likewise."""
+    names = ["good", *evil]
+    rows = "".join(
+        f"printf '%s|{number}|FAILED|1|1|2|1|n1|None|%s\\n' \"$mark\" \"$(cat '{slurm.root}/name{number}')\"\n"
+        for number, _ in enumerate(names, 7)
+    )
+    for number, name in enumerate(names, 7):
+        (slurm.root / f"name{number}").write_bytes(name.encode(errors="surrogateescape"))
+    slurm.behave("squeue", f'while [ "$1" != -o ]; do shift; done\nmark=${{2%%|*}}\n{rows}')
+    cells = ("7", "FAILED", "3:0", "1", "1", "2", "1", "1", "n1", "None")
+    text = "".join(
+        f'for cell in {number} {" ".join(cells)}; do printf "%s%s" "$cell" "$mark"; done\n'
+        f"cat '{slurm.root}/name{number}'; echo\n"
+        for number, _ in enumerate(names, 7)
+    )
+    slurm.behave("sacct", f"for word; do case $word in --delimiter=*) mark=${{word#*=}};; esac; done\n{text}")
+
+
+def _seen(slurm, *watches: Watch):
+    found = parse_poll(watches, slurm.run(poll_script(watches)))["good"]
+    return (
+        {name: getattr(found, name) for name in found.__slots__}
+        if hasattr(found, "__slots__")
+        else vars(found)
+    )
+
+
+def _told(seen) -> dict[str, object]:
+    return {name: value for name, value in seen.items() if name not in ("time", "errors")}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_files_of_one_job_change_nothing_of_another(
+    slurm, tmp_path: Path, place: str, separator: str
+) -> None:
+    good, evil = _run(tmp_path, "good"), _run(tmp_path, "evil")
+    _queue(slurm, "evil")
+    watches = (_watch(evil, "8"), _watch(good, "7"))
+    before = _told(_seen(slurm, *watches))
+    assert before["queue"].state is JobState.FAILED
+    assert before["accounting"].exit_code == 3
+    assert before["checkpoint_files"] == {"iter_0000005": {".metadata": 2}}
+    assert before["log_chunk"] == b"log of good\n"
+    PLACES[place](evil, SEPARATORS[separator])
+    assert _told(_seen(slurm, *watches)) == before
+    assert _told(_seen(slurm, *reversed(watches))) == before
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=repr)
+def test_the_name_of_one_job_changes_nothing_of_another(slurm, tmp_path: Path, answer: bytes) -> None:
+    good = _run(tmp_path, "good")
+    _queue(slurm)
+    before = _told(_seen(slurm, _watch(good, "7")))
+    text = answer.decode()
+    _queue(slurm, *(f"x{odd.decode(errors='surrogateescape')}{text}" for odd in SEPARATORS.values()))
+    assert _told(_seen(slurm, _watch(good, "7"))) == before
+
+
+def test_a_listing_keeps_names_apart(slurm, tmp_path: Path) -> None:
+    good, evil = _run(tmp_path, "good"), _run(tmp_path, "evil")
+    for odd in SEPARATORS.values():
+        _files(evil, odd)
+        _folders(evil, odd)
+    (tmp_path / "x\nK other").mkdir()
+    (tmp_path / "x\nK other" / "checkpoints").mkdir()
+    runs = parse_listing(str(tmp_path), slurm.run(listing_script(str(tmp_path))))
+    assert sorted(run.run for run in runs) == ["evil", "good"]
+    (listed,) = (run for run in runs if run.run == good.name)
+    assert listed.directories == {"iter_0000005": {".metadata": 2}}
+
+
+def test_a_file_too_large_for_a_record_is_not_read(slurm, tmp_path: Path) -> None:
+    run = _run(tmp_path, "good")
+    with (run / "checkpoints" / "latest_checkpointed_iteration.txt").open("wb") as stream:
+        stream.truncate(1 << 34)
+    _queue(slurm)
+    seen = _seen(slurm, _watch(run, "7"))
+    assert seen["tracker"] is None
+    assert seen["owner_job_id"] == "7"
+
+
+@given(
+    st.lists(st.sampled_from([*ANSWERS, b"", b" ", b"\xff", b"M x", b"F 1 2 3"]), max_size=30),
+    st.integers(0, 40),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_answer_is_an_error_or_an_answer(lines: list[bytes], cut: int) -> None:
+    watches = [_watch(Path("/r/good"), "7"), _watch(Path("/r/evil"), "8")]
+    body = b"\n".join((b"now 5.0", *lines, b"listed 0", b"listed 0", b"listed 0")).decode(errors="replace")
+    text = f"{BEGIN}\n{body[: len(body) - cut]}\n{END}\n"
+    with contextlib.suppress(TransportError):
+        assert set(parse_poll(watches, CommandResult(0, text, ""))) == {"good", "evil"}
+
+
+def test_shell_of_this_machine_reads_the_scripts() -> None:
+    script = poll_script([_watch(Path("/r/good"), "7")])
+    assert subprocess.run(["sh", "-n"], input=script.encode(), check=False).returncode == 0
+
+
+SLOW_GLOBS = [f"/{'*/' * depth}{last}" for depth in range(5, 25, 2) for last in ("*", "x?z")]
+
+
+@pytest.mark.parametrize("number", [1, 20])
+def test_a_pattern_for_the_whole_file_system_holds_nobody(
+    slurm, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "GLOB_SECONDS", 1)
+    good = _run(tmp_path, "good")
+    (good / "found_1").touch()
+    _queue(slurm)
+    before = _told(_seen(slurm, _watch(good, "7")))
+    assert before["matches"] == {f"{good}/found_*": (f"{good}/found_1",)}
+    watches = (Watch(key="evil", globs=tuple(SLOW_GLOBS[-number:])), _watch(good, "7"))
+    begin = time.monotonic()
+    found = parse_poll(watches, slurm.run(poll_script(watches)))
+    assert time.monotonic() - begin < 30
+    assert _told(vars(found["good"])) == before
+    assert set(found["evil"].matches) | {error.partition(" ")[0] for error in found["evil"].errors} == set(
+        SLOW_GLOBS[-number:]
+    )
+    assert any("cannot be looked for within 1 s" in error for error in found["evil"].errors)

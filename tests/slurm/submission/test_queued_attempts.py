@@ -1,0 +1,130 @@
+"""Attempts queued behind one another: what they do when they start, and how they are withdrawn."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_megatron.slurm.remote.records import ExitRecord, read_object
+from airflow_megatron.slurm.remote.stage_records import (
+    AttemptState,
+    StageState,
+    parse_stage_states,
+    stage_state_script,
+)
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.submission.attempt_chain import (
+    chain_prologue,
+    current_attempt,
+    parse_withdrawn,
+    runs_after,
+    withdraw_chain_script,
+)
+
+EXIT = '{{"exit_code": {code}, "signal": {signal}, "host": "n1", "nodes": "n1", "ended": 7}}\n'
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+@pytest.mark.parametrize(
+    ("tracker", "record", "status"),
+    [
+        pytest.param(None, None, None, id="the attempt before was killed"),
+        pytest.param("50", EXIT.format(code=0, signal="null"), None, id="rolled over"),
+        pytest.param("50", EXIT.format(code=1, signal='"TERM"'), None, id="asked to stop"),
+        pytest.param("50", EXIT.format(code=143, signal="null"), None, id="stopped by SIGTERM"),
+        pytest.param("50", EXIT.format(code=16, signal="null"), None, id="Megatron wants to be resumed"),
+        pytest.param("50", EXIT.format(code=9, signal="null"), 9, id="crashed"),
+        pytest.param("100", EXIT.format(code=0, signal="null"), 0, id="finished"),
+        pytest.param("100", EXIT.format(code=9, signal="null"), 0, id="finished, then crashed"),
+        pytest.param("100", None, 0, id="finished, then killed"),
+    ],
+)
+def test_guard(
+    tmp_path: Path, shell: str, tracker: str | None, record: str | None, status: int | None
+) -> None:
+    previous = tmp_path / "it's" / "1"
+    previous.mkdir(parents=True)
+    if record:
+        (previous / "exit.json").write_text(record)
+    if tracker:
+        (tmp_path / "tracker").write_text(f"{tracker}\n")
+    prologue = chain_prologue(str(previous), str(tmp_path / "tracker"), 100)
+    prologue = f"am_attempt_dir={shlex.quote(str(previous.parent))}\n{prologue}"
+    done = subprocess.run(
+        [shell, "-c", f"set -eu\n{prologue}\necho trains"], capture_output=True, text=True, check=False
+    )
+    if (
+        tracker != "100"
+    ):  # of an attempt before that has not finished, what Python knows is what the shell does
+        assert runs_after(ExitRecord.from_json(read_object(record))) is (status is None)
+    began_at = previous.parent / "began_at"
+    assert (began_at.read_text() if began_at.exists() else None) == (
+        f"{tracker or 0}\n" if status is None else None
+    )
+    assert (done.returncode, "trains" in done.stdout) == (0 if status is None else status, status is None)
+    assert done.stderr == ""
+
+
+def chained(slurm, request_for, count: int) -> str:
+    """Submit attempts 1 … count, each behind the one before; return their stage's directory."""
+    slurm.submit(request_for(1))
+    for number in range(2, count + 1):
+        dependency = f"afterany:{1000 + number - 1}"
+        assert slurm.submit(request_for(number, dependencies=(dependency,), chained=True)).job_id
+    return request_for(1).attempt.stage_dir
+
+
+def state_of(slurm, stage_dir: str) -> StageState:
+    return parse_stage_states([stage_dir], slurm.run(stage_state_script([stage_dir])))[stage_dir]
+
+
+def withdrawn(slurm, stage_dir: str, after: int) -> list[int]:
+    return parse_withdrawn(slurm.run(withdraw_chain_script(stage_dir, after)))
+
+
+def test_queued_attempts_are_withdrawn_newest_first(slurm, request_for):
+    stage_dir = chained(slurm, request_for, 4)
+    assert "--dependency=singleton,afterany:1003" in slurm.accepted("1004", "argv").splitlines()
+    (slurm.root / "jobs" / "7").write_text("7|PENDING|1|(null)|sweep.point.train.a33\n")
+    assert current_attempt(state_of(slurm, stage_dir)) == 1
+    assert withdrawn(slurm, stage_dir, 2) == [3, 4]
+    assert slurm.calls("scancel") == ["1004 1003"]
+    assert slurm.jobs == ["1001", "1002", "7"]
+    assert [attempt.number for attempt in state_of(slurm, stage_dir).attempts] == [1, 2]
+    assert withdrawn(slurm, stage_dir, 2) == []
+    assert withdrawn(slurm, stage_dir, 0) == [2], "the first attempt was not queued behind another"
+
+
+def test_number_of_a_withdrawn_attempt_is_free_again(slurm, request_for):
+    stage_dir = chained(slurm, request_for, 2)
+    withdrawn(slurm, stage_dir, 1)
+    again = slurm.submit(request_for(2))
+    assert (again.status, again.job_id) == ("submitted", "1003")
+    assert [attempt.chained for attempt in state_of(slurm, stage_dir).attempts] == [False, False]
+    assert withdrawn(slurm, stage_dir, 1) == []
+
+
+def test_without_an_answer_of_squeue_nothing_is_withdrawn(slurm, request_for):
+    stage_dir = chained(slurm, request_for, 2)
+    slurm.behave("squeue", 'echo "Socket timed out" >&2; exit 1')
+    with pytest.raises(TransportError, match="Socket timed out"):
+        withdrawn(slurm, stage_dir, 1)
+    assert (Path(stage_dir) / "2").is_dir()
+
+
+def test_the_attempt_that_is_due():
+    verdict = {"outcome": "rolled_over", "reason": "x"}
+    first = AttemptState(1, "7", "7", True, None)
+    second = replace(first, number=2, chained=True)
+    third = replace(second, number=3)
+    judged = replace(first, verdict=verdict)
+    assert current_attempt(StageState((), None)) == 0
+    assert current_attempt(StageState((first, second, third), None)) == 1
+    assert current_attempt(StageState((judged, second, third), None)) == 2
+    assert current_attempt(StageState((judged, replace(second, verdict=verdict), third), None)) == 3
+    # an attempt that is not chained is due, whoever has judged the one before
+    assert current_attempt(StageState((first, replace(second, chained=False)), None)) == 2

@@ -1,0 +1,41 @@
+"""sbatch's refusals, as Slurm 22.05 and 23.11 print them, lead to the key that has to be changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_megatron.slurm.submission.refusals import refusal_mend
+
+FAILED = "sbatch: error: Batch job submission failed: "
+POLICY = f"{FAILED}Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (f"{FAILED}Invalid account or account/partition combination specified", "slurm.account"),
+        (
+            f"sbatch: error: invalid partition specified: gpuu\n{FAILED}Invalid partition name specified",
+            "partition",
+        ),
+        (f"{FAILED}Invalid qos specification", "slurm.qos"),
+        (f"sbatch: error: QOSMaxNodePerUserLimit\n{POLICY}", "nodes"),
+        (f"sbatch: error: AssocMaxWallDurationPerJobLimit\n{POLICY}", "time"),
+        (f"sbatch: error: QOSMaxGRESPerUser\n{POLICY}", "gpus_per_node"),
+        (f"sbatch: error: QOSMinGRES\n{POLICY}", "ask for more"),
+        (f"{FAILED}Requested time limit is invalid (missing or exceeds some limit)", "slurm.time"),
+        (f"{FAILED}Requested node configuration is not available", "gpus_per_node"),
+        (f"{FAILED}Node count specification invalid", "nodes"),
+        (f"{FAILED}Invalid generic resource (gres) specification", "gpu_option"),
+        (f"{FAILED}Invalid feature specification", "slurm.constraint"),
+        (f"{FAILED}Requested reservation is invalid", "slurm.reservation"),
+        (f"{FAILED}Invalid node name specified", "slurm.exclude"),
+        ("sbatch: unrecognized option '--bogus'", "slurm.options"),
+    ],
+)
+def test_the_mend_names_the_key(text: str, key: str) -> None:
+    assert key in refusal_mend(text)
+
+
+def test_an_unknown_reason_has_none() -> None:
+    assert refusal_mend("sbatch: error: lua: not on a Friday") == ""

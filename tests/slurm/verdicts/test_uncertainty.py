@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from airflow_megatron.slurm.states.observation import Observation
+from airflow_megatron.slurm.verdicts.uncertainty import ALARM_S, Uncertainty
+from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict, judge
+
+COMMAND = Expectation("command")
+
+
+def gone(time: float) -> Observation:
+    return Observation(time=time, queue_ok=True, accounting_ok=True)
+
+
+def test_what_stays_uncertain_is_told_louder() -> None:
+    """A job in neither squeue nor sacct: said at first, an alarm every quarter of an hour, never a verdict."""
+    uncertainty = Uncertainty()
+    told = []
+    for minute in range(46):
+        observation = gone(1000 + 60 * minute)
+        verdict = judge(observation, COMMAND)
+        assert verdict.outcome is Outcome.UNKNOWN
+        told.append(uncertainty.alarm(verdict, observation))
+    assert told[:15] == [None] * 15
+    assert len({text for text in told if text}) == 3
+    assert "for 45 min: the job is in neither squeue nor sacct" in (told[45] or "")
+    assert "purged" in (told[45] or "")
+
+
+def test_certainty_ends_the_count() -> None:
+    uncertainty = Uncertainty()
+    unknown = Verdict(Outcome.UNKNOWN, "x")
+    assert uncertainty.alarm(unknown, gone(0)) is None
+    assert uncertainty.alarm(unknown, gone(ALARM_S)) is not None
+    assert uncertainty.alarm(Verdict(Outcome.ACTIVE, "it runs"), gone(ALARM_S + 1)) is None
+    assert uncertainty.alarm(unknown, gone(ALARM_S + 2)) is None

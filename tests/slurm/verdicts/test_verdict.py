@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from airflow_megatron.slurm.states.exit_codes import DUPLICATE_EXIT_CODE, UNWRITABLE_EXIT_CODE
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import (
+    AccountingRow,
+    ControllerRow,
+    Observation,
+    QueueRow,
+    Unreachable,
+)
+from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict, judge
+
+NOW = 10_000.0
+TRAIN = Expectation("train", train_iters=100, complete=lambda files: "metadata.json" in files)
+COMMAND = Expectation("command", required_files=("/r/results.json",))
+DONE = {"tracker": "100", "checkpoint_files": {"iter_0000100": {"metadata.json": 9}}}
+HALF = {"tracker": "50", "checkpoint_files": {"iter_0000050": {"metadata.json": 9}}}
+
+
+def queued(state: JobState, **changes) -> QueueRow:
+    return replace(QueueRow("7", "x", state, started=NOW - 500, ended=NOW - 100, node_list="n1"), **changes)
+
+
+def accounted(state: JobState, code: int = 0, signal: int = 0, **changes) -> AccountingRow:
+    row = AccountingRow("7", "x", state, state.value, code, signal, "n1", 1, ended=NOW - 100, elapsed=400)
+    return replace(row, **changes)
+
+
+def seen(**changes) -> Observation:
+    return replace(Observation(time=NOW, queue_ok=True, accounting_ok=True), **changes)
+
+
+def exit_record(code: int = 0, **changes) -> dict[str, object]:
+    return {"exit_code": code, "started": NOW - 500, "ended": NOW - 100, "job_id": "7", **changes}
+
+
+@pytest.mark.parametrize("state", [state for state in JobState if state.active])
+def test_active_states(state):
+    verdict = judge(seen(queue=queued(state, reason="Resources")), TRAIN)
+    assert verdict.outcome is Outcome.ACTIVE
+    assert state.value in verdict.reason
+    assert verdict.job_id == "7"
+    assert ("scontrol release" in verdict.reason) == (
+        state in {"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+    )
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        Observation(time=NOW, unreachable=Unreachable(NOW - 60, "connection refused", 3)),
+        Observation(time=NOW, queue_ok=False, errors=("squeue: Socket timed out",)),
+        seen(queue=queued(JobState.UNKNOWN)),
+        seen(),  # in neither
+        seen(
+            accounting_ok=False, exit=exit_record()
+        ),  # slurmdbd down: the record may be of a job since requeued
+        seen(accounting=accounted(JobState.RUNNING)),  # accounting lags, no exit.json
+        seen(accounting=accounted(JobState.RUNNING), exit=exit_record(ended=NOW - 5)),
+        seen(accounting_ok=False, accounting_enabled=False),
+        seen(queue=queued(JobState.FAILED, ended=NOW - 5)),  # its exit code is on its way
+    ],
+)
+@pytest.mark.parametrize("files", [{}, DONE])
+def test_what_is_no_verdict(observation, files):
+    verdict = judge(replace(observation, **files), TRAIN)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert not verdict.outcome.is_verdict
+    assert verdict.reason
+
+
+@pytest.mark.parametrize(
+    "state", [state for state in JobState if state.ended and state is not JobState.REVOKED]
+)
+@pytest.mark.parametrize("source", ["queue", "accounting"])
+def test_training_that_is_done_is_finished_however_the_job_ended(state, source):
+    row = queued(state) if source == "queue" else accounted(state, 1)
+    verdict = judge(seen(**{source: row}, **DONE), TRAIN)
+    assert verdict.outcome is Outcome.FINISHED
+    assert verdict.iteration == 100
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome"),
+    [
+        (accounted(JobState.COMPLETED), Outcome.ROLLED_OVER),
+        (accounted(JobState.TIMEOUT), Outcome.ROLLED_OVER),
+        (accounted(JobState.FAILED, 143), Outcome.ROLLED_OVER),
+        (accounted(JobState.FAILED, 0, 15), Outcome.ROLLED_OVER),
+        (accounted(JobState.NODE_FAIL), Outcome.RETRYABLE),
+        (accounted(JobState.PREEMPTED), Outcome.RETRYABLE),
+        (accounted(JobState.BOOT_FAIL), Outcome.RETRYABLE),
+        (accounted(JobState.FAILED, 16), Outcome.RETRYABLE),
+        (accounted(JobState.OUT_OF_MEMORY, 0, 125), Outcome.OUT_OF_MEMORY),
+        (accounted(JobState.CANCELLED, state_text="CANCELLED by 1000"), Outcome.CANCELLED),
+        (accounted(JobState.DEADLINE), Outcome.FAILED),
+        (accounted(JobState.FAILED, 1), Outcome.FAILED),
+        (accounted(JobState.FAILED, 17), Outcome.FAILED),
+        (accounted(JobState.FAILED, 0, 9), Outcome.FAILED),
+        (accounted(JobState.FAILED, DUPLICATE_EXIT_CODE), Outcome.DUPLICATE),
+    ],
+)
+def test_training_that_is_not_done(row, outcome):
+    verdict = judge(seen(accounting=row, **HALF), TRAIN)
+    assert verdict.outcome is outcome
+    assert row.state.value in verdict.reason
+    assert "[sacct]" in verdict.reason
+    assert verdict.iteration == 50
+    assert verdict.elapsed == 400
+    if outcome is Outcome.CANCELLED:
+        assert "1000" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"tracker": "release"},
+        {"tracker": "100"},
+        {"tracker": "100", "checkpoint_files": {"iter_0000100": {}}},
+        {"tracker": "50", "checkpoint_files": {"iter_0000100": {"metadata.json": 9}}},
+    ],
+)
+def test_completed_is_not_done(files):
+    assert (
+        judge(seen(accounting=accounted(JobState.COMPLETED), **files), TRAIN).outcome is Outcome.ROLLED_OVER
+    )
+
+
+@pytest.mark.parametrize(
+    "line", [b"KeyError: 'lm loss'", b"[after training is done] datetime: 2026-11-21 10:00:00 "]
+)
+@pytest.mark.parametrize(("state", "code"), [(JobState.COMPLETED, 0), (JobState.FAILED, 1)])
+def test_no_log_line_finishes_a_training(line, state, code):
+    verdict = judge(seen(accounting=accounted(state, code), **HALF), TRAIN, log_tail=line + b"\n")
+    assert verdict.outcome in {Outcome.ROLLED_OVER, Outcome.FAILED}
+    assert "iteration 50 of 100" in verdict.reason
+
+
+def test_files_get_a_moment_to_show():
+    row = accounted(JobState.COMPLETED, ended=NOW - 2)
+    assert judge(seen(accounting=row, **HALF), TRAIN).outcome is Outcome.UNKNOWN
+    assert judge(seen(accounting=row, **DONE), TRAIN).outcome is Outcome.FINISHED
+    assert judge(seen(accounting=row), COMMAND).outcome is Outcome.UNKNOWN
+    assert judge(seen(accounting=accounted(JobState.FAILED, 1, ended=NOW)), COMMAND).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    "row", [{"queue": queued(JobState.REVOKED)}, {"accounting": accounted(JobState.REVOKED)}]
+)
+def test_a_job_that_another_cluster_of_the_federation_took_is_not_submitted_again(row):
+    assert judge(seen(**row, **HALF), TRAIN).outcome is Outcome.UNKNOWN
+    assert judge(seen(**row, **HALF, exit=exit_record(0)), TRAIN).outcome is Outcome.ROLLED_OVER
+    assert judge(seen(**row, **DONE, exit=exit_record(0)), TRAIN).outcome is Outcome.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("Resources", None),
+        ("Priority", None),
+        ("AssocMaxJobsLimit", None),
+        ("QOSMaxJobsPerUserLimit", None),
+        ("ReqNodeNotAvail, UnavailableNodes:n[1-4]", None),
+        ("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions", None),
+        ("BeginTime", None),
+        ("Dependency", None),
+        ("DependencyNeverSatisfied", "cancel it"),
+        ("JobHeldUser", "scontrol release"),
+        ("(launch failed requeued held)", "could not be started"),
+        ("launch_failed_requeued_held", "could not be started"),
+        ("InvalidAccount", "account is not valid"),
+        ("PartitionTimeLimit", "more time"),
+    ],
+)
+def test_reasons_of_waiting(reason, says):
+    verdict = judge(seen(queue=queued(JobState.PENDING, reason=reason)), TRAIN)
+    assert verdict.outcome is Outcome.ACTIVE
+    assert ("does not start by itself" in verdict.reason) == (says is not None)
+    assert says is None or says in verdict.reason
+
+
+def test_requeued_job_is_active_whatever_accounting_says():
+    for state in (JobState.PREEMPTED, JobState.NODE_FAIL):
+        observation = seen(queue=queued(JobState.PENDING, reason="BeginTime"), accounting=accounted(state))
+        assert judge(observation, TRAIN).outcome is Outcome.ACTIVE
+
+
+def test_final_accounting_beats_the_queue_which_beats_the_exit_record():
+    both = seen(
+        queue=queued(JobState.FAILED), accounting=accounted(JobState.OUT_OF_MEMORY), exit=exit_record(0)
+    )
+    assert judge(both, TRAIN).outcome is Outcome.OUT_OF_MEMORY
+    no_accounting = replace(both, accounting=accounted(JobState.RUNNING))
+    verdict = judge(no_accounting, TRAIN)
+    assert verdict.outcome is Outcome.FAILED
+    assert "[squeue]" in verdict.reason
+
+
+def test_accounting_without_an_end_is_not_final():
+    """slurmdbd is back after the job's end: it hears of the start first, with the state of now and exit code 0."""
+    started = accounted(JobState.FAILED, ended=None)
+    told = remembered(JobState.FAILED, 4)
+    seen_by_all = seen(accounting=started, queue=queued(JobState.FAILED), controller=told)
+    assert judge(seen_by_all, COMMAND).exit_code == 4
+    left = seen(accounting=started, exit=exit_record(4))
+    assert (judge(left, COMMAND).exit_code, judge(left, COMMAND).outcome) == (4, Outcome.FAILED)
+    assert judge(replace(left, time=NOW - 90), COMMAND).outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(0, Outcome.ROLLED_OVER), (1, Outcome.FAILED), (143, Outcome.ROLLED_OVER)]
+)
+def test_exit_record_decides_without_accounting(code, outcome):
+    gone = seen(accounting_ok=False, accounting_enabled=False, exit=exit_record(code), **HALF)
+    assert judge(gone, TRAIN).outcome is outcome
+    lagging = seen(accounting=accounted(JobState.RUNNING), exit=exit_record(code), **HALF)
+    assert judge(lagging, TRAIN).outcome is outcome
+    assert "[exit.json]" in judge(gone, TRAIN).reason
+
+
+def test_controller_that_cancels_a_relaunch_of_a_job_that_had_ended():
+    phantom = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=0)
+    for code, outcome in ((0, Outcome.FINISHED), (1, Outcome.FAILED)):
+        done = {"existing": {"/r/results.json": True}, "exit": exit_record(code)}
+        assert judge(seen(accounting=phantom, **done), COMMAND).outcome is outcome
+        row = queued(JobState.CANCELLED, started=NOW - 100)
+        assert judge(seen(queue=row, **done), COMMAND).outcome is outcome
+    stopped = seen(accounting=phantom, exit=exit_record(143, signal="TERM"))
+    assert judge(stopped, COMMAND).outcome is Outcome.CANCELLED
+    ran = accounted(JobState.CANCELLED, elapsed=5)
+    assert judge(seen(accounting=ran, exit=exit_record(0)), COMMAND).outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("signal", [None, "TERM"])
+def test_controller_that_takes_seconds_to_cancel_a_relaunch(signal):
+    """The job began before Slurm says that it started: it is the job's own end that counts."""
+    phantom = {"started": NOW - 103, "ended": NOW - 100}
+    done = {"existing": {"/r/results.json": True}, "exit": exit_record(0, signal=signal)}
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=3, **phantom)
+    assert judge(seen(accounting=row, **done), COMMAND).outcome is Outcome.FINISHED
+    assert (
+        judge(seen(queue=queued(JobState.CANCELLED, **phantom), **done), COMMAND).outcome is Outcome.FINISHED
+    )
+    waited = replace(row, started=NOW - 100, elapsed=0)
+    assert (
+        judge(seen(accounting=waited, exit=exit_record(143, signal="TERM")), COMMAND).outcome
+        is Outcome.CANCELLED
+    )
+    rolled_over = seen(accounting=row, exit=exit_record(143, signal="TERM"), **HALF)
+    assert judge(rolled_over, TRAIN).outcome is Outcome.ROLLED_OVER
+
+
+def test_job_that_goes_on_after_its_relaunch_was_cancelled():
+    phantom = {"started": NOW - 12, "ended": NOW - 10}
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=2, **phantom)
+    for observation in (seen(accounting=row), seen(queue=queued(JobState.CANCELLED, **phantom))):
+        assert judge(replace(observation, owner_job_id="7"), COMMAND).outcome is Outcome.UNKNOWN
+        late = replace(observation, owner_job_id="7", time=NOW + 60)
+        assert judge(late, COMMAND).outcome is Outcome.CANCELLED
+    cancelled = replace(row, started=NOW - 500, elapsed=490)
+    assert judge(seen(accounting=cancelled, owner_job_id="7"), COMMAND).outcome is Outcome.CANCELLED
+
+
+def test_a_person_cancels_a_job_soon_after_its_requeue():
+    """Without accounting the queue still shows the nodes of the run before; nobody submits the job again."""
+    at_once = {"started": NOW - 11, "ended": NOW - 10}
+    row = queued(JobState.CANCELLED, **at_once)
+    again = ControllerRow("7", "x", JobState.CANCELLED, "", 0, 15, requeue=True, restarts=1, node_list="n1")
+    for controller, outcome in ((again, Outcome.CANCELLED), (replace(again, restarts=0), Outcome.RETRYABLE)):
+        observation = seen(queue=row, controller=controller, accounting_enabled=False, accounting_ok=False)
+        assert judge(replace(observation, time=NOW + 60), COMMAND).outcome is outcome
+
+
+def test_job_that_slurm_could_not_launch():
+    """Its script has not begun: nobody owns the attempt, even when there was time for it."""
+    at_once = {"started": NOW - 11, "ended": NOW - 10}
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=1, **at_once)
+    for observation in (seen(accounting=row), seen(queue=queued(JobState.CANCELLED, **at_once))):
+        assert judge(observation, COMMAND).outcome is Outcome.UNKNOWN
+        verdict = judge(replace(observation, time=NOW + 60), COMMAND)
+        assert verdict.outcome is Outcome.RETRYABLE
+        assert "could not launch it on n" in verdict.reason
+
+
+def test_waiting_job_that_nobody_cancelled():
+    """Accounting names whoever cancels: it was Slurm, which took the end of another job of that id for this one's."""
+    row = accounted(JobState.CANCELLED, state_text="CANCELLED", elapsed=0, node_list="")
+    verdict = judge(seen(accounting=row, time=NOW + 60), COMMAND)
+    assert verdict.outcome is Outcome.RETRYABLE
+    assert verdict.reason == "the job ended as CANCELLED by Slurm, which did not launch it [sacct]"
+    queue = queued(JobState.CANCELLED, node_list="")
+    assert judge(seen(queue=queue, time=NOW + 60), COMMAND).outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"state_text": "CANCELLED by 1000"}, {"node_list": ""}, {"elapsed": 60}],
+    ids=["person", "waiting", "running"],
+)
+def test_job_that_a_person_cancelled_before_it_began(changes):
+    row = replace(accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=1), **changes)
+    assert judge(seen(accounting=row, time=NOW + 60), COMMAND).outcome is Outcome.CANCELLED
+
+
+def test_command_that_was_done_when_its_node_was_lost():
+    row, outputs = accounted(JobState.NODE_FAIL), {"existing": {"/r/results.json": True}}
+    verdict = judge(seen(accounting=row, exit=exit_record(0), **outputs), COMMAND)
+    assert (verdict.outcome, verdict.reason) == (Outcome.FINISHED, "the job ended as COMPLETED [exit.json]")
+    for record in (exit_record(1), exit_record(0, signal="TERM"), None):
+        assert judge(seen(accounting=row, exit=record, **outputs), COMMAND).outcome is Outcome.RETRYABLE
+    assert judge(seen(accounting=row, exit=exit_record(0)), COMMAND).outcome is Outcome.RETRYABLE
+
+
+def test_damaged_exit_record_is_none():
+    gone = seen(accounting_ok=False, accounting_enabled=False, exit={"exit_code": "x"})
+    assert judge(gone, TRAIN).outcome is Outcome.UNKNOWN
+
+
+def test_command():
+    done = {"existing": {"/r/results.json": True}}
+    assert judge(seen(accounting=accounted(JobState.COMPLETED), **done), COMMAND).outcome is Outcome.FINISHED
+    missing = judge(seen(accounting=accounted(JobState.COMPLETED)), COMMAND)
+    assert missing.outcome is Outcome.FAILED
+    assert "/r/results.json is missing" in missing.reason
+    assert judge(seen(accounting=accounted(JobState.FAILED, 1), **done), COMMAND).outcome is Outcome.FAILED
+    assert judge(seen(accounting=accounted(JobState.TIMEOUT)), COMMAND).outcome is Outcome.FAILED
+    assert judge(seen(accounting=accounted(JobState.NODE_FAIL)), COMMAND).outcome is Outcome.RETRYABLE
+    assert judge(seen(queue=queued(JobState.COMPLETED), **done), COMMAND).outcome is Outcome.FINISHED
+    assert judge(seen(accounting=accounted(JobState.COMPLETED), **done), COMMAND).iteration is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total …",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch",
+    ],
+)
+def test_out_of_memory_from_the_log(line):
+    tail = f"iteration 5\n{line}\nTraceback …\n".encode() + b"\xff\n"
+    verdict = judge(seen(accounting=accounted(JobState.FAILED, 1), **HALF), TRAIN, log_tail=tail)
+    assert verdict.outcome is Outcome.OUT_OF_MEMORY
+    assert verdict.line == line
+    assert line in verdict.reason
+
+
+def test_failed_nodes():
+    alone = judge(seen(accounting=accounted(JobState.NODE_FAIL)), TRAIN)
+    assert alone.failed_nodes == ("n1",)
+    several = accounted(JobState.NODE_FAIL, node_list="n[1-4]")
+    assert judge(seen(accounting=several), TRAIN).failed_nodes == ()
+    tail = (
+        b"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-30T22:59:07 DUE TO NODE FAILURE ***\n"
+        b"srun: error: Node failure on n3\n"
+    )
+    assert judge(seen(accounting=several), TRAIN, log_tail=tail).failed_nodes == ("n3",)
+    assert judge(seen(accounting=accounted(JobState.FAILED, 1)), TRAIN).failed_nodes == ()
+
+
+def test_duplicate_names_the_owner():
+    observation = seen(accounting=accounted(JobState.FAILED, DUPLICATE_EXIT_CODE), owner_job_id="8")
+    assert judge(observation, TRAIN).job_id == "8"
+
+
+def test_verdicts_survive_json():
+    verdict = judge(seen(accounting=accounted(JobState.NODE_FAIL), **HALF), TRAIN)
+    assert Verdict.from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+
+
+def test_expectation_must_be_decidable():
+    with pytest.raises(ValueError, match="train_iters"):
+        Expectation("train")
+
+
+def remembered(state: JobState, code: int = 0, **changes) -> ControllerRow:
+    return replace(ControllerRow("7", "x", state, "", code, 0), **changes)
+
+
+def test_controller_tells_the_exit_code_where_sacct_does_not_answer():
+    failed = seen(queue=queued(JobState.FAILED, ended=NOW - 5), accounting_ok=False)
+    assert judge(failed, TRAIN).outcome is Outcome.UNKNOWN
+    for code, outcome in (
+        (16, Outcome.RETRYABLE),
+        (DUPLICATE_EXIT_CODE, Outcome.DUPLICATE),
+        (143, Outcome.ROLLED_OVER),
+        (UNWRITABLE_EXIT_CODE, Outcome.RETRYABLE),
+    ):
+        told = replace(failed, controller=remembered(JobState.FAILED, code), **HALF, time=NOW + 60)
+        verdict = judge(told, TRAIN)
+        assert (verdict.outcome, verdict.exit_code) == (outcome, code)
+        assert "[scontrol]" in verdict.reason
+
+
+def test_job_put_back_between_the_two_questions_is_not_judged():
+    observation = seen(
+        queue=queued(JobState.FAILED), accounting_ok=False, controller=remembered(JobState.PENDING)
+    )
+    verdict = judge(observation, TRAIN)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "PENDING again" in verdict.reason
+
+
+def test_exit_record_of_the_run_before_a_requeue_does_not_count():
+    stale = exit_record(0, restart_count=0)
+    ended = seen(
+        queue=queued(JobState.FAILED),
+        accounting_ok=False,
+        controller=remembered(JobState.FAILED, 9, restarts=1),
+        exit=stale,
+    )
+    assert judge(ended, COMMAND).exit_code == 9
+    requeued = seen(accounting=accounted(JobState.RUNNING, started=NOW - 90), exit=stale)
+    verdict = judge(requeued, COMMAND)
+    assert verdict.outcome is Outcome.UNKNOWN
+    assert "earlier run" in verdict.reason
+
+
+def test_node_that_slurm_calls_failed_is_the_failed_one():
+    observation = seen(
+        queue=queued(JobState.NODE_FAIL, node_list="n[1-8]"),
+        accounting_ok=False,
+        controller=remembered(JobState.NODE_FAIL, failed_node="n5"),
+    )
+    assert judge(observation, TRAIN).failed_nodes == ("n5",)
+
+
+@pytest.mark.parametrize("behind", [120, 3600])
+def test_clock_behind_the_controllers(behind):
+    """The end lies in the future, by the login node's clock: nothing is waited for until it has come."""
+    ended = NOW + behind
+    clean = queued(JobState.COMPLETED, ended=ended)
+    assert judge(seen(queue=clean), COMMAND).outcome is Outcome.FAILED
+    left = seen(accounting=accounted(JobState.RUNNING), exit=exit_record(3, ended=ended))
+    assert judge(left, COMMAND).outcome is Outcome.FAILED
+    assert judge(seen(queue=queued(JobState.COMPLETED, ended=NOW + 5)), COMMAND).outcome is Outcome.UNKNOWN
+
+
+def test_waiting_task_of_an_array_that_was_cancelled_leaves_no_trace():
+    verdict = judge(seen(siblings_queued=True), TRAIN)
+    assert verdict.outcome is Outcome.CANCELLED
+    for other in (
+        seen(siblings_queued=True, owner_job_id="7_3"),  # it has run: accounting will tell
+        seen(siblings_queued=True, accounting_ok=False),
+        replace(seen(siblings_queued=True), queue_ok=False),
+    ):
+        assert judge(other, TRAIN).outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "warns"),
+    [
+        (JobState.COMPLETED, 0, None),
+        (
+            JobState.FAILED,
+            1,
+            "the job ended as FAILED with exit code 1 after its last checkpoint: TypeError: no len",
+        ),
+        (JobState.TIMEOUT, 0, "the job ended as TIMEOUT after its last checkpoint"),
+        (
+            JobState.OUT_OF_MEMORY,
+            1,
+            "the job ended as OUT_OF_MEMORY with exit code 1 after its last checkpoint",
+        ),
+    ],
+)
+def test_a_bad_end_after_the_last_checkpoint_is_a_warning(
+    state: JobState, code: int, warns: str | None
+) -> None:
+    observation = seen(accounting=accounted(state, code), time=NOW + 60, **DONE)
+    verdict = judge(observation, TRAIN, log_tail=b"TypeError: no len\n")
+    assert verdict.outcome is Outcome.FINISHED
+    assert (verdict.warning is None) == (warns is None)
+    assert (verdict.warning or "").startswith(warns or "")
+    assert Verdict.from_json(verdict.to_json()) == verdict

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import HOME_VARIABLE, local_dir, project_root
+from airflow_megatron.spec.model.cluster_profile import cluster_names, load_cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROFILE = """\
+ssh_conn_id: slurm_alps
+run_root: "{{ env.SCRATCH_OF_TEST }}/runs"
+python: /opt/venv/bin/python
+megatron_lm_dir: "{{ project_root }}/Megatron-LM"
+slurm: {partition: gpu, time: 6h}
+container: {runtime: pyxis, image: "{{ env.SCRATCH_OF_TEST }}/a.sqsh", binds: ["/data:/data"]}
+env: {OMP_NUM_THREADS: 4}
+visibility_window: 2m
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SCRATCH_OF_TEST", "/scratch/me")
+    monkeypatch.setenv("AIRFLOW_MEGATRON_SPEC_VARIABLES", "SCRATCH_OF_TEST, NO_SUCH")
+    (tmp_path / "alps.yaml").write_text(PROFILE)
+    return tmp_path
+
+
+def told(folder: Path, name: str = "alps") -> str:
+    with pytest.raises(SpecError) as caught:
+        load_cluster(name, folder)
+    return str(caught.value)
+
+
+def test_a_file_of_signatures_that_is_not_there(folder: Path) -> None:
+    (folder / "alps.yaml").write_text(f"{PROFILE}signatures: [here.yaml, sites/gone.yaml]\n")
+    (folder / "here.yaml").write_text("signatures: []\n")
+    assert f"alps.yaml:9:25: there is no file {folder}/sites/gone.yaml" in told(folder)
+
+
+def test_a_profile_with_expressions(folder: Path) -> None:
+    cluster = load_cluster("alps", folder)
+    assert cluster.name == "alps"
+    assert cluster.run_root == "/scratch/me/runs"
+    assert cluster.megatron_lm_dir == f"{project_root()}/Megatron-LM"
+    assert cluster.container is not None
+    assert cluster.container.image == "/scratch/me/a.sqsh"
+    assert (cluster.slurm.time, cluster.visibility_window) == (21600, 120)
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_shipped_profiles(name: str) -> None:
+    cluster = load_cluster(name)
+    assert cluster.ssh_conn_id
+    assert cluster.run_root.startswith("/")
+
+
+def test_the_local_profile_lives_in_the_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path))
+    assert local_dir() == tmp_path
+    assert load_cluster("local").run_root == f"{tmp_path}/runs"
+
+
+def test_an_unknown_profile(folder: Path) -> None:
+    assert told(folder, "alp").endswith("alp.yaml: there is no cluster profile 'alp' (did you mean 'alps'?)")
+    assert "(known: alps; or write juwels.yaml)" in told(folder, "juwels")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "ssh_conn_id",
+            "ssh_con_id",
+            "alps.yaml:1:1: unknown key 'ssh_con_id' (did you mean 'ssh_conn_id'?)",
+        ),
+        ("python: /opt/venv/bin/python\n", "", "'python' is missing"),
+        ("runtime: pyxis", "runtime: docker", "expected one of 'apptainer', 'singularity' or 'pyxis'"),
+        ("env.SCRATCH_OF_TEST }}/runs", "env.NO_SUCH }}/runs", "alps.yaml:2:1: '{{ env.NO_SUCH }}/runs': "),
+        ("project_root", "projectroot", "'projectroot', which is not defined; did you mean 'project_root'?"),
+        ("2m", "later", "visibility_window is 'later' (expected 'later' is not a duration"),
+        (PROFILE, "[1]", "expected keys with values"),
+    ],
+)
+def test_wrong_profiles(folder: Path, old: str, new: str, message: str) -> None:
+    (folder / "alps.yaml").write_text(PROFILE.replace(old, new))
+    assert message in told(folder)
+
+
+def test_a_project_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=f"holds no sbatch/ folder; set {HOME_VARIABLE}"):
+        project_root()

@@ -1,0 +1,150 @@
+"""The stage tree, read from a loaded sweep: fan-out, parents, names, and what cannot be a tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from example_specs import CHAIN
+
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.model.stage_tree import StageInstance
+
+
+def tree(stages: str) -> dict[str, StageInstance]:
+    sweep = load_sweep_text(f"name: x\npoint: p\nstages:\n{stages}", "s.yaml")
+    return {instance.name: instance for instance in sweep.tree}
+
+
+def told(stages: str) -> str:
+    with pytest.raises(SpecError) as caught:
+        tree(stages)
+    return str(caught.value)
+
+
+def test_a_chain_with_a_fan() -> None:
+    found = {instance.name: instance for instance in load_sweep_text(CHAIN, "s.yaml").tree}
+    assert {name: (one.parent, one.branch) for name, one in found.items()} == {
+        "prepare": (None, None),
+        "pretrain": ("prepare", "pretrain"),
+        "cooldown_300k": ("pretrain", "cooldown_300k"),
+        "cooldown_600k": ("pretrain", "cooldown_600k"),
+        "pretrain.convert": ("pretrain", "pretrain"),
+        "cooldown_300k.convert": ("cooldown_300k", "cooldown_300k"),
+        "cooldown_600k.convert": ("cooldown_600k", "cooldown_600k"),
+        "pretrain.evaluate": ("pretrain.convert", "pretrain"),
+        "cooldown_300k.evaluate": ("cooldown_300k.convert", "cooldown_300k"),
+        "cooldown_600k.evaluate": ("cooldown_600k.convert", "cooldown_600k"),
+    }
+    assert found["cooldown_600k"].values == {"budget": "600k"}
+    assert [one.name for one in found.values() if one.scope == "sweep"] == ["prepare"]
+
+
+def test_parents_come_first_in_whatever_order_they_are_written() -> None:
+    found = list(
+        tree(
+            "  evaluate: {kind: evaluate, parent: convert}\n"
+            "  convert: {kind: convert, parent: [cooldown, pretrain]}\n"
+            "  cooldown: {kind: train, parent: pretrain}\n"
+            "  pretrain: {kind: train}\n"
+        ).values()
+    )
+    place = {instance.name: index for index, instance in enumerate(found)}
+    assert len(found) == 6
+    assert all(place[one.parent] < place[one.name] for one in found if one.parent)
+
+
+def test_fans_multiply() -> None:
+    found = tree(
+        "  pretrain: {kind: train, for_each: {seed: [1, 2]}}\n"
+        "  cooldown: {kind: train, parent: pretrain, for_each: {budget: [1M, 2M]}}\n"
+    )
+    assert list(found) == [
+        "pretrain_1",
+        "pretrain_2",
+        "pretrain_1_cooldown_1M",
+        "pretrain_1_cooldown_2M",
+        "pretrain_2_cooldown_1M",
+        "pretrain_2_cooldown_2M",
+    ]
+
+
+def test_values_of_several_keys_are_named() -> None:
+    found = tree(
+        "  pretrain:\n    kind: train\n    for_each:\n      phase: [{name: long, train_iters: 9, lr: 2}, short, 0.5]\n"
+    )
+    assert {name: dict(one.values) for name, one in found.items()} == {
+        "pretrain_long": {"phase": "long", "train_iters": 9, "lr": 2},
+        "pretrain_short": {"phase": "short"},
+        "pretrain_0p5": {"phase": 0.5},
+    }
+
+
+def test_equal_documents_give_equal_trees() -> None:
+    assert load_sweep_text(CHAIN, "s.yaml").tree == load_sweep_text(CHAIN, "s.yaml").tree
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (
+            "  a: {kind: train}\n  b: {kind: convert, parent: aa}\n",
+            "s.yaml:5:22: there is no stage 'aa'",
+        ),
+        (
+            "  pretrain: {kind: train}\n  b: {kind: convert, parent: pretrian}\n",
+            "s.yaml:5:22: there is no stage 'pretrian' (did you mean 'pretrain'?)",
+        ),
+        (
+            "  a: {kind: train, parent: c}\n  b: {kind: train, parent: a}\n  c: {kind: train, parent: b}\n",
+            "stages need each other: a → c → b → a",
+        ),
+        ("  a: {kind: train, parent: a}\n", "s.yaml:4:20: stages need each other: a → a"),
+        (
+            "  a: {kind: train}\n  b: {kind: command, command: [x], scope: sweep, parent: a}\n",
+            "a stage that runs once for the sweep cannot follow 'a', which runs at every point (give it scope: point)",
+        ),
+        (
+            "  a: {kind: train, start: {checkpoint: 5}}\n",
+            "s.yaml:4:20: start needs a parent (add parent: …, or",
+        ),
+        ("  a: {kind: evaluate}\n", "s.yaml:4:3: evaluate needs a parent (add parent: …, or start:"),
+        ("  a: {kind: command}\n", "s.yaml:4:3: kind: command needs a command (write command: [python, …])"),
+        (
+            "  a: {kind: train, for_each: {x: []}}\n",
+            "s.yaml:4:31: for_each has no values (give one or drop it)",
+        ),
+        ("  a: {kind: train, for_each: {x: [1], y: [2]}}\n", "for_each takes one variable"),
+        (
+            "  a: {kind: train, for_each: {x: ['{{ lr }}']}}\n",
+            "s.yaml:4:35: for_each takes plain values (the DAG's shape is fixed by them)",
+        ),
+        ("  a: {kind: train, for_each: {x: [{lr: 3}]}}\n", "a for_each value of several keys needs a name"),
+        (
+            "  a: {kind: train, for_each: {x: [a/b]}}\n",
+            "'a/b' cannot be part of a name (letters, digits, '_', '-')",
+        ),
+        (
+            "  a: {kind: train, for_each: {x: [1, 1]}}\n",
+            "two stages are named 'a_1' (rename a stage or value)",
+        ),
+        (
+            "  a: {kind: train}\n  b: {kind: train, parent: a, array: true}\n",
+            "s.yaml:5:31: the tasks of an array start together, but 'a' ends at another time for each point",
+        ),
+        (
+            "  a: {kind: command, command: [x], scope: sweep, array: 4}\n",
+            "s.yaml:4:50: a stage that runs once for the sweep is one job, no array (drop array:)",
+        ),
+        (
+            "  a: {kind: train, scope: sweep}\n  b: {kind: train, parent: a, array: 4, start: {checkpoint: 5}}\n",
+            "the tasks of an array are submitted together, before the points' start conditions are asked",
+        ),
+        ("  a: {kind: train, for_each: {x: [b]}}\n  a_b: {kind: train}\n", "two stages are named 'a_b'"),
+    ],
+)
+def test_what_is_no_tree(stages: str, message: str) -> None:
+    assert message in told(stages)

@@ -1,0 +1,118 @@
+"""``--set key=value``: what it changes, and what messages point at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.yaml_document import load_yaml_text
+from airflow_megatron.spec.model.schema import SweepSpecSection, validate
+from airflow_megatron.spec.native.overrides import overridden
+from airflow_megatron.spec.native.sweep import NativeSweep
+from airflow_megatron.spec.spec_files import load_sweep
+
+TEXT = """\
+name: small
+point: "lr{{ lr }}"
+megatron: &common {lr: 1e-3, train_iters: 100}
+params: *common
+sweep:
+  lr: [1e-3, 2e-3]
+  pretrain.seed: [1]
+stages:
+  pretrain: {kind: train}
+"""
+
+
+def changed(*settings: str, text: str = TEXT) -> Any:
+    return overridden(load_yaml_text(text, "s.yaml"), settings).data
+
+
+def message(*settings: str) -> str:
+    with pytest.raises(SpecError) as caught:
+        validate(SweepSpecSection, overridden(load_yaml_text(TEXT, "s.yaml"), settings))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "path", "value"),
+    [
+        ("name=other", ["name"], "other"),
+        ("megatron.lr=1e-4", ["megatron", "lr"], 1e-4),
+        ("megatron.lr={{ 2 * x }}", ["megatron", "lr"], None),
+        ('megatron.lr="{{ 2 * x }}"', ["megatron", "lr"], "{{ 2 * x }}"),
+        ("megatron.new=on", ["megatron", "new"], "on"),
+        ("sweep.lr=[1, 2, 3]", ["sweep", "lr"], [1, 2, 3]),
+        ("sweep.lr.1=5", ["sweep", "lr"], [1e-3, 5]),
+        ("sweep.pretrain.seed=[7]", ["sweep", "pretrain.seed"], [7]),
+        ("stages.pretrain.slurm.nodes=2", ["stages", "pretrain", "slurm", "nodes"], 2),
+        ("description=", ["description"], ""),
+        ("megatron.path=a=b", ["megatron", "path"], "a=b"),
+    ],
+)
+def test_values(setting: str, path: list[str], value: object) -> None:
+    if value is None:
+        with pytest.raises(SpecError, match="YAML value"):
+            changed(setting)
+        return
+    node = changed(setting)
+    for step in path:
+        node = node[step]
+    assert node == value
+
+
+def test_null_removes_a_key() -> None:
+    assert "lr" not in changed("megatron.lr=null")["megatron"]
+
+
+def test_later_ones_win_and_nothing_else_changes() -> None:
+    before = load_yaml_text(TEXT, "s.yaml")
+    document = overridden(before, ["megatron.lr=1", "megatron.lr=2"])
+    assert document.data["megatron"]["lr"] == 2
+    assert document.data["params"]["lr"] == before.data["megatron"]["lr"] == 1e-3
+    assert list(document.data) == list(before.data)
+
+
+def test_the_text_says_the_same_with_scalars_as_they_were_written() -> None:
+    settings = ["megatron.lr=5", "sweep.lr.0=010", "stages.pretrain.slurm.nodes=2", "params.train_iters=null"]
+    document = overridden(load_yaml_text(TEXT, "s.yaml"), settings)
+    assert load_yaml_text(document.text, "s.yaml").data == document.data
+    assert "2e-3" in document.text
+    assert "010" in document.text
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("lr", "--set lr: not of the form key=value (write --set megatron.lr=1e-4)"),
+        ("=1", "--set =1: not of the form key=value"),
+        ("stages.pretrian.kind=train", "there is no 'pretrian' in stages (did you mean 'pretrain'?)"),
+        (
+            "megatorn.lr=1",
+            "--set megatorn.lr=1: there is no 'megatorn' in the spec (did you mean 'megatron'?)",
+        ),
+        ("poll=1", "--set poll=1: unknown key 'poll' ("),
+        ("sweep.lr.2=1", "'2' is no item of sweep.lr (it has 2 items, counted from 0)"),
+        ("name.first=1", "name is 'small', which holds no keys (set it as a whole)"),
+        (
+            "stages.pretrain.kind=trian",
+            "--set stages.pretrain.kind=trian: stages.pretrain.kind is 'trian' (expected",
+        ),
+        ("megatron.lr=[", "--set megatron.lr=[: not valid YAML"),
+        ("stages.other.scope=sweep", "--set stages.other.scope=sweep: 'kind' is missing (add kind: …)"),
+    ],
+)
+def test_what_is_refused(setting: str, text: str) -> None:
+    assert text in message(setting)
+
+
+def test_an_override_reaches_the_sweep(tmp_path: Any) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(f"{TEXT}\n")
+    (tmp_path / "child.yaml").write_text("extends: s.yaml\nname: child\n")
+    for file in (path, tmp_path / "child.yaml"):
+        sweep = load_sweep(file, ["sweep.lr=[3, 4, 5]"])
+        assert isinstance(sweep, NativeSweep)
+        assert [point.name for point in sweep.points] == ["lr3", "lr4", "lr5"]

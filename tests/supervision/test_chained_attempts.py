@@ -1,0 +1,107 @@
+"""When the attempt that is queued behind another may simply follow it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.slurm.remote.records import ExitRecord
+from airflow_megatron.slurm.remote.stage_records import AttemptState, StageState
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.supervision.attempt_chain import follows_by_itself, is_chained
+from airflow_megatron.supervision.attempts import JobAttempts
+
+if TYPE_CHECKING:
+    from airflow_megatron.slurm.remote.transport import CommandResult
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+SPEC = """
+name: s
+point: p
+restart: {chain: 3}
+stages:
+  pretrain: {kind: train, megatron: {train_iters: 10}}
+  after: {kind: command, parent: pretrain, command: ["true"]}
+"""
+
+
+class Recorded(JobAttempts):
+    """Attempts of which the first is chained to a second, as far as the cluster has recorded."""
+
+    second: AttemptState | None = AttemptState(2, "8", None, True, None, chained=True)
+
+    exit: ExitRecord | None = None
+
+    def state(self) -> StageState:
+        first = AttemptState(1, "7", "7", True, self.exit)
+        return StageState((first, self.second) if self.second else (first,), None)
+
+
+def never(script: str) -> CommandResult:
+    raise AssertionError(script)
+
+
+@pytest.fixture
+def job(cluster: ClusterProfile) -> Job:
+    return plan_sweep(load_sweep_text(SPEC, "s.yaml"), cluster).jobs[0]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "changes", "follows"),
+    [
+        (Outcome.ROLLED_OVER, {}, True),
+        (Outcome.RETRYABLE, {}, True),
+        (Outcome.FAILED, {}, False),
+        (Outcome.OUT_OF_MEMORY, {}, False),
+        (Outcome.RETRYABLE, {"damaged_iteration": 5}, False),
+        (Outcome.ROLLED_OVER, {"rollback": True}, False),
+    ],
+)
+def test_what_follows_by_itself(
+    job: Job, cluster: ClusterProfile, outcome: Outcome, changes: dict[str, Any], follows: bool
+) -> None:
+    attempts = Recorded(job, cluster, never)
+    verdict = Verdict(outcome, "x", **changes)
+    assert follows_by_itself(attempts, 1, verdict) is follows
+    for second in (
+        None,
+        AttemptState(2, "8", None, True, None),
+        AttemptState(2, None, None, True, None, chained=True),
+    ):
+        attempts.second = second
+        assert not follows_by_itself(attempts, 1, verdict)
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "follows"), [(1, None, False), (1, "TERM", True), (143, None, True)]
+)
+def test_after_a_crash_that_may_be_retried_nothing_follows_by_itself(
+    job: Job, cluster: ClusterProfile, code: int, signal: str | None, follows: bool
+) -> None:
+    """An NCCL error, say: the queued attempt ends at once, and would use up the budget for failures."""
+    attempts = Recorded(job, cluster, never)
+    attempts.exit = ExitRecord(code, signal, "n1", "n1", 1.0, 2.0, "7", 0)
+    assert follows_by_itself(attempts, 1, Verdict(Outcome.RETRYABLE, "NCCL", exit_code=code)) is follows
+
+
+def test_only_trainings_are_chained(job: Job, cluster: ClusterProfile) -> None:
+    after = plan_sweep(load_sweep_text(SPEC, "s.yaml"), cluster).jobs[1]
+    alone = dataclasses.replace(job, restart=job.restart.model_copy(update={"chain": 1}))
+    waiting = dataclasses.replace(job, start_every_attempt=True)
+    assert [is_chained(one) for one in (job, after, alone, waiting)] == [True, False, False, False]
+
+
+def test_script_of_a_chained_attempt_looks_whether_there_is_anything_left(
+    job: Job, cluster: ClusterProfile
+) -> None:
+    script = job_script(job, cluster, 2, chained=True)
+    assert f"am_previous_dir={job.stage_dir}/1\n" in script
+    assert "am_train_iters=10\n" in script
+    assert script.index("am_own_attempt\n") < script.index("am_previous_dir=") < script.rindex("am_run ")
+    assert "am_previous_dir" not in job_script(job, cluster, 2)

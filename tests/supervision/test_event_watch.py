@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import Observation, QueueRow, Unreachable
+from airflow_megatron.spec.model.conditions import Event
+from airflow_megatron.supervision.event_watch import EventWatch
+
+
+def running(time: float, chunk: bytes = b"", state: JobState = JobState.RUNNING) -> Observation:
+    return Observation(time=time, queue=QueueRow("7", "x", state), queue_ok=True, log_chunk=chunk)
+
+
+def test_a_log_event_is_seen_once_by_default_with_its_groups() -> None:
+    watch = EventWatch([Event("nan", "log", "cancel", pattern=r"loss: (?P<value>nan)")])
+    assert watch.read(running(0, b"loss: 1.0\nloss: n"), progressed=True) == []
+    (seen,) = watch.read(running(1, b"an\nloss: nan\n"), progressed=True)
+    assert seen.groups == {"value": "nan"}
+    assert "loss: nan" in seen.reason
+    watch.count(seen.event)
+    assert watch.read(running(2, b"loss: nan\n"), progressed=True) == []
+
+
+def test_what_an_earlier_trigger_did_counts() -> None:
+    watch = EventWatch([Event("nan", "log", "run", pattern="nan", limit=2)], {"acted": {"nan": 1}})
+    (seen,) = watch.read(running(0, b"nan\n"), progressed=True)
+    watch.count(seen.event)
+    assert watch.read(running(1, b"nan\n"), progressed=True) == []
+    assert watch.memory()["acted"] == {"nan": 2}
+
+
+def test_a_state_is_seen_when_it_changes() -> None:
+    watch = EventWatch([Event("up", "state", "notify", pattern="RUNNING", limit=None)])
+    assert watch.read(running(0, state=JobState.PENDING), progressed=False) == []
+    assert len(watch.read(running(1), progressed=False)) == 1
+    assert watch.read(running(2), progressed=False) == []
+
+
+def test_idle_counts_only_the_time_a_job_runs_and_answers_come() -> None:
+    watch = EventWatch([Event("hang", "idle", "restart", after=60)])
+    assert watch.read(running(0, state=JobState.PENDING), progressed=False) == []
+    assert watch.read(running(500, state=JobState.PENDING), progressed=False) == []
+    assert watch.read(running(530), progressed=False) == []
+    assert watch.read(running(550), progressed=True) == []
+    lost = replace(running(1200), unreachable=Unreachable(1100.0, "cut", 3))
+    assert watch.read(lost, progressed=False) == []
+    assert watch.read(running(1210), progressed=False) == []
+    (seen,) = watch.read(running(1275), progressed=False)
+    assert "65 s" in seen.what
+
+
+def test_a_later_trigger_does_not_see_the_same_state_again_and_goes_on_counting_quiet_time() -> None:
+    events = [
+        Event("up", "state", "notify", pattern="RUNNING", limit=None),
+        Event("quiet", "idle", "restart", after=100),
+    ]
+    watch = EventWatch(events)
+    assert [item.event.name for item in watch.read(running(0), progressed=False)] == ["up"]
+    assert watch.read(running(60), progressed=False) == []
+    later = EventWatch(events, watch.memory())
+    assert [item.event.name for item in later.read(running(110), progressed=False)] == ["quiet"]
+
+
+def test_silence_alone_does_nothing() -> None:
+    """A job that has said its last word is not taken for a frozen one, unless the spec asks for it."""
+    watch = EventWatch([])
+    assert watch.read(running(0, b"[after training is done]\n"), progressed=True) == []
+    for time in (900, 9000, 90000):
+        assert watch.read(running(time), progressed=False) == []
