@@ -295,6 +295,39 @@ stages: {pretrain: {kind: train}}
         assert "the WSD decay begins at 240, before the warm-up ends at 250" in warnings[0].message
         assert warnings[0].mend == "lr_wsd_decay_iters of at most 50"
 
+    @pytest.mark.parametrize(
+        ("style", "warmup", "end"),
+        [
+            ("cosine", "lr_warmup_samples: 4000", "warm-up of 4000 samples: the learning rate gets no higher than 2.5%"),
+            ("linear", "lr_warmup_samples: 100001", "gets no higher than 0.1%"),
+            ("constant", "lr_warmup_samples: 101", "gets no higher than 99%"),
+            ("inverse-square-root", "lr_warmup_samples: 200", "gets no higher than 50%"),
+            ("cosine", "lr_warmup_fraction: 0.5", "warm-up of 100000 samples"),
+            (
+                "WSD, lr_wsd_decay_samples: 10, lr_wsd_decay_style: linear",
+                "lr_warmup_samples: 400",
+                "gets no higher than 25%",
+            ),
+        ],
+    )
+    def test_a_training_that_ends_inside_its_warm_up(self, style: str, warmup: str, end: str) -> None:
+        text = f"""\
+point: p
+megatron: {{lr: 1e-3, lr_decay_style: {style}, {warmup}, lr_decay_samples: 200000,
+  train_samples: 100, num_layers: 2, hidden_size: 64, num_attention_heads: 4, max_position_embeddings: 128,
+  mock_data: true, tokenizer_type: NullTokenizer, vocab_size: 100, seq_length: 128,
+  micro_batch_size: 1, global_batch_size: 1, save_interval: 10}}
+trainer: megatron_lm
+stages: {{pretrain: {{kind: train}}}}
+"""
+        cluster = alps().model_copy(
+            update={"trainers": {"megatron_lm": TrainerSection(checkout="/opt/fork")}}
+        )
+        (warning,) = checked(text, cluster).warnings
+        assert "the training ends at 100, inside the warm-up" in warning.message
+        assert end in warning.message
+        assert warning.mend == "shorten the warm-up, or train longer"
+
     def test_a_branch_that_begins_within_its_decay(self) -> None:
         text = changed(
             (

@@ -41,7 +41,7 @@ def schedule_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fi
 def _impossible(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Finding]:
     unit, job = schedule.unit, arguments.job
     if schedule.warmup >= schedule.decay:
-        name = "lr_warmup_fraction" if "lr_warmup_fraction" in arguments else f"lr_warmup_{unit}"
+        name = _warmup_name(arguments, unit)
         shown = schedule.warmup if name.endswith(unit) else arguments.value(name)
         yield Finding(
             "warmup-not-shorter",
@@ -73,6 +73,17 @@ def _odd_ends(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Find
     unit, job, style = schedule.unit, arguments.job, schedule.lr_decay_style
     name = f"lr_decay_{unit}"
     tail = schedule.length - schedule.decay
+    if schedule.length < schedule.warmup:
+        yield Finding(
+            "ends-in-warmup",
+            job,
+            (_warmup_name(arguments, unit),),
+            f"the training ends at {schedule.length}, inside the warm-up of {schedule.warmup:.0f} {_words(unit)}: the"
+            f" learning rate gets no higher than {schedule.rate(schedule.length) * 100:.3g}% of its peak",
+            "shorten the warm-up, or train longer",
+            warning=True,
+        )
+        return
     if style == "constant":
         return
     if tail > 0:
@@ -147,6 +158,10 @@ def _branch(
             mend,
             warning=True,
         )
+
+
+def _warmup_name(arguments: TrainingArguments, unit: str) -> str:
+    return "lr_warmup_fraction" if "lr_warmup_fraction" in arguments else f"lr_warmup_{unit}"
 
 
 def _words(unit: str) -> str:

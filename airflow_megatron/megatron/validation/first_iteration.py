@@ -174,6 +174,7 @@ MODEL: Topic = (
         lambda s: (
             is_gpt(s)
             and s.num_experts is not None
+            and s.expert_tensor_parallel_size  # 0 has ended the job before
             and s.moe_ffn_hidden_size % s.expert_tensor_parallel_size != 0
         ),
         "--moe-ffn-hidden-size {moe_ffn_hidden_size} is no multiple of --expert-tensor-parallel-size "

@@ -18,6 +18,7 @@ from airflow_megatron.megatron.arguments.tables import (
     ArgumentError,
     argument_table,
     known_releases,
+    program_table,
     to_argv,
     with_extra,
 )
@@ -689,3 +690,43 @@ def test_zero_centred_norms_are_not_optimized_for_inference(release: str) -> Non
     for zero_centred in (False, True):
         argv = to_argv(BASE | optimized | {"apply_layernorm_1p": zero_centred}, release)
         assert bool(check(argv, 8, release, machine=engine)) is zero_centred
+
+
+SIZES = (
+    *("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size"),
+    *("--expert-model-parallel-size", "--expert-tensor-parallel-size", "--num-experts", "--moe-router-topk"),
+    *("--num-layers", "--num-attention-heads", "--num-query-groups", "--hidden-size", "--ffn-hidden-size"),
+    *("--seq-length", "--micro-batch-size", "--global-batch-size", "--moe-ffn-hidden-size", "--kv-channels"),
+    *("--num-layers-per-virtual-pipeline-stage", "--save-interval", "--log-interval"),
+)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.data())
+def test_no_size_raises(data: st.DataObject) -> None:
+    """Sizes of 0 and less get an answer: whatever divides by them asks first."""
+    release = data.draw(st.sampled_from(known_releases()))
+    table = program_table(release)
+    others = [argument.flags[0] for argument in table if argument.type == "int" and not argument.is_list]
+    small = st.sampled_from((0, 0, 1, -1, 2, 3, 4, 8))
+    known = [flag for flag in SIZES if table.get(flag.removeprefix("--").replace("-", "_"))]
+    sizes = data.draw(st.dictionaries(st.sampled_from(known), small, max_size=6))
+    sizes |= data.draw(st.dictionaries(st.sampled_from(others), small, max_size=3))
+    flags = data.draw(st.sets(st.sampled_from(("--group-query-attention", "--sequence-parallel", "--swiglu"))))
+    argv = [*to_argv(STARTS, release), *flags, *(str(word) for pair in sizes.items() for word in pair)]
+    for problem in check(argv, data.draw(st.sampled_from((1, 2, 8))), release, first_iteration=True):
+        assert problem.message and problem.mend
+
+
+@pytest.mark.parametrize(
+    ("release", "changes"),
+    [
+        *((release, {"expert_model_parallel_size": 0}) for release in RELEASES),
+        ("core_v0.16.1", {"expert_tensor_parallel_size": 0}),
+        ("core_v0.16.1", EXPERTS | {"expert_tensor_parallel_size": 0}),
+    ],
+)
+def test_expert_groups_of_no_gpu(release: str, changes: dict[str, Any]) -> None:
+    (problem,) = check(to_argv(STARTS | changes, release), 8, release, machine=APEX, first_iteration=True)
+    assert problem.rule == "parallel.expert-groups"
+    assert problem.mend == "parallel sizes of at least 1"

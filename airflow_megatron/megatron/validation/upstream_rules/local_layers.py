@@ -1,6 +1,7 @@
 """What ends a model whose layers are built without Transformer Engine: the norms, kernels and packages they need.
 
-Each rule was seen in ``pretrain_gpt.py`` itself, of core_v0.16.1 and core_v0.19.0. Apex, and what else is named by
+Each rule was seen in ``pretrain_gpt.py`` itself: of 72 command lines all were run with core_v0.16.1, the first 36 with
+core_v0.19.0 too; for the rest of core_v0.19.0 the rules are taken to be the same. Apex, and what else is named by
 ``packages``, is taken to be where Transformer Engine is, as in NVIDIA's containers.
 """
 

@@ -52,6 +52,21 @@ def _world_mend(s: Settings) -> str:
     return f"a world size of {multiples(s.world_size, size)}, or smaller parallel sizes (their product is {size})"
 
 
+def _expert_model_size(s: Settings) -> int:
+    """Count the GPUs that hold one copy of the experts; 0, by which upstream divides, where a size is 0."""
+    size: int = (
+        s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size
+    )
+    return size
+
+
+def _expert_groups_hint(s: Settings) -> str:
+    size = _expert_model_size(s)
+    if not size:
+        return "parallel sizes of at least 1"
+    return f"a world size of {multiples(s.world_size, size)}"
+
+
 def _shards_do_not_fit(shards: int | None, tensor: int) -> bool:
     return shards is not None and (shards < tensor or shards % tensor != 0)
 
@@ -338,20 +353,10 @@ CONFIGURATION: Topic = (
 GROUPS: Topic = (
     Rule(
         "parallel.expert-groups",
-        lambda s: (
-            s.world_size
-            % (s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size)
-            != 0
-        ),
+        lambda s: not _expert_model_size(s) or s.world_size % _expert_model_size(s) != 0,
         "world size {world_size} is not divisible by expert tensor {expert_tensor_parallel_size} x expert "
         "{expert_model_parallel_size} x pipeline {pipeline_model_parallel_size} parallel sizes",
-        lambda s: (
-            "a world size of "
-            + multiples(
-                s.world_size,
-                s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size,
-            )
-        ),
+        _expert_groups_hint,
         PARALLEL_STATE,
     ),
 )
