@@ -81,7 +81,7 @@ def checkpoints(
 
 def _runs(cluster: str, sweep: str) -> list[dict[str, Any]]:
     """Return a row for each checkpoint of each run of a cluster, asked with one remote command."""
-    from airflow_megatron.cli.runs.status import command_line_hook
+    from airflow_megatron.cli.runs.login_node import command_line_hook
 
     profile = load_cluster(cluster)
     folder = f"{profile.run_root}/{sweep}".rstrip("/")

@@ -133,6 +133,7 @@ class JobAttempts:
     :param log: where waiting is reported
     :param templates: the sbatch templates, their folder or name → text; the project's when left out
     :param secrets: looks up what Airflow hands to the job; None where nothing is submitted
+    :param window_s: seconds for which a login node that does not answer is asked again
     """
 
     def __init__(
@@ -143,8 +144,10 @@ class JobAttempts:
         log: logging.Logger | Any = None,
         templates: Path | Mapping[str, str] | None = None,
         secrets: SecretLookup | None = None,
+        window_s: float | None = None,
     ) -> None:
         self.templates = templates
+        self._window_s = window_s
         self._secrets = secrets
         self.job, self.cluster, self._run = job, cluster, run
         self.log = log or logging.getLogger(__name__)
@@ -295,7 +298,7 @@ class JobAttempts:
 
     def answered(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
         """Run a script that is safe to repeat until its answer arrives whole; see :func:`answered`."""
-        return answered(self._run, script, parse, self.log)
+        return answered(self._run, script, parse, self.log, self._window_s)
 
 
 def looked_up(job: Job, secrets: SecretLookup | None) -> Mapping[str, str]:
@@ -327,12 +330,14 @@ def answered(
     script: str,
     parse: Callable[[CommandResult], AnswerT],
     log: logging.Logger | Any,
+    window_s: float | None = None,
 ) -> AnswerT:
     """Run a script that is safe to repeat until its answer arrives whole.
 
+    :param window_s: seconds for which to ask again; :data:`TROUBLE_WINDOW_S` when left out
     :raises TransportError: when the login node stays unreachable
     """
-    deadline = time.monotonic() + TROUBLE_WINDOW_S
+    deadline = time.monotonic() + (TROUBLE_WINDOW_S if window_s is None else window_s)
     pause = 2.0
     while True:
         try:

@@ -298,8 +298,13 @@ stages: {pretrain: {kind: train}}
     @pytest.mark.parametrize(
         ("style", "warmup", "end"),
         [
-            ("cosine", "lr_warmup_samples: 4000", "warm-up of 4000 samples: the learning rate gets no higher than 2.5%"),
+            (
+                "cosine",
+                "lr_warmup_samples: 4000",
+                "warm-up of 4000 samples: the learning rate gets no higher",
+            ),
             ("linear", "lr_warmup_samples: 100001", "gets no higher than 0.1%"),
+            ("linear", "lr_warmup_samples: 4000", "gets no higher than 2.5%"),
             ("constant", "lr_warmup_samples: 101", "gets no higher than 99%"),
             ("inverse-square-root", "lr_warmup_samples: 200", "gets no higher than 50%"),
             ("cosine", "lr_warmup_fraction: 0.5", "warm-up of 100000 samples"),

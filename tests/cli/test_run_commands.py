@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from airflow import settings
 from airflow_megatron.cli.runs.status import looks_at
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.results.readings.progress import StageState
+from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
@@ -113,6 +115,58 @@ class TestCancel:
         assert answer.status == 1
         assert answer.stdout == "0 runs stopped, 0 jobs cancelled\n"
         assert "Airflow's runs of study were not stopped" in answer.stderr
+
+    def test_queued_jobs_are_cancelled_all_the_same(
+        self, site: LoginSite, cancel: Callable[..., Answer]
+    ) -> None:
+        jobs = [job for job in site.run_sweep("first") if job.stage == "work"]
+        rows = []
+        for number, job in enumerate(jobs, 101):
+            site.submitted(job, str(number))
+            rows.append(f"queue|{number}|{attempt_of(job, 1).job_name}")
+        site.command("squeue", "cat <<'EOF'\n" + "\n".join(rows) + "\nEOF")
+        answer = cancel()
+        assert answer.stdout == (
+            "cancelled study.left.work\ncancelled study.right.work\n0 runs stopped, 2 jobs cancelled\n"
+        )
+        assert (site.slurm / "cancelled").read_text() == "101\n102\n"
+        assert "Airflow's runs of study were not stopped" in answer.stderr
+
+    def test_a_login_node_that_is_away_is_given_up_soon(
+        self, site: LoginSite, cancel: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("airflow_megatron.cli.runs.cancel.ANSWER_WINDOW_S", 3.0)
+        site.submitted(site.run_sweep("first")[0], "101")
+        site.server.stop()
+        begin = time.monotonic()
+        answer = cancel()
+        assert time.monotonic() - begin < 30
+        assert answer.status == 1
+        last = answer.stderr.splitlines()[-1]
+        assert last.startswith("not all jobs of study were cancelled: ")
+        assert "cannot be reached" in last
+        assert last.endswith("run the command again when the login node answers")
+
+    def test_a_queue_that_cannot_be_read_is_given_up_soon(
+        self, site: LoginSite, cancel: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        site.submitted(site.run_sweep("first")[0], "101")
+        monkeypatch.setattr("airflow_megatron.cli.runs.cancel.ANSWER_WINDOW_S", 3.0)
+        site.command("squeue", "echo slurmctld is away >&2; exit 1")
+        begin = time.monotonic()
+        answer = cancel()
+        assert time.monotonic() - begin < 30
+        assert answer.status == 1
+        assert "jobs could not be cancelled: squeue: slurmctld is away" in answer.stderr.splitlines()[-1]
+
+    def test_a_login_node_that_takes_long_is_reported(
+        self, site: LoginSite, cancel: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("airflow_megatron.cli.runs.login_node._SILENCE_S", 0.5)
+        site.submitted(site.run_sweep("first")[0], "101")
+        site.command("squeue", "sleep 2")
+        answer = cancel()
+        assert answer.stderr.count("the login node of site has not answered for") == 1
 
     def test_a_wrong_cluster_stops_nothing(self, site: LoginSite, cancel: Callable[..., Answer]) -> None:
         answer = cancel("--cluster", "sit")

@@ -50,4 +50,8 @@ def test_lint_takes_them(path: Path) -> None:
     assert full == OUT_OF_MEMORY.get(path.stem, set())
     # besides, the rates of some end early or late: their authors stopped after a few iterations
     others = [str(warning) for warning in plan.warnings if "run out of memory" not in str(warning)]
-    assert [text for text in others if not re.search(r"lr_decay_\w+: \d+\)$", text)] == []
+    early = [text for text in others if "inside the warm-up of 3906252 samples" in text]
+    assert bool(early) == (path.stem == "notes_llama3_8b")
+    assert [
+        text for text in others if text not in early and not re.search(r"lr_decay_\w+: \d+\)$", text)
+    ] == []

@@ -7,7 +7,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_megatron.cli.runs.status import command_line_hook
+from airflow_megatron.cli.runs.login_node import ANSWER_WINDOW_S, login_node
 from airflow_megatron.plan.pinned import PinnedSweep, surroundings_of
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
@@ -17,9 +17,10 @@ from airflow_megatron.supervision.attempt_chain import is_chained, withdraw_chai
 from airflow_megatron.supervision.attempts import JobAttempts, answered
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from airflow_megatron.plan.sweep_plan import Plan
+    from airflow_megatron.slurm.remote.transport import CommandResult
     from airflow_megatron.spec.model.jobs import Job
 
 log = logging.getLogger(__name__)
@@ -89,18 +90,26 @@ def cancel_jobs(jobs: Iterable[Job]) -> list[str]:
         by_connection.setdefault(surroundings_of(job).cluster.ssh_conn_id, []).append(job)
     cancelled: list[str] = []
     for of_one in by_connection.values():
-        run = command_line_hook(surroundings_of(of_one[0]).cluster).run
-        folders = [job.stage_dir for job in of_one]
-        states = answered(run, stage_state_script(folders), partial(parse_stage_states, folders), log)
-        for job in of_one:
-            state = states[job.stage_dir]
-            judged = (state.verdict or {}).get("attempt") == state.latest_attempt
-            if state.latest is None or judged:
-                continue
-            around = surroundings_of(job)
-            attempts = JobAttempts(job, around.cluster, run, log, around.templates)
-            if is_chained(job):
-                withdraw_chain(attempts, after=current_attempt(state))
-            if attempts.withdraw():
-                cancelled.append(job.name)
+        with login_node(surroundings_of(of_one[0]).cluster) as run:
+            cancelled += _cancel_on(run, of_one)
+    return cancelled
+
+
+def _cancel_on(run: Callable[[str], CommandResult], jobs: Sequence[Job]) -> list[str]:
+    """Cancel what jobs of one login node have there; return the names of those."""
+    cancelled: list[str] = []
+    folders = [job.stage_dir for job in jobs]
+    parse = partial(parse_stage_states, folders)
+    states = answered(run, stage_state_script(folders), parse, log, ANSWER_WINDOW_S)
+    for job in jobs:
+        state = states[job.stage_dir]
+        judged = (state.verdict or {}).get("attempt") == state.latest_attempt
+        if state.latest is None or judged:
+            continue
+        around = surroundings_of(job)
+        attempts = JobAttempts(job, around.cluster, run, log, around.templates, window_s=ANSWER_WINDOW_S)
+        if is_chained(job):
+            withdraw_chain(attempts, after=current_attempt(state))
+        if attempts.withdraw():
+            cancelled.append(job.name)
     return cancelled

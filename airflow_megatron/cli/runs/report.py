@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_megatron.cli.runs.status import command_line_hook
+from airflow_megatron.cli.runs.login_node import command_line_hook
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.plan.run_results import ReportedRun, write_results

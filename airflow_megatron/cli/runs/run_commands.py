@@ -62,7 +62,10 @@ def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption
     try:
         cancelled = cancel_jobs(jobs_to_cancel(plan, points))
     except TransportError as error:
-        print(error, file=sys.stderr)
+        print(
+            f"not all jobs of {sweep.name} were cancelled: {error}; run the command again when the login node answers",
+            file=sys.stderr,
+        )
         raise typer.Exit(1) from None
     for name in cancelled:
         print(f"cancelled {name}")

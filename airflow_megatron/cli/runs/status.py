@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from contextlib import ExitStack, contextmanager, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 
+from airflow_megatron.cli.runs.login_node import command_line_hook
 from airflow_megatron.cli.runs.progress_table import progress_table
 from airflow_megatron.plan.run_results import fetch_snapshot
 from airflow_megatron.plan.sweep_plan import Plan, plan_row
@@ -32,9 +32,7 @@ from airflow_megatron.supervision.queue_states import fetch_queue_states
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_megatron.hooks.slurm import SlurmHook
     from airflow_megatron.slurm.remote.transport import CommandResult
-    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
 STATUS_LOG_BYTES = 256 * 1024
 
@@ -67,28 +65,6 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
 
     with ExitStack() as stack:
         yield look
-
-
-def command_line_hook(cluster: ClusterProfile) -> SlurmHook:
-    """Return a hook for use outside of Airflow's tasks.
-
-    :raises TransportError: when Airflow has no such connection
-    """
-    from airflow.models.connection import Connection
-    from airflow.sdk.exceptions import AirflowException
-
-    from airflow_megatron.hooks.slurm import SlurmHook
-
-    try:
-        connection: Any = Connection.get_connection_from_secrets(cluster.ssh_conn_id)
-    except AirflowException as error:
-        raise TransportError(
-            f"Airflow has no connection {cluster.ssh_conn_id!r} for cluster {cluster.name} ({error}); AIRFLOW_HOME is "
-            f"{os.environ.get('AIRFLOW_HOME')}"
-        ) from error
-    return SlurmHook(
-        cluster.ssh_conn_id, slurm_commands(cluster), conn_retry_attempts=2, connection=connection
-    )
 
 
 def print_status(plan: Plan, output: StatusFormat, every: float | None) -> None:

@@ -712,10 +712,13 @@ def test_no_size_raises(data: st.DataObject) -> None:
     known = [flag for flag in SIZES if table.get(flag.removeprefix("--").replace("-", "_"))]
     sizes = data.draw(st.dictionaries(st.sampled_from(known), small, max_size=6))
     sizes |= data.draw(st.dictionaries(st.sampled_from(others), small, max_size=3))
-    flags = data.draw(st.sets(st.sampled_from(("--group-query-attention", "--sequence-parallel", "--swiglu"))))
+    flags = data.draw(
+        st.sets(st.sampled_from(("--group-query-attention", "--sequence-parallel", "--swiglu")))
+    )
     argv = [*to_argv(STARTS, release), *flags, *(str(word) for pair in sizes.items() for word in pair)]
     for problem in check(argv, data.draw(st.sampled_from((1, 2, 8))), release, first_iteration=True):
-        assert problem.message and problem.mend
+        assert problem.message
+        assert problem.mend
 
 
 @pytest.mark.parametrize(

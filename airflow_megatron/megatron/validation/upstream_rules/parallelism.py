@@ -54,9 +54,7 @@ def _world_mend(s: Settings) -> str:
 
 def _expert_model_size(s: Settings) -> int:
     """Count the GPUs that hold one copy of the experts; 0, by which upstream divides, where a size is 0."""
-    size: int = (
-        s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size
-    )
+    size: int = s.expert_tensor_parallel_size * s.expert_model_parallel_size * s.pipeline_model_parallel_size
     return size
 
 

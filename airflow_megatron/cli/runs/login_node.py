@@ -1,0 +1,69 @@
+"""The login node for a person who waits at a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.supervision.attempts import slurm_commands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_megatron.hooks.slurm import SlurmHook
+    from airflow_megatron.slurm.remote.transport import CommandResult
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+
+ANSWER_WINDOW_S: Final = 15.0
+"""For how long a command asks a login node again that does not answer; nobody would wait as a task does."""
+_SILENCE_S: Final = 4.0
+
+
+def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
+    """Return a hook for use outside of Airflow's tasks.
+
+    :param connects: attempts to connect before it gives up
+    :raises TransportError: when Airflow has no such connection
+    """
+    from airflow.models.connection import Connection
+    from airflow.sdk.exceptions import AirflowException
+
+    from airflow_megatron.hooks.slurm import SlurmHook
+
+    try:
+        connection: Any = Connection.get_connection_from_secrets(cluster.ssh_conn_id)
+    except AirflowException as error:
+        raise TransportError(
+            f"Airflow has no connection {cluster.ssh_conn_id!r} for cluster {cluster.name} ({error}); AIRFLOW_HOME is "
+            f"{os.environ.get('AIRFLOW_HOME')}"
+        ) from error
+    return SlurmHook(
+        cluster.ssh_conn_id, slurm_commands(cluster), conn_retry_attempts=connects, connection=connection
+    )
+
+
+@contextmanager
+def login_node(cluster: ClusterProfile) -> Iterator[Callable[[str], CommandResult]]:
+    """Give a function that runs scripts on a login node, over one connection, and reports when one takes long.
+
+    Scripts must do no harm when they run twice.
+
+    :raises TransportError: when Airflow has no such connection
+    """
+    silent = f"the login node of {cluster.name} has not answered for {_SILENCE_S:.0f} s; waiting"
+    with command_line_hook(cluster, connects=1).session() as run:
+
+        def reported(script: str) -> CommandResult:
+            timer = threading.Timer(_SILENCE_S, print, (silent,), {"file": sys.stderr, "flush": True})
+            timer.daemon = True
+            timer.start()
+            try:
+                return run(script)
+            finally:
+                timer.cancel()
+
+        yield reported
