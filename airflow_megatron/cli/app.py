@@ -64,6 +64,8 @@ def options(
 def main() -> None:
     """Run the command line; a wrong spec is reported without a traceback."""
     os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
+    # to look for plugins pydantic reads the metadata of every installed package
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     group = cast("TyperGroup", get_command(app))
     add_commands(group)
     try:

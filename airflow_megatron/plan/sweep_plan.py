@@ -26,7 +26,6 @@ from airflow_megatron.requirements.file_owners import with_file_owners
 from airflow_megatron.requirements.queue_estimates import gpu_hours
 from airflow_megatron.requirements.training_estimates import Estimates, job_estimates
 from airflow_megatron.slurm.submission.job_script import JobScriptError
-from airflow_megatron.slurm.verdicts.signatures import site_catalogue
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean, suggestion
 from airflow_megatron.spec.expressions.resolution import template_names
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
@@ -244,6 +243,8 @@ def check_sweep(
     cluster = cluster or sweep_cluster(sweep)
     check_document(sweep, cluster)
     if cluster.signatures:  # the shipped ones are right
+        from airflow_megatron.slurm.verdicts.signatures import site_catalogue
+
         site_catalogue(tuple(cluster.signatures))
     plan = plan_sweep(sweep, cluster, points)
     _check_scripts(sweep, plan.jobs, cluster)

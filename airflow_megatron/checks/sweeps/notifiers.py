@@ -4,13 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_megatron.notices.notifier_classes import (
-    NotifierError,
-    argument_errors,
-    check_arguments,
-    notifier_class,
-)
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -20,6 +13,15 @@ if TYPE_CHECKING:
 
 def notifier_problems(sweep: Sweep) -> Iterator[Problem]:
     """Yield what is wrong with the notifiers of a sweep."""
+    if not sweep.settings.notify:
+        return
+    from airflow_megatron.notices.notifier_classes import (  # imports what reads logs and judges jobs
+        NotifierError,
+        argument_errors,
+        check_arguments,
+        notifier_class,
+    )
+
     for number, section in enumerate(sweep.settings.notify):
         errors = list(argument_errors(section.notifier, section.arguments))
         try:

@@ -31,6 +31,8 @@ def restart_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fin
     for training in trainings.values():
         job = training.job
         yield from _nodes(training)
+        if not job.restart.after_rollback:
+            continue
         try:
             to_argv(job.restart.after_rollback, training.table)
         except ArgumentError as error:
@@ -54,8 +56,10 @@ def _nodes(training: TrainingArguments) -> Iterator[Finding]:
     """
     job, place = training.job, ("restart", "nodes")
     sizes = job.restart.nodes
+    if not sizes:
+        return
     wanted = count(job.slurm.nodes, 1)
-    if sizes and (sorted(set(sizes), reverse=True) != sizes or sizes[0] >= wanted):
+    if sorted(set(sizes), reverse=True) != sizes or sizes[0] >= wanted:
         mend = f"numbers below slurm.nodes ({wanted}), the largest first"
         yield Finding("nodes-order", job, place, f"restart.nodes is {sizes}", mend)
         return

@@ -97,6 +97,8 @@ class ArgumentTable:
 
     :param program_defaults: values by ``dest`` that the program gives arguments that are not given
     :param optional: package → arguments that the program adds where the package is installed
+    :ivar last_written: name → the value that :func:`to_argv` wrote last, and what it wrote; most values of a sweep's
+        points are the same object
     """
 
     def __init__(
@@ -114,6 +116,8 @@ class ArgumentTable:
         self._by_flag: dict[str, Argument] = {}
         self._by_dest: dict[str, list[Argument]] = {}
         self._positions = {id(argument): index for index, argument in enumerate(self.arguments)}
+        self._found: dict[str, Argument | None] = {}
+        self.last_written: dict[str, tuple[object, tuple[int, str, list[str]]]] = {}
         for argument in self.arguments:
             for flag in argument.flags:
                 self._by_flag.setdefault(canonical(flag), argument)
@@ -133,10 +137,13 @@ class ArgumentTable:
             flag, the ``dest`` wins.
         :returns: the argument, or None when the release has none of that name.
         """
-        key = canonical(name)
-        if key in self._by_dest:
-            return self._by_dest[key][0]
-        return self._by_flag.get(key)
+        try:
+            return self._found[name]  # plans of many points ask for the same names millions of times
+        except KeyError:
+            key = canonical(name)
+            found = self._by_dest[key][0] if key in self._by_dest else self._by_flag.get(key)
+            self._found[name] = found
+            return found
 
     def position(self, argument: Argument) -> int:
         """Tell where in the parser's order one of the table's arguments stands."""
@@ -361,14 +368,24 @@ def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[
         if argument.dest in tokens:
             other = tokens[argument.dest][1]
             raise ArgumentError(name, release, f"sets {argument.dest}, which {other} sets already; keep one")
-        if argument.is_flag:
-            if not isinstance(value, bool):
-                raise ArgumentError(name, release, f"is a flag: write true or false, not {value!r}")
-            argument, written = table.flag_tokens(name, value)
-        else:
-            written = _value_tokens(name, value, argument, release)
-        tokens[argument.dest] = (table.position(argument), name, written)
+        before = table.last_written.get(name)
+        if before is None or before[0] is not value:
+            before = table.last_written[name] = (value, _written(name, value, argument, table))
+        tokens[argument.dest] = before[1]
     return [token for _, _, written in sorted(tokens.values()) for token in written]
+
+
+def _written(
+    name: str, value: object, argument: Argument, table: ArgumentTable
+) -> tuple[int, str, list[str]]:
+    """Return what a parameter writes, after its place in the parser's order and its name."""
+    if argument.is_flag:
+        if not isinstance(value, bool):
+            raise ArgumentError(name, table.release, f"is a flag: write true or false, not {value!r}")
+        argument, written = table.flag_tokens(name, value)
+    else:
+        written = _value_tokens(name, value, argument, table.release)
+    return table.position(argument), name, written
 
 
 def _unknown(name: str, table: ArgumentTable) -> ArgumentError:

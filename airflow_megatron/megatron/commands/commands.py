@@ -21,7 +21,7 @@ from airflow_megatron.megatron.commands.deepspeed_commands import (
 from airflow_megatron.megatron.commands.deepspeed_config import CONFIG, TRAINER
 from airflow_megatron.megatron.commands.evaluation_options import evaluation_options
 from airflow_megatron.spec.documents.checkpoint_directories import deepspeed_tag, directory_name
-from airflow_megatron.spec.expressions.file_values import path_of
+from airflow_megatron.spec.expressions.file_values import FILE_PREFIX
 from airflow_megatron.spec.model.schema import Entry
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
     Checkpoint and log directories are each job's own. A value that an earlier job writes is not known yet; in its place
     stands a number that any rule lets pass.
     """
-    result = [word if path_of(word) is None else "1" for word in trainer_words(command)]
+    result = ["1" if word.startswith(FILE_PREFIX) else word for word in trainer_words(command)]
     for flag in ("--save", "--load", "--tensorboard-dir", "--data-cache-path", "--lr-finder-save"):
         if flag in result[:-1]:
             result[result.index(flag) + 1] = "/run"

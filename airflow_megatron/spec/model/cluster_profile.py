@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_UNDESCRIBED_PARTITION = PartitionSection()
-_UNDESCRIBED_TRAINER = TrainerSection()
+_UNDESCRIBED_PARTITION = PartitionSection.model_construct()
+_UNDESCRIBED_TRAINER = TrainerSection.model_construct()
 
 
 class ClusterProfile(ClusterSection):

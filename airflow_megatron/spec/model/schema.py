@@ -319,11 +319,11 @@ class SpikeSection(Strict):
 class HealthSection(Strict):
     """What is looked for in the log of a training while it runs, and what is done about it."""
 
-    stall: StallSection = StallSection()
-    throughput: ThroughputSection = ThroughputSection()
-    nan: NanSection = NanSection()
-    skipped: SkippedSection = SkippedSection()
-    spike: SpikeSection = SpikeSection()
+    stall: StallSection = StallSection.model_construct()
+    throughput: ThroughputSection = ThroughputSection.model_construct()
+    nan: NanSection = NanSection.model_construct()
+    skipped: SkippedSection = SkippedSection.model_construct()
+    spike: SpikeSection = SpikeSection.model_construct()
 
 
 HealthRules: TypeAlias = Annotated[
@@ -375,7 +375,7 @@ class MeasureSection(Strict):
 
     skip: int = Field(default=10, ge=0)
     """First iterations, which warm up and do not count."""
-    reported: ReportedSection = ReportedSection()
+    reported: ReportedSection = ReportedSection.model_construct()
 
 
 Expected: TypeAlias = Literal["oom"] | Expression | None
@@ -446,7 +446,7 @@ class StageSection(Strict):
     """Directory of a training branch, relative to the point's."""
     params: Values = {}
     megatron: Values = {}
-    slurm: SlurmSection = SlurmSection()
+    slurm: SlurmSection = SlurmSection.model_construct()
     env: dict[str, str | int | float] = {}
     secrets: Secrets = {}
     """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
@@ -462,7 +462,7 @@ class StageSection(Strict):
     """For ``kind: train``; what is left out is as in the sweep's."""
     expect: Expected = None
     """``oom`` where the job is meant to run out of memory: it has finished then."""
-    measure: MeasureSection = MeasureSection()
+    measure: MeasureSection = MeasureSection.model_construct()
     """What ``kind: benchmark`` measures."""
     wrapper: WrapperValue | None = None
     """Words before the training command on some ranks, instead of the sweep's."""
@@ -508,13 +508,13 @@ class SweepSpecSection(Strict):
     """Megatron arguments, underscores for dashes."""
     extra_arguments: dict[str, ArgumentSection] = {}
     """Arguments that only a fork of the release has; ``{}`` for one that takes text."""
-    slurm: SlurmSection = SlurmSection()
+    slurm: SlurmSection = SlurmSection.model_construct()
     env: dict[str, str | int | float] = {}
     secrets: Secrets = {}
     """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
     ``{connection: ID}`` or ``{variable: NAME}`` of Airflow."""
-    restart: RestartSection = RestartSection()
-    health: HealthRules = HealthSection()
+    restart: RestartSection = RestartSection.model_construct()
+    health: HealthRules = HealthSection.model_construct()
     """Of every training; ``off`` looks for nothing."""
     sweep: Values | None = None
     """Axes: product, list, groups, params, configs, grids, base_values, defaults, filter."""
@@ -608,7 +608,7 @@ class PartitionSection(Strict):
     """Walltime of one attempt."""
     gpu_type: str | None = None
     """Type in the request for GPUs, where it needs one: a100 in --gres=gpu:a100:4."""
-    slurm: SlurmSection = SlurmSection()
+    slurm: SlurmSection = SlurmSection.model_construct()
     """Defaults of the jobs that name it; they win over what stands further out than the name."""
     env: dict[str, str | int | float] = {}
     """Environment of jobs on it, besides the cluster's."""
@@ -631,7 +631,7 @@ class ClusterSection(Strict):
     launcher: Literal["torchrun", "srun"] = "torchrun"
     gpu_option: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
     """How GPUs are asked for."""
-    slurm: SlurmSection = SlurmSection()
+    slurm: SlurmSection = SlurmSection.model_construct()
     """Defaults for every job."""
     partitions: dict[str, PartitionSection] = {}
     """The partitions that jobs may name; any when none is described."""
@@ -644,7 +644,7 @@ class ClusterSection(Strict):
     """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
     ``{connection: ID}`` or ``{variable: NAME}`` of Airflow."""
     trainers: dict[Trainer, TrainerSection] = {}
-    limits: LimitsSection = LimitsSection()
+    limits: LimitsSection = LimitsSection.model_construct()
     gpu: str | None = None
     """Kind of its GPUs, for estimates of memory and time: h100-80gb, h200, a100-80gb, …"""
     mfu: float | None = Field(default=None, gt=0, lt=1)
