@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pydantic import BaseModel
@@ -44,11 +44,19 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.sweep import Point, Sweep
 
 
+_last_plain: Final[dict[type[BaseModel], tuple[BaseModel, dict[str, Any]]]] = {}
+"""The section of each type that was written last, and as what: most jobs of a stage share theirs."""
+
+
 def _plain(value: object) -> object:
     """Return what the encoder takes in place of a value that it does not know: sections of the schema."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(exclude_none=True, exclude_defaults=True)
-    raise TypeError(f"{value!r} is no plain value")
+    if not isinstance(value, BaseModel):
+        raise TypeError(f"{value!r} is no plain value")
+    last = _last_plain.get(type(value))
+    if last is None or last[0] is not value:
+        last = value, value.model_dump(exclude_none=True, exclude_defaults=True)
+        _last_plain[type(value)] = last
+    return last[1]
 
 
 _rows = msgspec.json.Encoder(enc_hook=_plain)

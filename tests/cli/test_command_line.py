@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from command_line import Answer, runner
 
 from airflow_megatron import __version__
 from airflow_megatron.cli.command_line import COMMANDS, DeferredCommand
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HEAVY = ("pydantic", "jinja2", "yaml", "airflow", "airflow_megatron.plan", "airflow_megatron.slurm")
 
@@ -34,6 +38,22 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
     assert all(f"  {name} " in done.stdout for name in COMMANDS)
+
+
+def test_a_plan_without_notifiers_imports_nothing_that_judges_jobs(tmp_path: Path) -> None:
+    spec = tmp_path / "small.yaml"
+    spec.write_text(
+        "point: a\nstages: {go: {kind: command, command: [echo, hi]}}\nsweep: {params: {b: [1]}}\nparams: {b: 1}\n"
+    )
+    names = ("airflow_megatron.notices", "airflow_megatron.slurm.verdicts", "airflow_megatron.megatron.logs")
+    code = (
+        f"import sys\nsys.argv = ['airflow-megatron', 'plan', {str(spec)!r}, '--format', 'names']\n"
+        "from airflow_megatron.cli.app import main\n"
+        "try:\n    main()\nexcept SystemExit as ended:\n    assert not ended.code\n"
+        f"print([name for name in {names!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr.strip()) == ("a.go\n", "[]")
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,12 +30,11 @@ def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
         else:
             for refused in refused_options(job.slurm.options, own_script=True):
                 yield _finding(job, refused, ("cmd",), "its command gives sbatch")
-            for refused in refused_options(directive_options(job.script), own_script=True):
+            directives = directive_options(job.script)
+            for refused in refused_options(directives, own_script=True):
                 yield _finding(job, refused, ("template",), "its script holds #SBATCH")
             yield from _of_words(job, job.slurm.options, ("cmd",), "its command gives sbatch")
-            yield from _of_words(
-                job, directive_options(job.script), ("template",), "its script holds #SBATCH"
-            )
+            yield from _of_words(job, directives, ("template",), "its script holds #SBATCH")
             if others := other_directives(job.script):
                 message = f"its script holds {others[0][:80]}: options of PBS and LSF are not read"
                 mend = "write them as #SBATCH lines, or remove them"

@@ -19,9 +19,12 @@ def conversion_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
     """Yield what conversions and evaluations cannot do with their GPUs, and their params that are probably misspelt."""
     for job in jobs:
         yield from _gpu_findings(job)
-        known = KIND_PARAMS.get(job.kind, ())
-        own = [name for name in job.variables if name in job.params and name not in known]
-        for name in own if known else ():
+        known = KIND_PARAMS.get(job.kind)
+        if known is None:
+            continue
+        for name in job.variables:
+            if name not in job.params or name in known:
+                continue
             if mend := did_you_mean(name, known, limit=1, alike=0.8):
                 message = f"{job.kind} does not read {name}"
                 yield Finding(f"param:{name}", job, (name,), message, mend, warning=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -27,6 +28,7 @@ from airflow_megatron.spec.model.schema import Entry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_megatron.megatron.arguments.tables import ArgumentTable
     from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.conditions import Condition
@@ -39,6 +41,9 @@ _BEFORE: Final = 4
 #: The releases before core_v0.16 validate every so many iterations when nothing is given; later ones have no default,
 #: and end a training that gives none at its start.
 _EVAL_INTERVAL: Final = 1000
+_OWN_DIRECTORIES: Final = frozenset(
+    {"--save", "--load", "--tensorboard-dir", "--data-cache-path", "--lr-finder-save"}
+)
 
 
 def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
@@ -234,14 +239,8 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         arguments |= {"log_throughput": True} if table.get("log_throughput") else {}
     elif job.trainer == "megatron_lm" and (every := table.get("eval_interval")) and every.default is None:
         arguments["eval_interval"] = _EVAL_INTERVAL
-    given = {
-        name: value
-        for name, value in job.params.items()
-        if (name in job.explicit_arguments and (table.get(name) or not lr_search.is_option(name)))
-        or (name not in job.variables and table.get(name))
-    }
-    # an argument has several names (no_rope_fusion, apply_rope_fusion): the spec's wins under any of them
-    given_dests = {argument.dest for argument in map(table.get, given) if argument}
+    names, given_dests = _given_arguments(table, tuple(job.params), job.explicit_arguments, job.variables)
+    given = {name: job.params[name] for name in names}
     arguments = {
         name: value
         for name, value in arguments.items()
@@ -268,6 +267,23 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     if isinstance(arguments.get(CONFIG), dict):
         arguments[CONFIG] = config_file(job)
     return arguments
+
+
+@functools.lru_cache(maxsize=256)
+def _given_arguments(
+    table: ArgumentTable, params: tuple[str, ...], explicit: tuple[str, ...], variables: tuple[str, ...]
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return which params of a job are Megatron arguments, and their ``dest``; the same at all points of a stage.
+
+    An argument has several names (no_rope_fusion, apply_rope_fusion): the spec's wins under any of them.
+    """
+    names = tuple(
+        name
+        for name in params
+        if (name in explicit and (table.get(name) or not lr_search.is_option(name)))
+        or (name not in variables and table.get(name))
+    )
+    return names, frozenset(argument.dest for argument in map(table.get, names) if argument)
 
 
 def _saves_nothing(arguments: dict[str, Any]) -> bool:
@@ -314,11 +330,11 @@ def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
     Checkpoint and log directories are each job's own. A value that an earlier job writes is not known yet; in its place
     stands a number that any rule lets pass.
     """
-    result = ["1" if word.startswith(FILE_PREFIX) else word for word in trainer_words(command)]
-    for flag in ("--save", "--load", "--tensorboard-dir", "--data-cache-path", "--lr-finder-save"):
-        if flag in result[:-1]:
-            result[result.index(flag) + 1] = "/run"
-    return tuple(result)
+    words = trainer_words(command)
+    return tuple(
+        "/run" if before in _OWN_DIRECTORIES else "1" if word.startswith(FILE_PREFIX) else word
+        for before, word in zip(("", *words), words, strict=False)
+    )
 
 
 def job_files(job: Job, cluster: ClusterProfile) -> dict[str, str]:

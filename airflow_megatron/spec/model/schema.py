@@ -88,7 +88,7 @@ class Strict(BaseModel):
     """Base of all sections: unknown keys are refused."""
 
     # built on first use, without the docstrings of the fields (`spec.json_schema` reads these): every task's process
-    # imports this module and uses few of its sections
+    # imports this module and uses few of its sections; defaults are made by `model_construct`, which builds nothing
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 

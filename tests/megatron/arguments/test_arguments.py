@@ -212,6 +212,19 @@ def test_argparse_reads_the_same_values_back(release: str, data: st.DataObject) 
             assert getattr(args, argument.dest) == wanted
 
 
+def test_values_that_are_equal_are_each_written_as_themselves() -> None:
+    assert [to_argv({"lr": value}, RELEASE) for value in (0.0, -0.0, 0, 1, 1.0)] == [
+        ["--lr", "0.0"],
+        ["--lr", "-0.0"],
+        ["--lr", "0"],
+        ["--lr", "1"],
+        ["--lr", "1.0"],
+    ]
+    assert to_argv({"num_layers": 1}, RELEASE) == ["--num-layers", "1"]
+    with pytest.raises(ArgumentError, match="num_layers"):
+        to_argv({"num_layers": True}, RELEASE)
+
+
 def test_the_table_is_made_from_dumps(tmp_path: Any) -> None:
     argument = {
         "flags": ["--backend"], "dest": "backend", "group": "g", "action": "Store", "type": "f", "nargs": None,

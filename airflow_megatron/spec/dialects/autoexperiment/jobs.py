@@ -8,6 +8,7 @@ stands still means a frozen job.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -147,6 +148,7 @@ def script_job(
     script = templates.script(template, params) if template else None
     log = _below(sweep_dir, str(params["output_file"]))
     interval = check_interval(params)
+    command = _words(str(params["cmd"]))
     return Job(
         name=str(params["name"]),
         sweep=sweep,
@@ -164,8 +166,8 @@ def script_job(
         depends_on=(Dependency(parent.name, parent.stage, "condition"),) if parent else (),
         run_dir=run_dir,
         parent_dir=parent.run_dir if parent else None,
-        command=_words(str(params["cmd"])),
-        slurm=SlurmSection(options=list(_options(str(params["cmd"])))),
+        command=command,
+        slurm=_slurm(_options(command)),
         restart=_RESTART,
         template=None if script is not None else str(templates.path(template)) if template else None,
         script=script,
@@ -237,9 +239,13 @@ def _words(command: str) -> tuple[str, ...]:
         return (command,)
 
 
-def _options(command: str) -> tuple[str, ...]:
-    """Return the options that ``cmd`` gives to sbatch before the script."""
-    words = _words(command)
+@functools.lru_cache(maxsize=256)
+def _slurm(options: tuple[str, ...]) -> SlurmSection:
+    return SlurmSection(options=list(options))
+
+
+def _options(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the options that the words of ``cmd`` give to sbatch before the script."""
     if len(words) < 3 or words[0].rsplit("/", 1)[-1] != "sbatch":
         return ()
     return words[1:-1] if not words[-1].startswith("-") else words[1:]
