@@ -22,7 +22,7 @@ from airflow_megatron.megatron.checkpoints.completeness import (
 from airflow_megatron.megatron.commands.changed_command import changed_arguments, is_harmless
 from airflow_megatron.megatron.commands.commands import branch_arguments, trainer_words
 from airflow_megatron.plan.job_scripts import job_digest
-from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
+from airflow_megatron.slurm.polling.poll import parse_whole_poll, poll_script
 from airflow_megatron.slurm.repair.fresh_start import FreshStartError, fresh_start_script, parse_fresh_start
 from airflow_megatron.slurm.repair.lost_tracker import LostTrackerError, parse_tracker, tracker_script
 from airflow_megatron.slurm.repair.quarantine import (
@@ -221,7 +221,7 @@ class _Preparation:
             )
         )
         script = poll_script(watches, self._attempts.commands)
-        return self._attempts.answered(script, lambda result: parse_poll(watches, result))
+        return self._attempts.answered(script, lambda result: parse_whole_poll(watches, result))
 
     def _still_in_queue(self, seen: Mapping[str, Observation]) -> str | None:
         for name, observation in seen.items():

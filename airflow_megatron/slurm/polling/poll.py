@@ -32,6 +32,7 @@ from airflow_megatron.slurm.states.observation import (
     ControllerRow,
     Observation,
     QueueRow,
+    Unreachable,
     Watch,
 )
 from airflow_megatron.spec.trust.plain_text import shown
@@ -58,6 +59,9 @@ COMMAND_SECONDS = 30
 
 GLOB_SECONDS = 10
 """How long a pattern may look through directories: it could be one for the whole file system."""
+
+CHECKPOINT_SECONDS = 10
+"""How long the listing of checkpoints may take: a job could have filled its folder with millions of files."""
 
 TRACKER = "latest_checkpointed_iteration.txt"
 
@@ -169,7 +173,7 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
         parts.append(f"am_one_liners {words(plan.one_liners)}")
     if plan.checkpoint_dirs:
         asked = (f"{first} {words([path])}" for path, first in plan.checkpoint_dirs.items())
-        parts.append(f"am_checkpoints {' '.join(asked)}")
+        parts.append(f"am_checkpoints {CHECKPOINT_SECONDS} {' '.join(asked)}")
     if plan.checks:
         parts.append(f"am_checks {words(plan.checks)}")
     if plan.streams:
@@ -194,6 +198,18 @@ def _common_root(paths: Sequence[str]) -> str:
     return first[:length]
 
 
+def parse_whole_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Observation]:
+    """Return what :func:`parse_poll` does, for who has to know all of it before going on.
+
+    :raises TransportError: if the answer is not whole, or a folder of checkpoints could not be listed in time.
+    """
+    found = parse_poll(watches, result)
+    for observation in found.values():
+        if observation.unreachable is not None:
+            raise TransportError(observation.unreachable.reason)
+    return found
+
+
 @dataclass
 class _Answer:
     """What the script printed, by section."""
@@ -208,7 +224,7 @@ class _Answer:
     accounting_ok: bool
     accounting_enabled: bool
     one_liners: dict[int, str]
-    checkpoints: dict[str, dict[str, dict[str, int]]]
+    checkpoints: CheckpointFiles
     existing: set[int]
     stream: bytes
     matches: dict[int, list[str]]
@@ -270,6 +286,12 @@ def _observe(
         controller = controller if controller and controller.name == watch.job_name else None
     queue_active = queue is not None and not queue.state.ended
     array, task, _ = (watch.job_id or "").partition("_")
+    if watch.checkpoint_dir is not None and watch.checkpoint_dir.rstrip("/") in answer.checkpoints.slow:
+        reason = (
+            f"{watch.checkpoint_dir} cannot be listed within {CHECKPOINT_SECONDS} s: too many files are in it"
+        )
+        unknown = Unreachable(answer.time, reason, 1)
+        return Observation(time=answer.time, log_offset=watch.log_offset, unreachable=unknown)
     observation = Observation(
         time=answer.time,
         queue=queue,
@@ -297,7 +319,7 @@ def _observe(
         observation = replace(
             observation,
             tracker=lines.get(_tracker_file(watch.checkpoint_dir)),
-            checkpoint_files=answer.checkpoints.get(watch.checkpoint_dir.rstrip("/"), {}),
+            checkpoint_files=answer.checkpoints.found.get(watch.checkpoint_dir.rstrip("/"), {}),
         )
     if watch.log_file is not None and (found := streams.get((watch.log_file, watch.log_offset))) is not None:
         observation = replace(observation, log_size=found[0], log_chunk=found[1])
@@ -331,13 +353,15 @@ def _text(found: tuple[int, bytes] | None) -> str | None:
 
 
 def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
-    answer = _Answer(0.0, {}, {}, set(), False, {}, {}, True, True, {}, {}, set(), b"", {}, set(), {}, [])
+    answer = _Answer(
+        0.0, {}, {}, set(), False, {}, {}, True, True, {}, CheckpointFiles(), set(), b"", {}, set(), {}, []
+    )
     queue_lines: list[str] = []
     accounting_lines: list[str] = []
     said: list[str] = []
     controller_lines: list[str] = []
     stream_lines: list[str] = []
-    checkpoints = CheckpointFiles(answer.checkpoints)
+    checkpoints = answer.checkpoints
     for line in lines:
         word, _, rest = line.partition(" ")
         match word:

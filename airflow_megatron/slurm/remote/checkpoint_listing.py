@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 LISTING_DEPTH = 6
 """Folders between the one that is searched and a run's ``checkpoints``, that one counted."""
 
-_PARTS = 3
-"""Commands of ``am_checkpoints`` that each say how they ended."""
+LISTING_SECONDS = 60
+"""How long the listing of all runs may take."""
+
 _WHOLE = frozenset({"0", "123"})
 """xargs ends with 123 when ``find`` failed without being killed: a directory went away while it was listed."""
 
@@ -27,17 +28,20 @@ class CheckpointFiles:
     """The lines of ``am_checkpoints`` (``shell/poll.sh``), taken in one by one.
 
     :param found: checkpoints folder → name of an ``iter_*`` directory → path in it → bytes
+    :param slow: checkpoints folders that could not be listed in time
     """
 
     found: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     _files: dict[str, int] = field(default_factory=dict)
+    slow: set[str] = field(default_factory=set)
     _listed: list[str] = field(default_factory=list)
 
     def take(self, word: str, rest: str) -> None:
         """Take in a line.
 
         :param word: what it tells: ``D``, a directory; ``N``, one whose files are not listed; ``C``, a file in the
-            last directory; ``listed``, how a part of the listing has ended. Other lines are passed over.
+            last directory; ``T``, a folder that takes too long;
+            ``listed``, how a part of the listing has ended. Other lines are passed over.
         :param rest: what follows it
         :raises ValueError: for a file without a size
         """
@@ -49,6 +53,8 @@ class CheckpointFiles:
             case "C":
                 size, _, name = rest.partition(" ")
                 self._files[name] = int(size)
+            case "T":
+                self.slow.add(rest)
             case "listed":
                 self._listed.append(rest)
 
@@ -61,7 +67,7 @@ class CheckpointFiles:
 
         :raises TransportError: it has to be asked for again
         """
-        if len(self._listed) != _PARTS or not _WHOLE.issuperset(self._listed):
+        if not self._listed or not _WHOLE.issuperset(self._listed):
             raise TransportError(
                 f"the listing of the checkpoints is cut off (exit statuses {' '.join(self._listed)})"
             )
@@ -89,7 +95,7 @@ def listing_script(folder: str) -> str:
     root = f"{folder.rstrip('/')}/"
     return framed(
         f"am_root={quote_path(root)}\nexport am_root\n{shell_file('poll')}\n"
-        f"{shell_file('checkpoint_listing')}\nam_listing {LISTING_DEPTH}"
+        f"{shell_file('checkpoint_listing')}\nam_listing {LISTING_DEPTH} {LISTING_SECONDS}"
     )
 
 
@@ -119,6 +125,10 @@ def parse_listing(folder: str, result: CommandResult) -> list[RunCheckpoints]:
         except ValueError:
             raise TransportError(f"unexpected line in a listing: {line!r}") from None
     files.check_whole()
+    if files.slow:
+        raise TransportError(
+            f"{', '.join(sorted(files.slow))} cannot be listed within {LISTING_SECONDS} s: too many files"
+        )
     root = f"{folder.rstrip('/')}/"
     return [
         RunCheckpoints(path.rpartition("/")[0] or ".", trackers.get(index), files.found.get(root + path, {}))

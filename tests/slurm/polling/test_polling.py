@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 
 from airflow_megatron.slurm.polling.pacing import left_out
 from airflow_megatron.slurm.polling.poll import (
+    CHECKPOINT_SECONDS,
     LOG_BYTES_PER_JOB,
     parse_accounting_row,
     parse_poll,
     parse_queue_row,
+    parse_whole_poll,
     poll_script,
 )
 from airflow_megatron.slurm.remote.quoting import QuotingError
@@ -230,7 +233,7 @@ def test_a_log_that_shrinks_while_it_is_read_spoils_only_itself(slurm, tmp_path)
 
 
 def test_slow_logs_hold_nobody_up_for_long(slurm, tmp_path, monkeypatch):
-    monkeypatch.setattr("airflow_megatron.slurm.polling.poll.LOG_SECONDS", 0.2)
+    monkeypatch.setattr("airflow_megatron.slurm.polling.poll.LOG_SECONDS", 1)
     queue(slurm, "7|RUNNING|1|1|1|1|n1|None|a")
     watches = logs(tmp_path, "abcd")
     replace_dd(slurm, "*/[bc]) printf b; sleep 20")
@@ -281,6 +284,34 @@ def test_a_listing_of_checkpoints_that_was_killed_is_no_listing(slurm, tmp_path,
     victim.chmod(0o755)
     with pytest.raises(TransportError, match="listing of the checkpoints is cut off"):
         poll(slurm, watch)
+
+
+def test_a_folder_that_a_job_has_filled_delays_no_other(slurm, tmp_path):
+    """A listing that takes too long is left out, of its own job alone; the others are whole."""
+    watches = []
+    for number in range(100):
+        folder = tmp_path / f"run {number}" / "checkpoints"
+        (folder / "iter_0000010").mkdir(parents=True)
+        (folder / "iter_0000010" / "f").write_text("x")
+        watches.append(Watch(f"{number}", checkpoint_dir=str(folder), checkpoint_from=5))
+    full = tmp_path / "run 42" / "checkpoints" / "iter_0000010"
+    real = shutil.which("find")
+    victim = slurm.root / "bin" / "find"
+    victim.write_text(
+        f'#!/bin/sh\nfor word; do case $word in "{full}") sleep 60 ;; esac; done\nexec {real} "$@"\n'
+    )
+    victim.chmod(0o755)
+    begin = time.monotonic()
+    result = slurm.run(poll_script(watches))
+    assert time.monotonic() - begin < 2 * CHECKPOINT_SECONDS
+    seen = parse_poll(watches, result)
+    assert f"{full.parent} cannot be listed within" in seen["42"].unreachable.reason
+    others = [seen[watch.key] for watch in watches if watch.key != "42"]
+    assert all(one.unreachable is None for one in others)
+    assert all(one.checkpoint_files == {"iter_0000010": {"f": 1}} for one in others)
+    # who has to know the folder's state before going on is refused
+    with pytest.raises(TransportError, match="cannot be listed within"):
+        parse_whole_poll(watches, result)
 
 
 def test_log_lines_that_look_like_the_answer_do_no_harm(slurm, tmp_path):

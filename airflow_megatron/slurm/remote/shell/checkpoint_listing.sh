@@ -6,11 +6,12 @@ am_checkpoint_folders() { # DEPTH; paths below am_root
     -o -name checkpoints -type d -print -prune -o -name checkpoints -type l -print 2>/dev/null | sort
 }
 
-am_listing() { # DEPTH
+am_listing() { # DEPTH SECONDS
   if [ ! -d "$am_root" ]; then
     printf 'absent\n'
     return
   fi
+  am_wait=$2
   am_all=$(am_checkpoint_folders "$1")
   set --
   while IFS= read -r am_folder; do
@@ -34,5 +35,5 @@ AM_FOLDERS
     set -- "$@" 0 "$am_folder"
     shift
   done
-  am_checkpoints "$@"
+  am_checkpoints "$am_wait" "$@"
 }
