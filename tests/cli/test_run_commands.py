@@ -145,7 +145,7 @@ class TestCancel:
         last = answer.stderr.splitlines()[-1]
         assert last.startswith("not all jobs of study were cancelled: ")
         assert "cannot be reached" in last
-        assert last.endswith("run the command again when the login node answers")
+        assert last.endswith("run the command again when that is solved")
 
     def test_a_queue_that_cannot_be_read_is_given_up_soon(
         self, site: LoginSite, cancel: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch

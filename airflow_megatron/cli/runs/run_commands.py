@@ -63,7 +63,7 @@ def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption
         cancelled = cancel_jobs(jobs_to_cancel(plan, points))
     except TransportError as error:
         print(
-            f"not all jobs of {sweep.name} were cancelled: {error}; run the command again when the login node answers",
+            f"not all jobs of {sweep.name} were cancelled: {error}; run the command again when that is solved",
             file=sys.stderr,
         )
         raise typer.Exit(1) from None
