@@ -48,17 +48,27 @@ def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
 
 @contextmanager
 def login_node(cluster: ClusterProfile) -> Iterator[Callable[[str], CommandResult]]:
-    """Give a function that runs scripts on a login node, over one connection, and reports when one takes long.
+    """Give a function that runs scripts on a login node, over one connection, and reports once when one takes long.
 
     Scripts must do no harm when they run twice.
 
     :raises TransportError: when Airflow has no such connection
     """
-    silent = f"the login node of {cluster.name} has not answered for {_SILENCE_S:.0f} s; waiting"
+    is_reported = threading.Event()
+
+    def report() -> None:
+        if not is_reported.is_set():
+            is_reported.set()
+            print(
+                f"the login node of {cluster.name} has not answered for {_SILENCE_S:.0f} s; waiting",
+                file=sys.stderr,
+                flush=True,
+            )
+
     with command_line_hook(cluster, connects=1).session() as run:
 
         def reported(script: str) -> CommandResult:
-            timer = threading.Timer(_SILENCE_S, print, (silent,), {"file": sys.stderr, "flush": True})
+            timer = threading.Timer(_SILENCE_S, report)
             timer.daemon = True
             timer.start()
             try:
