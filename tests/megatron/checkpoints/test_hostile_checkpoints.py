@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
 import time
 import zipfile
@@ -106,6 +107,11 @@ PICKLES = {
 }
 
 
+def processor_time() -> float:
+    """Return the seconds that this process and those that it has waited for have used."""
+    return sum(os.times()[:4])
+
+
 @pytest.mark.parametrize("content", PICKLES.values(), ids=PICKLES)
 @pytest.mark.parametrize("place", [".metadata", "mp_rank_00/model_optim_rng.pt"])
 def test_no_pickle_takes_all_time_or_memory(
@@ -123,9 +129,9 @@ def test_no_pickle_takes_all_time_or_memory(
         (folder / place).write_bytes(content)
         (folder / "__0_0.distcp").write_bytes(b"x")
     (other / place).write_bytes(b"")
-    begin = time.monotonic()
+    begin = processor_time()
     first, second = read_checkpoints(tmp_path)
-    assert time.monotonic() - begin < 60
+    assert processor_time() - begin < 20
     assert not first.verdict.is_complete
     assert "is empty" in second.verdict.reason
 
