@@ -55,7 +55,7 @@ EXTENSIONS = (
 
 
 class ArgumentError(Exception):
-    """A command line that cannot work; the text names the flag and the mend."""
+    """A command line that cannot work; the text names the flag and the hint."""
 
 
 class _Parser(argparse.ArgumentParser):

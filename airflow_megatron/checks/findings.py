@@ -22,7 +22,7 @@ class Finding:
     :param job: the job
     :param keys: the parameter at fault, or a path in the stage's section (``start``, ``checkpoint``)
     :param message: what is wrong, without the names of stage and point
-    :param mend: what to write instead
+    :param hint: what to write instead
     :param warning: it may be meant: the sweep can run all the same
     """
 
@@ -30,7 +30,7 @@ class Finding:
     job: Job
     keys: tuple[str, ...]
     message: str
-    mend: str
+    hint: str
     warning: bool = False
 
 
@@ -49,7 +49,7 @@ def told(findings: Iterable[Finding], sweep: Sweep) -> tuple[list[Problem], list
         others = len(points) - 1
         more = f"; the same at {others} more point{'s' if others > 1 else ''}" if others else ""
         place = _place(sweep, sections.get(first.job.stage, first.job.stage), first)
-        problem = sweep.document.problem(place, f"{where}: {first.message}{more}", first.mend)
+        problem = sweep.document.problem(place, f"{where}: {first.message}{more}", first.hint)
         (warnings if first.warning else errors).append(problem)
     return errors, warnings
 

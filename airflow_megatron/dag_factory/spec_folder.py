@@ -111,8 +111,8 @@ def _read_alone(folder: Path, file: Path, limits: Limits) -> SpecEntry:
     place = str(file)
     if not place.isprintable():
         shown = place.encode("unicode_escape", "surrogateescape").decode("ascii", "replace")
-        mend = "rename it: letters, digits, '_', '-'"
-        return SpecEntry(None, (Problem(shown, 0, 0, "the file's name holds unprintable characters", mend),))
+        hint = "rename it: letters, digits, '_', '-'"
+        return SpecEntry(None, (Problem(shown, 0, 0, "the file's name holds unprintable characters", hint),))
     if not file.is_file():
         message = "it is not a regular file" if file.exists() else "no such file"
         return SpecEntry(None, (Problem(place, 0, 0, message, "put a YAML file here, or remove it"),))
@@ -156,7 +156,7 @@ def _report(file: Path, folder: Path, report: Callable[[Any], None]) -> None:
         check_expressions(sweep)
     except SpecError as error:
         shown = (
-            replace(one, message=_shown(one.message), mend=_shown(one.mend))
+            replace(one, message=_shown(one.message), hint=_shown(one.hint))
             for one in error.problems[:MAX_PROBLEMS]
         )
         report({"problems": [asdict(problem) for problem in shown]})

@@ -46,13 +46,13 @@ class NotifierError(ValueError):
     """A notifier that cannot be made.
 
     :param message: what is wrong
-    :param mend: what to do about it
+    :param hint: what to do about it
     :param argument: the argument at fault, or None
     """
 
-    def __init__(self, message: str, mend: str, argument: str | None = None) -> None:
+    def __init__(self, message: str, hint: str, argument: str | None = None) -> None:
         super().__init__(message)
-        self.mend = mend
+        self.hint = hint
         self.argument = argument
 
 
@@ -69,9 +69,9 @@ def notifier_class(path: str) -> type:
     allowed = allowed_notifiers()
     if path not in allowed:
         near = did_you_mean(path, allowed, alike=0.8)
-        mend = f"name one of {', '.join(allowed)}; whoever runs Airflow adds classes in {CLASSES}"
+        hint = f"name one of {', '.join(allowed)}; whoever runs Airflow adds classes in {CLASSES}"
         raise NotifierError(
-            f"{path} is not one that this Airflow lets specs name", f"{near} or {mend}" if near else mend
+            f"{path} is not one that this Airflow lets specs name", f"{near} or {hint}" if near else hint
         )
     module_name, _, name = path.rpartition(".")
     try:
@@ -136,8 +136,8 @@ def argument_errors(path: str, arguments: Mapping[str, Any]) -> Iterator[Notifie
                 f"{name} names a file of the machine that Airflow runs on", "leave it out", name
             )
         elif _CONNECTION.search(name) and (message := _connection_error(value)):
-            mend = f"whoever runs Airflow adds connections in {CONNECTIONS}"
-            yield NotifierError(message, mend, name)
+            hint = f"whoever runs Airflow adds connections in {CONNECTIONS}"
+            yield NotifierError(message, hint, name)
 
 
 def rendered_arguments(path: str, arguments: Mapping[str, Any], notice: Notice) -> dict[str, Any]:

@@ -21,6 +21,6 @@ def sweep_cluster(sweep: Sweep, other: str | None = None) -> ClusterProfile:
     """
     name = other or sweep.settings.cluster
     if name == sweep.settings.cluster and name not in (known := cluster_names()):
-        mend = did_you_mean(name, known) or f"known: {', '.join(known)}; or write sbatch/clusters/{name}.yaml"
-        raise SpecError(sweep.document.problem(("cluster",), f"there is no cluster profile {name!r}", mend))
+        hint = did_you_mean(name, known) or f"known: {', '.join(known)}; or write sbatch/clusters/{name}.yaml"
+        raise SpecError(sweep.document.problem(("cluster",), f"there is no cluster profile {name!r}", hint))
     return load_cluster(name)

@@ -318,12 +318,12 @@ def _unknown_arguments(sweep: NativeSweep, table: ArgumentTable) -> list[Problem
 
 
 def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -> tuple[str, str]:
-    """Return what is wrong with an argument that the trainer does not know, and the mend."""
+    """Return what is wrong with an argument that the trainer does not know, and the hint."""
     if argument_table(spec.release).get(name) is not None:
         message = f"the trainer {spec.trainer} does not take {spec.release}'s argument {name!r}"
         return message, "drop it, or use another trainer"
-    mend = suggestion(table.nearest(name)) or "own variables stand under params:"
-    return f"{_parser(spec, table)} has no argument {name!r}", mend
+    hint = suggestion(table.nearest(name)) or "own variables stand under params:"
+    return f"{_parser(spec, table)} has no argument {name!r}", hint
 
 
 def _parser(spec: SweepSpecSection, table: ArgumentTable) -> str:
@@ -339,7 +339,7 @@ def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
     for key in swept_keys(spec.sweep):
         stage, _, name = key.rpartition(".")
         if stage and stage not in spec.stages:
-            mend = did_you_mean(stage, spec.stages) or f"stages: {', '.join(spec.stages)}"
+            hint = did_you_mean(stage, spec.stages) or f"stages: {', '.join(spec.stages)}"
             message = f"{key!r} names a stage {stage!r}, which does not exist"
         elif name in used or table.get(name) or name in spec.params:
             continue
@@ -348,10 +348,10 @@ def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
                 f"nothing reads the swept value {key!r}: "
                 f"it is no argument of {_parser(spec, table)} and in no expression"
             )
-            mend = suggestion(table.nearest(name)) or "use it in an expression, or drop it"
+            hint = suggestion(table.nearest(name)) or "use it in an expression, or drop it"
         place = next(
             (path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1] == key),
             ("sweep",),
         )
-        problems.append(sweep.document.problem(place, message, mend))
+        problems.append(sweep.document.problem(place, message, hint))
     return problems

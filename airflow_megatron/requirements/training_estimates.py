@@ -92,8 +92,8 @@ def job_estimates(jobs: Iterable[Job], cluster: ClusterProfile) -> Estimates:
             {}, {}, f"the profile of cluster {cluster.name} does not name its GPUs; add gpu to it"
         )
     if cluster.gpu not in GPUS:
-        mend = did_you_mean(cluster.gpu, GPUS) or f"known: {', '.join(GPUS)}"
-        raise SpecError(Problem(f"cluster {cluster.name}", 0, 0, f"there is no GPU {cluster.gpu!r}", mend))
+        hint = did_you_mean(cluster.gpu, GPUS) or f"known: {', '.join(GPUS)}"
+        raise SpecError(Problem(f"cluster {cluster.name}", 0, 0, f"there is no GPU {cluster.gpu!r}", hint))
     gpu = GPUS[cluster.gpu]
     known: dict[str, Estimate | str] = {}
     found: dict[str, JobEstimate] = {}

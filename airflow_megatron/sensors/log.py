@@ -42,7 +42,7 @@ class LogSensor(ProducedFileSensor):
         try:
             line_pattern(self.pattern)
         except PatternError as error:
-            raise AirflowFailException(f"{error} {error.mend}".rstrip()) from None
+            raise AirflowFailException(f"{error} {error.hint}".rstrip()) from None
         arguments = self.trigger_arguments()
         if isinstance(self.producer, Mapping):
             # a line that an earlier attempt of this run has written counts too

@@ -130,7 +130,7 @@ class _Preparation:
         self._earlier = [attempt for attempt in state.attempts if attempt.number < number]
         told = [attempt.verdict for attempt in self._earlier]
         self._series: list[Verdict] = [] if fresh_start else series(told)
-        # a person who clears a job that was given up mends neither its nodes nor its checkpoints
+        # a person who clears a job that was given up repairs neither its nodes nor its checkpoints
         self._verdicts = [verdict for value in told if (verdict := read_verdict(value)) is not None]
         self._policy = restart_policy(self._job)
 
@@ -349,7 +349,7 @@ class _Preparation:
         elif known and not complete:
             raise LostTrackerError(
                 f"the tracker is lost, which held iteration {known}, and no checkpoint is complete; a new start would "
-                "overwrite what is left. Mend it, or trigger the sweep with a fresh start"
+                "overwrite what is left. Repair it, or trigger the sweep with a fresh start"
             )
         return max(complete, default=None)
 
@@ -430,7 +430,7 @@ class _Preparation:
         if isinstance(step, NoQuarantine):
             if step.hopeless and limit:
                 raise RunNotFitError(
-                    f"{job.checkpoint_dir}: {step.reason}: every attempt would end the same way; mend or move the "
+                    f"{job.checkpoint_dir}: {step.reason}: every attempt would end the same way; hint or move the "
                     "checkpoint, or trigger the sweep with a fresh start"
                 )
             if step.hopeless:

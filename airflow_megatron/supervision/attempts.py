@@ -203,9 +203,9 @@ class JobAttempts:
         while True:
             outcome = self.answered(script, parse_submission)
             if outcome.status == "refused":
-                mend = refusal_mend(outcome.message)
+                hint = refusal_mend(outcome.message)
                 raise SubmissionRefusedError(
-                    f"{self.job.name}: Slurm refuses the job: {outcome.message}{mend and f'; {mend}'} "
+                    f"{self.job.name}: Slurm refuses the job: {outcome.message}{hint and f'; {hint}'} "
                     f"(script: {attempt.directory}/job.sbatch, or `airflow-megatron render`)"
                 )
             if outcome.status != "pending":

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """Something the person at the keyboard can mend; the message says what and how."""
+    """Something the person at the keyboard can correct; the message says what and how."""

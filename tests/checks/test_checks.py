@@ -22,7 +22,7 @@ def test_a_good_sweep_passes_without_a_word() -> None:
 
 class TestCheckpoints:
     @pytest.mark.parametrize(
-        ("pairs", "message", "mend"),
+        ("pairs", "message", "hint"),
         [
             (
                 [("checkpoint: 240", "checkpoint: 250")],
@@ -68,12 +68,12 @@ class TestCheckpoints:
         ],
         ids=["between", "too-early", "after-the-end", "never-saved", "deleted"],
     )
-    def test_one_that_is_not_there(self, pairs: list[tuple[str, str]], message: str, mend: str) -> None:
+    def test_one_that_is_not_there(self, pairs: list[tuple[str, str]], message: str, hint: str) -> None:
         text = changed(*pairs)
         (problem,) = [problem for problem in errors_of(text) if "checkpoint" in problem.message]
         assert problem.message.startswith(f"stage cooldown at point lr0.001: {message}")
         assert problem.message.endswith("; the same at 1 more point")
-        assert problem.mend == mend
+        assert problem.hint == hint
         assert (problem.file, problem.line) == ("s.yaml", line_of(text, "checkpoint: "))
 
     def test_the_last_one_is_always_saved(self) -> None:
@@ -237,7 +237,7 @@ class TestSchedules:
         text = changed(("lr_decay_iters: 300", 'lr_decay_iters: "{{ train_iters - lr_warmup_iters }}"'))
         warning = next(warning for warning in checked(text).warnings if "min_lr" in warning.message)
         assert "the last 10 of 300 iterations run at min_lr (0): lr_decay_iters is 290" in warning.message
-        assert warning.mend == "lr_decay_iters: 300"
+        assert warning.hint == "lr_decay_iters: 300"
         assert warning.line == line_of(text, 'lr_decay_iters: "')
 
     @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ stages: {pretrain: {kind: train}}
         warnings = [warning for warning in checked(text).warnings if "begins at" in warning.message]
         assert len(warnings) == 1
         assert "the WSD decay begins at 240, before the warm-up ends at 250" in warnings[0].message
-        assert warnings[0].mend == "lr_wsd_decay_iters of at most 50"
+        assert warnings[0].hint == "lr_wsd_decay_iters of at most 50"
 
     @pytest.mark.parametrize(
         ("style", "warmup", "end"),
@@ -331,7 +331,7 @@ stages: {{pretrain: {{kind: train}}}}
         (warning,) = checked(text, cluster).warnings
         assert "the training ends at 100, inside the warm-up" in warning.message
         assert end in warning.message
-        assert warning.mend == "shorten the warm-up, or train longer"
+        assert warning.hint == "shorten the warm-up, or train longer"
 
     def test_a_branch_that_begins_within_its_decay(self) -> None:
         text = changed(
@@ -342,7 +342,7 @@ stages: {{pretrain: {{kind: train}}}}
         )
         (warning,) = checked(text).warnings
         assert "the learning rate jumps from 100% to 52% of its peak at checkpoint 240" in warning.message
-        assert warning.mend == "its decay begins at 200: start there"
+        assert warning.hint == "its decay begins at 200: start there"
 
     def test_a_learning_rate_of_its_own_is_no_jump(self) -> None:
         text = changed(
@@ -391,7 +391,7 @@ class TestLimits:
     def test_more_jobs_than_the_queue_takes(self) -> None:
         (warning,) = checked(TRUNK, alps(max_jobs=3)).warnings
         assert "up to 4 jobs can be due at once; cluster alps takes 3" in warning.message
-        assert "max_active_points: 1" in warning.mend
+        assert "max_active_points: 1" in warning.hint
         assert checked(f"max_active_points: 1\n{TRUNK}", alps(max_jobs=3)).warnings == ()
 
     def test_a_sweep_that_keeps_itself_small_is_not_warned_about(self) -> None:

@@ -37,7 +37,7 @@ def test_where_the_setting_stands() -> None:
         " this model: rotary_interleaved is True, not False (nor can "
     )
     assert of_trunk.message.endswith("; the same at 1 more point")
-    assert of_trunk.mend.startswith(
+    assert of_trunk.hint.startswith(
         "change rotary_interleaved; or the converter or hf_architecture of cooldown.convert"
     )
 

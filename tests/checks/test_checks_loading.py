@@ -53,7 +53,7 @@ def test_a_cooldown_to_zero_that_upstream_would_not_make(release: str, message: 
     text = upstream(release, ("lr_decay_iters: 300,", "lr_decay_iters: 300, min_lr: 0,"))
     (problem,) = errors_of(text, CLUSTER)
     assert message in problem.message
-    assert problem.mend == "the min_lr of pretrain; or trainer: megatron_core, which takes new ones"
+    assert problem.hint == "the min_lr of pretrain; or trainer: megatron_core, which takes new ones"
     assert problem.line == line_of(text, "megatron: {train_iters: 300, lr_decay_iters: 300")
 
 

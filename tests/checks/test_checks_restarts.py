@@ -27,7 +27,7 @@ def test_smaller_numbers_of_nodes() -> None:
 def test_numbers_of_nodes_that_are_not_smaller(sizes: str) -> None:
     problems = errors_of(with_restart(f"nodes: [{sizes}]"))
     assert problems
-    assert problems[0].mend == "numbers below slurm.nodes (2), the largest first"
+    assert problems[0].hint == "numbers below slurm.nodes (2), the largest first"
 
 
 def test_arguments_after_a_rollback() -> None:

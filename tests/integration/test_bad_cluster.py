@@ -39,7 +39,7 @@ class Wrong:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a run with the wrong thing left, and the run after it was mended."""
+    """What a run with the wrong thing left, and the run after it was corrected."""
 
     output: str
     status: int | None

@@ -161,7 +161,7 @@ FIXES: Final = (
         "H1",
         "errors of millions of characters",
         "dag_factory/spec_folder.py",
-        "            replace(one, message=_shown(one.message), mend=_shown(one.mend))\n",
+        "            replace(one, message=_shown(one.message), hint=_shown(one.hint))\n",
         "            one\n",
         (f"{ISOLATION}::test_each_is_refused_by_itself",),
     ),

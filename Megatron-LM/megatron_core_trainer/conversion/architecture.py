@@ -267,5 +267,5 @@ def choose_architecture(settings: Mapping[str, Any], named: str | None) -> Archi
     if named:
         raise InexpressibleError(problem, list(found))
     others = ", ".join(candidate.name for candidate in candidates if candidate is not nearest)
-    mend = "Give an --architecture file of your own, or another --converter"
-    raise InexpressibleError(f"{problem} (nor can {others})", list(found), mend)
+    hint = "Give an --architecture file of your own, or another --converter"
+    raise InexpressibleError(f"{problem} (nor can {others})", list(found), hint)

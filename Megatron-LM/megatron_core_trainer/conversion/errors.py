@@ -17,11 +17,11 @@ class InexpressibleError(ConversionError):
 
     :param problem: which class comes nearest, and what it cannot express.
     :param settings: names of the settings in its way.
-    :param mend: what to give instead; empty where there is nothing to say.
+    :param hint: what to give instead; empty where there is nothing to say.
     """
 
-    def __init__(self, problem: str, settings: Sequence[str], mend: str = "") -> None:
-        super().__init__(f"{problem}. {mend}" if mend else problem)
+    def __init__(self, problem: str, settings: Sequence[str], hint: str = "") -> None:
+        super().__init__(f"{problem}. {hint}" if hint else problem)
         self.problem = problem
         self.settings = tuple(settings)
 

@@ -99,8 +99,8 @@ def budget_problems(
                 f"the sweep can take {total.hours:,.0f} GPU-hours (walltime × GPUs of {len(jobs)} jobs);"
                 f" cluster {cluster.name} allows {limits.max_gpu_hours:,.0f}"
             )
-            mend = "shorten slurm.time, run fewer points, or raise limits.max_gpu_hours in its profile"
-            errors.append(sweep.document.problem(("slurm", "time"), message, mend))
+            hint = "shorten slurm.time, run fewer points, or raise limits.max_gpu_hours in its profile"
+            errors.append(sweep.document.problem(("slurm", "time"), message, hint))
         if total.unbounded:
             message = f"{total.unbounded} jobs with GPUs have no walltime, so their GPU-hours are unknown"
             warnings.append(sweep.document.problem(("slurm",), message, "add slurm: {time: 6h}"))
@@ -111,6 +111,6 @@ def budget_problems(
             message = f"up to {most} jobs can be due at once; cluster {cluster.name} takes {limits.max_jobs}"
             place = ("max_active_points",)
             active = max(min(points, sweep.settings.max_active_points) * limits.max_jobs // most, 1)
-            mend = f"the others wait; max_active_points: {active} keeps points together"
-            warnings.append(sweep.document.problem(place, message, mend))
+            hint = f"the others wait; max_active_points: {active} keeps points together"
+            warnings.append(sweep.document.problem(place, message, hint))
     return errors, warnings

@@ -56,8 +56,8 @@ def template_findings(jobs: Iterable[Job], *, refuse: bool = True) -> Iterator[F
             found = _TEMPLATE.search(text)
             if found:
                 message = f"{key} still holds {found[0]!r} after everything is resolved: {text}"
-                mend = 'write expressions as "{{ name }}"'
-                yield Finding("template", job, (key,), message, mend, warning=not refuse)
+                hint = 'write expressions as "{{ name }}"'
+                yield Finding("template", job, (key,), message, hint, warning=not refuse)
         # a look at all words at once is ten times as quick
         for word in job.command if job.script is None and "{" in " ".join(job.command) else ():
             # "{iteration}" is meant for each_checkpoint; "$" alone is a shell's

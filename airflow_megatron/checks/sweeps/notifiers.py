@@ -30,4 +30,4 @@ def notifier_problems(sweep: Sweep) -> Iterator[Problem]:
             errors.append(error)
         for each in errors:
             where = ("arguments", each.argument) if each.argument else ("notifier",)
-            yield sweep.document.problem(("notify", number, *where), str(each), each.mend)
+            yield sweep.document.problem(("notify", number, *where), str(each), each.hint)

@@ -25,7 +25,7 @@ _RESULTS: Final = {
     "convert": "converted_hf/iter_{}",
     "evaluate": "eval_results/iter_{}/results.json",
 }
-_MENDS: Final = {
+_HINTS: Final = {
     "convert": "convert it once, and let both go on from there; or give one of them start: {{from: {checkpoints}}},"
     " which gives it a directory of its own",
     "evaluate": "give one stage the tasks of both; or give one of them start: {{from: {model}}}, which gives it a"
@@ -103,12 +103,12 @@ def _results(sweep: Sweep, jobs: Iterable[Job]) -> Iterator[Finding]:
                 continue
             directory = f"{job.runs_dir}/*" if result.of_pattern else job.run_dir
             path = f"{directory}/{_RESULTS[job.kind].format(iteration)}"
-            mend = _MENDS[job.kind].format(
+            hint = _HINTS[job.kind].format(
                 checkpoints=f"{job.run_dir}/checkpoints, iteration: N",
                 model=f"{job.run_dir}/converted_hf/iter_{iteration if iteration != '*' else 'N'}",
             )
             message = f"writes {path}, and so does {_named(sweep, other.job, job)}"
-            yield Finding(f"same-results:{other.job.stage}", job, ("kind",), message, mend)
+            yield Finding(f"same-results:{other.job.stage}", job, ("kind",), message, hint)
             break
         made[job.kind, job.run_dir].append(result)
 

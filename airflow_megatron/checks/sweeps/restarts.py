@@ -60,8 +60,8 @@ def _nodes(training: TrainingArguments) -> Iterator[Finding]:
         return
     wanted = count(job.slurm.nodes, 1)
     if sorted(set(sizes), reverse=True) != sizes or sizes[0] >= wanted:
-        mend = f"numbers below slurm.nodes ({wanted}), the largest first"
-        yield Finding("nodes-order", job, place, f"restart.nodes is {sizes}", mend)
+        hint = f"numbers below slurm.nodes ({wanted}), the largest first"
+        yield Finding("nodes-order", job, place, f"restart.nodes is {sizes}", hint)
         return
     model = prod(training.count(name) or 1 for name in _MODEL_SIZES)
     micro, batch = training.count("micro_batch_size"), training.count("global_batch_size")

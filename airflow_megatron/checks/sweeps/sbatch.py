@@ -37,8 +37,8 @@ def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
             yield from _of_words(job, directives, ("template",), "its script holds #SBATCH")
             if others := other_directives(job.script):
                 message = f"its script holds {others[0][:80]}: options of PBS and LSF are not read"
-                mend = "write them as #SBATCH lines, or remove them"
-                yield Finding("options of PBS and LSF", job, ("template",), message, mend, warning=True)
+                hint = "write them as #SBATCH lines, or remove them"
+                yield Finding("options of PBS and LSF", job, ("template",), message, hint, warning=True)
 
 
 def _of_rendered(job: Job) -> Iterator[Finding]:

@@ -41,8 +41,8 @@ def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Fi
             yield Finding(f"secret and variable {name}", job, ("secrets",), message, "remove one")
         for name, source in job.delivered.items():
             if (refusal := secret_refusal(source)) is not None:
-                message, mend = refusal
-                yield Finding(f"source of {name}", job, ("secrets",), f"{name}: {message}", mend)
+                message, hint = refusal
+                yield Finding(f"source of {name}", job, ("secrets",), f"{name}: {message}", hint)
 
 
 def _plain_secrets(job: Job, cluster: ClusterProfile) -> Iterator[tuple[str, str, bool]]:

@@ -57,7 +57,7 @@ class SavedCheckpoints:
         )
 
     def obstacle(self, iteration: int) -> tuple[str, str, str] | None:
-        """Return why there is no checkpoint of ``iteration``: rule, message and mend; None when there is one."""
+        """Return why there is no checkpoint of ``iteration``: rule, message and hint; None when there is one."""
         if not self.saves:
             what = f"needs checkpoint {iteration} of {self.stage}, which saves nothing (save_interval: 0)"
             return "saves-nothing", what, f"set save_interval in {self.stage}"
@@ -80,12 +80,12 @@ class SavedCheckpoints:
         else:
             return None
         near = self.nearest(iteration)
-        mend = (
+        hint = (
             f"{self.stage} saves {' and '.join(map(str, near))}"
             if near
             else f"set save_interval in {self.stage}"
         )
-        return rule, f"needs checkpoint {iteration} of {self.stage}, which {what}", mend
+        return rule, f"needs checkpoint {iteration} of {self.stage}, which {what}", hint
 
     def nearest(self, iteration: int) -> list[int]:
         """Return the iterations nearest to ``iteration`` that are saved and kept, two at most."""
@@ -113,8 +113,8 @@ def checkpoint_findings(jobs: Iterable[Job], trainings: Mapping[str, TrainingArg
             source = saved.get(run_dir)
             obstacle = source.obstacle(iteration) if source else None
             if obstacle:
-                rule, message, mend = obstacle
-                yield Finding(rule, job, keys, message, mend)
+                rule, message, hint = obstacle
+                yield Finding(rule, job, keys, message, hint)
         if job.kind == "train" and job.iteration is not None and job.run_dir in saved:
             last = saved[job.run_dir].last
             if last is not None and last <= job.iteration:

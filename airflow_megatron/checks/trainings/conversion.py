@@ -25,9 +25,9 @@ def conversion_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
         for name in job.variables:
             if name not in job.params or name in known:
                 continue
-            if mend := did_you_mean(name, known, limit=1, alike=0.8):
+            if hint := did_you_mean(name, known, limit=1, alike=0.8):
                 message = f"{job.kind} does not read {name}"
-                yield Finding(f"param:{name}", job, (name,), message, mend, warning=True)
+                yield Finding(f"param:{name}", job, (name,), message, hint, warning=True)
 
 
 def _gpu_findings(job: Job) -> Iterator[Finding]:

@@ -55,10 +55,10 @@ def loading_findings(
     if not differing or now.value("finetune") or now.value("no_load_optim"):
         return
     bounds = [name for name in differing if name in ("lr", "min_lr")] if job.trainer == "megatron_lm" else []
-    mend = f"the {' and '.join(bounds)} of {source}; or trainer: megatron_core, which takes new ones"
+    hint = f"the {' and '.join(bounds)} of {source}; or trainer: megatron_core, which takes new ones"
     if bounds and release_number(job.release) >= _BOUNDS_ARE_KEYS:
         message = f"{job.release} cannot load the optimizer of {source} with another {' and '.join(bounds)}"
-        yield Finding("bounds-refused", job, place, message, mend)
+        yield Finding("bounds-refused", job, place, message, hint)
     elif now.value("use_checkpoint_opt_param_scheduler"):
         yield Finding(
             "schedule-ignored",
@@ -83,7 +83,7 @@ def loading_findings(
             f"{job.release} goes on with the {' and '.join(bounds)} of {source},"
             " in spite of override_opt_param_scheduler"
         )
-        yield Finding("bounds-kept", job, place, message, mend)
+        yield Finding("bounds-kept", job, place, message, hint)
 
 
 def _differing(now: ArgumentValues, before: ArgumentValues) -> Iterator[str]:

@@ -63,4 +63,4 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
             return  # an unknown release is told where the spec names it
         for problem in known[key]:
             message = f"{job.release} refuses it on {world_size} GPUs: {problem.message}"
-            yield Finding(f"megatron:{problem.rule}", job, ("megatron",), message, problem.mend)
+            yield Finding(f"megatron:{problem.rule}", job, ("megatron",), message, problem.hint)

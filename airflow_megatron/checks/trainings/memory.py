@@ -31,8 +31,8 @@ def memory_findings(
         needs = f"{found.memory_gb:.0f} GB of the {gpu.memory_bytes / 1e9:.0f} GB of one {cluster.gpu}"
         if full:
             message = f"is estimated to need {needs}, so it will probably run out of memory"
-            mend = "smaller micro_batch_size, more parallelism, recomputation; or expect: oom"
+            hint = "smaller micro_batch_size, more parallelism, recomputation; or expect: oom"
         else:
             message = f"is expected to run out of memory, but is estimated to need {needs}"
-            mend = "drop expect, or ask for more"
-        yield Finding("memory", job, _KEYS, message, mend, warning=True)
+            hint = "drop expect, or ask for more"
+        yield Finding("memory", job, _KEYS, message, hint, warning=True)

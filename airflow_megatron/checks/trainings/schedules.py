@@ -53,8 +53,8 @@ def _impossible(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Fi
     if schedule.lr_decay_style == "WSD":
         name = f"lr_wsd_decay_{unit}"
         if schedule.wsd_decay is None:
-            mend = f"add {name}: {max(schedule.decay // 5, 1)}"
-            yield Finding("wsd-without-decay", job, ("lr_decay_style",), f"the style WSD needs {name}", mend)
+            hint = f"add {name}: {max(schedule.decay // 5, 1)}"
+            yield Finding("wsd-without-decay", job, ("lr_decay_style",), f"the style WSD needs {name}", hint)
         elif schedule.wsd_decay > schedule.decay:
             yield Finding(
                 "wsd-too-long",
@@ -146,16 +146,16 @@ def _branch(
         return
     rates = [before.rate(iteration), schedule.rate(iteration)]
     if abs(rates[0] - rates[1]) > _JUMP:
-        mend = ""
+        hint = ""
         if schedule.lr_decay_style == "WSD" and schedule.decay_start < iteration:
-            mend = f"its decay begins at {schedule.decay_start}: start there"
+            hint = f"its decay begins at {schedule.decay_start}: start there"
         yield Finding(
             "jump",
             job,
             ("start", "checkpoint"),
             f"the learning rate jumps from {rates[0]:.0%} to {rates[1]:.0%} of its peak at checkpoint {iteration},"
             " where it leaves its parent",
-            mend,
+            hint,
             warning=True,
         )
 

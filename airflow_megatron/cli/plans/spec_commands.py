@@ -64,7 +64,7 @@ def lint(
     settings: SetOption = None,
     cluster: ClusterOption = None,
 ) -> None:
-    """Check sweep specs; exit 1 and say what is wrong, with line and mend. Warnings alone are no reason to fail."""
+    """Check sweep specs; exit 1 and say what is wrong, with line and hint. Warnings alone are no reason to fail."""
     told: list[dict[str, Any]] = []
     wrong = False
     for spec in specs:
@@ -179,7 +179,7 @@ def _rows(problems: Iterable[Problem], severity: str) -> list[dict[str, Any]]:
             "column": problem.column,
             "severity": severity,
             "message": problem.message,
-            "mend": problem.mend,
+            "hint": problem.hint,
         }
         for problem in problems
     ]

@@ -123,9 +123,9 @@ def spec_path(spec: str) -> Path:
     if not path.exists() and "/" not in spec:
         known = {file.stem: file for file in spec_files(sweep_specs_dir())}
         if path.stem not in known:
-            mend = did_you_mean(path.stem, known) or f"specs: {', '.join(known) or 'none yet'}"
+            hint = did_you_mean(path.stem, known) or f"specs: {', '.join(known) or 'none yet'}"
             raise SpecError(
-                Problem(str(sweep_specs_dir() / path.with_suffix(".yaml").name), 0, 0, "no such file", mend)
+                Problem(str(sweep_specs_dir() / path.with_suffix(".yaml").name), 0, 0, "no such file", hint)
             )
         path = known[path.stem]
     return path

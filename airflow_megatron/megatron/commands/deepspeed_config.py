@@ -148,8 +148,8 @@ def _check_keys(given: Mapping[str, Any], known: Collection[str], place: str) ->
     for key in given:
         if key not in known:
             near = suggestion(place + name for name in near_names(key, known, limit=1))
-            mend = near or "see DeepSpeed's configuration JSON"
-            raise _problem(CONFIG, f"DeepSpeed has no setting {place}{key}; {mend}")
+            hint = near or "see DeepSpeed's configuration JSON"
+            raise _problem(CONFIG, f"DeepSpeed has no setting {place}{key}; {hint}")
 
 
 _SAID_AS: Final = {

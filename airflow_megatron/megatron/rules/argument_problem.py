@@ -11,13 +11,13 @@ class ArgumentProblem:
 
     :param rule: short, stable name of the rule
     :param message: what is wrong, with the values that break the rule
-    :param mend: the nearest values that would be taken, or what else to change
+    :param hint: the nearest values that would be taken, or what else to change
     :param source: where upstream refuses it: file and function
     """
 
     rule: str
     message: str
-    mend: str
+    hint: str
     source: str
 
     def to_json(self) -> dict[str, str]:
@@ -25,4 +25,4 @@ class ArgumentProblem:
         return asdict(self)
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.mend}) [{self.rule}; {self.source}]"
+        return f"{self.message} ({self.hint}) [{self.rule}; {self.source}]"

@@ -162,17 +162,17 @@ class CommandLineReader:
         package = self.table.package_of(name)
         if package is not None:
             message = f"{release} has the argument {name} only where the package {package} is installed"
-            mend = (
+            hint = (
                 f"install it and name it: trainers: {{megatron_lm: {{packages: [{package}]}}}} in the cluster profile "
                 f"(--packages {package} of megatron-args check)"
             )
-            return ArgumentProblem("parse.package-flag", message, mend, SOURCE)
+            return ArgumentProblem("parse.package-flag", message, hint, SOURCE)
         near = [self.table.get(candidate) for candidate in self.table.nearest(name)]
         flags = [argument.flags[0] for argument in near if argument is not None]
         starting = [flag for flag in self._options if flag.startswith(name)][:3]
         proposed = list(dict.fromkeys(starting + flags))[:3]
-        mend = f"nearest: {', '.join(proposed)}" if proposed else "leave it out, or declare it for a fork"
-        return ArgumentProblem("parse.unknown-flag", f"{release} has no argument {name}", mend, SOURCE)
+        hint = f"nearest: {', '.join(proposed)}" if proposed else "leave it out, or declare it for a fork"
+        return ArgumentProblem("parse.unknown-flag", f"{release} has no argument {name}", hint, SOURCE)
 
 
 @functools.cache
@@ -181,8 +181,8 @@ def reader(table: ArgumentTable) -> CommandLineReader:
     return CommandLineReader(table)
 
 
-def _problem(rule: str, flag: str, reason: str, mend: str | None = None) -> ArgumentProblem:
-    return ArgumentProblem(rule, f"{flag} {reason}", mend or f"mend {flag}", SOURCE)
+def _problem(rule: str, flag: str, reason: str, hint: str | None = None) -> ArgumentProblem:
+    return ArgumentProblem(rule, f"{flag} {reason}", hint or f"correct {flag}", SOURCE)
 
 
 def _count_problem(argument: Argument, flag: str, words: Sequence[str]) -> ArgumentProblem | None:
@@ -219,8 +219,8 @@ def _read_values(
 def _choice_problem(argument: Argument, flag: str, value: object) -> ArgumentProblem:
     choices = [str(choice) for choice in argument.choices or ()]
     same = [choice for choice in choices if choice.lower() == str(value).lower()]
-    mend = f"write {same[0]}" if same else f"one of {', '.join(choices)}"
-    return _problem("parse.choice", flag, f"cannot be {value!r}", mend)
+    hint = f"write {same[0]}" if same else f"one of {', '.join(choices)}"
+    return _problem("parse.choice", flag, f"cannot be {value!r}", hint)
 
 
 def _converter(argument: Argument) -> Callable[[str], Any] | None:

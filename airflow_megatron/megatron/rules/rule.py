@@ -26,7 +26,7 @@ class Rule:
     :param name: short, stable name
     :param broken: True when the settings break the rule
     :param message: what is wrong; ``{name}`` stands for a setting's value
-    :param mend: what to write instead, as text with ``{name}`` or as a function of the settings
+    :param hint: what to write instead, as text with ``{name}`` or as a function of the settings
     :param source: upstream file and function
     :param since: first release (major, minor) that has the rule
     :param until: first release that no longer has it
@@ -36,7 +36,7 @@ class Rule:
     name: str
     broken: Callable[[Settings], object]
     message: str
-    mend: str | Callable[[Settings], str]
+    hint: str | Callable[[Settings], str]
     source: str = VALIDATE
     since: tuple[int, int] = (0, 0)
     until: tuple[int, int] = (99, 0)
@@ -44,8 +44,8 @@ class Rule:
 
     def problem(self, settings: Settings) -> ArgumentProblem:
         """Say what is wrong with settings that break the rule."""
-        mend = self.mend(settings) if callable(self.mend) else self.mend.format_map(vars(settings))
-        return ArgumentProblem(self.name, self.message.format_map(vars(settings)), mend, self.source)
+        hint = self.hint(settings) if callable(self.hint) else self.hint.format_map(vars(settings))
+        return ArgumentProblem(self.name, self.message.format_map(vars(settings)), hint, self.source)
 
 
 @dataclass(frozen=True, slots=True)

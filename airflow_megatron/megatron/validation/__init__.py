@@ -163,7 +163,7 @@ def check_lines(
     :param environment: variables that all jobs have; those of ``machine`` where there are none.
     :param first_iteration: ask also what ends a job between the check of its arguments and its first step.
     :param flags: reads the flags of a fork; the release's own by default.
-    :returns: for each line ``{"ok": bool, "problems": [{"rule", "message", "mend", "source"}, …]}``.
+    :returns: for each line ``{"ok": bool, "problems": [{"rule", "message", "hint", "source"}, …]}``.
     :raises ValueError: for a line that is no such object; names the line's number.
     """
     for number, line in enumerate(stream, start=1):

@@ -55,8 +55,8 @@ class Keeper:
         """Return an event at *time*."""
         return self.environment.timeout(max(0.0, time - self.environment.now))
 
-    def mend(self, attempt: Attempt) -> None:
-        """Do what a person does who looks into a job: mend the bug, move the tracker back from a checkpoint that
+    def repair(self, attempt: Attempt) -> None:
+        """Do what a person does who looks into a job: fix the bug, move the tracker back from a checkpoint that
         cannot be loaded, have the sick nodes of the last attempt repaired.
         """
         self.cluster.ledger.interventions += 1

@@ -31,7 +31,7 @@ class ByHandKeeper(Keeper):
                 self.cluster.cancel(attempt)
             assert attempt.ended is not None
             self.book_wait("person", attempt.ended)
-            self.mend(attempt)
+            self.repair(attempt)
 
 
 class RelaunchLoopKeeper(Keeper):
@@ -82,5 +82,5 @@ class RelaunchLoopKeeper(Keeper):
         self._called = True
         person = self.cluster.site.person
         yield self.wait_until(next_look(person, self.environment.now) + person.reaction_s)
-        self.mend(attempt)
+        self.repair(attempt)
         self._called = False

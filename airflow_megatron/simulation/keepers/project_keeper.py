@@ -92,7 +92,7 @@ class ProjectKeeper(Keeper):
                 yield self.wait_until(answer_to_alarm(self.cluster.site.person, since))
                 self.book_wait("person", since)
             # else a person is at it already
-            self.mend(attempt)
+            self.repair(attempt)
             series = []
             excluded = self._excluded()
 

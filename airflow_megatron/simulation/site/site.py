@@ -19,7 +19,7 @@ DAY: Final = 24 * HOUR
 IncidentKind = Literal[
     "gpu", "node_down", "network", "software", "bug", "hang", "slow", "file_system", "nan", "preemption"
 ]
-"""``software`` does not come again when the job is restarted; a ``bug`` does, until a person has mended it."""
+"""``software`` does not come again when the job is restarted; a ``bug`` does, until a person has fixed it."""
 
 PUBLISHED_RATES: Final[Mapping[str, float]] = {
     "meta-rsc2": 2.34,  # arXiv 2410.21680: 8k A100
@@ -103,7 +103,7 @@ class Site:
         succeed.
     :param recurrence_s: mean time after which a job on such a node fails again. Our choice.
     :param health_check_s: mean time until the site notices such a node, or a slow one, and drains it. Our choice.
-    :param reboot_share: share of drained nodes that a reboot mends. Our choice.
+    :param reboot_share: share of drained nodes that a reboot repairs. Our choice.
     :param reboot_s: how long that takes.
     :param repair_s: mean time of the other repairs. Our choice.
     :param nccl_watchdog_share: share of hangs that NCCL's watchdog ends; in BLOOM's it did not. Our choice.

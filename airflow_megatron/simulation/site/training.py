@@ -76,7 +76,7 @@ class Training:
     :param tracked: the tracker's iteration, 0 before the first checkpoint.
     :param checkpoints: iteration → whether it cannot be loaded.
     :param quarantined: checkpoints that were set aside.
-    :param bug_at: the iteration at which it fails again and again, until a person mends that.
+    :param bug_at: the iteration at which it fails again and again, until a person fixes that.
     :param finished: its last checkpoint is there.
     :param stopped_since: when an incident stopped it, until it iterates again.
     :param begun: time from which it was to run.

@@ -25,7 +25,7 @@ _NEEDS_A_PERSON: Final = {
     "PartitionConfig": "it asks for more than the partition gives",
     "MaxMemPerLimit": "it asks for more memory than the partition gives",
     "ReservationDeleted": "its reservation was deleted",
-    "launch_failed_requeued_held": "it could not be started: scontrol release after the mend",
+    "launch_failed_requeued_held": "it could not be started: scontrol release after it is repaired",
     "user_env_retrieval_failed_requeued_held": "the account's environment could not be read: scontrol release",
     "job_requeued_in_held_state": "it was put back and held: scontrol release",
     "JobHoldMaxRequeue": "it was put back too often: scontrol release",

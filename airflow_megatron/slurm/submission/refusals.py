@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_MENDS = (
+_HINTS = (
     (
         r"account or account/partition",
         "check slurm.account and slurm.partition; `sacctmgr show assoc user=$USER` lists what you may use",
@@ -37,4 +37,4 @@ _MENDS = (
 
 def refusal_mend(text: str) -> str:
     """Return what to look at after sbatch refused a job with *text*, empty for an unknown reason."""
-    return next((mend for pattern, mend in _MENDS if re.search(pattern, text)), "")
+    return next((hint for pattern, hint in _HINTS if re.search(pattern, text)), "")

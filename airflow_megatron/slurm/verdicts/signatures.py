@@ -240,7 +240,7 @@ def site_catalogue(names: Sequence[str]) -> tuple[Signature, ...]:
 def read_signatures(path: Path) -> list[Signature]:
     """Read a file of signatures.
 
-    :raises SpecError: naming file, line and mend of everything that is wrong.
+    :raises SpecError: naming file, line and hint of everything that is wrong.
     """
     return _signatures(load_yaml_file(path))
 
@@ -272,16 +272,16 @@ def _signatures(document: YamlDocument) -> list[Signature]:
 
 
 def _signature(entry: Any, at: tuple[str | int, ...], document: YamlDocument) -> Signature:
-    def wrong(key: str, message: str, mend: str) -> SpecError:
+    def wrong(key: str, message: str, hint: str) -> SpecError:
         place = (*at, key) if isinstance(entry, dict) and key in entry else at
-        return SpecError(document.problem(place, message, mend))
+        return SpecError(document.problem(place, message, hint))
 
     if not isinstance(entry, dict):
         raise wrong("", "a signature is a mapping", "write name, pattern, outcome and reason")
     for key in entry:
         if key not in _KEYS:
-            mend = did_you_mean(str(key), _KEYS) or f"known here: {', '.join(_KEYS)}"
-            raise wrong(str(key), f"unknown key {key!r}", mend)
+            hint = did_you_mean(str(key), _KEYS) or f"known here: {', '.join(_KEYS)}"
+            raise wrong(str(key), f"unknown key {key!r}", hint)
     for key in ("name", "pattern", "outcome", "reason"):
         if not isinstance(entry.get(key), str) or not entry[key].strip():
             raise wrong(key, f"{key!r} has to be text", f"write {key}: '…'")

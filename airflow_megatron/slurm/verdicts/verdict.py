@@ -207,8 +207,8 @@ def judge(
                 Outcome.UNKNOWN, "squeue shows a state that this version does not know", queue.state
             )
         held = "; it waits for 'scontrol release'" if queue.state.waits_for_a_person else ""
-        if not held and (mend := needs_a_person(queue.reason)) is not None:
-            held = f"; it does not start by itself: {mend}"
+        if not held and (hint := needs_a_person(queue.reason)) is not None:
+            held = f"; it does not start by itself: {hint}"
         why = f" ({queue.reason})" if queue.reason else ""
         return waiting(Outcome.ACTIVE, f"job {queue.job_id} is {queue.state.value}{why}{held}", queue.state)
 

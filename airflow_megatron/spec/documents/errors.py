@@ -1,4 +1,4 @@
-"""Errors of sweep specs and cluster profiles: each names the file, the line and the mend."""
+"""Errors of sweep specs and cluster profiles: each names the file, the line and the hint."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Problem:
     :param line: 1-based line, or 0 when the problem has no line
     :param column: 1-based column, or 0
     :param message: what is wrong
-    :param mend: what to write instead; empty when the message says it all
+    :param hint: what to write instead; empty when the message says it all
     """
 
     file: str
     line: int
     column: int
     message: str
-    mend: str = ""
+    hint: str = ""
 
     def __str__(self) -> str:
-        """Render as ``file:line:column: message (mend)``, the form that editors jump to."""
+        """Render as ``file:line:column: message (hint)``, the form that editors jump to."""
         return f"{self._place}: {self._text}"
 
     def with_severity(self, severity: str) -> str:
-        """Render as ``file:line:column: warning: message (mend)``, as compilers do."""
+        """Render as ``file:line:column: warning: message (hint)``, as compilers do."""
         return f"{self._place}: {severity}: {self._text}"
 
     @property
@@ -41,7 +41,7 @@ class Problem:
 
     @property
     def _text(self) -> str:
-        return self.message + (f" ({self.mend})" if self.mend else "")
+        return self.message + (f" ({self.hint})" if self.hint else "")
 
 
 class SpecError(ValueError):

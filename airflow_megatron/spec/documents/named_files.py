@@ -27,12 +27,12 @@ class NamedFileError(ValueError):
     """A file that a spec may not name.
 
     :param message: what is wrong, without the file's name
-    :param mend: what to do instead
+    :param hint: what to do instead
     """
 
-    def __init__(self, message: str, mend: str = "") -> None:
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.mend = mend
+        self.hint = hint
 
 
 def read_named_file(path: str, document: str, origin: str = "", limit: int = MAX_BYTES) -> str:

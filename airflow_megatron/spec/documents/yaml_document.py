@@ -62,16 +62,16 @@ class YamlDocument:
     withheld: dict[str, str] = field(default_factory=dict)
     origin: str = ""
 
-    def problem(self, path: KeyPath, message: str, mend: str = "") -> Problem:
+    def problem(self, path: KeyPath, message: str, hint: str = "") -> Problem:
         """Return a problem at ``path``, or at the nearest enclosing node that has a position."""
         for value in sorted(self.withheld, key=len, reverse=True):
             message = message.replace(value, self.withheld[value])
-            mend = mend.replace(value, self.withheld[value])
+            hint = hint.replace(value, self.withheld[value])
         for length in range(len(path), -1, -1):
             position = self.positions.get(path[:length])
             if position is not None:
-                return Problem(self.files.get(path[:length], self.file), *position, message, mend)
-        return Problem(self.file, 0, 0, message, mend)
+                return Problem(self.files.get(path[:length], self.file), *position, message, hint)
+        return Problem(self.file, 0, 0, message, hint)
 
     def read(self, path: str) -> str:
         """Return the text of another file, named relative to this document's folder.
@@ -203,7 +203,7 @@ def load_yaml_file(path: Path | str) -> YamlDocument:
     except FileNotFoundError as error:
         raise SpecError(Problem(str(path), 0, 0, "no such file")) from error
     except NamedFileError as error:
-        raise SpecError(Problem(str(path), 0, 0, f"cannot be read: {error}", error.mend)) from error
+        raise SpecError(Problem(str(path), 0, 0, f"cannot be read: {error}", error.hint)) from error
     except OSError as error:
         raise SpecError(Problem(str(path), 0, 0, f"cannot be read: {error.strerror}")) from error
     except ValueError as error:  # a NUL in the name
@@ -263,8 +263,8 @@ class _Construction:
         merged: dict[str, Any] = {}
         for key_node, value_node in zip(node.items[::2], node.items[1::2], strict=True):
             if key_node.kind != "scalar":
-                mend = 'quote expressions: "{{ … }}"' if key_node.kind == "mapping" else ""
-                self.problems.append(self._problem(key_node, "a key must be a plain word", mend))
+                hint = 'quote expressions: "{{ … }}"' if key_node.kind == "mapping" else ""
+                self.problems.append(self._problem(key_node, "a key must be a plain word", hint))
                 continue
             key = key_node.text
             if key == "<<" and key_node.plain:
@@ -295,5 +295,5 @@ class _Construction:
             self.problems.append(self._problem(node, "the number is malformed or too long", "quote text"))
             return None
 
-    def _problem(self, node: _Node, message: str, mend: str = "") -> Problem:
-        return Problem(self.document.file, node.line, node.column, message, mend)
+    def _problem(self, node: _Node, message: str, hint: str = "") -> Problem:
+        return Problem(self.document.file, node.line, node.column, message, hint)

@@ -94,8 +94,8 @@ def _tag_problems(sweep: Sweep) -> Iterator[Problem]:
     for index, tag in enumerate(sweep.settings.tags):
         if not tag.strip() or len(tag) > MAX_TAG:
             what = f"a tag of {len(tag)} characters" if tag.strip() else "an empty tag"
-            mend = f"Airflow takes 1 to {MAX_TAG} characters"
-            yield sweep.document.problem(("tags", index), what, mend)
+            hint = f"Airflow takes 1 to {MAX_TAG} characters"
+            yield sweep.document.problem(("tags", index), what, hint)
     if len(sweep.settings.description) > MAX_DESCRIPTION:
         message = f"a description of {len(sweep.settings.description)} characters"
         yield sweep.document.problem(("description",), message, f"write at most {MAX_DESCRIPTION}")
@@ -108,8 +108,8 @@ def _stage_problems(sweep: Sweep) -> Iterator[Problem]:
         return
     names = {instance.name for instance in tree}
     for instance in tree:
-        for message, mend in _of_stage(instance, names):
-            yield sweep.document.problem(("stages", instance.stage), message, mend)
+        for message, hint in _of_stage(instance, names):
+            yield sweep.document.problem(("stages", instance.stage), message, hint)
 
 
 def _of_stage(instance: StageInstance, names: set[str]) -> Iterator[tuple[str, str]]:

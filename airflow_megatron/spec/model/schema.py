@@ -1,6 +1,6 @@
 """What may stand in a sweep spec: pydantic models, from which the JSON Schema for editors is made as well.
 
-Validation errors are turned into :class:`~airflow_megatron.spec.documents.errors.Problem` with file, line and mend.
+Validation errors are turned into :class:`~airflow_megatron.spec.documents.errors.Problem` with file, line and hint.
 """
 
 from __future__ import annotations
@@ -693,8 +693,8 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
         if detail["type"] == "extra_forbidden":
             key = str(detail["loc"][-1])
             known = _fields_at(section, detail["loc"][:-1])
-            mend = did_you_mean(key, known) or f"known here: {', '.join(sorted(known))}"
-            yield document.problem(path, f"unknown key {key!r}", mend)
+            hint = did_you_mean(key, known) or f"known here: {', '.join(sorted(known))}"
+            yield document.problem(path, f"unknown key {key!r}", hint)
         elif detail["type"] == "missing":
             yield document.problem(
                 path, f"{str(detail['loc'][-1])!r} is missing", f"add {detail['loc'][-1]}: …"
@@ -702,10 +702,10 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
         elif expected := wanted.pop(path, None):
             # a union reports once for every member; the first place is enough
             name = ".".join(str(part) for part in path) or "the document"
-            mend = "expected " + " or ".join(dict.fromkeys(expected))
+            hint = "expected " + " or ".join(dict.fromkeys(expected))
             shown = "…" if _may_be_secret(path) else _shown(detail["input"])
-            mend = f"{mend}; {SECRET_HINT}" if "secrets" in path else mend
-            yield document.problem(path, f"{name} is {shown}", mend)
+            hint = f"{hint}; {SECRET_HINT}" if "secrets" in path else hint
+            yield document.problem(path, f"{name} is {shown}", hint)
 
 
 def _shown(value: Any) -> str:

@@ -219,9 +219,9 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
             if parent is None:
                 continue
             if parent not in spec.stages:
-                mend = did_you_mean(parent, spec.stages) or f"stages: {', '.join(spec.stages)}"
+                hint = did_you_mean(parent, spec.stages) or f"stages: {', '.join(spec.stages)}"
                 problems.append(
-                    document.problem(("stages", stage, "parent"), f"there is no stage {parent!r}", mend)
+                    document.problem(("stages", stage, "parent"), f"there is no stage {parent!r}", hint)
                 )
             elif section.scope == "sweep" and spec.stages[parent].scope != "sweep":
                 problems.append(
@@ -238,8 +238,8 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
             problems += _each_checkpoint_problems(stage, section, spec, document)
         if section.kind in ("convert", "evaluate") and not any(_parents_of(section)) and not section.start:
             what = "a Hugging Face model" if section.kind == "evaluate" else "checkpoints"
-            mend = f"add parent: …, or start: {{from: DIRECTORY}} for {what} that you have"
-            problems.append(document.problem(("stages", stage), f"{section.kind} needs a parent", mend))
+            hint = f"add parent: …, or start: {{from: DIRECTORY}} for {what} that you have"
+            problems.append(document.problem(("stages", stage), f"{section.kind} needs a parent", hint))
         if section.kind == "command" and not section.command:
             problems.append(
                 document.problem(
@@ -259,25 +259,25 @@ def _start_problems(stage: str, section: StageSection, document: YamlDocument) -
     if start.from_ is None:
         alone = next((key for key in ("iteration", "mode") if key in given), None)
         if alone is not None:
-            mend = "start: {checkpoint: N}, or from: DIRECTORY for one outside the sweep"
-            return [document.problem((*place, alone), f"{alone} is of a checkpoint that from: names", mend)]
+            hint = "start: {checkpoint: N}, or from: DIRECTORY for one outside the sweep"
+            return [document.problem((*place, alone), f"{alone} is of a checkpoint that from: names", hint)]
         if not any(_parents_of(section)):
-            mend = "add parent: …, or from: DIRECTORY for a checkpoint outside the sweep"
-            return [document.problem(place, "start needs a parent", mend)]
+            hint = "add parent: …, or from: DIRECTORY for a checkpoint outside the sweep"
+            return [document.problem(place, "start needs a parent", hint)]
         return []
     if section.kind not in KINDS:
-        mend = f"from: is for stages of kind {', '.join(KINDS)}"
-        return [document.problem((*place, "from"), f"{section.kind} loads no checkpoint", mend)]
+        hint = f"from: is for stages of kind {', '.join(KINDS)}"
+        return [document.problem((*place, "from"), f"{section.kind} loads no checkpoint", hint)]
     if section.scope == "sweep":
-        mend = "give the stage scope: point"
-        return [document.problem((*place, "from"), "a stage of the whole sweep loads no checkpoint", mend)]
+        hint = "give the stage scope: point"
+        return [document.problem((*place, "from"), "a stage of the whole sweep loads no checkpoint", hint)]
     problems: list[Problem] = []
     if start.checkpoint is not None:
-        mend = "from: with iteration: for one outside the sweep, checkpoint: for the parent's; not both"
-        problems.append(document.problem((*place, "checkpoint"), "start names two checkpoints", mend))
+        hint = "from: with iteration: for one outside the sweep, checkpoint: for the parent's; not both"
+        problems.append(document.problem((*place, "checkpoint"), "start names two checkpoints", hint))
     if start.mode is not None and section.kind != "train":
-        message, mend = f"mode is of a training, and the stage is of kind {section.kind}", "drop mode:"
-        problems.append(document.problem((*place, "mode"), message, mend))
+        message, hint = f"mode is of a training, and the stage is of kind {section.kind}", "drop mode:"
+        problems.append(document.problem((*place, "mode"), message, hint))
     if start.log is not None and start.of is None and not any(_parents_of(section)):
         problems.append(document.problem((*place, "log"), "log needs a parent", "add parent: …, or of: …"))
     return problems
@@ -291,9 +291,9 @@ def _unknown_stages(
     for word, condition in (("start", section.start), ("cancel", section.cancel), ("finish", section.finish)):
         for other in condition_stages(condition) if condition else ():
             if _section_of(other, spec) is None:
-                mend = did_you_mean(other, spec.stages) or f"stages: {', '.join(spec.stages)}"
+                hint = did_you_mean(other, spec.stages) or f"stages: {', '.join(spec.stages)}"
                 place = ("stages", stage, word)
-                problems.append(document.problem(place, f"{word} names {other!r}, which is no stage", mend))
+                problems.append(document.problem(place, f"{word} names {other!r}, which is no stage", hint))
     return problems
 
 
@@ -313,8 +313,8 @@ def _array_problems(
             message = (
                 f"the tasks of an array start together, but {parent!r} ends at another time for each point"
             )
-            mend = "keep array: for stages that a point begins with; this one's jobs are submitted one by one"
-            return [document.problem(path, message, mend)]
+            hint = "keep array: for stages that a point begins with; this one's jobs are submitted one by one"
+            return [document.problem(path, message, hint)]
     if section.start and section.start.model_dump(exclude_defaults=True, exclude=SOURCE_KEYS):
         message = (
             "the tasks of an array are submitted together, before the points' start conditions are asked"
@@ -328,12 +328,12 @@ def _each_checkpoint_problems(
 ) -> list[Problem]:
     path = ("stages", stage, "each_checkpoint")
     if section.kind not in ("convert", "evaluate"):
-        mend = "use it in a stage of kind convert or evaluate"
-        return [document.problem(path, f"{section.kind} cannot work on each checkpoint", mend)]
+        hint = "use it in a stage of kind convert or evaluate"
+        return [document.problem(path, f"{section.kind} cannot work on each checkpoint", hint)]
     start = section.start.model_dump(exclude_none=True, exclude_defaults=True) if section.start else {}
     if start.keys() - {"from_"}:
-        mend = "drop start:" if "from_" not in start else "keep from: in start: and nothing else"
-        return [document.problem(path, "each_checkpoint is itself what the stage waits for", mend)]
+        hint = "drop start:" if "from_" not in start else "keep from: in start: and nothing else"
+        return [document.problem(path, "each_checkpoint is itself what the stage waits for", hint)]
     if start:
         return []
     for parent in _parents_of(section):
@@ -341,8 +341,8 @@ def _each_checkpoint_problems(
         if other and section.kind == "convert" and other.kind != "train":
             return [document.problem(path, f"{parent!r} saves no checkpoints", "follow a train stage")]
         if other and section.kind == "evaluate" and not (other.kind == "convert" and other.each_checkpoint):
-            mend = f"give {parent!r} each_checkpoint: true as well"
-            return [document.problem(path, f"{parent!r} does not convert each checkpoint", mend)]
+            hint = f"give {parent!r} each_checkpoint: true as well"
+            return [document.problem(path, f"{parent!r} does not convert each checkpoint", hint)]
     return []
 
 

@@ -189,7 +189,7 @@ def checked_pattern(value: object, name: str) -> str:
     try:
         line_pattern(text)
     except PatternError as error:
-        hint = f" ({error.mend})" if error.mend else ""
+        hint = f" ({error.hint})" if error.hint else ""
         raise ExpressionError(f"{name}: {error}{hint}") from error
     return text
 

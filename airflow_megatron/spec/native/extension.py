@@ -65,8 +65,8 @@ def _loaded(
         text = document.read(name)
     except (OSError, NamedFileError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        mend = getattr(error, "mend", "") or "the path is relative to this file"
-        raise SpecError(document.problem(place, f"{name!r} cannot be read: {reason}", mend)) from error
+        hint = getattr(error, "hint", "") or "the path is relative to this file"
+        raise SpecError(document.problem(place, f"{name!r} cannot be read: {reason}", hint)) from error
     base = load_yaml_text(text, full)
     base.sources, base.origin = document.sources, document.origin or document.file
     base = extended(base, chain, loaded)

@@ -93,7 +93,7 @@ class JobBuilder:
             where = f"stage {instance.name}" + (f" at point {self.point.name}" if self.point else "")
             raise SpecError(
                 Problem(
-                    problem.file, problem.line, problem.column, f"{where}: {problem.message}", problem.mend
+                    problem.file, problem.line, problem.column, f"{where}: {problem.message}", problem.hint
                 )
             ) from error
 

@@ -60,8 +60,8 @@ def _value(text: str, name: str) -> Any:
     try:
         return load_yaml_text(text, name).data
     except SpecError as error:
-        mend = 'a YAML value: 3, 1e-4, text, [1, 2], "{{ … }}"'
-        raise SpecError(Problem(name, 0, 0, error.problems[0].message, mend)) from error
+        hint = 'a YAML value: 3, 1e-4, text, [1, 2], "{{ … }}"'
+        raise SpecError(Problem(name, 0, 0, error.problems[0].message, hint)) from error
 
 
 def _replace(data: Any, key: str, value: Any, name: str) -> KeyPath:
@@ -72,8 +72,8 @@ def _replace(data: Any, key: str, value: Any, name: str) -> KeyPath:
         if isinstance(node, list):
             word, _, rest = rest.partition(".")
             if not word.isdigit() or int(word) >= len(node):
-                mend = f"it has {len(node)} items, counted from 0"
-                raise SpecError(Problem(name, 0, 0, f"{word!r} is no item of {_dotted(path)}", mend))
+                hint = f"it has {len(node)} items, counted from 0"
+                raise SpecError(Problem(name, 0, 0, f"{word!r} is no item of {_dotted(path)}", hint))
             step: str | int = int(word)
         elif isinstance(node, dict):
             # a key may itself hold dots: sweep.cooldown.lr

@@ -57,15 +57,15 @@ class Combination:
 def expand_sweep(block: Any, document: YamlDocument, path: KeyPath = ("sweep",)) -> Iterator[Combination]:
     """Expand a ``sweep:`` block; ``None`` gives the one empty combination.
 
-    :raises SpecError: naming file, line and mend for every malformed group, or when there are too many combinations
+    :raises SpecError: naming file, line and hint for every malformed group, or when there are too many combinations
     """
     if block is None:
         return iter([Combination({})])
     count = count_combinations(block, document, path)
     if count > MAX_COMBINATIONS:
-        mend = "a sweep of this size cannot be run; take some axes out"
+        hint = "a sweep of this size cannot be run; take some axes out"
         raise SpecError(
-            document.problem(path, f"{count} combinations; at most {MAX_COMBINATIONS} are allowed", mend)
+            document.problem(path, f"{count} combinations; at most {MAX_COMBINATIONS} are allowed", hint)
         )
     return _expand_group(block, ())
 
@@ -73,7 +73,7 @@ def expand_sweep(block: Any, document: YamlDocument, path: KeyPath = ("sweep",))
 def count_combinations(block: Any, document: YamlDocument, path: KeyPath = ("sweep",)) -> int:
     """Return how many combinations a group has before its filters, checking it without expanding it.
 
-    :raises SpecError: naming file, line and mend for every malformed group
+    :raises SpecError: naming file, line and hint for every malformed group
     """
     _check_group(block, document, path)
     counts: list[int] = []

@@ -36,12 +36,12 @@ class PatternError(ValueError):
     """A pattern that is none, or cannot be matched in bounded time.
 
     :param message: what is wrong
-    :param mend: what to write instead
+    :param hint: what to write instead
     """
 
-    def __init__(self, message: str, mend: str = "") -> None:
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.mend = mend
+        self.hint = hint
 
 
 @dataclass(frozen=True)

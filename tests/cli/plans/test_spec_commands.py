@@ -100,13 +100,13 @@ class TestLint:
         answer = call("lint", "--format", "json", "odd.yaml", "bad.yaml", "none.yaml", "small.yaml")
         assert (answer.status, answer.stderr) == (1, "")
         rows = json.loads(answer.stdout)
-        assert {tuple(row) for row in rows} == {("file", "line", "column", "severity", "message", "mend")}
+        assert {tuple(row) for row in rows} == {("file", "line", "column", "severity", "message", "hint")}
         assert [(row["severity"], row["line"] > 0) for row in rows] == [("warning", True)] * 3 + [
             ("error", True),
             ("error", True),
             ("error", False),
         ]
-        assert rows[3]["mend"] == "pretrain saves 40 and 60"
+        assert rows[3]["hint"] == "pretrain saves 40 and 60"
         assert json.loads(call("lint", "--format", "json", "small.yaml").stdout) == []
 
     def test_a_typo_in_an_override(self, call: Callable[..., Answer]) -> None:

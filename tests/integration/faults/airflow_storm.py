@@ -35,8 +35,8 @@ class AirflowStorm(Storm):
     def __post_init__(self) -> None:
         self._surroundings = {name: self.site.airflow.daemon(name).environ() for name in DAEMONS}
 
-    def mend(self, *, wait: bool = False) -> None:
-        super().mend(wait=wait)
+    def repair(self, *, wait: bool = False) -> None:
+        super().repair(wait=wait)
         for name in set(DAEMONS) - self._away:
             if not self.site.airflow.runs(name):
                 self.site.airflow.start_daemon(name, self._surroundings[name])

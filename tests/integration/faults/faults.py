@@ -78,14 +78,14 @@ class Storm:
     weights: dict[str, int] = field(default_factory=lambda: dict(WEIGHTS))
     journal: list[Fault] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
-    _mends: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    _repairs: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     _away: set[str] = field(default_factory=set)
 
     def strike(self) -> Fault:
         """Draw a fault that finds a victim, and do it."""
         kinds, weights = list(self.weights), list(self.weights.values())
         while True:
-            self.mend()
+            self.repair()
             (kind,) = self.chance.choices(kinds, weights)
             target = getattr(self, kind)()
             if target is not None:
@@ -94,21 +94,21 @@ class Storm:
                 return fault
             time.sleep(0.01)
 
-    def mend(self, *, wait: bool = False) -> None:
+    def repair(self, *, wait: bool = False) -> None:
         """Bring back what has been away for long enough.
 
         :param wait: bring back everything.
         """
-        due = [mend for at, mend in self._mends if wait or time.monotonic() >= at]
-        self._mends = [(at, mend) for at, mend in self._mends if mend not in due]
-        for mend in due:
-            mend()
+        due = [repair for at, repair in self._repairs if wait or time.monotonic() >= at]
+        self._repairs = [(at, repair) for at, repair in self._repairs if repair not in due]
+        for repair in due:
+            repair()
         if due:
             self._resume_nodes()
 
     def end(self) -> None:
         """Bring everything back."""
-        self.mend(wait=True)
+        self.repair(wait=True)
         self.site.proxy.pass_on()
 
     def _resume_nodes(self) -> None:
@@ -121,13 +121,13 @@ class Storm:
             with suppress(subprocess.CalledProcessError):  # it came back by itself
                 self.site.cluster.slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
-    def _later(self, what: str, mend: Callable[[], None], seconds: tuple[float, float] = SHORT_S) -> None:
+    def _later(self, what: str, repair: Callable[[], None], seconds: tuple[float, float] = SHORT_S) -> None:
         def back() -> None:
-            mend()
+            repair()
             self._away.discard(what)
 
         self._away.add(what)
-        self._mends.append((time.monotonic() + self.chance.uniform(*seconds), back))
+        self._repairs.append((time.monotonic() + self.chance.uniform(*seconds), back))
 
     # ---- this side
 

@@ -69,7 +69,7 @@ def test_base_job_is_taken_by_every_release(release: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "world_size", "rule", "mend"),
+    ("changes", "world_size", "rule", "hint"),
     [
         ({"tensor_model_parallel_size": 3}, 8, "parallel.world-size", "world size of 6 or 9"),
         (
@@ -118,11 +118,11 @@ def test_base_job_is_taken_by_every_release(release: str) -> None:
     ],
 )
 def test_a_refusal_proposes_the_nearest_values(
-    changes: dict[str, Any], world_size: int, rule: str, mend: str
+    changes: dict[str, Any], world_size: int, rule: str, hint: str
 ) -> None:
     problems = check(to_argv(BASE | changes, "core_v0.16.1"), world_size, "core_v0.16.1")
     assert [problem.rule for problem in problems] == [rule]
-    assert mend in problems[0].mend
+    assert hint in problems[0].hint
     assert problems[0].source.startswith("megatron/")
 
 
@@ -276,7 +276,7 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize(
-    ("changes", "world_size", "rule", "mend"),
+    ("changes", "world_size", "rule", "hint"),
     [
         (EXPERTS | {"global_batch_size": 24}, 6, "parallel.expert-groups", "world size of 4 or 8"),
         ({"eval_interval": None}, 8, "iteration.evaluation-interval", "--eval-interval 1000"),
@@ -341,7 +341,7 @@ def test_a_machine_that_cannot_be_read(text: dict[str, Any]) -> None:
     ],
 )
 def test_what_ends_a_job_after_its_arguments_are_taken(
-    release: str, changes: dict[str, Any], world_size: int, rule: str, mend: str
+    release: str, changes: dict[str, Any], world_size: int, rule: str, hint: str
 ) -> None:
     """Upstream's parse_args and validate_args take these; its tokenizer, model or first iteration does not."""
     params = STARTS | changes
@@ -349,7 +349,7 @@ def test_what_ends_a_job_after_its_arguments_are_taken(
     assert check(argv, world_size, release) == []
     (problem,) = check(argv, world_size, release, machine=APEX, first_iteration=True)
     assert problem.rule == rule
-    assert mend in problem.mend
+    assert hint in problem.hint
 
 
 @pytest.mark.parametrize("release", known_releases())
@@ -404,7 +404,7 @@ def test_what_the_parser_refuses(tokens: list[str], rule: str) -> None:
 def test_unknown_flags_name_the_nearest() -> None:
     problem = check(["--num-layer", "3"], 1, "core_v0.16.1")[0]
     assert problem.message == "core_v0.16.1 has no argument --num-layer"
-    assert "--num-layers" in problem.mend
+    assert "--num-layers" in problem.hint
 
 
 def test_layer_patterns() -> None:
@@ -497,7 +497,7 @@ def test_lines_in_lines_out() -> None:
     answers = [json.loads(line) for line in check_lines(stream, "core_v0.16.1")]
     assert answers[0] == {"ok": True, "problems": []}
     assert answers[1]["ok"] is False
-    assert set(answers[1]["problems"][0]) == {"rule", "message", "mend", "source"}
+    assert set(answers[1]["problems"][0]) == {"rule", "message", "hint", "source"}
 
 
 @pytest.mark.parametrize(
@@ -718,7 +718,7 @@ def test_no_size_raises(data: st.DataObject) -> None:
     argv = [*to_argv(STARTS, release), *flags, *(str(word) for pair in sizes.items() for word in pair)]
     for problem in check(argv, data.draw(st.sampled_from((1, 2, 8))), release, first_iteration=True):
         assert problem.message
-        assert problem.mend
+        assert problem.hint
 
 
 @pytest.mark.parametrize(
@@ -732,4 +732,4 @@ def test_no_size_raises(data: st.DataObject) -> None:
 def test_expert_groups_of_no_gpu(release: str, changes: dict[str, Any]) -> None:
     (problem,) = check(to_argv(STARTS | changes, release), 8, release, machine=APEX, first_iteration=True)
     assert problem.rule == "parallel.expert-groups"
-    assert problem.mend == "parallel sizes of at least 1"
+    assert problem.hint == "parallel sizes of at least 1"

@@ -6,7 +6,7 @@ from airflow_megatron.slurm.states.reasons import needs_a_person
 
 
 @pytest.mark.parametrize(
-    ("reason", "mend"),
+    ("reason", "hint"),
     [
         ("AssocMaxWallDurationPerJobLimit", "more time than its account may"),
         ("QOSMaxCpuPerJobLimit", "more processors than its QOS gives"),
@@ -22,8 +22,8 @@ from airflow_megatron.slurm.states.reasons import needs_a_person
         ("DependencyNeverSatisfied", "cancel it"),
     ],
 )
-def test_waits_that_do_not_end_by_themselves(reason: str, mend: str) -> None:
-    assert mend in (needs_a_person(reason) or "")
+def test_waits_that_do_not_end_by_themselves(reason: str, hint: str) -> None:
+    assert hint in (needs_a_person(reason) or "")
 
 
 @pytest.mark.parametrize(

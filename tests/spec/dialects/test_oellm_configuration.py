@@ -48,10 +48,10 @@ def test_cycles_are_shown_as_a_chain() -> None:
 def test_unknown_names_get_a_suggestion() -> None:
     with pytest.raises(ConfigurationError, match=r"backend has no 'megatrn'") as error:
         configuration({"backend": {"megatron": {"lr": 1}}, "x": "${backend.megatrn.lr}"}).get("x")
-    assert error.value.mend == "did you mean 'megatron'?"
+    assert error.value.hint == "did you mean 'megatron'?"
     with pytest.raises(ConfigurationError) as error:
         configuration({"backend": {"megatron": {"lr": 1}}, "x": "${lr}"}).get("x")
-    assert error.value.mend == "did you mean 'backend.megatron.lr'?"
+    assert error.value.hint == "did you mean 'backend.megatron.lr'?"
 
 
 def test_clock_is_refused_unless_given() -> None:

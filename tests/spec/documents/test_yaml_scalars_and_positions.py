@@ -138,7 +138,7 @@ def test_positions_of_keys_and_items() -> None:
 
 def test_a_problem_without_a_place_of_its_own_is_shown_at_the_nearest() -> None:
     document = load_yaml_text("a:\n  b: 1\n", "x.yaml")
-    assert str(document.problem(("a", "b", "c", 0), "wrong", "mend")) == "x.yaml:2:3: wrong (mend)"
+    assert str(document.problem(("a", "b", "c", 0), "wrong", "hint")) == "x.yaml:2:3: wrong (hint)"
 
 
 def test_repeated_keys_are_all_told() -> None:

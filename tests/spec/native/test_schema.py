@@ -1,4 +1,4 @@
-"""What a spec may hold: each wrong place is told once, with file, line, column and mend."""
+"""What a spec may hold: each wrong place is told once, with file, line, column and hint."""
 
 from __future__ import annotations
 

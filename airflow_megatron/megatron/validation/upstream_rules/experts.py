@@ -178,7 +178,7 @@ CONFIGURATION: Topic = (
         ),
         "a single grouped weight needs --use-transformer-engine-op-fuser and mxfp8 or nvfp4 if quantized; a single "
         "grouped bias needs linear biases",
-        "mend the flags, or drop them",
+        "correct the flags, or drop them",
         CONFIG,
     ),
     Rule(
@@ -364,7 +364,7 @@ CONFIGURATION: Topic = (
         lambda s: s.overlap_moe_expert_parallel_comm and _overlap_problem(s),
         "--overlap-moe-expert-parallel-comm needs expert parallelism with the alltoall or flex dispatcher, fp16 or "
         "bf16, virtual stages with pipeline parallelism, no full recomputation, no shared-expert overlap",
-        "mend those, or drop it",
+        "correct those, or drop it",
         CONFIG,
     ),
     Rule(
@@ -409,7 +409,7 @@ CONFIGURATION: Topic = (
             )
         ),
         "--moe-paged-stash needs --moe-expert-rank-capacity-factor and no offloading of expert activations",
-        "mend those, or drop it",
+        "correct those, or drop it",
         CONFIG,
     ),
 )

@@ -259,7 +259,7 @@ FEATURES: Topic = (
             )
         ),
         "--qk-clip needs Transformer Engine 2.9 and 0 < --qk-clip-alpha < 1, --qk-clip-threshold > 0",
-        "mend the values, or drop --qk-clip",
+        "correct the values, or drop --qk-clip",
     ),
     Rule(
         "network.log-max-attention-logit",

@@ -132,9 +132,9 @@ COMMUNICATION: Topic = (
             f"parallel.hybrid-context-{name}",
             lambda s, broken=broken: s.hybrid_context_parallel and broken(s),  # type: ignore[misc]
             f"--hybrid-context-parallel does not work with {what}",
-            mend,
+            hint,
         )
-        for name, broken, what, mend in (
+        for name, broken, what, hint in (
             (
                 "pipeline",
                 lambda s: s.pipeline_model_parallel_size > 1,
@@ -194,9 +194,9 @@ COMMUNICATION: Topic = (
             f"parallel.weight-remat-{name}",
             lambda s, broken=broken: _has_weight_remat(s) and broken(s),  # type: ignore[misc]
             f"weight shards beyond the tensor parallel size need {what}",
-            mend,
+            hint,
         )
-        for name, broken, what, mend in (
+        for name, broken, what, hint in (
             (
                 "fp4",
                 lambda s: s.fp4 and not s.fp4_param_gather,

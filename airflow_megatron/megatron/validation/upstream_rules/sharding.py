@@ -53,9 +53,9 @@ GATHERING: Topic = (
             f"fsdp2.{name}",
             lambda s, broken=broken: s.use_torch_fsdp2 and broken(s),  # type: ignore[misc]
             f"--use-torch-fsdp2 {what}",
-            mend,
+            hint,
         )
-        for name, broken, what, mend in (
+        for name, broken, what, hint in (
             (
                 "pipeline",
                 lambda s: s.pipeline_model_parallel_size != 1,

@@ -30,7 +30,7 @@ am_refuse_unwritable() { # DIRECTORY; because of am_trouble: a full disk and wha
       printf 'waits_for recovery\n'
       ;;
   esac
-  am_answer "$am_kind" "cannot write to $1 on $am_host: $am_trouble; free space or mend permissions:\
+  am_answer "$am_kind" "cannot write to $1 on $am_host: $am_trouble; free space or correct the permissions:\
  $(df -h "$1" 2>&1 | tail -n 1)"
 }
 

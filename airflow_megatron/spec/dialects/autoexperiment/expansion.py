@@ -139,7 +139,7 @@ class _Expander:
         except RefusedValueError as error:
             raise SpecError(
                 self.document.problem(
-                    place_of(self.document, error.key), f"{error.key}: {error.cause}", error.cause.mend
+                    place_of(self.document, error.key), f"{error.key}: {error.cause}", error.cause.hint
                 )
             ) from error
 

@@ -36,12 +36,12 @@ class RefusedExpressionError(ValueError):
     """An expression or text that is not evaluated at all: it would run code, or grow without bound.
 
     :param message: what is refused
-    :param mend: what to write instead
+    :param hint: what to write instead
     """
 
-    def __init__(self, message: str, mend: str = "") -> None:
+    def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.mend = mend
+        self.hint = hint
 
 
 class UnresolvedError(ValueError):

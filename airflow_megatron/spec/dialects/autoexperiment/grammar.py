@@ -125,8 +125,8 @@ def _wrong_values(node: Any, path: KeyPath, document: YamlDocument) -> Iterator[
     elif isinstance(node, list):
         plain = all(_is_plain(item) for item in node)
         if not plain and not _is_named_list(node):
-            mend = "one or the other: [1, 2], or '- name: {key: value}' with one name in each item"
-            yield document.problem(path, "a list holds neither plain values nor named items only", mend)
+            hint = "one or the other: [1, 2], or '- name: {key: value}' with one name in each item"
+            yield document.problem(path, "a list holds neither plain values nor named items only", hint)
             return
         for index, item in enumerate(node):
             yield from _wrong_values(item, (*path, index), document)

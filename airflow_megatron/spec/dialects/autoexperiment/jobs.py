@@ -108,14 +108,14 @@ class ScriptTemplates:
             try:
                 what = analyse_format(line)
             except RefusedExpressionError as refused:
-                return Problem(file, number, 0, str(refused), refused.mend)
+                return Problem(file, number, 0, str(refused), refused.hint)
             missing = next((name for name in what.names if name not in params), None)
             if missing is not None:
-                mend = (
+                hint = (
                     did_you_mean(missing, params)
                     or "give it a value; a brace meant for the shell is written twice"
                 )
-                return Problem(file, number, 0, f"no job has a key {missing!r}: {{{missing}}}", mend)
+                return Problem(file, number, 0, f"no job has a key {missing!r}: {{{missing}}}", hint)
             if what.error:
                 return Problem(
                     file, number, 0, what.error, "a brace meant for the shell is written twice: ${{NAME}}"
@@ -212,7 +212,7 @@ def finish_condition(params: Mapping[str, Any], log: str, directory: str) -> Con
         try:
             line_pattern(pattern)
         except PatternError as error:
-            hint = f" ({error.mend})" if error.mend else ""
+            hint = f" ({error.hint})" if error.hint else ""
             raise ValueError(f"termination_str {error}{hint}") from error
         parts.append(Condition("log", path=log, pattern=pattern))
     answer = _answer(params, "termination_cmd", directory)

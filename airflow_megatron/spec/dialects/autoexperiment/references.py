@@ -124,8 +124,8 @@ class _References:
             key, found = _child(node, part)
             if not found:
                 known = [str(name) for name in node] if isinstance(node, dict) else []
-                mend = did_you_mean(part, known) or "a shell variable is written \\${NAME}"
-                raise self._error(path, f"${{{body}}} refers to nothing", mend)
+                hint = did_you_mean(part, known) or "a shell variable is written \\${NAME}"
+                raise self._error(path, f"${{{body}}} refers to nothing", hint)
             target = (*target, key)
             node = node[key]
         if target in chain or target == path[: len(target)]:
@@ -162,8 +162,8 @@ class _References:
     def _warn(self, path: KeyPath, message: str) -> None:
         self.warnings.append(self.document.problem(path, message))
 
-    def _error(self, path: KeyPath, message: str, mend: str) -> SpecError:
-        return SpecError(self.document.problem(path, message, mend))
+    def _error(self, path: KeyPath, message: str, hint: str) -> SpecError:
+        return SpecError(self.document.problem(path, message, hint))
 
 
 def _child(node: Any, part: str) -> tuple[Any, bool]:

@@ -143,11 +143,11 @@ def _of_jobs(document: YamlDocument, expansion: Expansion) -> Iterator[Problem]:
             check(job.params, found[name])
     for name, finding in found.items():
         if finding.count:
-            key, message, mend = _MESSAGES[name]
+            key, message, hint = _MESSAGES[name]
             where = place_of(document, key) or place_of(document, key.lower())
             detail = finding.detail
             yield document.problem(
-                where, f"{message.format(detail=detail)} {_at(finding.count, expansion)}", mend
+                where, f"{message.format(detail=detail)} {_at(finding.count, expansion)}", hint
             )
 
 
@@ -225,7 +225,7 @@ _CHECKS: Mapping[str, Callable[[Mapping[str, Any], _Finding], None]] = {
     "no end": _no_end,
     "not sbatch": _not_sbatch,
 }
-# key whose line is shown, message, mend
+# key whose line is shown, message, hint
 _MESSAGES: Mapping[str, tuple[str, str, str]] = {
     "iteration 0": (
         "ITER",

@@ -209,5 +209,5 @@ class _Reader:
             self._problem(node, f"{node.value} is read as {number}, {what}", "quote it to keep it as text")
         )
 
-    def _problem(self, node: Any, message: str, mend: str = "") -> Problem:
-        return Problem(self.file, node.start_mark.line + 1, node.start_mark.column + 1, message, mend)
+    def _problem(self, node: Any, message: str, hint: str = "") -> Problem:
+        return Problem(self.file, node.start_mark.line + 1, node.start_mark.column + 1, message, hint)

@@ -396,7 +396,7 @@ def _compiled(pattern: str) -> str:
     try:
         line_pattern(pattern)
     except PatternError as error:
-        hint = f" ({error.mend})" if error.mend else ""
+        hint = f" ({error.hint})" if error.hint else ""
         raise ConditionError(f"{error}{hint}") from error
     return pattern
 

@@ -539,9 +539,9 @@ class OellmSweep(ForeignSweep):
             path = self._place_of_text(error.text)
             if error.text and error.text not in message:
                 message = f"{message}, in {error.text[:200]!r}"
-            return self.document.problem(path, message, error.mend)
+            return self.document.problem(path, message, error.hint)
         key = error.key if isinstance(error, JobError) else ""
-        return self.document.problem(self._place_of_key(key) or ("sweep",), message, error.mend)
+        return self.document.problem(self._place_of_key(key) or ("sweep",), message, error.hint)
 
     def _place_of_text(self, text: str) -> KeyPath:
         if text:

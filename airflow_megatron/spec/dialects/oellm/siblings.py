@@ -31,11 +31,11 @@ class SiblingError(ValueError):
 
     :param message: what is wrong
     :param point: the point that refers to it
-    :param mend: what to write instead
+    :param hint: what to write instead
     """
 
-    def __init__(self, message: str, point: SweepPoint, mend: str = "") -> None:
-        self.point, self.mend = point, mend
+    def __init__(self, message: str, point: SweepPoint, hint: str = "") -> None:
+        self.point, self.hint = point, hint
         super().__init__(message)
 
 
@@ -100,8 +100,8 @@ class Siblings:
         candidates = self._by_stage.get(stage, [])
         if not candidates:
             stages = [name for name in self._by_stage if name]
-            mend = did_you_mean(stage, stages) or f"stages: {', '.join(stages) or 'none'}"
-            raise SiblingError(f"there is no stage {stage!r} for ${{sibling.{stage}.…}}", point, mend)
+            hint = did_you_mean(stage, stages) or f"stages: {', '.join(stages) or 'none'}"
+            raise SiblingError(f"there is no stage {stage!r} for ${{sibling.{stage}.…}}", point, hint)
         shared = tuple(key for key in point.swept if key in candidates[0].swept)
         table = self._by_values.get((stage, shared))
         if table is None:

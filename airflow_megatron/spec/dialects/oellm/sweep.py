@@ -93,7 +93,7 @@ def expand(block: Any, document: YamlDocument, path: KeyPath = ("sweep",)) -> Ex
     :param block: the block; ``None`` or an empty mapping makes the one point without parameters
     :param document: the document it stands in, for messages
     :param path: where it stands
-    :raises SpecError: naming file, line and mend
+    :raises SpecError: naming file, line and hint
     """
     return _Expander(document).expand(block, path)
 
@@ -436,8 +436,8 @@ class _Expander:
             )
         return problems
 
-    def _warn(self, path: KeyPath, message: str, mend: str) -> None:
-        self.warnings.append(self.document.problem(path, message, mend))
+    def _warn(self, path: KeyPath, message: str, hint: str) -> None:
+        self.warnings.append(self.document.problem(path, message, hint))
 
 
 def _names_stage(config: Values) -> bool:

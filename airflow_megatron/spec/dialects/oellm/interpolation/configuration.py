@@ -65,11 +65,11 @@ class ConfigurationError(ValueError):
 
     :param message: what is wrong, the chain of references included
     :param text: the text that failed, as it stands in the configuration
-    :param mend: what to write instead
+    :param hint: what to write instead
     """
 
-    def __init__(self, message: str, text: str = "", mend: str = "") -> None:
-        self.text, self.mend = text, mend
+    def __init__(self, message: str, text: str = "", hint: str = "") -> None:
+        self.text, self.hint = text, hint
         super().__init__(message)
 
 
@@ -237,14 +237,14 @@ class Configuration:
                 f"escape it: \\\\${{{dotted}}}, which each point resolves by itself",
             )
         if isinstance(node, dict):
-            mend = did_you_mean(path[depth], node)
-            if not mend and depth == 0:
+            hint = did_you_mean(path[depth], node)
+            if not hint and depth == 0:
                 near = self._anywhere(path[-1])
-                mend = f"did you mean {near!r}?" if near else ""
+                hint = f"did you mean {near!r}?" if near else ""
         else:
-            mend = ""
+            hint = ""
         where = f"{'.'.join(path[:depth])} has no {path[depth]!r}" if depth else "the configuration has none"
-        return MissingNameError(f"{dotted!r} is not defined ({where})", "", mend)
+        return MissingNameError(f"{dotted!r} is not defined ({where})", "", hint)
 
     def _anywhere(self, key: str) -> str:
         """Return the dotted path of a key of this name somewhere in the first three levels."""
@@ -317,9 +317,9 @@ class Configuration:
         function = RESOLVERS.get(node.name)
         if function is None:
             known = (*RESOLVERS, *_CONTEXT_RESOLVERS)
-            mend = _NOT_HERE.get(node.name) or did_you_mean(node.name, known)
+            hint = _NOT_HERE.get(node.name) or did_you_mean(node.name, known)
             raise ConfigurationError(
-                f"there is no resolver {node.name!r}", "", mend or f"known: {', '.join(sorted(known))}"
+                f"there is no resolver {node.name!r}", "", hint or f"known: {', '.join(sorted(known))}"
             )
         arguments = [self._evaluate(argument, container) for argument in node.arguments]
         try:
@@ -392,15 +392,15 @@ class Configuration:
                 )
             default = self._evaluate(node.arguments[1], container)
             return default if default is None else _as_text(default)
-        message, mend = refusal(environment, name)
-        raise ConfigurationError(message, "", mend)
+        message, hint = refusal(environment, name)
+        raise ConfigurationError(message, "", hint)
 
     def _excluded_nodes(self, node: Call, path: str, container: Path) -> Any:
         separator = self._evaluate(node.arguments[1], container) if len(node.arguments) > 1 else ","
         try:
             content = self.surroundings.document.read(path)
         except NamedFileError as error:
-            self.surroundings.warn(f"oc.exclude_nodes reads no file: {error}; {error.mend}")
+            self.surroundings.warn(f"oc.exclude_nodes reads no file: {error}; {error.hint}")
             return None
         except OSError:
             return None

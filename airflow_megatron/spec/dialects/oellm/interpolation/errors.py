@@ -8,9 +8,9 @@ class JobError(ValueError):
 
     :param message: what is wrong
     :param key: dotted configuration key at fault
-    :param mend: what to write instead
+    :param hint: what to write instead
     """
 
-    def __init__(self, message: str, key: str, mend: str = "") -> None:
-        self.key, self.mend = key, mend
+    def __init__(self, message: str, key: str, hint: str = "") -> None:
+        self.key, self.hint = key, hint
         super().__init__(message)
