@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
-from airflow.utils.state import TaskInstanceState
+from airflow.utils.state import DagRunState, TaskInstanceState
 from sqlalchemy.orm import object_session
 
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
-from airflow_megatron.spec.model.dag_names import PLAN, RESOLVE, sweep_of
+from airflow_megatron.spec.model.dag_names import PLAN, REPORT, RESOLVE, WAIT, sweep_of
 from airflow_megatron.task_runtime.stored_plan import CHANGED, changed_message, pinned_by
 
 if TYPE_CHECKING:
@@ -45,10 +45,16 @@ def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
 
 @hookimpl
 def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
-    """Let the DAGs of a run that has ended follow their spec again."""
+    """Let the DAGs of a run that has ended follow their spec again.
+
+    A sweep's run that a person has marked failed in the moment in which the scheduler looked at it stays failed.
+    """
     session = object_session(dag_run)
-    if session is not None and _tags(dag_run):
-        _note_ended_runs(session)
+    if session is None or not _tags(dag_run):
+        return
+    if _is_sweep(dag_run) and _is_marked_failed(dag_run, session):
+        dag_run.set_state(DagRunState.FAILED)
+    _note_ended_runs(session)
 
 
 @hookimpl
@@ -91,6 +97,18 @@ def changes_note(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> str:
     except PinError as error:
         return f"{CHANGED}? {error}"
     return changed_message(changed, sweep, dag_id, conf.get("run")) if changed else ""
+
+
+def _is_marked_failed(dag_run: DagRun, session: Session) -> bool:
+    """Tell whether tasks have ended as a person's *Mark failed* ends them: ``wait`` failed, ``report`` passed over.
+
+    On SQLite, which locks no rows, the scheduler writes the state of a run over the one that it has been marked with.
+    """
+    states = [
+        task.state if (task := dag_run.get_task_instance(name, session=session)) else None
+        for name in (WAIT, REPORT)
+    ]
+    return states == [TaskInstanceState.FAILED, TaskInstanceState.SKIPPED]
 
 
 def _note_ended_runs(session: Session) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from airflow_megatron.cli import checkpoint_commands
 from airflow_megatron.cli.checkpoint_commands import checkpoints
-from airflow_megatron.cli.runs import status
+from airflow_megatron.cli.runs import login_node
 from airflow_megatron.slurm.remote.transport import CommandResult
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_all_runs_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         checkpoint_commands, "load_cluster", lambda name: SimpleNamespace(run_root=str(tmp_path))
     )
-    monkeypatch.setattr(status, "command_line_hook", lambda cluster: SimpleNamespace(run=run))
+    monkeypatch.setattr(login_node, "command_line_hook", lambda cluster: SimpleNamespace(run=run))
     for words, named in (
         (["--cluster", "x"], "sweep/lr1"),
         (["--cluster", "x", "--sweep", "sweep"], "sweep/lr1"),

@@ -26,8 +26,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).resolve().parents[2] / "airflow_megatron" / "megatron"
-sys.path[:0] = [str(PACKAGE.parents[1] / "Megatron-LM"), str(PACKAGE)]
+PACKAGE = Path(__file__).resolve().parents[2] / "airflow_megatron" / "megatron" / "arguments"
+sys.path[:0] = [str(PACKAGE.parents[2] / "Megatron-LM"), str(PACKAGE)]
 import parser_dump  # noqa: E402
 import upstream_on_cpu  # noqa: E402
 

@@ -84,6 +84,30 @@ def test_a_sweeps_run_that_a_person_marks_failed_stops_its_points(
     assert [run.state for run in others] == ["queued", "queued"]
 
 
+@pytest.mark.parametrize(
+    ("wait", "report", "state"),
+    [
+        ("failed", "skipped", "failed"),  # as Airflow's "Mark failed" leaves them
+        ("failed", "success", "success"),
+        ("success", "success", "success"),
+        (None, None, "success"),
+    ],
+)
+def test_a_scheduler_that_looked_before_the_mark_does_not_undo_it(
+    wait: str | None, report: str | None, state: str, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = {"wait": wait, "report": report}
+    monkeypatch.setattr(
+        DagRun,
+        "get_task_instance",
+        lambda self, task_id, session: SimpleNamespace(state=tasks[task_id]) if tasks[task_id] else None,
+    )
+    sweep = run_of(session, "chain", "manual__1")
+    sweep.set_state(DagRunState.SUCCESS)
+    on_dag_run_success(dag_run=sweep, msg="success")
+    assert sweep.state == state
+
+
 def test_runs_of_other_dags_are_left_alone(session: Session) -> None:
     other = run_of(session, "other", "manual__1")
     point = run_of(session, "chain.point", "a", run="manual__1")
