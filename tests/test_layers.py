@@ -46,6 +46,22 @@ def layer_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).parent.parts)
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+ROOM_OF = {name_of(path): room_of(path) for path in MODULES}
+"""The room of each module."""
+
+
 def imported(path: Path) -> list[tuple[int, str]]:
     """Return (line, module) of every import of a file, those for type checkers only included."""
     found: list[tuple[int, str]] = []
@@ -55,16 +71,11 @@ def imported(path: Path) -> list[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             assert node.module
-            # "from airflow_megatron import slurm" names the layer after the word import
-            found += (
-                [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
-                if node.module == PACKAGE.name
-                else [(node.lineno, node.module)]
-            )
+            for alias in node.names:
+                # "from airflow_megatron import slurm" names the module after the word import
+                inner = f"{node.module}.{alias.name}"
+                found.append((node.lineno, inner if inner in ROOM_OF else node.module))
     return found
-
-
-MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def wrong_imports(path: Path) -> Iterator[str]:
@@ -92,33 +103,12 @@ def test_an_upward_import_would_be_seen() -> None:
     ]
 
 
-def room_of(path: Path) -> str:
-    return ".".join(path.relative_to(PACKAGE).parent.parts)
-
-
-ROOM_OF = {
-    ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip("."): room_of(
-        path
-    )
-    for path in MODULES
-}
-"""The room of each module."""
-
-
 def rooms_imported() -> dict[str, set[str]]:
     """Return which rooms each room imports, besides itself."""
     arrows: dict[str, set[str]] = {room: set() for room in ROOM_OF.values()}
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.ImportFrom) and node.module):
-                continue
-            module = node.module.removeprefix(f"{PACKAGE.name}").removeprefix(".")
-            if not node.module.startswith(PACKAGE.name):
-                continue
-            for alias in node.names:
-                inner = f"{module}.{alias.name}".removeprefix(".")
-                arrows[room_of(path)].add(ROOM_OF[inner] if inner in ROOM_OF else ROOM_OF[module])
-    return {room: found - {room} for room, found in arrows.items()}
+        arrows[room_of(path)].update(ROOM_OF[module] for _, module in imported(path) if module in ROOM_OF)
+    return {room: below - {room} for room, below in arrows.items()}
 
 
 def test_rooms_import_in_no_circle() -> None:
@@ -140,11 +130,7 @@ def test_rooms_are_small_and_say_what_they_hold() -> None:
 
 
 def test_nothing_of_airflow_is_loaded_by_the_lower_layers() -> None:
-    modules = [
-        ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts))
-        for path in MODULES
-        if layer_of(path) in BELOW
-    ]
+    modules = [name_of(path) for path in MODULES if layer_of(path) in BELOW]
     code = (
         f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
         "print(sorted(name for name in sys.modules if name.partition('.')[0] == 'airflow'))"
