@@ -193,7 +193,8 @@ class SweepSite:
         return found
 
     def submission(self, attempt: str) -> Submission:
-        """Return the only job of an attempt."""
+        """Return the only job of an attempt; accounting hears of it a moment after everybody else."""
+        wait_until(lambda: attempt in self.submissions(attempt), 60, f"accounting to know {attempt}")
         (only,) = self.submissions(attempt)[attempt]
         return only
 

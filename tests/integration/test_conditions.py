@@ -83,13 +83,13 @@ def test_another_tools_file_runs_as_it_is(
     site: SweepSite, airflow: SiteAirflow, started: dict[str, str]
 ) -> None:
     assert airflow.ended("autoexperiment", started["autoexperiment"], timeout=300) == "success"
-    submissions = site.submissions("auto_")
-    assert {name: [row.state for row in rows] for name, rows in submissions.items()} == {
+    expected = {
         f"auto_{rate}_{phase}.a{attempt}": ["COMPLETED"]
         for rate in ("0.01", "0.001")
         for phase, attempts in (("TRAIN", 2), ("EVAL", 1))
         for attempt in range(1, attempts + 1)
     }
+    site.expect_states("auto_", expected)
     logs = site.runs / "autoexperiment" / "logs" / "0.01"
     assert "all is done" in (logs / "auto_0.01_TRAIN.out").read_text()
     jobs = [json.loads(path.read_text()) for path in logs.rglob("job.json")]
@@ -101,12 +101,12 @@ def test_a_file_of_oellm_autoexp_runs_to_its_end(
 ) -> None:
     """Its training takes two attempts; the line that the next stage waits for is in the log of the second."""
     assert airflow.ended("oellm", started["oellm"], timeout=420) == "success"
-    submissions = site.submissions("oellm.")
-    assert {name: [row.state for row in rows] for name, rows in submissions.items()} == {
+    expected = {
         f"oellm.lr{rate}.{job}": ["COMPLETED"]
         for rate in ("0.001", "0.002")
         for job in ("train.a1", "train.a2", "note.a1")
     }
+    site.expect_states("oellm.", expected)
     point = site.runs / "oellm" / "lr0.002"
     assert "iteration        6/       6" not in (point / "logs" / "train-1.out").read_text()
     assert (point / "checkpoints" / "latest_checkpointed_iteration.txt").read_text().strip() == "6"

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from sweep_site import wait_until
 
 from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 
@@ -49,8 +50,12 @@ def test_a_fresh_start_waits_for_files_of_its_own(site: SweepSite) -> None:
 def test_a_sweep_with_an_array(site: SweepSite) -> None:
     status, output = site.run_dags_test("arrays", timeout=400)
     assert status == 0, output[-4000:]
-    (tasks,) = (rows for name, rows in site.submissions("arrays.").items() if ".array." in name)
-    assert sorted(row.state for row in tasks) == ["COMPLETED", "FAILED"]
+
+    def tasks_ended() -> bool:
+        (tasks,) = (states for name, states in site.states("arrays.").items() if ".array." in name)
+        return sorted(tasks) == ["COMPLETED", "FAILED"]
+
+    wait_until(tasks_ended, 60, "accounting to know how the array's tasks ended")
     site.expect_states("arrays.p", {"arrays.p1.work.a2": ["COMPLETED"]})
     for number in range(2):
         run_dir = site.runs / "arrays" / f"p{number}" / "work"

@@ -202,8 +202,8 @@ def test_they_reach_jobs_and_nothing_else(site: SweepSite, airflow: SiteAirflow,
     # that the files and processes of the jobs are found shows that the search finds something
     assert others.files(*folders) == sweep.delivered(["KEPT_PASSWORD", "KEPT_TOKEN"])
     assert printed.files(*folders) - sweep.logs == sweep.delivered(["KEPT_PRINTED"])
+    wait_until(lambda: len(sweep.running()) == 2, 60, "accounting to know that both jobs run")
     jobs = sweep.running()
-    assert len(jobs) == 2
     for search in (others, printed):
         assert search.processes() == (set(), jobs)
         assert not search.holds(sweep.told_by_slurm().encode())
