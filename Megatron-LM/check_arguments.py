@@ -15,7 +15,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from megatron_core_trainer import arguments, lr_finder_options
+from megatron_core_trainer import arguments
+from megatron_core_trainer.optimization import lr_finder_options
 
 if TYPE_CHECKING:
     import argparse

@@ -22,7 +22,7 @@ from megatron_core_trainer.conversion.architecture import choose_architecture
 from megatron_core_trainer.conversion.errors import ConversionError, InexpressibleError
 from megatron_core_trainer.conversion.external_converter import needs_architecture
 from megatron_core_trainer.conversion.model_settings import model_settings
-from megatron_core_trainer.parametrization import folded_settings
+from megatron_core_trainer.optimization.parametrization import folded_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

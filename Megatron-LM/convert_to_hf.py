@@ -115,8 +115,8 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
     from megatron_core_trainer.conversion import hugging_face_model, megatron_model
     from megatron_core_trainer.conversion.checkpoint_weights import read_arguments
     from megatron_core_trainer.conversion.model_settings import model_settings
-    from megatron_core_trainer.parametrization import folded_settings
-    from megatron_core_trainer.tokenizer import read_hugging_face_tokenizer
+    from megatron_core_trainer.data.tokenizer import read_hugging_face_tokenizer
+    from megatron_core_trainer.optimization.parametrization import folded_settings
 
     iteration = args.iteration if args.iteration is not None else checkpointing.read_tracker(args.load)
     if iteration is None:
@@ -207,8 +207,8 @@ def _check(
     :raises MismatchError: if they differ by more than the tolerance.
     """
     from megatron_core_trainer.conversion import comparison, hugging_face_model, megatron_model
-    from megatron_core_trainer.multipliers import folded_weights
-    from megatron_core_trainer.parametrization import folded_settings
+    from megatron_core_trainer.optimization.multipliers import folded_weights
+    from megatron_core_trainer.optimization.parametrization import folded_settings
 
     model = megatron_model.load_whole_model(settings, checkpoint)
     print(f"loaded {checkpoint}")

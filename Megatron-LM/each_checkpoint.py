@@ -28,8 +28,8 @@ import sys
 import time
 from pathlib import Path
 
-from megatron_core_trainer.matched_runs import MatchedRun, matched_runs
-from megatron_core_trainer.work_claims import claimed
+from megatron_core_trainer.data.work_claims import claimed
+from megatron_core_trainer.evaluation.matched_runs import MatchedRun, matched_runs
 
 PAUSE_S = 2.0
 _ITERATION = re.compile(r"iter_(\d{7,})\Z")

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer.atomic_output import write_json
-from megatron_core_trainer.evaluation_models import EvaluationError, load_model
-from megatron_core_trainer.evaluation_requests import directory_of, merged_results, parse_requests
+from megatron_core_trainer.evaluation.evaluation_models import EvaluationError, load_model
+from megatron_core_trainer.evaluation.evaluation_requests import directory_of, merged_results, parse_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from megatron_core_trainer.evaluation_requests import TaskRequest
+    from megatron_core_trainer.evaluation.evaluation_requests import TaskRequest
 
 # What the harness returns besides the figures; samples are long and hold the data.
 _LEFT_OUT = ("samples",)

@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_core_trainer import atomic_output
-from megatron_core_trainer.lr_curve import DIRECTORY, CurveError, analyse, read_curve, write_report
+from megatron_core_trainer.optimization.lr_curve import (
+    DIRECTORY,
+    CurveError,
+    analyse,
+    read_curve,
+    write_report,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

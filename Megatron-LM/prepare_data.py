@@ -23,15 +23,10 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_core_trainer import (
-    atomic_output,
-    byte_tokenizer,
-    corpus,
-    evaluation_tasks,
-    tokenized_pieces,
-    tokenizer_files,
-)
-from megatron_core_trainer.corpus import SPLITS, CorpusError
+from megatron_core_trainer import atomic_output
+from megatron_core_trainer.data import byte_tokenizer, corpus, tokenized_pieces, tokenizer_files
+from megatron_core_trainer.data.corpus import SPLITS, CorpusError
+from megatron_core_trainer.evaluation import evaluation_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -265,7 +260,7 @@ def _tokenizer(
         texts = itertools.islice(_train_texts(args, units, lenient=lenient), 200)
         tokenizer_files.check_sentencepiece(source, directory, texts)
     from megatron_core_trainer.arguments import ArgumentError
-    from megatron_core_trainer.tokenizer import read_hugging_face_tokenizer
+    from megatron_core_trainer.data.tokenizer import read_hugging_face_tokenizer
 
     try:
         description = read_hugging_face_tokenizer(directory)

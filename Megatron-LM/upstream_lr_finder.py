@@ -18,10 +18,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megatron_core_trainer import lr_finder_options
 from megatron_core_trainer.distributed import max_over_ranks
-from megatron_core_trainer.lr_curve import LossCurve, write_search
-from megatron_core_trainer.schedules import ExponentialSweep
+from megatron_core_trainer.optimization import lr_finder_options
+from megatron_core_trainer.optimization.lr_curve import LossCurve, write_search
+from megatron_core_trainer.optimization.schedules import ExponentialSweep
 
 if TYPE_CHECKING:
     import argparse

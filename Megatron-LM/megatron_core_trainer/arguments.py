@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from megatron_core_trainer import lr_finder_options
-from megatron_core_trainer.optimizer_choices import LIBRARY, MEGATRON_CORE, parse_settings
-from megatron_core_trainer.parametrization import DEFAULTS as MUP_DEFAULTS
-from megatron_core_trainer.schedules import INFINITE_STYLES
+from megatron_core_trainer.optimization import lr_finder_options
+from megatron_core_trainer.optimization.optimizer_choices import LIBRARY, MEGATRON_CORE, parse_settings
+from megatron_core_trainer.optimization.parametrization import DEFAULTS as MUP_DEFAULTS
+from megatron_core_trainer.optimization.schedules import INFINITE_STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -156,7 +156,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 def _add_parametrization(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "parametrization (megatron_core_trainer/parametrization.py has the formulas)"
+        "parametrization (megatron_core_trainer/optimization/parametrization.py has the formulas)"
     )
     add = group.add_argument
     # Upstream's, from core_v0.17.0 on.

@@ -24,14 +24,14 @@ from megatron.core.dist_checkpointing.serialization import (
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 
 from megatron_core_trainer.console import print_rank_0, timestamp
-from megatron_core_trainer.optimizer import (
+from megatron_core_trainer.optimization.optimizer import (
     ScheduleError,
     prepare_to_load,
     restore_optimizer,
     restore_scheduler,
 )
-from megatron_core_trainer.optimizer_choices import LIBRARY
-from megatron_core_trainer.parametrization import difference, parametrization
+from megatron_core_trainer.optimization.optimizer_choices import LIBRARY
+from megatron_core_trainer.optimization.parametrization import difference, parametrization
 
 if TYPE_CHECKING:
     import argparse

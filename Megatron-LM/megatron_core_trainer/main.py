@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from megatron_core_trainer import arguments, console, distributed
 from megatron_core_trainer.arguments import ArgumentError
-from megatron_core_trainer.optimizer_choices import LIBRARY
-from megatron_core_trainer.tokenizer import load_tokenizer
+from megatron_core_trainer.data.tokenizer import load_tokenizer
+from megatron_core_trainer.optimization.optimizer_choices import LIBRARY
 
 if TYPE_CHECKING:
     import argparse
@@ -74,7 +74,7 @@ def main(argv: Sequence[str], *, started: float) -> int:
             arguments.complete_args(args)
         arguments.pad_vocab(args, tokenizer)
         if args.optimizer in LIBRARY:
-            from megatron_core_trainer.library_optimizers import check_settings
+            from megatron_core_trainer.optimization.library_optimizers import check_settings
 
             check_settings(args)
         if checkpointing.checkpoint_is_missing(args):

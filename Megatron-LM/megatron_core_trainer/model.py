@@ -20,8 +20,8 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import init_method_normal
 
-from megatron_core_trainer.multipliers import apply_multipliers
-from megatron_core_trainer.parametrization import DEFAULTS, parametrization
+from megatron_core_trainer.optimization.multipliers import apply_multipliers
+from megatron_core_trainer.optimization.parametrization import DEFAULTS, parametrization
 
 if TYPE_CHECKING:
     import argparse

@@ -13,11 +13,11 @@ from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
-from megatron_core_trainer import batch_sizes, checkpointing, console, flops
+from megatron_core_trainer import checkpointing, console, flops
 from megatron_core_trainer.console import print_marker, print_rank_0, print_rank_last
-from megatron_core_trainer.datasets import SplitData, eval_iterations
+from megatron_core_trainer.data import batch_sizes
+from megatron_core_trainer.data.datasets import SplitData, eval_iterations
 from megatron_core_trainer.distributed import max_over_ranks
-from megatron_core_trainer.lr_curve import LossCurve, write_search
 from megatron_core_trainer.model import (
     build_model,
     count_parameters,
@@ -25,8 +25,9 @@ from megatron_core_trainer.model import (
     transformer_config,
     wrap_data_parallel,
 )
-from megatron_core_trainer.optimizer import build_optimizer, build_scheduler, learning_rate
-from megatron_core_trainer.optimizer_choices import LIBRARY
+from megatron_core_trainer.optimization.lr_curve import LossCurve, write_search
+from megatron_core_trainer.optimization.optimizer import build_optimizer, build_scheduler, learning_rate
+from megatron_core_trainer.optimization.optimizer_choices import LIBRARY
 from megatron_core_trainer.scalars import open_scalars
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class Trainer:
     def _settled_weights(self) -> Iterator[None]:
         """Put the weights to save or validate into the model inside the block."""
         if self._args.optimizer in LIBRARY:
-            from megatron_core_trainer.library_optimizers import averaged_weights
+            from megatron_core_trainer.optimization.library_optimizers import averaged_weights
 
             with averaged_weights(self._optimizer):
                 yield

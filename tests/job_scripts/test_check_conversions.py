@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "Megatron-LM"))
 from check_arguments import complete
 from megatron_core_trainer.conversion.architecture import load_architecture, shipped_architectures
 from megatron_core_trainer.conversion.model_settings import PLAIN
-from megatron_core_trainer.parametrization import DEFAULTS
+from megatron_core_trainer.optimization.parametrization import DEFAULTS
 
 PROGRAM = Path(__file__).parents[2] / "Megatron-LM" / "check_conversions.py"
 

@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "Megatron-LM"))
 
 import upstream_lr_finder
-from megatron_core_trainer import lr_finder_options
+from megatron_core_trainer.optimization import lr_finder_options
 from upstream_lr_finder import Search
 
 STARTER = Path(upstream_lr_finder.__file__)

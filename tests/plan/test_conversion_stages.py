@@ -89,7 +89,7 @@ def test_the_evaluation_takes_what_is_rendered(
         "enforce_eager": True,
         "dtype": "bfloat16",
     }
-    requests = importlib.import_module("megatron_core_trainer.evaluation_requests")
+    requests = importlib.import_module("megatron_core_trainer.evaluation.evaluation_requests")
     found = requests.parse_requests(args.tasks, args.num_fewshot)
     assert [(request.name, request.num_fewshot) for request in found] == [
         ("heldout", 0),

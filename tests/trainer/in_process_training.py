@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "Megatron-LM"))
 
 from megatron_core_trainer import arguments, console, cpu_device, distributed
-from megatron_core_trainer.tokenizer import load_tokenizer
+from megatron_core_trainer.data.tokenizer import load_tokenizer
 
 cpu_device.install()
 

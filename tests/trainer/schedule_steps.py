@@ -10,7 +10,7 @@ from types import SimpleNamespace
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "Megatron-LM"))
 
 from megatron_core_trainer import arguments
-from megatron_core_trainer.optimizer import build_scheduler
+from megatron_core_trainer.optimization.optimizer import build_scheduler
 
 for line in sys.stdin:
     argv, steps = json.loads(line)

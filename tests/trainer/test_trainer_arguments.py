@@ -21,8 +21,8 @@ sys.path.insert(0, str(SCRIPTS))
 
 from megatron_core_trainer import arguments
 from megatron_core_trainer.arguments import ArgumentError
+from megatron_core_trainer.data.tokenizer import load_tokenizer
 from megatron_core_trainer.distributed import first_host, place_from_environment
-from megatron_core_trainer.tokenizer import load_tokenizer
 
 CONSTANT = ("--lr-decay-style", "constant")
 DEPTH = ("--enable-depth-scale", "--depth-base", "1")

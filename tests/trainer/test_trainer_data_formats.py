@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(SCRIPTS))
 
-from megatron_core_trainer import corpus, tokenized_pieces
+from megatron_core_trainer.data import corpus, tokenized_pieces
 
 SHARES = ("--valid-percent", 20, "--test-percent", 20)
 DOCUMENTS = [

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(SCRIPTS))
 sys.path.insert(0, str(REPOSITORY / "tests" / "studies"))
 
-from megatron_core_trainer.lr_curve import (
+from megatron_core_trainer.optimization.lr_curve import (
     CurveError,
     LossCurve,
     analyse,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(SCRIPTS))
 
-from megatron_core_trainer.optimizer_choices import LIBRARY
+from megatron_core_trainer.optimization.optimizer_choices import LIBRARY
 
 BASE = (
     *MODEL,

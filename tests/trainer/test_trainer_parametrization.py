@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(SCRIPTS))
 
-from megatron_core_trainer.parametrization import Factors, difference, parametrization
+from megatron_core_trainer.optimization.parametrization import Factors, difference, parametrization
 
 BASE_WIDTH, WIDE, DEEP = 32, 128, 16
 MUP = ("--use-mup", "--mup-base-hidden-size", str(BASE_WIDTH))

@@ -40,7 +40,9 @@ _COMPARED: Final = "optimizer"
 
 @dataclass(frozen=True, slots=True)
 class LearningRateSearch:
-    """One search. What is not known is None; ``Megatron-LM/megatron_core_trainer/lr_curve.py`` defines the figures.
+    """One search; figures that are not known are None.
+
+    ``Megatron-LM/megatron_core_trainer/optimization/lr_curve.py`` defines the figures.
 
     :param point: name of the point
     :param sweep_params: the swept parameters

@@ -21,8 +21,8 @@ from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params,
 from megatron.core.optimizer.optimizer_config import OptimizerConfig
 
 from megatron_core_trainer.arguments import ArgumentError
-from megatron_core_trainer.optimizer_choices import LIBRARY, parse_settings
-from megatron_core_trainer.parametrization import parametrization
+from megatron_core_trainer.optimization.optimizer_choices import LIBRARY, parse_settings
+from megatron_core_trainer.optimization.parametrization import parametrization
 
 if TYPE_CHECKING:
     import argparse

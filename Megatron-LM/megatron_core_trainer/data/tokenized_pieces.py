@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatron_core_trainer import atomic_output, byte_tokenizer, corpus
-from megatron_core_trainer.corpus import SPLITS, CorpusError, Piece
+from megatron_core_trainer import atomic_output
+from megatron_core_trainer.data import byte_tokenizer, corpus
+from megatron_core_trainer.data.corpus import SPLITS, CorpusError, Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

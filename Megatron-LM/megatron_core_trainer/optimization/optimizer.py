@@ -16,9 +16,9 @@ from megatron.core.optimizer.optimizer_config import (
 )
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler, get_canonical_lr_for_logging
 
-from megatron_core_trainer.optimizer_choices import LIBRARY
-from megatron_core_trainer.parametrization import Factors, parametrization
-from megatron_core_trainer.schedules import (
+from megatron_core_trainer.optimization.optimizer_choices import LIBRARY
+from megatron_core_trainer.optimization.parametrization import Factors, parametrization
+from megatron_core_trainer.optimization.schedules import (
     INFINITE_STYLES,
     ConstantWithCooldown,
     ExponentialSweep,
@@ -71,7 +71,7 @@ def build_optimizer(args: argparse.Namespace, model: Any) -> Any:
     :param model: the data-parallel model.
     """
     if args.optimizer in LIBRARY:
-        from megatron_core_trainer.library_optimizers import build_library_optimizer
+        from megatron_core_trainer.optimization.library_optimizers import build_library_optimizer
 
         return build_library_optimizer(args, model)
     values = {

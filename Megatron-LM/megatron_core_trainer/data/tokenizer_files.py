@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from megatron_core_trainer.byte_tokenizer import END_OF_TEXT, write_tokenizer
-from megatron_core_trainer.corpus import CorpusError
+from megatron_core_trainer.data.byte_tokenizer import END_OF_TEXT, write_tokenizer
+from megatron_core_trainer.data.corpus import CorpusError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

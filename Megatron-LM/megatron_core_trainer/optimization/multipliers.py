@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from megatron_core_trainer.parametrization import parametrization
+from megatron_core_trainer.optimization.parametrization import parametrization
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from megatron.core.models.gpt import GPTModel
 
-    from megatron_core_trainer.parametrization import Parametrization
+    from megatron_core_trainer.optimization.parametrization import Parametrization
 
     Weights = dict[str, torch.Tensor]
 
