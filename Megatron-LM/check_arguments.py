@@ -6,7 +6,7 @@
 Reads JSON lines ``{"argv": […], "world_size": n}``; prints for each the error's text, or null. A command line that is
 good on GPUs or without is good. With ``"starter": "upstream_lr_finder.py"`` the arguments are those after upstream's
 script, of which only the starter's own are looked at. What comes from a checkpoint (``--use-checkpoint-args``), and
-whether files and packages are there, only the job itself can tell.
+only the job itself can find out whether files and packages exist.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Reads JSON lines: a command line of pretrain_gpt.py, ``{"argv": […], "world_size": n}``, or the arguments that another
 trainer would save, ``{"saved": {name: value}}``; with either may stand ``architecture``, ``converter`` and
 ``hf_config``, which are convert_to_hf.py's. Prints for each ``{"settings": […], "problem": text}``, the settings in the
-way, or null where an architecture can express the model, where none is needed, and where the model cannot be told:
+way, or null where an architecture can express the model, where none is needed, and where the model is unknown:
 pretrain_gpt.py itself refuses the command line, or arguments are missing.
 """
 

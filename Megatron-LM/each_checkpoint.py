@@ -8,8 +8,8 @@
 ``--source`` is a Megatron checkpoint directory, or a path with ``{iteration}`` in it, of which every match is one piece
 of work. A piece of work is done when the path of ``--done`` exists; the command has to make it. Several of these may
 work on one source: each piece is claimed beside its ``--done``, and the claim ends with its owner. Checkpoints whose
-command fails are told at the end (exit code 1), after the others have had their turn. A checkpoint that is still being
-written is left for the next time.
+command fails are reported at the end (exit code 1), after the others. A checkpoint that is still being written is left
+for the next time.
 
 With ``--runs '/runs/*/checkpoints'`` all of it is done for each directory that the pattern matches, in which
 ``{directory}`` and ``{run}``, the part that ``*`` stands for, may be used; ``--list`` is written when all is done.
@@ -127,7 +127,7 @@ class Work:
         return [number for number in asked if number not in self.failed and not self.marker(number).exists()]
 
     def do(self, iteration: int) -> bool:
-        """Work on a checkpoint, unless another process does; tell whether this one did."""
+        """Work on a checkpoint, unless another process does; return whether this one did."""
         marker = self.marker(iteration)
         with claimed(marker) as owner:
             if owner is not None:
@@ -191,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def of_each_run(options: argparse.Namespace, command: list[str]) -> int:
-    """Work on the checkpoints of every directory that ``--runs`` matches; tell of those without any."""
+    """Work on the checkpoints of every directory that ``--runs`` matches; report those without any."""
     if options.list:
         Path(options.list).unlink(missing_ok=True)
     runs, wrong = matched_runs(options.runs)

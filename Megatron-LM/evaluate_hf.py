@@ -178,12 +178,12 @@ def _evaluated(
 def _quiet() -> Iterator[None]:
     """Keep progress bars, and a warning for every long question, out of the job's log unless something fails."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    said = io.StringIO()
+    messages = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(messages):
             yield
     except BaseException:
-        print(said.getvalue()[-4000:], file=sys.stderr)
+        print(messages.getvalue()[-4000:], file=sys.stderr)
         raise
 
 

@@ -31,7 +31,7 @@ _LOSS = "lm loss"
 
 
 class Search:
-    """A search for a learning rate, of which upstream's training loop tells each step.
+    """A search for a learning rate, fed with each step by upstream's training loop.
 
     :param options: those of the search; ``lr_finder_save`` is the folder to write.
     :param arguments: gives upstream's own, once it has read them.

@@ -1,7 +1,7 @@
 """Time the expansion of sweeps side by side with AutoExperiment and oellm-autoexp, in one run on one machine.
 
 The other tools are installed from their public repositories into throw-away environments and run there, one after the
-other with ours; whatever cannot be installed is left out, and said. oellm-autoexp is run on small sweeps and
+other with ours; whatever cannot be installed is left out and reported. oellm-autoexp is run on small sweeps and
 extrapolated, as 10,000 points take it about ten minutes. Usage::
 
     python benchmarks/expansion.py [--autoexperiment PATH] [--oellm PATH] [--environments DIRECTORY] [--only-ours]

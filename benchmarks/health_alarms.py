@@ -96,11 +96,13 @@ def main() -> None:
     without = sum(training.fault is None for training in trainings)
     print(f"{len(trainings)} trainings, {without} of them without a fault: {false} false alarms")
     print(f"{1e6 * seconds / (len(trainings) * LINES):.0f} µs a line, the making of it included")
-    print("\n| fault | trainings | missed | told after, median | at most |\n| --- | --- | --- | --- | --- |")
-    for fault, told in delays.items():
+    print(
+        "\n| fault | trainings | missed | reported after, median | at most |\n| --- | --- | --- | --- | --- |"
+    )
+    for fault, delay in delays.items():
         unit = "s" if fault == "stall" else "lines"
-        times = f"{statistics.median(told):.0f} {unit} | {max(told):.0f} {unit}" if told else "|"
-        print(f"| {fault} | {len(told) + missed[fault]} | {missed[fault]} | {times} |")
+        times = f"{statistics.median(delay):.0f} {unit} | {max(delay):.0f} {unit}" if delay else "|"
+        print(f"| {fault} | {len(delay) + missed[fault]} | {missed[fault]} | {times} |")
 
 
 if __name__ == "__main__":

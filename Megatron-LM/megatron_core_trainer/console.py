@@ -75,7 +75,7 @@ def iteration_line(
     skipped: int,
     nan: int,
 ) -> str:
-    """Format the line that tells how an iteration went.
+    """Format the line that reports an iteration.
 
     :param iteration: iterations done.
     :param train_iters: iterations wanted.

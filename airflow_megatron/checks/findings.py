@@ -1,4 +1,4 @@
-"""What the checks before submission find, told once for each stage instead of once for each point."""
+"""What the checks before submission find, reported once for each stage instead of once for each point."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Finding:
     warning: bool = False
 
 
-def told(findings: Iterable[Finding], sweep: Sweep) -> tuple[list[Problem], list[Problem]]:
+def problems_of(findings: Iterable[Finding], sweep: Sweep) -> tuple[list[Problem], list[Problem]]:
     """Return errors and warnings with their places in the sweep's document."""
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:

@@ -76,8 +76,8 @@ def simulate(
     results = []
     for result in compare(scenarios, chosen, seeds, processes=processes):
         ettr = result.mean(lambda outcome: outcome.ettr)
-        told = f"{result.scenario.name}, {result.scenario.gpus} GPUs, {result.policy.name}"
-        typer.echo(f"{told}: ETTR {100 * ettr.value:.1f} %", err=True)
+        label = f"{result.scenario.name}, {result.scenario.gpus} GPUs, {result.policy.name}"
+        typer.echo(f"{label}: ETTR {100 * ettr.value:.1f} %", err=True)
         results.append(result)
     report = tables(results)
     print(report)

@@ -1,4 +1,4 @@
-"""What is told of a job or a sweep to whoever is to be notified."""
+"""Notices about a job or a sweep, as text and data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AGAIN = "clear its watch task for another attempt"
 
 @dataclass(frozen=True)
 class Notice:
-    """One thing to tell.
+    """One notice.
 
     :param what: its kind, by which a spec chooses
     :param name: of the job, or of the task that failed before there was one
@@ -80,7 +80,7 @@ class Notice:
 def end_notice(
     job: Job, attempt: int, verdict: Verdict, step: Done | GiveUp | Restart, log_tail: Sequence[str] = ()
 ) -> Notice:
-    """Return what is to be told of an attempt that has ended.
+    """Return the notice of an attempt that has ended.
 
     :param job: the job
     :param attempt: number of the attempt
@@ -102,12 +102,12 @@ def end_notice(
 def event_notice(
     job: Job, attempt: int, job_id: str, seen: Mapping[str, Any], log_tail: Sequence[str] = ()
 ) -> Notice:
-    """Return what is to be told of an event of a running job.
+    """Return the notice of an event of a running job.
 
     :param job: the job
     :param attempt: number of the attempt
     :param job_id: in Slurm
-    :param seen: ``do`` and ``reason`` of the event, as the trigger tells them
+    :param seen: ``do`` and ``reason`` of the event, as in the trigger's event
     :param log_tail: last lines of its log
     """
     verdict = Verdict(Outcome.ACTIVE, str(seen["reason"]), job_id=job_id)

@@ -145,7 +145,7 @@ def rendered_arguments(path: str, arguments: Mapping[str, Any], notice: Notice) 
 
     :param path: of the class
     :param arguments: as the spec gives them
-    :param notice: what is to be told
+    :param notice: the notice to send
     :raises NotifierError: for arguments that a spec may not give
     :raises ExpressionError: when an expression fails
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from airflow_megatron.checks.findings import told
+from airflow_megatron.checks.findings import problems_of
 from airflow_megatron.checks.sweeps.limits import budget_problems, limit_findings
 from airflow_megatron.checks.sweeps.names import name_findings, template_findings
 from airflow_megatron.checks.sweeps.outputs import output_findings
@@ -71,10 +71,10 @@ def check_jobs(
         sbatch_findings(jobs),
         secret_findings(jobs, cluster),
     )
-    errors, warnings = told(findings, sweep)
-    if not errors:  # what is wrong by our own rules is told in their words, with the nearest good values
+    errors, warnings = problems_of(findings, sweep)
+    if not errors:  # our own rules report errors in their own words, with the nearest good values
         asked = itertools.chain(trainer_findings(jobs), architecture_findings(jobs, trainings, cluster))
-        errors, more = told(asked, sweep)
+        errors, more = problems_of(asked, sweep)
         warnings += more
     of_all = budget_problems(sweep, jobs, points, cluster)
     return errors + of_all[0], warnings + of_all[1]

@@ -72,7 +72,7 @@ class Plan:
     :param points: names of the points, in order
     :param jobs: all jobs; those that run once for the sweep come first
     :param warnings: what the checks found allowed but probably not meant
-    :param estimates: what jobs will need, by name, as far as it can be told
+    :param estimates: what jobs will need, by name, as far as it can be estimated
     """
 
     sweep: str

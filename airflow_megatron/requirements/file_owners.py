@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def with_file_owners(jobs: Sequence[Job]) -> list[Job]:
-    """Return the jobs of a point with the producer of each file that their conditions name, where it can be told.
+    """Return the jobs of a point with the producer of each file that their conditions name, where it is known.
 
     That is the job in whose run directory the file lies; where several share one, the training (or the first stage)
     that it belongs to. A job's ``finish`` speaks of what the job itself makes there. Files elsewhere have no producer.

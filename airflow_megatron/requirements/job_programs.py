@@ -35,6 +35,6 @@ def _answered(path: Path, asked: str) -> str:
         [sys.executable, str(path)], input=asked, capture_output=True, text=True, check=False
     )
     if answer.returncode:
-        last = (answer.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (answer.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise RuntimeError(f"{path} ended with exit status {answer.returncode}: {last}")
     return answer.stdout

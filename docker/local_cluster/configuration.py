@@ -25,7 +25,7 @@ PARTITIONS: dict[str, str] = {
 
 #: Before it, cgroup.conf has no ``CgroupPlugin=disabled``.
 CGROUP_CAN_BE_DISABLED = (23, 2)
-#: From it on, sshd refuses clients for a while after failed logins, unless told not to.
+#: From it on, sshd refuses clients for a while after failed logins, unless configured otherwise.
 SSHD_HAS_PENALTIES = (9, 8)
 
 
@@ -54,7 +54,7 @@ class Machine:
 
 
 def slurm_conf(layout: Layout, settings: Settings, machine: Machine) -> str:
-    """Return slurm.conf (slurm.conf(5)): several slurmd on one host, told apart by name and port."""
+    """Return slurm.conf (slurm.conf(5)): several slurmd on one host, each with its name and port."""
     size = settings.size
     lines = [
         f"ClusterName={CLUSTER_NAME}",

@@ -55,10 +55,10 @@ def load_whole_model(settings: Mapping[str, Any], checkpoint: Path) -> Any:
     }
     unknown, missing = sorted(given.keys() - expected.keys()), sorted(expected.keys() - given.keys())
     if unknown or missing:
-        told = [f"unknown: {', '.join(unknown[:_MOST_NAMES])}"] if unknown else []
-        told += [f"missing: {', '.join(missing[:_MOST_NAMES])}"] if missing else []
+        differences = [f"unknown: {', '.join(unknown[:_MOST_NAMES])}"] if unknown else []
+        differences += [f"missing: {', '.join(missing[:_MOST_NAMES])}"] if missing else []
         raise ConversionError(
-            f"{checkpoint} does not have the weights of the model that it describes; {'; '.join(told)}"
+            f"{checkpoint} does not have the weights of the model that it describes; {'; '.join(differences)}"
         )
     built.load_state_dict(given)
     return built.eval()

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# What lm-evaluation-harness tells of each task, by its name.
+# Sections of lm-evaluation-harness's results that are keyed by the task's name.
 _BY_TASK = (
     "results",
     "groups",

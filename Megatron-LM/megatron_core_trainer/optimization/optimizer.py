@@ -53,7 +53,7 @@ class ParamScheduler(OptimizerParamScheduler):  # type: ignore[misc]
         return scale * self.schedule.rate(self.num_steps, high=self.max_lr, low=self.min_lr)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, with what tells one closed form from another."""
+        """Return the state, with the settings that identify the closed form."""
         state = dict(super().state_dict())
         if self.schedule is not None:
             state["schedule"] = repr(self.schedule)

@@ -40,9 +40,9 @@ GROUPS_OF_THE_RUN: Final = frozenset(
 def architecture_findings(
     jobs: Iterable[Job], trainings: Mapping[str, TrainingArguments], cluster: ClusterProfile
 ) -> Iterator[Finding]:
-    """Yield trainings of which a convert stage could not write the checkpoints, told where their settings stand.
+    """Yield trainings of which a convert stage could not write the checkpoints, reported where their settings stand.
 
-    Where the model cannot be known before the job nothing is said: an architecture file on the cluster, a fork's own
+    Where the model cannot be known before the job, none is reported: an architecture file on the cluster, a fork's own
     argument table, model settings from a YAML file, an earlier job or a checkpoint from elsewhere.
 
     :param jobs: with their commands

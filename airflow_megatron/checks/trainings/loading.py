@@ -1,7 +1,7 @@
 """Checks before submission: what a checkpoint's own schedule does to a training that loads it with another one.
 
 ``OptimizerParamScheduler.load_state_dict`` (``megatron/core/optimizer_param_scheduler.py``) refuses other values than
-the checkpoint's, unless it is told which of the two count. ``--override-opt_param-scheduler`` says: those of the
+the checkpoint's, unless an option names which of the two count: with ``--override-opt_param-scheduler`` those of the
 command line. But the learning rate is computed from the bounds that the optimizer's parameter groups carry, and these
 come out of the checkpoint:
 

@@ -60,7 +60,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
                     )
                 known[key] = checks[kind].problems(words)
         except ArgumentError:
-            return  # an unknown release is told where the spec names it
+            return  # an unknown release is reported where the spec names it
         for problem in known[key]:
             message = f"{job.release} refuses it on {world_size} GPUs: {problem.message}"
             yield Finding(f"megatron:{problem.rule}", job, ("megatron",), message, problem.hint)

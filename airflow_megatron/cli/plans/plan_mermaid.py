@@ -18,10 +18,10 @@ def mermaid(stages: Sequence[StageOverview]) -> str:
     lines = ["flowchart TD"]
     for stage in stages:
         count = f"{len(stage.jobs)} job{'s' if len(stage.jobs) != 1 else ''}"
-        told = [_text(stage.instance.name), f"{_text(stage.kind)}, {count}"]
-        told += [f"at most {stage.gpu_hours} GPU-hours"] if stage.gpu_hours.hours else []
-        told += [f"cancelled by {_text(stage.cancel)}"] if stage.cancel else []
-        lines.append(f'    {numbers[stage.instance.name]}["{"<br/>".join(told)}"]')
+        node = [_text(stage.instance.name), f"{_text(stage.kind)}, {count}"]
+        node += [f"at most {stage.gpu_hours} GPU-hours"] if stage.gpu_hours.hours else []
+        node += [f"cancelled by {_text(stage.cancel)}"] if stage.cancel else []
+        lines.append(f'    {numbers[stage.instance.name]}["{"<br/>".join(node)}"]')
     for stage in stages:
         instance = stage.instance
         if instance.parent in numbers:

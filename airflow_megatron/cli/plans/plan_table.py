@@ -122,15 +122,15 @@ def _stage_table(stages: Sequence[StageOverview]) -> Table:
     if with_gpus:
         table.add_column("GPU-hours", justify="right", no_wrap=True)
     for stage, guide, hours in zip(stages, _guides(stages), bounds, strict=True):
-        told = [stage.starts]
-        told += [f"cancelled by: {stage.cancel}"] if stage.cancel else []
-        told += [f"finished by: {stage.finish}"] if stage.finish else []
-        told += [f"on {event}" for event in stage.events]
+        starts_and_ends = [stage.starts]
+        starts_and_ends += [f"cancelled by: {stage.cancel}"] if stage.cancel else []
+        starts_and_ends += [f"finished by: {stage.finish}"] if stage.finish else []
+        starts_and_ends += [f"on {event}" for event in stage.events]
         table.add_row(
             guide + stage.label,
             stage.kind,
             str(len(stage.jobs)),
-            "\n".join(told),
+            "\n".join(starts_and_ends),
             *([str(hours) if hours.hours or hours.unbounded else "–"] if with_gpus else []),
         )
     return table

@@ -65,7 +65,7 @@ def lint(
     cluster: ClusterOption = None,
 ) -> None:
     """Check sweep specs; exit 1 and say what is wrong, with line and hint. Warnings alone are no reason to fail."""
-    told: list[dict[str, Any]] = []
+    report: list[dict[str, Any]] = []
     wrong = False
     for spec in specs:
         lines: list[str] = []
@@ -78,18 +78,18 @@ def lint(
             check_dags(sweep)
         except SpecError as error:
             wrong = True
-            told += _rows(error.problems, "error")
+            report += _rows(error.problems, "error")
             lines = [str(problem) for problem in error.problems]
         else:
             if says_warnings():
-                told += _rows(planned.warnings, "warning")
+                report += _rows(planned.warnings, "warning")
                 lines = [problem.with_severity("warning") for problem in planned.warnings]
                 counts = f"{len(planned.points)} points, {len(planned.jobs)} jobs, digest {planned.digest}"
                 lines.append(f"{spec}: {counts}")
         if output is LintFormat.TEXT and lines:
             print("\n".join(lines))
     if output is LintFormat.JSON:
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        print(json.dumps(report, indent=2, ensure_ascii=False))
     if wrong:
         raise typer.Exit(1)
 

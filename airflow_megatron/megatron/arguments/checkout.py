@@ -23,7 +23,7 @@ PROGRAMS: Final = (
 )
 #: Packages that a program looks for before it adds arguments.
 _OPTIONAL: Final = ("modelopt",)
-#: A package without which a program does not even import, whatever it is told.
+#: A package without which a program does not even import, whatever its arguments.
 _IMPORTED_BY: Final = {"pretrain_bert.py": "transformer_engine"}
 #: What every release imports; more is found out by trying.
 _IMPORTED_BY_ALL: Final = ("torch", "numpy", "regex", "einops", "triton")

@@ -1,4 +1,4 @@
-"""What the files of a checkpoint directory tell: its format, and whether it is complete.
+"""The format of a checkpoint directory, and whether it is complete, by its files.
 
 Pure functions on listings: a listing maps the path of each file, relative to the checkpoint's directory
 (``iter_0002000``), to its size in bytes. Nothing is opened; what a reader with access to the files has found in
@@ -9,7 +9,7 @@ The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist
 
 * ``torch_dist`` writes every rank's ``__<rank>_<n>.distcp`` and ``.metadata``, then ``metadata.json``:
   Megatron itself takes that file as the sign of a distributed checkpoint. ``common.pt`` exists up to 0.18
-  only; ``metadata.json`` tells (``common_backend``).
+  only; ``metadata.json`` names it (``common_backend``).
 * ``torch_dcp`` and ``fsdp_dtensor`` are written by ``torch.distributed.checkpoint``: ``.metadata`` comes
   last, renamed from ``.metadata.tmp``. They look the same by name; the state's names in ``.metadata`` differ.
 * with ``--async-save`` the data files grow before any of these exists.
@@ -53,10 +53,10 @@ _UNFINISHED_FILE = re.compile(r"(?:.*/)?[^/]*(?:\.tmp|\.distcp\.[^/]+|\.partial)
 
 @dataclass(frozen=True, slots=True)
 class CheckpointVerdict:
-    """Whether a checkpoint directory can be loaded, as far as names and sizes tell.
+    """Whether a checkpoint directory can be loaded, as far as names and sizes show.
 
     :param verdict: ``complete``; ``incomplete``: it must not be loaded; ``unverifiable``: the listing alone
-        cannot tell
+        cannot decide
     :param format: Megatron's ``--ckpt-format`` (``torch``, ``torch_dist``, ``torch_dcp``, ``fsdp_dtensor``;
         by names alone the last looks like ``torch_dcp``), ``deepspeed``, or ``unknown``
     :param reason: one sentence that names what decided
@@ -74,9 +74,9 @@ class CheckpointVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the content of a checkpoint's files tells beyond their names and sizes.
+    """What the content of a checkpoint's files shows beyond their names and sizes.
 
-    :param format: the format by content, None when it does not tell
+    :param format: the format by content, None when it does not show
     :param needed: file → bytes it must have at least, by ``.metadata``; None when that was not read
     :param damaged: file → what is wrong with it
     :param legacy: layout of a legacy checkpoint
@@ -140,7 +140,7 @@ def checkpoint_verdict(
         deep (``mp_rank_00/model_optim_rng.pt``); directories themselves are not listed.
     :param iteration: the directory's iteration; with ``tracked`` it decides what the files cannot.
     :param tracked: the iteration the tracker file holds (:func:`tracked_iteration`).
-    :param evidence: what the files' content tells, where it could be read.
+    :param evidence: what the files' content shows, where it could be read.
     :param marked: other checkpoints of the folder have a ``metadata.json`` (:func:`has_marks`). One that the tracker
         does not name and that has none is then half written, or half deleted (``--save-retain-interval``).
     :returns: the verdict with its reason.

@@ -48,7 +48,7 @@ class DcpMetadata:
 
     @property
     def format(self) -> str | None:
-        """Megatron's ``--ckpt-format`` where the names tell it, else None.
+        """Megatron's ``--ckpt-format`` where the names show it, else None.
 
         ``torch_dist`` stores its non-tensor state as sharded objects (``…/shard_<offset>_<shape>``; everything
         common as ``common_state`` since 0.19); ``fsdp_dtensor`` keeps the random state by rank coordinates.

@@ -57,7 +57,7 @@ def deepspeed_verdict(files: Mapping[str, int], passed: bool, evidence: Evidence
 
     :param files: name → size in bytes.
     :param passed: the tracker holds this iteration or a later one.
-    :param evidence: what the files' content tells.
+    :param evidence: what the files' content shows.
     :returns: the verdict, and one sentence that names what decided.
     """
     empty = sorted(name for name, size in files.items() if size == 0)
@@ -77,7 +77,7 @@ def deepspeed_verdict(files: Mapping[str, int], passed: bool, evidence: Evidence
 
 
 def _missing(files: Mapping[str, int], layout: DeepSpeedLayout | None) -> str | None:
-    """Say what is missing in the grid of ranks that the names span, and the state tells."""
+    """Return what is missing in the grid of ranks that the names span and the state declares."""
     held: dict[str, set[tuple[int, int | None]]] = {"model": set(), "optim": set()}
     for name in files:
         if match := _RANK_FILE.fullmatch(name):

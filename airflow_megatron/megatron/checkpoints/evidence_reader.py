@@ -1,4 +1,4 @@
-"""Reading what the content of checkpoints tells, in a process of its own with limited time and memory.
+"""Read the evidence in checkpoints' content, in a process of its own with limited time and memory.
 
 A pickle of a few bytes can ask for more time and memory than there is, in one step that nothing interrupts: sixty
 tuples that hold each other, as the key of a dictionary. So it is read where the system ends what takes too long.
@@ -33,7 +33,7 @@ _TOO_MUCH: Final = "reading it takes more time or memory than that of a checkpoi
 
 
 def read_evidences(folder: Path, listings: Mapping[str, Mapping[str, int]]) -> dict[str, Evidence]:
-    """Read what the content of each checkpoint's files tells.
+    """Read the evidence in the content of each checkpoint's files.
 
     :param folder: the checkpoints folder
     :param listings: name of a directory in it → its files

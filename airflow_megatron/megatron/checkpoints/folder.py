@@ -106,7 +106,7 @@ def list_files(directory: Path) -> dict[str, int]:
 
 
 def read_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
-    """Read what the content of a checkpoint's files tells.
+    """Read the evidence in the content of a checkpoint's files.
 
     :param directory: the ``iter_*`` or ``global_step*`` directory.
     :param files: its listing.
@@ -189,8 +189,8 @@ def _format_of_arguments(directory: Path, metadata: DcpMetadata) -> str | None:
 
 def _deepspeed_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
     damaged, whole = _checked_archives(directory, files)
-    told = model_states(name for name in files if files[name] and name not in damaged)
-    layout = _deepspeed_layout(_state_of(directory / told)) if told else None
+    state_file = model_states(name for name in files if files[name] and name not in damaged)
+    layout = _deepspeed_layout(_state_of(directory / state_file)) if state_file else None
     return Evidence(DEEPSPEED, damaged=damaged, deepspeed=layout, whole=whole)
 
 
@@ -224,7 +224,7 @@ def _legacy_evidence(directory: Path, files: Mapping[str, int]) -> Evidence:
 
 
 def _check_end(directory: Path, name: str, damaged: dict[str, str]) -> bool:
-    """Note damage of a file written by ``torch.save``; tell whether its end was found.
+    """Note damage of a file written by ``torch.save``; return whether its end was found.
 
     It is a zip archive, whose directory comes last. The format before PyTorch 1.6 has no end to look for.
     """

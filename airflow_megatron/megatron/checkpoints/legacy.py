@@ -4,7 +4,7 @@ The rules follow ``get_checkpoint_name`` and ``save_checkpoint`` of ``megatron/t
 ``core_v0.5.0`` to ``core_v0.19.0``: every rank that holds a part of its own writes
 ``mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt``, the pipeline's number only where there are several stages, the experts'
 only where they are spread over ranks. So ``mp_rank_00_003`` is stage 3 or expert part 3: only the arguments in the
-file tell. Nothing is written last in the directory itself; the tracker beside the directories comes after all.
+file show. Nothing is written last in the directory itself; the tracker beside the directories comes after all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def legacy_verdict(
 
     :param files: path below the directory → size in bytes.
     :param passed: the tracker holds this iteration or a later one.
-    :param evidence: what the files' content tells.
+    :param evidence: what the files' content shows.
     :param unfinished: what is wrong where a file's name says that it is still being written.
     :returns: the verdict, and one sentence that names what decided.
     """
@@ -100,20 +100,20 @@ def legacy_verdict(
 
 
 def _missing_rank(
-    named: Set[tuple[int, ...]], with_model: Set[tuple[int, ...]], told: LegacyLayout | None
+    named: Set[tuple[int, ...]], with_model: Set[tuple[int, ...]], declared: LegacyLayout | None
 ) -> Rank | None:
     """Tell the first rank whose model file has to be there and is not, None when all are there.
 
     :param named: numbers in the names of the directories.
     :param with_model: of those that hold a model file.
-    :param told: the layout by the arguments, None where they were not read: then any layout that fits will do.
+    :param declared: the layout by the arguments, None where they were not read: then any layout that fits will do.
     """
-    if told is not None:
-        second_is_expert = told.pipeline == 1 and told.expert > 1
+    if declared is not None:
+        second_is_expert = declared.pipeline == 1 and declared.expert > 1
         seen = _sizes(_ranks(named, second_is_expert=second_is_expert))
-        tensor, pipeline, expert = map(max, seen, (told.tensor, told.pipeline, told.expert))
+        tensor, pipeline, expert = map(max, seen, (declared.tensor, declared.pipeline, declared.expert))
         there = _ranks(with_model, second_is_expert=second_is_expert)
-        return _first_missing(_needed(tensor, pipeline, expert, told.expert_tensor or tensor), there)
+        return _first_missing(_needed(tensor, pipeline, expert, declared.expert_tensor or tensor), there)
     for second_is_expert in (False, True):
         tensor, pipeline, expert = _sizes(_ranks(named, second_is_expert=second_is_expert))
         there = _ranks(with_model, second_is_expert=second_is_expert)

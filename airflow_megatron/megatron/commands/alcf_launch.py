@@ -1,4 +1,4 @@
-"""Starting Megatron-DeepSpeed through ``train_alcf.sh``, which is told by environment variables.
+"""Start Megatron-DeepSpeed through ``train_alcf.sh``, which reads environment variables.
 
 The script (argonne-lcf/Megatron-DeepSpeed, ``train_alcf.sh`` and ``ALCF/helpers.sh``, commit ffa3456d) makes the
 DeepSpeed configuration, the argument list and the launcher's command by itself. The arguments that it is given come
@@ -133,7 +133,7 @@ def alcf_command(
         raise ArgumentError(_PLACED, TRAINER, "train_alcf.sh keeps it below the checkpoints; leave it out")
     if not (values.get("bf16") or values.get("fp16")):
         raise ArgumentError("bf16", TRAINER, "train_alcf.sh trains with bf16 or fp16; set one")
-    told = {
+    variables = {
         "PBS_O_WORKDIR": checkout,
         "WORLD_SIZE": world_size,
         "NGPU_PER_HOST": gpus_per_node,
@@ -145,5 +145,5 @@ def alcf_command(
         "NO_TENSORBOARD": 1,
         **{variable: values.get(dest) for dest, variable in _VARIABLES.items()},
     }
-    words = [f"{name}={value}" for name, value in sorted(told.items()) if value is not None]
+    words = [f"{name}={value}" for name, value in sorted(variables.items()) if value is not None]
     return ("env", "-C", checkout, *words, "bash", "train_alcf.sh", *extra)

@@ -66,7 +66,7 @@ def alcf_words(
     """Return the command that runs ``train_alcf.sh``.
 
     :param arguments: as on the command line of the other entries.
-    :raises ArgumentError: for what the script cannot be told.
+    :raises ArgumentError: for what the script has no option for.
     """
     if job.params.get(CONFIG):
         raise ArgumentError(CONFIG, TRAINER, "train_alcf.sh makes its own; drop it, or use another entry")
@@ -74,7 +74,7 @@ def alcf_words(
         raise ArgumentError("kind", TRAINER, "train_alcf.sh always saves; use another entry for a benchmark")
     if job.restart.nodes:
         raise ArgumentError(
-            "restart", TRAINER, "train_alcf.sh is told its nodes once; drop nodes, or use another entry"
+            "restart", TRAINER, "train_alcf.sh reads its nodes once; drop nodes, or use another entry"
         )
     later = {name for name, value in arguments.items() if path_of(value) is not None}
     if others := later - {"lr"}:

@@ -1,6 +1,6 @@
 """DeepSpeed's JSON configuration of a training, made from its Megatron-DeepSpeed arguments.
 
-What DeepSpeed and Megatron both want to know (batch sizes, precision, ZeRO stage, clipping) is said once, under
+What DeepSpeed and Megatron both want to know (batch sizes, precision, ZeRO stage, clipping) is written once, under
 ``megatron:``; everything else that DeepSpeed can do stands under ``deepspeed_config`` in DeepSpeed's own form. The
 starting point is what ``ALCF/helpers.sh`` (``generateDSconfig``) of argonne-lcf/Megatron-DeepSpeed writes.
 """

@@ -125,7 +125,7 @@ def estimate(
     """Estimate a job.
 
     :param params: parameters as for :func:`~airflow_megatron.megatron.arguments.tables.to_argv`; ``vocab_size`` (before
-        padding) is needed where the tokenizer does not tell it (:data:`VOCABULARIES`).
+        padding) is needed where the tokenizer does not determine it (:data:`VOCABULARIES`).
     :param world_size: number of GPUs.
     :param release: an upstream tag.
     :param machine: what the job finds on its nodes; Transformer Engine by default.

@@ -72,7 +72,7 @@ def moe_layers(s: Settings) -> list[bool]:
 
 
 def prediction_layers(s: Settings) -> list[bool]:
-    """Tell for every layer of multi-token prediction what :func:`moe_layers` tells: each is like the model's last."""
+    """Return :func:`moe_layers` of the layers of multi-token prediction: each is like the model's last."""
     return [moe_layers(s)[-1]] * (s.mtp_num_layers or 0)
 
 

@@ -25,7 +25,7 @@ def skipped_iterations(record: IterationRecord, reported: int) -> int:
 
 
 class LostIterationsDetector:
-    """Finds that many iterations in a row, or within one line, were lost. It is told once for each such row.
+    """Finds that many iterations in a row, or within one line, were lost. Each such row is reported once.
 
     :param count: how many of a line's iterations were lost, given the line and how many it reports
     :param what: names them

@@ -1,7 +1,7 @@
 """A loss that has jumped and stays up.
 
 Most spikes pass: BLOOM-176B's of 2022-04-12 recovered within 30 iterations (bigscience, chronicles of tr11-176B). So
-one is told of only when it has not passed for a while.
+one is reported only when it has not passed for a while.
 """
 
 from __future__ import annotations

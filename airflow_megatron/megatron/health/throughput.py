@@ -20,7 +20,7 @@ class ThroughputDetector:
     """Finds speeds below a share of the run's own median, line after line.
 
     The median is over the last lines of this attempt that were not slow, its first line apart, which holds compilation
-    and warm-up. What was found is told once, and again after the speed has been usual in between.
+    and warm-up. A finding is reported once, and again after the speed has been usual in between.
 
     :param below: share of the median, 0 to 1
     :param lines: how many slow lines in a row

@@ -41,8 +41,10 @@ class Alarm:
 
         For a rollback ``before_iteration`` is the first iteration that may be affected.
         """
-        told = {"do": self.do, "reason": f"health.{self.detector}: {self.finding.text}"}
-        return {**told, "before_iteration": self.finding.before_iteration} if self.do == "rollback" else told
+        event = {"do": self.do, "reason": f"health.{self.detector}: {self.finding.text}"}
+        return (
+            {**event, "before_iteration": self.finding.before_iteration} if self.do == "rollback" else event
+        )
 
 
 class TrainingHealth:
@@ -96,7 +98,7 @@ class TrainingHealth:
     def read(
         self, records: Sequence[Record], *, now: float, running: bool, queued: bool = False
     ) -> list[Alarm]:
-        """Take in one look at the job and return what was found; nothing is told of a job that does not run.
+        """Take in one look at the job and return what was found; a job that does not run has no findings.
 
         :param records: new ones of its log
         :param now: seconds of a clock that never jumps

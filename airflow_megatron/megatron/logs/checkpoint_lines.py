@@ -1,4 +1,4 @@
-"""Reading the lines that tell of a checkpoint being written, read or deleted (``megatron/training/checkpointing.py``).
+"""Read the lines about checkpoints that are written, read or deleted (``megatron/training/checkpointing.py``).
 
 The words that begin such a line are looked for near the place where one was found; what follows them is cut out as
 text. So the time does not grow with how often a line says them.

@@ -3,7 +3,7 @@
 argonne-lcf/Megatron-DeepSpeed prints through ``logging``, in colour on demand, with fields like ``lm loss=4.851900 |``
 (``megatron/training_log.py``, ``megatron/training.py``) where Megatron-LM has ``lm loss: 4.851900E+00 |``. What both
 say in the same words (checkpoints, memory, parameters) stays as it is. The lines of older forks of Megatron-DeepSpeed
-are Megatron-LM's; bigscience-workshop/Megatron-DeepSpeed tells seconds in them.
+are Megatron-LM's; bigscience-workshop/Megatron-DeepSpeed prints seconds in them.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def _iteration(line: bytes) -> bytes:
         if _SAMPLES.search(line, bar) is None:
             continue
         begin = line.rfind(b"|", 0, word.start()) + 1
-        time, told = b"", _TIME.search(line, begin, word.start())
-        if told is not None:
-            fraction = b"." + told["fraction"] if told["fraction"] else b""
-            time, begin = b"[" + told["time"] + fraction + b"] ", told.start()
+        time, stamp = b"", _TIME.search(line, begin, word.start())
+        if stamp is not None:
+            fraction = b"." + stamp["fraction"] if stamp["fraction"] else b""
+            time, begin = b"[" + stamp["time"] + fraction + b"] ", stamp.start()
         else:
             begin = word.start()
         fields = b"|".join(map(_field, line[bar + 1 :].split(b"|")))

@@ -55,7 +55,7 @@ _BAR: Final = ord("|")
 _REPEATED: Final = frozenset(
     (b"global batch size", b"loss scale", b"number of skipped iterations", b"number of nan iterations")
 )
-"""Fields that say in most lines what they said in the line before."""
+"""Fields whose value is in most lines that of the line before."""
 
 _MOST_FIELDS: Final = 200
 _MOST_NUMBERS: Final = 4096
@@ -288,7 +288,7 @@ class _Line(NamedTuple):
 
 
 class _Numbers(dict[bytes, float]):
-    """Text → number: many fields (times, rates, counts) say what a line shortly before said."""
+    """Text → number: many fields (times, rates, counts) repeat the value of a line shortly before."""
 
     def __missing__(self, text: bytes) -> float:
         if len(self) >= _MOST_NUMBERS:

@@ -110,7 +110,7 @@ class ValidationRecord(NamedTuple):
 
 
 class MarkerRecord(NamedTuple):
-    """One ``[<text>] datetime: <time>`` line; ``iteration`` and ``minutes`` where the text tells them."""
+    """One ``[<text>] datetime: <time>`` line; ``iteration`` and ``minutes`` where the text has them."""
 
     kind: MarkerKind
     text: str
@@ -131,7 +131,7 @@ class MemoryRecord(NamedTuple):
 
 
 class ParameterCount(NamedTuple):
-    """One line that tells a number of parameters.
+    """One line with a number of parameters.
 
     ``scope`` is ``rank`` (exact count on one model-parallel rank, ``ranks`` its coordinates), ``total``,
     ``active``, ``transformer block``, ``embedding layers`` or ``most loaded shard`` (rounded: printed in
@@ -144,7 +144,7 @@ class ParameterCount(NamedTuple):
 
 
 class ErrorRecord(NamedTuple):
-    """One line that tells of an error: an exception's last line, a usage error, a word from Slurm."""
+    """One line about an error: an exception's last line, a usage error, a word from Slurm."""
 
     kind: ErrorKind
     exception: str | None
@@ -418,13 +418,13 @@ def _read_marker(block: bytes, at: int, end: int) -> MarkerRecord | None:
     for kind, pattern in _EXIT_MARKERS:
         match = pattern.match(text)
         if match is not None:
-            told = match.groupdict()
+            groups = match.groupdict()
             return MarkerRecord(
                 kind,
                 text,
                 time,
-                int(told["iteration"]) if "iteration" in told else None,
-                float(told["minutes"]) if "minutes" in told else None,
+                int(groups["iteration"]) if "iteration" in groups else None,
+                float(groups["minutes"]) if "minutes" in groups else None,
             )
     return MarkerRecord(MarkerKind.OTHER, text, time)
 

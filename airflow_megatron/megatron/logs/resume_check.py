@@ -29,7 +29,7 @@ class ResumeCheck:
     def read(self, records: Iterable[Record]) -> str | None:
         """Take in new records; return what went wrong, None as long as nothing did.
 
-        The first record that tells how training began decides, once and for all.
+        The first record that shows how training began decides, once and for all.
         """
         for record in records:
             if not self._expected:

@@ -30,7 +30,7 @@ class TrainingRun:
 
     :param iterations: the logged iterations that belong to the run, ascending
     :param validations: validation and test losses, the last value of each, in order of iteration
-    :param parameters: number of parameters of the model, or None when no log tells
+    :param parameters: number of parameters of the model, or None when no log has it
     :param markers: the markers of all attempts, in order
     :param errors: the errors of all attempts, in order
     :param loaded: iteration of the checkpoint that it loaded before it logged its first iteration, None for none

@@ -71,7 +71,7 @@ class FigureMaker:
         from matplotlib.figure import Figure
 
         if panels > MOST_PANELS:
-            raise ValueError(f"{panels} panels are too many for a figure; the tables tell them")
+            raise ValueError(f"{panels} panels are too many for a figure; see the tables")
         columns = min(panels, PANELS_PER_ROW)
         rows = -(-panels // columns)
         figure = Figure(figsize=(2.4 + 3.6 * columns, 0.8 + 3.0 * rows), layout="constrained")
@@ -104,7 +104,7 @@ def figures() -> Iterator[FigureMaker]:
 
 @contextmanager
 def attempted(name: str) -> Iterator[None]:
-    """Do without a figure that cannot be drawn: the tables tell what it would show, and are written all the same."""
+    """Do without a figure that cannot be drawn: the tables hold what it would show, and are written all the same."""
     try:
         yield
     except Exception as error:

@@ -77,7 +77,7 @@ def loss_curve(branch: Branch, trunk: Branch | None = None) -> Curve:
     :param trunk: what it goes on from: its losses are in the first means, as wide as the trunk's own, so that the
         curve goes on from the trunk's as the training does.
     :returns: points (tokens, nats per token), smoothed by a running mean over a thirtieth of the curve;
-        samples stand for tokens when the parameters tell no sequence length.
+        samples stand for tokens when the parameters have no sequence length.
     """
     raw = _losses(branch)
     before = _losses(trunk) if trunk is not None and raw else []
@@ -292,15 +292,15 @@ def _evaluations(table: ResultTable, make: FigureMaker) -> Figure | None:
     drawn_points = sorted(points.items())[:MOST_PANELS]
     figure, axes = make(len(drawn_points))
     with_bars = False
-    for axis, (name, told) in zip(axes, drawn_points, strict=True):
+    for axis, (name, measured) in zip(axes, drawn_points, strict=True):
         lines: dict[tuple[str, bool], list[tuple[float, float, float]]] = {}
-        rows = {row.point: row for row, *_ in told}
-        for row, tokens, value, error in told:
+        rows = {row.point: row for row, *_ in measured}
+        for row, tokens, value, error in measured:
             lines.setdefault((row.point, row.parent_branch is None), []).append((tokens, value, error))
         for (point, stable), line in lines.items():
             row = rows[point]
             xs, ys, bars = zip(*sorted(line), strict=True)
-            drawn = len(told) <= _MOST_ERROR_BARS and any(bars)
+            drawn = len(measured) <= _MOST_ERROR_BARS and any(bars)
             colour = colours.of(row)
             axis.errorbar(
                 xs,
@@ -408,7 +408,7 @@ def _group_label(group: Group, rows: Iterable[ResultRow], *, separator: str = ":
 
 
 def _naming_items(group: Group, groups: set[Group]) -> Group:
-    """Return the one item that tells all groups apart, a word rather than a number; else all items."""
+    """Return the one item that distinguishes all groups, a word rather than a number; else all items."""
     for key, value in sorted(group, key=lambda item: item[1].replace(".", "").isdigit()):
         values = [dict(other).get(key) for other in groups]
         if len(values) > 1 and len(set(values)) == len(values):

@@ -21,7 +21,7 @@ class Measurement:
 
     :param task: name of the task or group
     :param metric: ``acc``, ``byte_perplexity``, …
-    :param filter: how answers were picked from what the model said; ``none`` for as they are
+    :param filter: how answers were picked from the model's text; ``none`` for as they are
     :param value: the figure
     :param stderr: its standard error
     :param num_fewshot: examples before each question

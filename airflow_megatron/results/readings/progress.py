@@ -1,6 +1,6 @@
 """The state of every job of a sweep, as a grid of points × stages.
 
-The grid is read off a snapshot of the run directories, so it tells what the jobs left behind, not what the
+The grid is read off a snapshot of the run directories, so it shows what the jobs left behind, not what the
 queue says: a job that Slurm killed a moment ago still shows as running until its verdict is written. Pass the
 queue's states to sharpen it.
 """

@@ -50,7 +50,7 @@ class SweepJob:
 
     @property
     def learning_rate(self) -> float | None:
-        """The peak learning rate, or None when the parameters tell none."""
+        """The peak learning rate, or None when the parameters have none."""
         value = _named(self.params, _LEARNING_RATE_NAMES)
         if value is None:
             value = _named(self.sweep_params, _LEARNING_RATE_NAMES)
@@ -58,7 +58,7 @@ class SweepJob:
 
     @property
     def seq_length(self) -> int | None:
-        """Tokens per sample, or None when the parameters tell none."""
+        """Tokens per sample, or None when the parameters have none."""
         value = _number(_named(self.params, _SEQ_LENGTH_NAMES))
         return int(value) if value is not None else None
 

@@ -35,12 +35,12 @@ class BenchmarkRow:
     :param slowest_step_ms: the longest of them
     :param throughput: median TFLOP/s of a GPU, as Megatron counts them
     :param mfu: Model FLOPs utilisation in percent: *throughput* over the GPU's peak dense bf16 rate; None where the
-        cluster's profile does not tell the GPU
+        cluster's profile does not name the GPU
     :param tokens_per_second: median tokens per second of a GPU; of the whole job where the GPUs are not known
     :param memory_gb: the most memory that PyTorch reserved on a GPU, of all GPUs that report it, in 10^9 bytes
     :param stage_memory_gb: the same of each stage of the pipeline, first stage first; empty without a pipeline, or
         where a stage reports none
-    :param used_memory_gb: the most memory in use on a GPU, as nvidia-smi tells it, in 10^9 bytes; None unless watched
+    :param used_memory_gb: the most memory in use on a GPU, as nvidia-smi reports it, in 10^9 bytes; None unless watched
     :param utilisation: mean over the GPUs of nvidia-smi's utilisation, in percent
     :param power_w: mean over the GPUs of their power, in watts
     :param reported_step_ms: milliseconds of an iteration, measured elsewhere

@@ -34,7 +34,7 @@ class EvaluationRow:
     :param branch: the training branch, or the run outside the sweep
     :param sweep_params: the swept parameters
     :param iteration: of the checkpoint
-    :param tokens: that it has seen, None where the log does not tell
+    :param tokens: that it has seen, None where the log does not show it
     :param measurement: the figure
     """
 
@@ -107,7 +107,7 @@ def to_csv(rows: Sequence[EvaluationRow]) -> str:
 
 def to_json(rows: Sequence[EvaluationRow]) -> str:
     """Write a JSON list with one object per figure."""
-    told = [
+    rows_as_json = [
         {
             "point": row.point,
             "branch": row.branch,
@@ -118,7 +118,7 @@ def to_json(rows: Sequence[EvaluationRow]) -> str:
         }
         for row in rows
     ]
-    return json.dumps(told, indent=2, default=str) + "\n"
+    return json.dumps(rows_as_json, indent=2, default=str) + "\n"
 
 
 def to_markdown(rows: Sequence[EvaluationRow]) -> str:
@@ -135,9 +135,9 @@ def display_table(rows: Sequence[EvaluationRow]) -> list[list[str]]:
     shots = {row.measurement.name: row.measurement.num_fewshot for row in rows}
     lines: dict[tuple[str, str, int, int | None], dict[str, str]] = {}
     for row in rows:
-        told, place = row.measurement, (row.point, row.branch, row.iteration, row.tokens)
-        error = f" ±{told.stderr:.2g}" if told.stderr else ""
-        lines.setdefault(place, {})[told.name] = f"{told.value:.4g}{error}"
+        measurement, place = row.measurement, (row.point, row.branch, row.iteration, row.tokens)
+        error = f" ±{measurement.stderr:.2g}" if measurement.stderr else ""
+        lines.setdefault(place, {})[measurement.name] = f"{measurement.value:.4g}{error}"
     heads = [f"{name} ({shots[name]}-shot)" if shots[name] else name for name in metrics]
     return [
         ["point", "branch", "iteration", "tokens", *heads],

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PointRow(Protocol):
-    """What every row tells."""
+    """The columns of every row."""
 
     @property
     def point(self) -> str:
@@ -109,7 +109,7 @@ class PointTable(Generic[RowT]):
 
     def to_json(self) -> str:
         """Write the table as a JSON list of objects."""
-        told = [
+        rows_as_json = [
             {
                 "point": row.point,
                 "sweep_params": dict(row.sweep_params),
@@ -118,7 +118,7 @@ class PointTable(Generic[RowT]):
             }
             for row in self.rows
         ]
-        return json.dumps(told, indent=2, default=str) + "\n"
+        return json.dumps(rows_as_json, indent=2, default=str) + "\n"
 
     def files(self) -> dict[str, str]:
         """Return what to write: the file's name and its content."""

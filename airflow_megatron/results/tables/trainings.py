@@ -100,7 +100,7 @@ class Branch:
     row: ResultRow
 
     def tokens_at(self, iteration: int) -> int | None:
-        """Return the tokens seen at an iteration, those of its parents included; None where the log does not tell."""
+        """Return the tokens seen at an iteration, those of its parents included; None where the log shows none."""
         last = self.training.last
         if last is None or not last.iteration or not self.job.seq_length:
             return None

@@ -19,7 +19,7 @@ class Policy:
     """One way to look after jobs.
 
     :param name: short, for tables.
-    :param tells: what is different in it.
+    :param difference: what is different in it, in words.
     :param keeper: who follows the jobs.
     :param restart: of the project's keeper.
     :param poll_s: seconds between two looks at the cluster.
@@ -30,7 +30,7 @@ class Policy:
     """
 
     name: str
-    tells: str
+    difference: str
     keeper: Keeper = "project"
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     poll_s: float = 15.0
@@ -52,41 +52,46 @@ _BASE: Final = Policy(
 )
 
 POLICIES: Final[tuple[Policy, ...]] = (
-    replace(_BASE, name="spec defaults", tells="what a spec without restart: gets", restart=SPEC_DEFAULTS),
+    replace(
+        _BASE, name="spec defaults", difference="what a spec without restart: gets", restart=SPEC_DEFAULTS
+    ),
     replace(
         _BASE,
         name="no retryable budget",
-        tells="retryable: null",
+        difference="retryable: null",
         restart=replace(SPEC_DEFAULTS, retryable=None),
     ),
     _BASE,
-    replace(_BASE, name="person on call", tells="alarms are answered at night, too", on_call=True),
+    replace(_BASE, name="person on call", difference="alarms are answered at night, too", on_call=True),
     replace(
         _BASE,
         name="no node exclusion",
-        tells="exclude_failed_nodes: false",
+        difference="exclude_failed_nodes: false",
         restart=replace(UNBOUNDED, exclude_failed_nodes=False),
     ),
     replace(
         _BASE,
         name="no pause",
-        tells="restart at once, without a back-off",
+        difference="restart at once, without a back-off",
         restart=replace(UNBOUNDED, backoff_s=0.0),
     ),
-    replace(_BASE, name="no hang detection", tells="a person finds hangs", idle_s=None),
-    replace(_BASE, name="hangs after 10 min", tells="idle: 10 min", idle_s=10 * MINUTE),
-    replace(_BASE, name="no quarantine", tells="a person moves the tracker back", quarantine=0),
+    replace(_BASE, name="no hang detection", difference="a person finds hangs", idle_s=None),
+    replace(_BASE, name="hangs after 10 min", difference="idle: 10 min", idle_s=10 * MINUTE),
+    replace(_BASE, name="no quarantine", difference="a person moves the tracker back", quarantine=0),
     replace(
         _BASE,
         name="checkpoints 4× as often",
-        tells="a quarter of Young's interval",
+        difference="a quarter of Young's interval",
         save_interval_factor=0.25,
     ),
     replace(
-        _BASE, name="checkpoints 4× as rarely", tells="four times Young's interval", save_interval_factor=4.0
+        _BASE,
+        name="checkpoints 4× as rarely",
+        difference="four times Young's interval",
+        save_interval_factor=4.0,
     ),
-    replace(_BASE, name="poll every 60 s", tells="poll_interval: 60", poll_s=60.0),
-    replace(_BASE, name="poll every 5 min", tells="poll_interval: 300", poll_s=300.0),
+    replace(_BASE, name="poll every 60 s", difference="poll_interval: 60", poll_s=60.0),
+    replace(_BASE, name="poll every 5 min", difference="poll_interval: 300", poll_s=300.0),
     Policy(
         "relaunch loop",
         "AutoExperiment: every 15 min, what has left the queue is submitted again, a silent log is a hang",

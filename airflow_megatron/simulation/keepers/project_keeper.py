@@ -197,14 +197,14 @@ class ProjectKeeper(Keeper):
     def _excluded(self) -> tuple[str, ...]:
         """Return the nodes that the next attempt is to keep off."""
         nodes = self.cluster.nodes
-        told = len(nodes) * _SINFO_LINE < LONGEST_ANSWER
+        fits = len(nodes) * _SINFO_LINE < LONGEST_ANSWER
         return choose_allocation(
             self.training.plan.nodes,
             (),
             excluded_nodes(self._verdicts, self.policy.restart, self.environment.now),
             lost=0,
             shrink_after=1,
-            partition={node.name: not node.away for node in nodes} if told else None,
+            partition={node.name: not node.away for node in nodes} if fits else None,
         ).exclude
 
     def _is_complete(self, files: Mapping[str, int]) -> bool:

@@ -65,7 +65,7 @@ class TrainingPlan:
 
     @property
     def stop_margin_s(self) -> float:
-        """How long before the walltime Megatron is told to save and stop."""
+        """How long before the walltime Megatron gets the signal to save and stop."""
         return 2 * self.save_s + 60.0
 
 
@@ -111,7 +111,7 @@ class Training:
         return {directory(iteration): dict(_FILES) for iteration in self.checkpoints}
 
     def verdicts(self) -> dict[str, Completeness]:
-        """Return what the listing of each checkpoint tells."""
+        """Return the listing of each checkpoint."""
         return {
             name: checkpoint_verdict(files, tracked=self.tracked).verdict
             for name, files in self.listing().items()

@@ -1,4 +1,4 @@
-"""Which tool's language a document is in, told without the modules that read it."""
+"""Which tool's language a document is in, recognised without the modules that read it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def directory_name(iteration: int, there: Container[str] = ()) -> str:
     """Tell the name of an iteration's directory.
 
     :param iteration: a number of training iterations, not negative.
-    :param there: names of the directories in the folder; DeepSpeed's name is told when it is among them.
+    :param there: names of the directories in the folder; DeepSpeed's name is recognised when it is among them.
     :raises ValueError: for a negative iteration.
     """
     if iteration < 0:

@@ -156,7 +156,7 @@ class Job:
 
     @property
     def last_iteration(self) -> int | None:
-        """The iteration at which a training ends, None where its parameters do not tell."""
+        """The iteration at which a training ends, None where its parameters do not determine it."""
         return last_iteration(self.params, self.trainer, self.release)
 
     @property

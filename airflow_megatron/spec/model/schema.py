@@ -328,7 +328,7 @@ class HealthSection(Strict):
 
 HealthRules: TypeAlias = Annotated[
     Annotated[HealthSection, Tag("rules")] | Annotated[Literal["off"], Tag("word")],
-    # told apart by hand, so that a wrong key is not also complained of as "not 'off'"
+    # distinguished by hand, so that a wrong key is not also reported as "not 'off'"
     Discriminator(lambda value: "word" if isinstance(value, str) else "rules"),
 ]
 
@@ -336,7 +336,7 @@ NoticeKind: TypeAlias = Literal["failure", "retry", "health", "finished", "repor
 
 
 class NotifySection(Strict):
-    """An Airflow notifier, and what it tells."""
+    """An Airflow notifier, and what it reports."""
 
     notifier: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
     """Its class path, one of those that the operator allows; always
@@ -534,7 +534,7 @@ class SweepSpecSection(Strict):
     """Seconds between two looks at the cluster; up to four times as many while nothing happens."""
     tags: list[str] = []
     notify: list[NotifySection] = []
-    """Who is told of what becomes of the sweep."""
+    """Who is notified of which events of the sweep."""
 
 
 class ContainerSection(Strict):
@@ -666,7 +666,7 @@ SectionT = TypeVar("SectionT", bound=Strict)
 
 
 def declarations(sections: Mapping[str, ArgumentSection]) -> dict[str, dict[str, Any]]:
-    """Return declared arguments as plain data: flag → what is said of it."""
+    """Return declared arguments as plain data: flag → its declaration."""
     return {name: section.model_dump(exclude_none=True) for name, section in sections.items()}
 
 

@@ -43,7 +43,7 @@ class SweepSettings:
     :param max_active_points: points in flight
     :param poll_interval: seconds between two looks at the cluster
     :param max_jobs: jobs in the queue at the same time, None for any number
-    :param notify: who is told of what
+    :param notify: who is notified of what
     """
 
     description: str = ""

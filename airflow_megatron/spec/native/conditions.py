@@ -205,7 +205,7 @@ def whole_iteration(value: object, name: str, least: int = 1) -> int:
 
 
 def training_end(training: Job) -> int | None:
-    """Return the iteration at which a training ends, None where its parameters do not tell.
+    """Return the iteration at which a training ends, None where its parameters do not determine it.
 
     :raises ExpressionError: when ``train_iters`` is no whole number
     """

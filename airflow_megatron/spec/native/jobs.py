@@ -376,7 +376,7 @@ def _environment(env: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, 
 def _source_iteration(source: CheckpointSource, section: StageSection) -> int | None:
     """Return the iteration of a checkpoint outside the sweep: that a training goes on from, or that is worked on.
 
-    A Hugging Face model does not tell one: its results are then those of iteration 0.
+    A Hugging Face model has none: its results are then those of iteration 0.
     """
     if section.kind == "train":
         return source.iteration if source.mode == "continue" else None

@@ -1,6 +1,6 @@
 """Reading values that a job, or somebody else on the cluster, has written: nothing in them is taken for granted.
 
-A value that is not what it should be is as good as none: it spoils what is said of its own job, and raises nothing.
+A value that is not what it should be is as good as none: it spoils the record of its own job, and raises nothing.
 """
 
 from __future__ import annotations

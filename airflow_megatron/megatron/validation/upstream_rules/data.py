@@ -82,7 +82,7 @@ DATA: Topic = (
     Rule(
         "data.yaml-file",
         lambda s: s.yaml_cfg is not None,
-        "--yaml-cfg {yaml_cfg} replaces every other argument of the command line, where a job is told its folders",
+        "--yaml-cfg {yaml_cfg} replaces every other argument of the command line, where a job gets its folders",
         "write the file's values as arguments",
         "megatron/training/arguments.py parse_args",
     ),

@@ -246,9 +246,9 @@ class AutoExperimentSweep(ForeignSweep):
 def _is_builtin(axes: Sequence[Axis]) -> bool:
     """Tell whether the document's last word on ``template`` is ``builtin``."""
     for axis in reversed(axes):
-        said = {flat["template"] for flat in axis.flats if "template" in flat}
-        if said:
-            return said == {BUILTIN}
+        templates = {flat["template"] for flat in axis.flats if "template" in flat}
+        if templates:
+            return templates == {BUILTIN}
     return False
 
 

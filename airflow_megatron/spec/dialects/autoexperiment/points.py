@@ -2,7 +2,7 @@
 
 A named list whose items give different scripts, commands or conditions (``MODE: [- TRAIN: …, - CONVERT_EVAL: …]``)
 chooses a stage, and so does every list inside such an item (``CD_SCALE`` inside ``COOLDOWN``). All other lists are
-axes of the points. Where that does not tell the jobs apart, each job is a point of its own with one stage.
+axes of the points. Where that does not distinguish the jobs, each job is a point of its own with one stage.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class Outline:
             conditions.append(list(found.items()))
         waiting: set[StageKey] = set()
         for combination in itertools.product(*conditions):
-            said = [answer for _, answer in combination if answer is not None]
-            if said and said[-1]:
+            answers = [answer for _, answer in combination if answer is not None]
+            if answers and answers[-1]:
                 waiting.add(tuple(itertools.chain.from_iterable(key for key, _ in combination)))
         return waiting
 

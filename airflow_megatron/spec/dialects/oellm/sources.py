@@ -70,14 +70,12 @@ def external_source(
     except ExpressionError as error:
         raise JobError(str(error).replace("start.from", key), key) from error
     if kind == "convert" and source.iteration is None:
-        raise JobError(
-            f"{key} {path} does not tell which checkpoint is converted", key, f"write {path}/iter_…"
-        )
+        raise JobError(f"{key} {path} does not name the checkpoint to convert", key, f"write {path}/iter_…")
     return source
 
 
 def iteration_of_source(source: CheckpointSource, kind: StageKind) -> int | None:
-    """Return the iteration that a job goes on from or works on; 0 for a model that does not tell one."""
+    """Return the iteration that a job goes on from or works on; 0 for a model without one."""
     if kind == "train":
         return source.iteration if source.mode == "continue" else None
     return source.iteration or 0
