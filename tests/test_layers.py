@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,6 +128,14 @@ def test_rooms_are_small_and_say_what_they_hold() -> None:
         folder = PACKAGE.joinpath(*room.split(".")) if room else PACKAGE
         assert len([*folder.glob("*.py")]) <= LARGEST_ROOM + 1, f"{room}: more than {LARGEST_ROOM} modules"
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{room} says nothing"
+
+
+def test_folders_of_tests_and_of_job_programs_are_small() -> None:
+    project = PACKAGE.parent
+    counts = Counter(
+        file.parent for part in ("tests", "Megatron-LM") for file in (project / part).rglob("*.py")
+    )
+    assert [folder for folder, count in counts.items() if count > LARGEST_ROOM] == []
 
 
 def test_nothing_of_airflow_is_loaded_by_the_lower_layers() -> None:

@@ -1,6 +1,6 @@
 """The starter of upstream's searches for a learning rate: its words, its refusals and its rates.
 
-That upstream trains with it is tested in ``tests/trainer/test_trainer_lr_finder.py``.
+That upstream trains with it is tested in ``tests/trainer/optimization/test_trainer_lr_finder.py``.
 """
 
 from __future__ import annotations

@@ -116,14 +116,14 @@ class Trainer:
             process.kill()
         return Outcome(process.returncode, stdout, stderr)
 
-    def answers(self, script: str, request: str) -> list[Any]:
-        """Run a script of the tests' own directory; return what each line of its output says.
+    def answers(self, script: Path, request: str) -> list[Any]:
+        """Run a script of the tests; return what each line of its output says.
 
-        :param script: its file name.
+        :param script: its file.
         :param request: its standard input.
         """
         result = subprocess.run(
-            [str(self.python), str(Path(__file__).with_name(script))],
+            [str(self.python), str(script)],
             input=request,
             capture_output=True,
             text=True,

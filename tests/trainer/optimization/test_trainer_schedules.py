@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -115,7 +116,8 @@ def rates(trainer: Trainer) -> dict[str, list[list[float]]]:
     requests = [([*BASE, *flags], STEPS) for flags, _, _ in CASES.values()]
     requests.append(([*BASE, *finder], 52))
     answers = trainer.answers(
-        "schedule_steps.py", "".join(json.dumps(request) + "\n" for request in requests)
+        Path(__file__).with_name("schedule_steps.py"),
+        "".join(json.dumps(request) + "\n" for request in requests),
     )
     return dict(zip([*CASES, "finder"], answers, strict=True))
 

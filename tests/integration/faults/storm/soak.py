@@ -1,4 +1,4 @@
-"""Random faults for as long as wanted: python tests/integration/faults/soak.py --seed N --faults 1000
+"""Random faults for as long as wanted: python tests/integration/faults/storm/soak.py --seed N --faults 1000
 
 Starts a cluster of its own in a temporary folder and works a sweep through the faults, in rounds; the same seed draws
 the same faults. Ends at the first round after which something is wrong, says what, with the faults of that round, and
@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from proxied_site import ProxiedSite

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "Megatron-LM"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "Megatron-LM"))
 
 from megatron_core_trainer import arguments, console, cpu_device, distributed
 from megatron_core_trainer.data.tokenizer import load_tokenizer

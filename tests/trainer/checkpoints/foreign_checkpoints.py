@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import transformers  # noqa: F401 - imported once, before the device is prepared, for all conversions
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "Megatron-LM"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "Megatron-LM"))
 
 from megatron_core_trainer import cpu_device
 

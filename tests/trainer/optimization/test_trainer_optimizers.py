@@ -43,7 +43,7 @@ CASES["adamwschedulefree-bf16"] = ["--optimizer", "adamwschedulefree", "--bf16"]
 def outcomes(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """All cases in one process: starting one costs more than a case."""
     request = {"base": BASE, "directory": str(tmp_path_factory.mktemp("optimizers")), "cases": CASES}
-    answers = trainer.answers("optimizer_round_trips.py", json.dumps(request))
+    answers = trainer.answers(Path(__file__).with_name("optimizer_round_trips.py"), json.dumps(request))
     return {found["case"]: found for found in answers}
 
 

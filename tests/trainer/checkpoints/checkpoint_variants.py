@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "Megatron-LM"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "Megatron-LM"))
 import torch
 import torch.distributed.checkpoint as dcp
 from megatron.core import dist_checkpointing

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "Megatron-LM"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "Megatron-LM"))
 
 from megatron_core_trainer import arguments
 from megatron_core_trainer.optimization.optimizer import build_scheduler

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-PROGRAM = Path(__file__).resolve().parents[2] / "docker" / "local_cluster"
+PROGRAM = Path(__file__).resolve().parents[3] / "docker" / "local_cluster"
 
 
 class SecondCluster:

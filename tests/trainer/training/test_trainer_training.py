@@ -14,7 +14,7 @@ from trainer_harness import ITERATION, VALIDATION, Data, Outcome, Trainer, pretr
 if TYPE_CHECKING:
     import subprocess
 
-RECORDED = Path(__file__).parents[1] / "fixtures" / "logs" / "core_v0.16.1-cpu-tp2.log"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "logs" / "core_v0.16.1-cpu-tp2.log"
 
 
 def test_log_lines_have_the_recorded_form(reference: tuple[Outcome, Path]) -> None:

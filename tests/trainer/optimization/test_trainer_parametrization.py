@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from trainer_harness import SCRIPTS, Data, Outcome, Trainer, pretrain_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 sys.path.insert(0, str(SCRIPTS))
 
@@ -79,7 +79,10 @@ def outcomes(trainer: Trainer, data: Data) -> Mapping[str, Any]:
         cases[f"base {rate}"] = training(data, *MUP, rate=rate, steps=LONG)
         cases[f"wide {rate}"] = training(data, *MUP, width=WIDE, rate=rate, steps=LONG)
         cases[f"wide, standard {rate}"] = training(data, width=WIDE, rate=rate, steps=LONG)
-    return {found["case"]: found for found in trainer.answers("width_transfer.py", json.dumps(cases))}
+    return {
+        found["case"]: found
+        for found in trainer.answers(Path(__file__).with_name("width_transfer.py"), json.dumps(cases))
+    }
 
 
 def test_coordinates_move_alike_at_every_width(outcomes: Mapping[str, Any]) -> None:
