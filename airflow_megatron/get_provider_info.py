@@ -1,4 +1,4 @@
-"""What Airflow's provider manager is told about this package."""
+"""The package's metadata for Airflow's provider manager."""
 
 from __future__ import annotations
 
@@ -10,33 +10,151 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-megatron",
         "name": "Megatron-LM on Slurm",
-        "description": "Megatron-LM experiment sweeps on Slurm clusters.",
+        "description": "Jobs on `Slurm <https://slurm.schedmd.com/>`__ clusters, and Megatron-LM experiment sweeps.",
+        "integrations": [
+            {
+                "integration-name": "Slurm",
+                "external-doc-url": "https://slurm.schedmd.com/",
+                "tags": ["service"],
+            },
+            {
+                "integration-name": "Megatron-LM",
+                "external-doc-url": "https://github.com/NVIDIA/Megatron-LM",
+                "tags": ["software"],
+            },
+        ],
         "operators": [
             {
                 "integration-name": "Slurm",
                 "python-modules": [
+                    "airflow_megatron.operators.cancel_left",
                     "airflow_megatron.operators.slurm_submit",
                     "airflow_megatron.operators.slurm_watch",
+                    "airflow_megatron.operators.submit_arrays",
                 ],
-            }
+            },
+            {
+                "integration-name": "Megatron-LM",
+                "python-modules": [
+                    "airflow_megatron.operators.launch_points",
+                    "airflow_megatron.operators.plan_sweep",
+                    "airflow_megatron.operators.resolve_point",
+                    "airflow_megatron.operators.sweep_report",
+                ],
+            },
         ],
         "sensors": [
             {
+                "integration-name": "Slurm",
+                "python-modules": [
+                    "airflow_megatron.sensors.condition",
+                    "airflow_megatron.sensors.log",
+                    "airflow_megatron.sensors.produced_file",
+                ],
+            },
+            {
                 "integration-name": "Megatron-LM",
-                "python-modules": ["airflow_megatron.sensors.checkpoint", "airflow_megatron.sensors.log"],
-            }
+                "python-modules": [
+                    "airflow_megatron.sensors.checkpoint",
+                    "airflow_megatron.sensors.point_runs",
+                ],
+            },
         ],
         "hooks": [{"integration-name": "Slurm", "python-modules": ["airflow_megatron.hooks.slurm"]}],
         "triggers": [
             {
                 "integration-name": "Slurm",
                 "python-modules": [
-                    "airflow_megatron.triggers.slurm_job",
-                    "airflow_megatron.triggers.checkpoint",
+                    "airflow_megatron.triggers.condition",
                     "airflow_megatron.triggers.log_pattern",
+                    "airflow_megatron.triggers.pause",
+                    "airflow_megatron.triggers.queue_room",
+                    "airflow_megatron.triggers.slurm_job",
                 ],
+            },
+            {
+                "integration-name": "Megatron-LM",
+                "python-modules": [
+                    "airflow_megatron.triggers.checkpoint",
+                    "airflow_megatron.triggers.point_runs",
+                ],
+            },
+        ],
+        "connection-types": [
+            {
+                "connection-type": "slurm",
+                "hook-class-name": "airflow_megatron.hooks.slurm.SlurmHook",
+                "hook-name": "Slurm",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["schema"],
+                    "relabeling": {"host": "Login node", "login": "User"},
+                    "placeholders": {"host": "login.cluster.example", "port": "22"},
+                },
+                "conn-fields": CONNECTION_FIELDS,
             }
         ],
         "notifications": ["airflow_megatron.notifications.json_lines.JsonLinesNotifier"],
         "extra-links": ["airflow_megatron.links.sweep_results.SweepResultsLink"],
+        "cli": ["airflow_megatron.cli.airflow_command.airflow_commands"],
+        "config": {
+            "megatron": {
+                "description": "Megatron-LM sweeps on Slurm clusters (the package airflow-megatron).",
+                "options": {},
+            }
+        },
     }
+
+
+def _text(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    return {
+        "label": label,
+        "description": description,
+        "schema": {"type": ["string", "null"], **schema},
+    }
+
+
+def _switch(label: str, description: str, *, default: bool) -> dict[str, Any]:
+    return {
+        "label": label,
+        "description": description,
+        "schema": {"type": ["boolean", "null"], "default": default},
+    }
+
+
+CONNECTION_FIELDS: dict[str, Any] = {
+    "key_file": _text("Key file", "Private key, a path on the machines of Airflow's workers and triggerer"),
+    "private_key": _text("Private key", "Text of the private key, instead of a file", format="password"),
+    "private_key_passphrase": _text("Passphrase", "Of the private key", format="password"),
+    "host_key": _text("Host key", "The only key that the login node may show: TYPE BASE64"),
+    "known_hosts": _text("Known hosts", "File to check the host key against; ~/.ssh/known_hosts when empty"),
+    "no_host_key_check": _switch(
+        "No host key check", "Trust any login node: lets others run jobs as you", default=False
+    ),
+    "transport": _text(
+        "Transport",
+        "asyncssh runs inside Airflow; openssh is the system's ssh with everything its configuration can do",
+        enum=["asyncssh", "openssh"],
+        default="asyncssh",
+    ),
+    "control_path": _text(
+        "Control path", "Socket of an OpenSSH session that a person has opened; with the transport openssh"
+    ),
+    "ssh_config": _text("SSH configuration", "File to read in place of ~/.ssh/config"),
+    "host_proxy_cmd": _text("Proxy command", "Command whose input and output are the connection"),
+    "conn_timeout": {
+        "label": "Connection timeout",
+        "description": "Seconds",
+        "schema": {"type": ["number", "null"], "default": 15},
+    },
+    "compress": _switch("Compression", "Allow SSH to compress", default=True),
+    "work_dir": _text(
+        "Directory of jobs",
+        "Shared by login node and nodes; holds scripts, logs and records of jobs outside sweeps. "
+        "airflow-jobs in the user's home when empty",
+    ),
+    "slurm_bin": _text("Directory of Slurm's commands", "Where they are not on the PATH of the login node"),
+    "login_shell": _switch(
+        "Login shell", "Where only a login shell has Slurm's commands on its PATH", default=False
+    ),
+}
+"""Extras of a connection of type ``slurm``, as Airflow's form shows them."""

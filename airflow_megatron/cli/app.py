@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -16,6 +16,9 @@ from airflow_megatron.cli.console.verbosity import FLAGS, set_verbosity
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import local_dir
 from airflow_megatron.spec.trust.permitted_variables import read_for_person
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class VerbosityAnywhere(TyperGroup):
@@ -61,15 +64,18 @@ def options(
     set_verbosity(quiet=quiet, verbose=verbose, debug=debug)
 
 
-def main() -> None:
-    """Run the command line; a wrong spec is reported without a traceback."""
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command line; a wrong spec is reported without a traceback.
+
+    :param words: its arguments; those of the process when left out
+    """
     os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
     # to look for plugins pydantic reads the metadata of every installed package
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     group = cast("TyperGroup", get_command(app))
     add_commands(group)
     try:
-        group()
+        group(args=words, prog_name=None if words is None else "airflow megatron")
     except SpecError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""What an Airflow connection of type ``ssh`` says about reaching a login node."""
+"""What an Airflow connection of type ``slurm`` or ``ssh`` says about reaching a login node."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands
+from airflow_megatron.slurm.remote.quoting import QuotingError, checked_path
 from airflow_megatron.slurm.remote.transport import LoginRefusedError
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class ConnectionOptions:
     :param ssh_config: read in place of ``~/.ssh/config``
     :param transport: the implementation of SSH
     :param control_path: socket of an OpenSSH master connection that a person opens; ``openssh`` only
+    :param commands: how Slurm's commands are found, for who has no cluster profile
+    :param work_dir: directory of the jobs of no sweep, shared by all nodes; None for one in the user's home
     """
 
     conn_id: str
@@ -55,6 +59,8 @@ class ConnectionOptions:
     ssh_config: Path | None = None
     transport: TransportName = "asyncssh"
     control_path: str | None = None
+    commands: SlurmCommands = DEFAULT_COMMANDS
+    work_dir: str | None = None
 
     @classmethod
     def of(cls, connection: Connection, conn_id: str) -> ConnectionOptions:
@@ -96,10 +102,15 @@ class ConnectionOptions:
             check_host_key=not _is_true(extra.get("no_host_key_check", False)),
             proxy_command=extra.get("host_proxy_cmd") or None,
             connect_timeout=connect_timeout,
-            compress=_is_true(extra.get("compress", True)),
+            compress=_is_true(extra["compress"]) if extra.get("compress") is not None else True,
             ssh_config=_existing(extra, "ssh_config", conn_id),
             transport=transport,
             control_path=extra.get("control_path") or None,
+            commands=SlurmCommands(
+                slurm_bin=_remote_path(extra, "slurm_bin", conn_id) or "",
+                login_shell=_is_true(extra.get("login_shell", False)),
+            ),
+            work_dir=_remote_path(extra, "work_dir", conn_id),
         )
 
     @property
@@ -118,6 +129,15 @@ def _existing(extra: dict[str, Any], name: str, conn_id: str) -> Path | None:
     if path is not None and not path.is_file():
         raise LoginRefusedError(f"{name} {path} of connection {conn_id!r} does not exist")
     return path
+
+
+def _remote_path(extra: dict[str, Any], name: str, conn_id: str) -> str | None:
+    if not extra.get(name):
+        return None
+    try:
+        return checked_path(str(extra[name]))
+    except QuotingError as error:
+        raise LoginRefusedError(f"{name} of connection {conn_id!r}: {error}") from None
 
 
 def _is_true(value: Any) -> bool:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from airflow.sdk import BaseHook
 
 from airflow_megatron.hooks.connection_options import ConnectionOptions
-from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.transport import (
     CommandResult,
     LoginRefusedError,
@@ -22,28 +21,31 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
+    from airflow_megatron.slurm.remote.profile import SlurmCommands
+
 SCRIPT_TIMEOUT_S: Final = 120.0
 
 
 class SlurmHook(BaseHook):
     """Run scripts on the login node of a Slurm cluster.
 
-    Uses a connection of type ``ssh`` with the extras of the SSH provider (``key_file``, ``private_key``,
-    ``private_key_passphrase``, ``host_key``, ``known_hosts``, ``no_host_key_check``, ``host_proxy_cmd``,
-    ``conn_timeout``, ``compress``) and three of its own: ``transport``, ``control_path``, ``ssh_config``; see
+    Uses a connection of type ``slurm`` or ``ssh`` with the extras of the SSH provider (``key_file``,
+    ``private_key``, ``private_key_passphrase``, ``host_key``, ``known_hosts``, ``no_host_key_check``,
+    ``host_proxy_cmd``, ``conn_timeout``, ``compress``) and some of its own: ``transport``, ``control_path``,
+    ``ssh_config``, ``work_dir``, ``slurm_bin``, ``login_shell``; see
     :class:`~airflow_megatron.hooks.connection_options.ConnectionOptions`. The host key is always checked unless
     ``no_host_key_check`` says otherwise: against ``host_key``, else ``known_hosts``, else ``~/.ssh/known_hosts``.
 
     :param ssh_conn_id: id of the Airflow connection
-    :param commands: how Slurm's commands are found there
+    :param commands: how Slurm's commands are found there; as the connection says when left out
     :param conn_retry_attempts: connects before giving up; sshd refuses some of many simultaneous ones
     :param connection: the connection itself, for callers outside of tasks, which cannot look it up
     """
 
     conn_name_attr = "ssh_conn_id"
     default_conn_name = "ssh_default"
-    conn_type = "ssh"
-    hook_name = "Slurm over SSH"
+    conn_type = "slurm"
+    hook_name = "Slurm"
 
     def __init__(
         self,
@@ -54,9 +56,19 @@ class SlurmHook(BaseHook):
     ) -> None:
         super().__init__()
         self.ssh_conn_id = ssh_conn_id
-        self.commands = commands or SlurmCommands()
+        self._commands = commands
         self.conn_retry_attempts = conn_retry_attempts
         self.connection = connection
+
+    @property
+    def commands(self) -> SlurmCommands:
+        """How Slurm's commands are found.
+
+        :raises LoginRefusedError: when the connection is to say so, and cannot be used
+        """
+        if self._commands is None:
+            self._commands = self.options().commands
+        return self._commands
 
     def run(self, script: str, *, timeout: float = SCRIPT_TIMEOUT_S) -> CommandResult:
         """Run one script over a connection of its own; for workers, which are not asynchronous.
@@ -122,7 +134,7 @@ class SlurmHook(BaseHook):
         # in a thread: the only look-up that works in a triggerer and under `dags test` alike (Airflow 3.3.2)
         options = await asyncio.to_thread(self.options)
         # loaded by who connects: asyncssh takes 0.25 s, and every task's process reads its DAG's operators
-        remote_shell = self.commands.remote_shell()
+        remote_shell = (self._commands or options.commands).remote_shell()
         if options.transport == "openssh":
             from airflow_megatron.hooks.openssh_transport import OpensshTransport
 
@@ -142,7 +154,7 @@ class SlurmHook(BaseHook):
                 connection = BaseHook.get_connection(self.ssh_conn_id)
             except Exception as error:
                 raise LoginRefusedError(
-                    f"there is no Airflow connection {self.ssh_conn_id!r} ({error}); add one of type ssh"
+                    f"there is no Airflow connection {self.ssh_conn_id!r} ({error}); add one of type slurm or ssh"
                 ) from error
         return ConnectionOptions.of(connection, self.ssh_conn_id)
 

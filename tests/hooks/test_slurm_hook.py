@@ -14,7 +14,6 @@ from airflow.sdk import Connection
 from login_node import HOST_KEY, OTHER_KEY, PASSWORD, USER_KEY, LoginNode, public
 
 from airflow_megatron.hooks.slurm import SlurmHook
-from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
 if TYPE_CHECKING:
@@ -94,14 +93,30 @@ class TestRunning:
         assert (node.logins, len(node.commands)) == (1, 5)
 
     async def test_the_test_button(self, node: LoginNode, key_file: Path, tmp_path: Path) -> None:
-        found = hook(node, key_file)
-        found.commands = SlurmCommands(slurm_bin=str(tmp_path))
+        found = hook(node, key_file, slurm_bin=str(tmp_path))
         works, told = await asyncio.to_thread(found.test_connection)
         assert not works
         assert told.startswith(f"me@127.0.0.1:{node.port} is reached, but sinfo fails: ")
         (tmp_path / "sinfo").write_text("#!/bin/sh\necho slurm 25.05.1\n")
         (tmp_path / "sinfo").chmod(0o755)
         assert await asyncio.to_thread(found.test_connection) == (
+            True,
+            f"me@127.0.0.1:{node.port}: slurm 25.05.1",
+        )
+
+    async def test_the_test_button_of_airflows_page(
+        self, node: LoginNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from airflow.models.connection import Connection as StoredConnection
+
+        (tmp_path / "sinfo").write_text("#!/bin/sh\necho slurm 25.05.1\n")
+        (tmp_path / "sinfo").chmod(0o755)
+        values = node.connection(tmp_path)
+        extra = {**values.pop("extra"), "slurm_bin": str(tmp_path)}
+        stored = StoredConnection("asked", **{**values, "conn_type": "slurm", "extra": json.dumps(extra)})
+        # as the page's endpoint hands a connection that is not saved to its hook
+        monkeypatch.setenv("AIRFLOW_CONN_ASKED", stored.as_json())
+        assert await asyncio.to_thread(stored.test_connection) == (
             True,
             f"me@127.0.0.1:{node.port}: slurm 25.05.1",
         )
