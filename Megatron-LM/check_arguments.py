@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Say which command lines pretrain_gpt.py would refuse, wherever it is going to run; PyTorch is not needed.
+"""Print which command lines pretrain_gpt.py would refuse, wherever it is going to run; PyTorch is not needed.
 
     python check_arguments.py <COMMAND_LINES
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Say which trainings' checkpoints convert_to_hf.py would refuse, from their settings alone; PyTorch is not needed.
+"""Print which trainings' checkpoints convert_to_hf.py would refuse, from their settings alone; PyTorch is not needed.
 
     python check_conversions.py <TRAININGS
 

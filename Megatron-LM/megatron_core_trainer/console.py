@@ -18,7 +18,7 @@ _world_size = 1
 
 
 def set_rank(rank: int, world_size: int) -> None:
-    """Say which process this is; until then every process takes itself for the only one.
+    """Set which process this is; until then every process takes itself for the only one.
 
     :param rank: rank of this process.
     :param world_size: number of processes.

@@ -53,8 +53,8 @@ def _print_version(wanted: bool) -> None:
 def options(
     context: typer.Context,
     quiet: Annotated[bool, typer.Option("--quiet", help="Errors only")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Say what is done")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Say everything")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log each step")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Log everything")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version")
     ] = False,

@@ -60,7 +60,7 @@ def checkpoints(
         CheckpointsFormat, typer.Option("--format", help="How to print them")
     ] = CheckpointsFormat.TABLE,
 ) -> None:
-    """Say of every checkpoint in a directory whether it is complete, incomplete, or unverifiable."""
+    """Show of every checkpoint in a directory whether it is complete, incomplete, or unverifiable."""
     if (directory is None) == (cluster is None):
         raise typer.BadParameter("give either a directory or --cluster")
     try:

@@ -47,7 +47,7 @@ COMMANDS: Final[dict[str, CommandPlace]] = {
     ),
     "ui": CommandPlace(f"{_CLI}.runs.run_commands:ui", "Start the local cluster and Airflow's web page."),
     "checkpoints": CommandPlace(
-        f"{_CLI}.checkpoint_commands:checkpoints", "Say which checkpoints can be loaded, and why."
+        f"{_CLI}.checkpoint_commands:checkpoints", "Show which checkpoints can be loaded, and why."
     ),
     "log": CommandPlace(f"{_CLI}.log_commands:log", "Show what a training log says, as records."),
     "simulate": CommandPlace(

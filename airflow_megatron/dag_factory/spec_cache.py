@@ -197,7 +197,7 @@ def digest_of(path: str) -> str:
 
 
 def is_own_code(path: str) -> bool:
-    """Tell whether a file belongs to Python, its packages or this package, whose changes the cache's key follows."""
+    """Return whether a file belongs to Python, its packages or this package, whose changes the cache's key follows."""
     return path.startswith(_code_folders())
 
 

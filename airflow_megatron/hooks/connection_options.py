@@ -153,7 +153,7 @@ def _host_key(text: Any) -> str | None:
 
 
 def host_key_refusal(options: ConnectionOptions, reason: str) -> str:
-    """Say that a login node's host key was refused: it is another one, or none was given to compare it with.
+    """Explain that a login node's host key was refused: it is another one, or none was given to compare it with.
 
     :param reason: message of the SSH client
     """

@@ -132,7 +132,7 @@ class OpensshTransport:
         return await self._open_master(["-S", f"{self._folder.name}/master"])
 
     async def _lives(self, master: list[str]) -> bool:
-        """Tell whether a master listens; without *master*, at the configuration's ControlPath."""
+        """Return whether a master listens; without *master*, at the configuration's ControlPath."""
         ended = await _ssh([*self._base, *master, "-O", "check", "--", self._options.host])
         if ended.told(*_UNUSABLE):
             raise LoginRefusedError(f"connection {self._options.conn_id!r} cannot be used: {ended.reason}")

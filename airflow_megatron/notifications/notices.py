@@ -27,7 +27,7 @@ _KEY = "notice"
 
 
 def tell(sections: Sequence[NotifySection], notice: Notice) -> None:
-    """Tell a notice of the running task, or leave it for the callbacks when it is of the task's end.
+    """Send a notice of the running task, or leave it to the callbacks when it is about the task's end.
 
     :param sections: the spec's ``notify``
     :param notice: what to tell
@@ -41,7 +41,7 @@ def tell(sections: Sequence[NotifySection], notice: Notice) -> None:
 
 
 def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -> None:
-    """Tell a notice to the notifiers that want its kind.
+    """Send a notice to the notifiers that want its kind.
 
     A notifier that fails is logged, and changes nothing else: a job is not given up because a chat is down.
     """
@@ -74,7 +74,7 @@ class NoticeCallback:
         self.always = always
 
     def __call__(self, context: Context) -> None:
-        """Tell it."""
+        """Send it."""
         announced = _values(context).get(_KEY)
         if not (isinstance(announced, Notice) or self.always):
             return

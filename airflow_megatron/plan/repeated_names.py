@@ -32,7 +32,7 @@ def repeated_name_problem(sweep: Sweep) -> Problem | None:
 
 
 def _gives_name(path: Path, name: str) -> bool:
-    """Tell whether a spec gives a sweep's name; it is loaded only when its text or file name holds it."""
+    """Return whether a spec gives a sweep's name; it is loaded only when its text or file name holds it."""
     try:
         if path.stem != name and name not in read_spec_file(path):
             return False

@@ -19,7 +19,7 @@ _FOLLOWED = {Outcome.ROLLED_OVER, Outcome.RETRYABLE}
 
 
 def is_chained(job: Job) -> bool:
-    """Tell whether attempts of the job are queued ahead: of a training whose attempts wait for nothing else."""
+    """Return whether attempts of the job are queued ahead: of a training whose attempts wait for nothing else."""
     return job.kind == "train" and job.restart.chain > 1 and not job.start_every_attempt
 
 
@@ -62,7 +62,7 @@ def withdraw_chain(attempts: JobAttempts, after: int) -> None:
 
 
 def follows_by_itself(attempts: JobAttempts, number: int, verdict: Verdict) -> bool:
-    """Tell whether the attempt after one that has ended is queued already, and right as it is.
+    """Return whether the attempt after one that has ended is queued already, and right as it is.
 
     After a crash, which keeps it from running whatever the crash was, or when checkpoints have to be put in order
     first, it is not.

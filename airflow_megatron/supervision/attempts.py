@@ -109,7 +109,7 @@ def attempt_after_giving_up(state: StageState) -> int | None:
 
 
 def was_waited_for(state: StageState, submitted: int, waited_for: int | None) -> bool:
-    """Tell whether the newest attempt has no verdict and is the one that an earlier try of a wait was about.
+    """Return whether the newest attempt has no verdict and is the one that an earlier try of a wait was about.
 
     :param state: what the cluster has recorded
     :param submitted: the attempt that the wait was given; it submits later ones itself

@@ -52,7 +52,7 @@ def runs_of_others(attempts: JobAttempts, conditions: Iterable[Condition]) -> di
 
 
 def holds(condition: Condition | None, attempts: JobAttempts, number: int, first: int) -> bool:
-    """Tell whether a condition of a job holds before an attempt of it is submitted.
+    """Return whether a condition of a job holds before an attempt of it is submitted.
 
     :param number: the attempt
     :param first: the first one of this run of the job

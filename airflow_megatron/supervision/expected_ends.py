@@ -30,7 +30,7 @@ def as_expected(job: Job, verdict: Verdict) -> Verdict:
 
 
 def ends_with_evaluation(job: Job, cluster: ClusterProfile) -> bool:
-    """Tell whether a training's log has to show a loss on the test set; a command of its own may do as it likes."""
+    """Return whether a training's log has to show a loss on the test set; a command of its own may do as it likes."""
     if job.trainer == DEEPSPEED:
         return False
     try:

@@ -97,7 +97,7 @@ class JobReport:
             self._show(self._live.take(self.new_bytes), self.records)
 
     def unread(self, observation: Observation) -> bool:
-        """Tell whether the log has bytes that were not read yet: the line that explains the end may be among them."""
+        """Return whether the log has bytes that were not read yet: the line that explains the end may be among them."""
         if not observation.log_size or observation.log_size <= self.position:
             return False
         # a poll that has many logs to bring leaves some for the next; a log that cannot be read never comes
@@ -124,7 +124,7 @@ class JobReport:
         return self.position
 
     def state(self, verdict: Verdict, observation: Observation) -> None:
-        """Say a state or trouble once, when it changes."""
+        """Log a state or problem once, when it changes."""
         if observation.unreachable is not None:
             minutes = (observation.time - observation.unreachable.since) / 60
             text = f"the login node has not answered for {minutes:.0f} min: {observation.unreachable.reason}"

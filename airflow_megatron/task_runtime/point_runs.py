@@ -30,7 +30,7 @@ def point_run_id(point: str, number: int = 1) -> str:
 
 
 def runs_without_scheduler() -> bool:
-    """Tell whether this task runs inside ``airflow dags test``, where nothing would pick up a triggered run."""
+    """Return whether this task runs inside ``airflow dags test``, where nothing would pick up a triggered run."""
     return type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == "InProcessSupervisorComms"
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def just_cleared(context: Context) -> bool:
-    """Tell whether a person cleared the task and this is its first try since.
+    """Return whether a person cleared the task and this is its first try since.
 
     Airflow tries a task again by itself too: when its worker died, and when the scheduler handles the end of a process
     that deferred only after the trigger has fired (it takes the resumed task for one that was killed). Clearing sets

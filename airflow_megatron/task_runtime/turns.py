@@ -37,7 +37,7 @@ def turn_deadline(deadline: float | None) -> float | None:
 
 
 def has_time_left(context: Context, timeout: float) -> bool:
-    """Tell whether a wait that ran out was only a turn.
+    """Return whether a wait that ran out was only a turn.
 
     :param timeout: seconds that the task may wait in all
     """

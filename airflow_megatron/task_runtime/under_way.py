@@ -18,12 +18,12 @@ UNDER_WAY: Final = ("queued", "running")
 
 
 def is_known(dag_id: str, run_id: str) -> bool:
-    """Tell whether Airflow knows a run; without its answer, it does."""
+    """Return whether Airflow knows a run; without its answer, it does."""
     return _count(dag_id, run_id) != 0
 
 
 def is_under_way(sweep: str, run_id: str) -> bool:
-    """Tell whether a run of a sweep, of itself or of one point, goes on; without Airflow's answer, it does.
+    """Return whether a run of a sweep, of itself or of one point, goes on; without Airflow's answer, it does.
 
     A sweep's run that has ended may have points that go on.
     """

@@ -100,7 +100,7 @@ def changes_note(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> str:
 
 
 def _is_marked_failed(dag_run: DagRun, session: Session) -> bool:
-    """Tell whether tasks have ended as a person's *Mark failed* ends them: ``wait`` failed, ``report`` passed over.
+    """Return whether tasks have ended as a person's *Mark failed* ends them: ``wait`` failed, ``report`` passed over.
 
     On SQLite, which locks no rows, the scheduler writes the state of a run over the one that it has been marked with.
     """

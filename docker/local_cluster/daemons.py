@@ -264,7 +264,7 @@ def _only_owner_writes(path: Path) -> bool:
 
 
 def _password_is_locked(user: str) -> bool:
-    """Say whether ``/etc/shadow`` locks the account; an sshd that cannot read it does not care either."""
+    """Return whether ``/etc/shadow`` locks the account; an sshd that cannot read it does not care either."""
     with contextlib.suppress(OSError), open("/etc/shadow", encoding="utf-8", errors="replace") as shadow:
         for line in shadow:
             name, _, rest = line.partition(":")

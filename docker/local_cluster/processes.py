@@ -59,7 +59,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def is_running(process: ProcessIdentity) -> bool:
-    """Say whether this very process still runs."""
+    """Return whether this very process still runs."""
     return identify(process.pid) == process
 
 
@@ -129,7 +129,7 @@ def cluster_pids(directory: Path, slurm_conf: Path, sshd_config: Path, ssh_port:
 
 
 def is_listening(port: int) -> bool:
-    """Say whether something on this machine listens on an IPv4 TCP port."""
+    """Return whether something on this machine listens on an IPv4 TCP port."""
     return any(local == port and state == TCP_LISTEN for local, state, _ in _tcp_sockets())
 
 
@@ -233,7 +233,7 @@ def _nul_separated(path: Path) -> list[str]:
 
 
 def _is_sshd(pid: int) -> bool:
-    """Say whether a process runs OpenSSH's server; from 9.8 on a session is its own program, ``sshd-session``."""
+    """Return whether a process runs OpenSSH's server; from 9.8 on a session is its own program, ``sshd-session``."""
     words = _title_words(pid)
     return bool(words) and Path(words[0].removesuffix(":")).name.startswith("sshd")
 

@@ -102,7 +102,7 @@ def port_names(size: Size) -> list[str]:
 
 
 def is_free(port: int) -> bool:
-    """Say whether a server could listen on a TCP port of any address now."""
+    """Return whether a server could listen on a TCP port of any address now."""
     with socket.socket() as probe:
         # As the daemons do: a port whose last connections are in TIME_WAIT can be listened on.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

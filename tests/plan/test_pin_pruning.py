@@ -48,7 +48,7 @@ def grow_old(store: PinStore) -> None:
 
 
 def readable(store: PinStore, plan: PinnedSweep) -> bool:
-    """Tell whether every part of a plan is there."""
+    """Return whether every part of a plan is there."""
     again = PinnedSweep.read(plan.pin, store)
     return bool(again.plan().jobs and again.surroundings.cluster and again.outline.tree)
 

@@ -139,7 +139,7 @@ class Upstream:
             os.environ.update(before)
 
     def verdict(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Say what upstream makes of a command line."""
+        """Return what upstream makes of a command line."""
         stage = "parse"
         written = io.StringIO()
         add, defaults = self.programs["modelopt" in (line.get("packages") or ())]

@@ -144,7 +144,7 @@ def parametrization(settings: Mapping[str, Any]) -> Parametrization | None:
 
 
 def difference(saved: Parametrization | None, ours: Parametrization | None) -> str | None:
-    """Say in what two models' parametrizations differ, or None if they do not.
+    """Return in what two models' parametrizations differ, or None if they do not.
 
     :param saved: that of a checkpoint.
     :param ours: that of this run.

@@ -32,7 +32,7 @@ def set_verbosity(*, quiet: bool, verbose: bool, debug: bool) -> None:
 
 
 def says_warnings() -> bool:
-    """Tell whether warnings are wanted."""
+    """Return whether warnings are wanted."""
     return log.isEnabledFor(logging.WARNING)
 
 

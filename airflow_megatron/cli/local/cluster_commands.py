@@ -47,7 +47,7 @@ def down(
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object")] = False,
 ) -> None:
-    """Say what of the local Slurm cluster runs; exit status 3 when not everything does."""
+    """Show which daemons of the local Slurm cluster run; exit status 3 when one does not."""
     raise typer.Exit(_local_cluster("status", *(["--json"] if as_json else [])))
 
 

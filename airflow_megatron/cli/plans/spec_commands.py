@@ -64,7 +64,7 @@ def lint(
     settings: SetOption = None,
     cluster: ClusterOption = None,
 ) -> None:
-    """Check sweep specs; exit 1 and say what is wrong, with line and hint. Warnings alone are no reason to fail."""
+    """Check sweep specs; report each error with its line and a hint. Exit status 1 on errors, 0 on warnings alone."""
     report: list[dict[str, Any]] = []
     wrong = False
     for spec in specs:

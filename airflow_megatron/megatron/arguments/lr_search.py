@@ -47,7 +47,7 @@ def with_search(table: ArgumentTable, own_trainer: Path) -> ArgumentTable:
 
 
 def is_option(name: str) -> bool:
-    """Tell whether a name is that of a search's option, which other stages of its sweep pass over."""
+    """Return whether a name is that of a search's option, which other stages of its sweep pass over."""
     return canonical(name).startswith(f"{KIND}_")
 
 

@@ -147,7 +147,7 @@ class ArgumentTable:
             return found
 
     def position(self, argument: Argument) -> int:
-        """Tell where in the parser's order one of the table's arguments stands."""
+        """Return where in the parser's order one of the table's arguments stands."""
         return self._positions[id(argument)]
 
     def with_packages(self, packages: frozenset[str]) -> ArgumentTable:
@@ -173,7 +173,7 @@ class ArgumentTable:
         return near_names(canonical(name), known, alike=0.7)
 
     def flag_tokens(self, name: str, value: bool) -> tuple[Argument, list[str]]:
-        """Tell what to write for a parameter that is a flag.
+        """Return what to write for a parameter that is a flag.
 
         Named by its ``dest`` the value is the attribute's (``add_bias_linear: false`` writes
         ``--disable-bias-linear``); named by its flag it says whether the flag is given.

@@ -122,7 +122,7 @@ def tracked_iteration(tracker: str | None) -> int | None:
 
 
 def is_checkpoint(name: str) -> bool:
-    """Tell whether a directory's name is one that a trainer or a converter gives to a checkpoint."""
+    """Return whether a directory's name is one that a trainer or a converter gives to a checkpoint."""
     return name == RELEASE or iteration_of(name) is not None
 
 
@@ -163,7 +163,7 @@ def checkpoint_verdict(
 
 
 def has_marks(directories: Mapping[str, Mapping[str, int]]) -> bool:
-    """Tell whether checkpoints of a folder have ``metadata.json``: they are ``torch_dist``, and so are the others.
+    """Return whether checkpoints of a folder have ``metadata.json``: they are ``torch_dist``, and so are the others.
 
     :param directories: name of each directory → its listing.
     """
@@ -256,7 +256,7 @@ def _distributed_verdict(
 
 
 def _shortfall(files: Mapping[str, int], needed: Mapping[str, int]) -> str | None:
-    """Say which file that ``.metadata`` names is missing or too short."""
+    """Return which file that ``.metadata`` names is missing or too short."""
     missing = sorted(name for name in needed if name not in files)
     if missing:
         return f"{_some(missing)} is missing, and .metadata says that it holds part of the state"
@@ -295,7 +295,7 @@ def list_checkpoints(
 
 
 def _unfinished(files: Mapping[str, int]) -> str | None:
-    """Say which file is not whole by its name, None when there is none."""
+    """Return which file is not whole by its name, None when there is none."""
     found = sorted(name for name in files if _UNFINISHED_FILE.fullmatch(name))
     return f"{_some(found)} is still being written, or its writer was killed" if found else None
 

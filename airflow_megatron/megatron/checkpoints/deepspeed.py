@@ -42,12 +42,12 @@ class DeepSpeedLayout:
 
 
 def is_deepspeed(files: Iterable[str]) -> bool:
-    """Tell whether a checkpoint directory holds what DeepSpeed writes."""
+    """Return whether a checkpoint directory holds what DeepSpeed writes."""
     return any(_RANK_FILE.fullmatch(name) or _LAYER_FILE.fullmatch(name) for name in files)
 
 
 def model_states(files: Iterable[str]) -> str | None:
-    """Tell the first file that says how many ranks wrote the checkpoint, None where there is none."""
+    """Return the first file that shows how many ranks wrote the checkpoint, None where there is none."""
     found = [name for name in files if (match := _RANK_FILE.fullmatch(name)) and match["kind"] == "model"]
     return min(found, default=None)
 

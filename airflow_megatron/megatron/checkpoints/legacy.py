@@ -47,7 +47,7 @@ class LegacyLayout:
 
 
 def is_legacy(files: Iterable[str]) -> bool:
-    """Tell whether a checkpoint directory holds what the legacy format writes."""
+    """Return whether a checkpoint directory holds what the legacy format writes."""
     return "metadata.json" not in files and any(_RANK_FILE.fullmatch(name) for name in files)
 
 
@@ -102,7 +102,7 @@ def legacy_verdict(
 def _missing_rank(
     named: Set[tuple[int, ...]], with_model: Set[tuple[int, ...]], declared: LegacyLayout | None
 ) -> Rank | None:
-    """Tell the first rank whose model file has to be there and is not, None when all are there.
+    """Return the first rank whose model file has to be there and is not, None when all are there.
 
     :param named: numbers in the names of the directories.
     :param with_model: of those that hold a model file.
@@ -132,7 +132,7 @@ def _expert_tensor_sizes(tensor: int) -> list[int]:
 
 
 def _fills(there: Set[Rank], needed: Iterable[Rank]) -> bool:
-    """Tell whether the ranks are all that are needed, and no others; stops at the first that is not there."""
+    """Return whether the ranks are all that are needed, and no others; stops at the first that is not there."""
     found: set[Rank] = set()
     for rank in needed:
         if rank not in there:

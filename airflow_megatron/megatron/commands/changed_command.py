@@ -38,5 +38,5 @@ def changed_arguments(
 
 
 def is_harmless(name: str) -> bool:
-    """Tell whether a training with another value of this argument is still the same experiment."""
+    """Return whether a training with another value of this argument is still the same experiment."""
     return _HARMLESS.fullmatch(name) is not None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def launches_itself(job: Job, cluster: ClusterProfile) -> bool:
-    """Tell whether a job's command starts the training processes itself."""
+    """Return whether a job's command starts the training processes itself."""
     own = job.trainer == TRAINER and cluster.trainer(TRAINER).entry == "train_alcf.sh"
     return own and job.runs_trainer and not job.command
 

@@ -77,7 +77,7 @@ class Estimate:
         return max(stage.total for stage in self.stages)
 
     def runs_out_of_memory(self, gpu: Gpu) -> bool:
-        """Tell whether the fullest GPU has no room (within :data:`MARGIN`)."""
+        """Return whether the fullest GPU has no room (within :data:`MARGIN`)."""
         return self.memory_bytes > gpu.memory_bytes * (1 - MARGIN)
 
     def gpu_hours(self, step_s: float, done: int = 0) -> float | None:

@@ -63,7 +63,7 @@ def padded_vocabulary(s: Settings) -> int:
 
 
 def moe_layers(s: Settings) -> list[bool]:
-    """Tell for every layer whether its MLP is a mixture of experts (upstream's ``moe_layer_freq``)."""
+    """Return for every layer whether its MLP is a mixture of experts (upstream's ``moe_layer_freq``)."""
     if s.num_experts is None:
         return [False] * s.num_layers
     if isinstance(s.moe_layer_freq, list):
@@ -77,7 +77,7 @@ def prediction_layers(s: Settings) -> list[bool]:
 
 
 def prediction_weights(s: Settings) -> list[bool]:
-    """Tell it for those of them that have parameters of their own: one, where it is used again and again."""
+    """Return the same for those of them that have parameters of their own: one, where it is used again and again."""
     return prediction_layers(s)[: 1 if s.mtp_use_repeated_layer else None]
 
 

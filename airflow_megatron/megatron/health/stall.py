@@ -177,7 +177,7 @@ class StallDetector:
         self._quiet, self._found = 0.0, False
 
     def _is_due(self, iteration: int | None = None) -> bool:
-        """Tell whether a save or a validation comes between an iteration (the newest) and the line after it."""
+        """Return whether a save or a validation comes between an iteration (the newest) and the line after it."""
         start = self._iteration if iteration is None else iteration
         if start is None:
             return False

@@ -26,7 +26,7 @@ _ENDS: Final = (
 
 
 def evaluates_at_end(arguments: ArgumentValues) -> bool:
-    """Tell whether a training is certain to have a test set, and to evaluate it at its end."""
+    """Return whether a training is certain to have a test set, and to evaluate it at its end."""
     if arguments.value("skip_train") or arguments.value("perform_rl_step"):
         return False
     if not (arguments.count("eval_iters") or arguments.value("full_validation")):
@@ -54,7 +54,7 @@ def missing_evaluation(log_tail: bytes) -> str | None:
 
 
 def _test_share(split: Any) -> bool:
-    """Tell whether a split such as ``99,1,0`` leaves something for the test set."""
+    """Return whether a split such as ``99,1,0`` leaves something for the test set."""
     parts = str(split).replace("/", ",").split(",")
     try:
         return len(parts) == 3 and float(parts[2]) > 0

@@ -87,7 +87,7 @@ class TrainingRun:
         return statistics.fmean(losses) if losses else None
 
     def evaluation_loss(self, split: str) -> float | None:
-        """Tell the last loss (nats per token) on a held-out set.
+        """Return the last loss (nats per token) on a held-out set.
 
         :param split: ``validation`` or ``test``.
         :returns: of the final evaluation where there was one, else the latest during training.
@@ -102,7 +102,7 @@ class TrainingRun:
         return next(record.loss for record in chosen if record.iteration == iteration)
 
     def tokens_per_second(self, seq_length: int) -> float | None:
-        """Tell the median training speed.
+        """Return the median training speed.
 
         :param seq_length: tokens per sample.
         :returns: tokens per second of the whole job; None without timings.

@@ -124,7 +124,7 @@ class CommandLineReader:
         return values, problems
 
     def takes(self, flag: str, word: str) -> bool:
-        """Tell whether a flag takes a word as its one value, wherever on a command line both stand."""
+        """Return whether a flag takes a word as its one value, wherever on a command line both stand."""
         option = self._options[flag]
         simple = option.constant is None and option.argument.nargs is None and word[:1] not in ("-", "")
         return simple and _read_values(option, flag, (word,), {}) is None

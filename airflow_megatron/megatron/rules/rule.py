@@ -43,7 +43,7 @@ class Rule:
     final: bool = False
 
     def problem(self, settings: Settings) -> ArgumentProblem:
-        """Say what is wrong with settings that break the rule."""
+        """Return the message for settings that break the rule."""
         hint = self.hint(settings) if callable(self.hint) else self.hint.format_map(vars(settings))
         return ArgumentProblem(self.name, self.message.format_map(vars(settings)), hint, self.source)
 

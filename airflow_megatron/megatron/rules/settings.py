@@ -91,7 +91,7 @@ class Machine:
         )
 
     def has_transformer_engine(self, *version: int) -> bool:
-        """Tell whether Transformer Engine of at least ``version`` is installed."""
+        """Return whether Transformer Engine of at least ``version`` is installed."""
         return self.transformer_engine is not None and self.transformer_engine >= version
 
 

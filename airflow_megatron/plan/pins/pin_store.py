@@ -124,7 +124,7 @@ class PinStore:
         return sorted(found, key=lambda run: (-run.written, run.run_id))
 
     def is_readable(self) -> bool:
-        """Tell whether what is noted of every run can be read."""
+        """Return whether what is noted of every run can be read."""
         return all(self._noted(path).pins for dag_id in self.dags() for path in self._notes(dag_id))
 
     def _notes(self, dag_id: str) -> list[Path]:

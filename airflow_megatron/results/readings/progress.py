@@ -165,7 +165,7 @@ _QUEUE_STATES: Final = {
 def progress_grid(
     snapshot: SweepSnapshot, jobs: Sequence[SweepJob], *, queue_states: Mapping[str, str] | None = None
 ) -> ProgressGrid:
-    """Tell the state of every job.
+    """Return the state of every job.
 
     :param snapshot: the run directories.
     :param jobs: the jobs of the plan.
@@ -186,7 +186,7 @@ def progress_grid(
 def stage_status(
     run: RunSnapshot, job: SweepJob, *, queue_states: Mapping[str, str] | None = None
 ) -> StageStatus:
-    """Tell the state of one job.
+    """Return the state of one job.
 
     :param run: snapshot of the job's run directory.
     :param job: the job.

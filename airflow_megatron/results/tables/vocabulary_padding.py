@@ -34,7 +34,7 @@ def padding_parameters(params: Mapping[str, Any]) -> int | None:
 
 
 def padding_note(rows: Iterable[ResultRow]) -> str:
-    """Say that parameter counts do not compare where the padding of the vocabulary differs, else nothing."""
+    """Return a warning where parameter counts do not compare because the padding of the vocabulary differs."""
     paddings = {
         row.parameters - row.parameters_without_padding
         for row in rows

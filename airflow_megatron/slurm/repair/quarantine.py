@@ -69,7 +69,7 @@ def decide(
     limit: int = MAX_QUARANTINED,
     allow_fresh_start: bool = False,
 ) -> Quarantine | NoQuarantine:
-    """Say whether the checkpoint that the next attempt would load has to be set aside.
+    """Return whether the checkpoint that the next attempt would load has to be set aside.
 
     :param verdicts: name of each directory in the checkpoints folder → its verdict; other names are passed over.
     :param tracked: the iteration that the tracker holds: the one to be loaded. None without a tracker.

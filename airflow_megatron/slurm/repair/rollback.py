@@ -76,7 +76,7 @@ def choose_rollback(
 
 
 def _later(verdict: Verdict, than: Verdict) -> bool:
-    """Tell whether the numbers went bad later than the time before."""
+    """Return whether the numbers went bad later than the time before."""
     if verdict.before_iteration is None or than.before_iteration is None:
         return False
     return verdict.before_iteration > than.before_iteration

@@ -48,7 +48,7 @@ def chain_prologue(previous_dir: str, tracker: str, train_iters: int) -> str:
 
 
 def runs_after(record: ExitRecord | None) -> bool:
-    """Tell whether a chained attempt runs after one that has ended so (``shell/chain_guard.sh``).
+    """Return whether a chained attempt runs after one that has ended so (``shell/chain_guard.sh``).
 
     :param record: the ``exit.json`` of the attempt before; None of one that was killed without warning
     """

@@ -94,7 +94,7 @@ class QueueRoom:
         self._waiting = [one for one in self._waiting if one is not waiting]
 
     def may_go(self, waiting: Waiting, observation: Observation) -> bool:
-        """Tell whether it is a submission's turn.
+        """Return whether it is a submission's turn.
 
         :param observation: of a watch with ``whole_queue``; those of one poll decide together.
         """

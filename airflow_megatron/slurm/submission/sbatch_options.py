@@ -303,7 +303,7 @@ def refused_options(words: Sequence[str], *, own_script: bool = False) -> list[R
 
 
 def _is_harmless(option: SbatchOption) -> bool:
-    """Tell whether an option says what every submission says."""
+    """Return whether an option says what every submission says."""
     return (option.name, option.value) == ("dependency", "singleton")
 
 

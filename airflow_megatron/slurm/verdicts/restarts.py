@@ -291,13 +291,13 @@ def _attempts_without_progress(attempts: Sequence[Verdict]) -> int:
 
 
 def _is_furthest(attempts: Sequence[Verdict], index: int) -> bool:
-    """Tell whether an attempt left a newer checkpoint than all before it; the first one counts as such."""
+    """Return whether an attempt left a newer checkpoint than all before it; the first one counts as such."""
     reached = attempts[index].iteration or 0
     return all(reached > (before.iteration or 0) for before in attempts[:index])
 
 
 def _made_progress(attempts: Sequence[Verdict], index: int) -> bool:
-    """Tell whether an attempt left a newer checkpoint than those before it."""
+    """Return whether an attempt left a newer checkpoint than those before it."""
     earlier = (attempts[past].iteration for past in range(index - 1, -1, -1))
     before = next((iteration for iteration in earlier if iteration is not None), 0)
     return (attempts[index].iteration or 0) > before

@@ -16,7 +16,7 @@ _NAME = re.compile(r"iter_(\d{7}|[1-9]\d{7,14})|global_step(0|[1-9]\d{0,14})", r
 
 
 def iteration_of(name: str) -> int | None:
-    """Tell the iteration of a checkpoint directory.
+    """Return the iteration of a checkpoint directory.
 
     :param name: name of the directory, without its parents.
     :returns: the iteration, or None when the name is not exactly one that a trainer gives.
@@ -26,7 +26,7 @@ def iteration_of(name: str) -> int | None:
 
 
 def directory_name(iteration: int, there: Container[str] = ()) -> str:
-    """Tell the name of an iteration's directory.
+    """Return the name of an iteration's directory.
 
     :param iteration: a number of training iterations, not negative.
     :param there: names of the directories in the folder; DeepSpeed's name is recognised when it is among them.
@@ -39,5 +39,5 @@ def directory_name(iteration: int, there: Container[str] = ()) -> str:
 
 
 def deepspeed_tag(iteration: int) -> str:
-    """Tell the tag, and directory, that DeepSpeed gives the checkpoint of an iteration."""
+    """Return the tag, and directory, that DeepSpeed gives the checkpoint of an iteration."""
     return f"global_step{iteration}"

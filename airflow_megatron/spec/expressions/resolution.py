@@ -85,7 +85,7 @@ class Expression:
 
 
 def is_template(value: object) -> bool:
-    """Tell whether ``value`` is a string that holds an expression."""
+    """Return whether ``value`` is a string that holds an expression."""
     return isinstance(value, str) and ("{{" in value or "{%" in value or "{#" in value)
 
 

@@ -138,7 +138,7 @@ NO_SIDECAR: Final = Sidecar(SidecarSection(), YamlDocument("", {}))
 
 
 def is_sidecar(path: Path) -> bool:
-    """Tell whether a file is a sidecar by its name."""
+    """Return whether a file is a sidecar by its name."""
     return path.name.endswith(SUFFIXES)
 
 

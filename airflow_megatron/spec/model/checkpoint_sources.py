@@ -63,7 +63,7 @@ class CheckpointSource:
 
 
 def is_pattern(path: str) -> bool:
-    """Tell whether a path holds wildcards; ``[*]``, ``[?]`` and ``[[]`` are the characters themselves."""
+    """Return whether a path holds wildcards; ``[*]``, ``[?]`` and ``[[]`` are the characters themselves."""
     return _WILDCARD.search(_LITERAL.sub("", path)) is not None
 
 

@@ -51,7 +51,7 @@ def cluster_names(directory: Path | None = None) -> list[str]:
 
 
 def is_cluster_name(name: str) -> bool:
-    """Tell whether a word can name a profile: it becomes part of a path."""
+    """Return whether a word can name a profile: it becomes part of a path."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -721,7 +721,7 @@ SECRET_HINT = "write NAME: {file: PATH}, a private file on the cluster, or {conn
 
 
 def _may_be_secret(path: KeyPath) -> bool:
-    """Tell whether what stands at a place must not be repeated: it may be a token."""
+    """Return whether what stands at a place must not be repeated: it may be a token."""
     return "secrets" in path or ("env" in path and any(is_secret_name(str(part)) for part in path))
 
 

@@ -87,7 +87,7 @@ def line_pattern(source: str, *, at_beginning: bool = False) -> LinePattern:
 
 @functools.lru_cache(maxsize=4096)
 def nested_repetition(source: str) -> bool:
-    """Tell whether a pattern repeats a repetition, ``(a+)+``: RE2 does not mind, but it is never meant."""
+    """Return whether a pattern repeats a repetition, ``(a+)+``: RE2 does not mind, but it is never meant."""
     try:
         return any(_repeats_repetition(item) for item in _items(_parsed(source)))
     except PatternError:
@@ -165,7 +165,7 @@ _REPEATS: Final = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSS
 
 
 def _repeats_repetition(node: Any) -> bool:
-    """Tell whether a node repeats, without end, nothing but an endless repetition."""
+    """Return whether a node repeats, without end, nothing but an endless repetition."""
     if not _is_endless(node):
         return False
     only = list(node[1][2])

@@ -47,7 +47,7 @@ class PermittedVariables(Mapping[str, str]):
         self._patterns = tuple(name for name in named if _is_pattern(name))
 
     def permits(self, name: str) -> bool:
-        """Tell whether a variable may be read, set or not."""
+        """Return whether a variable may be read, set or not."""
         if name in self._names:
             return True
         if _NEVER_BY_PATTERN.match(name):
@@ -93,7 +93,7 @@ def read_for_person() -> Iterator[None]:
 
 
 def only_for_person(name: str) -> bool:
-    """Tell whether a variable is read on the command line, and would not be inside Airflow as it is set up here."""
+    """Return whether a variable is read on the command line, and would not be inside Airflow as it is set up here."""
     return _for_person.get() and not PermittedVariables({}, listed(SETTING)).permits(name)
 
 

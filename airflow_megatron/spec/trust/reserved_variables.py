@@ -36,5 +36,5 @@ _PREFIXES: Final = re.compile(
 
 
 def is_reserved(name: str) -> bool:
-    """Tell whether an environment variable belongs to the system, to Slurm or to job scripts."""
+    """Return whether an environment variable belongs to the system, to Slurm or to job scripts."""
     return name in _RESERVED or _PREFIXES.match(name) is not None

@@ -163,7 +163,7 @@ _SWITCH: Final = re.compile(r"(?i)|true|false|yes|no|on|off|none|null|[0-9]{1,6}
 
 @functools.lru_cache(maxsize=4096)  # the same few names stand in thousands of jobs
 def is_secret_name(name: str) -> bool:
-    """Tell whether a variable of this name holds a secret."""
+    """Return whether a variable of this name holds a secret."""
     words = [word for word in name.upper().split("_") if word]
     while words and words[-1].isdigit():
         words.pop()
@@ -177,7 +177,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def holds_secret(name: str, value: str) -> bool:
-    """Tell whether a variable and its value are a secret in plain text: no switch, no number, no path to one."""
+    """Return whether a variable and its value are a secret in plain text: no switch, no number, no path to one."""
     if not is_secret_name(name) or _SWITCH.fullmatch(value):
         return False
     is_path = re.fullmatch(r"(?:~|/|\./|\$\{?\w+\}?/)[\w.@~$/{}+-]*", value) is not None

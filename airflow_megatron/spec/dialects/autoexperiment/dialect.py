@@ -244,7 +244,7 @@ class AutoExperimentSweep(ForeignSweep):
 
 
 def _is_builtin(axes: Sequence[Axis]) -> bool:
-    """Tell whether the document's last word on ``template`` is ``builtin``."""
+    """Return whether the document's last word on ``template`` is ``builtin``."""
     for axis in reversed(axes):
         templates = {flat["template"] for flat in axis.flats if "template" in flat}
         if templates:

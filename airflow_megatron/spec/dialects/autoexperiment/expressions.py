@@ -50,7 +50,7 @@ class UnresolvedError(AirflowMegatronError, ValueError):
 
 
 def is_expression(value: object) -> bool:
-    """Tell whether ``value`` is a text that is one whole ``expr(…)``."""
+    """Return whether ``value`` is a text that is one whole ``expr(…)``."""
     return isinstance(value, str) and value.startswith("expr(") and value.endswith(")")
 
 

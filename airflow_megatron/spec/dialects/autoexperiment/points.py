@@ -73,7 +73,7 @@ class Outline:
         self.names: Mapping[StageKey, str] = {stage.key: stage.name for stage in self.stages}
 
     def chooses_stage(self, choice: Choice) -> bool:
-        """Tell whether a choice leads to a stage rather than to a point."""
+        """Return whether a choice leads to a stage rather than to a point."""
         known = self._chooses.get(choice.place)
         if known is None:
             parts = range(len(choice.place) + 1)
@@ -89,7 +89,7 @@ class Outline:
         return [choice for choice in choices if not self.by_point or not self.chooses_stage(choice)]
 
     def _ambiguous(self, axes: Sequence[Axis]) -> bool:
-        """Tell whether two jobs would be the same stage of the same point."""
+        """Return whether two jobs would be the same stage of the same point."""
         return any(
             len({(self._point_part(choices), self._stage_part(choices)) for choices in axis.choices})
             < len(axis.choices)
@@ -181,7 +181,7 @@ def _stage_lists(node: Any, path: KeyPath, by_label: bool) -> Iterator[KeyPath]:
 
 
 def _follow_each_other(items: Sequence[Any]) -> bool:
-    """Tell whether some items of a list are called after conversion or evaluation, and some are not."""
+    """Return whether some items of a list are called after conversion or evaluation, and some are not."""
     labels = [str(next(iter(item), "")) for item in items if isinstance(item, dict)]
     return len({bool(_FOLLOWS.search(label)) for label in labels}) == 2
 

@@ -55,7 +55,7 @@ class RefusedValueError(AirflowMegatronError, ValueError):
 
 
 def is_changeable(value: object) -> bool:
-    """Tell whether ``value`` is a text that a round may change."""
+    """Return whether ``value`` is a text that a round may change."""
     return isinstance(value, str) and ("{" in value or "}" in value or is_expression(value))
 
 

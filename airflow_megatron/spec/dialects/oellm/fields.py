@@ -76,7 +76,7 @@ class FieldError(AirflowMegatronError, ValueError):
 
 @contextmanager
 def placed(key: str) -> Iterator[None]:
-    """Say of an error in the block which key it is about, unless that is known."""
+    """Add to an error in the block the key that it is about, unless it has one."""
     try:
         yield
     except FieldError as error:

@@ -211,7 +211,7 @@ class References:
         self._tails = {word.lstrip(".") for word in words if word.startswith(".")}
 
     def mention(self, key: str) -> bool:
-        """Tell whether one of them reads a dotted key, or what it stands in."""
+        """Return whether one of them reads a dotted key, or what it stands in."""
         parts = key.split(".")
         around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)} - _COMMAND_LINE
         if around & self._paths or any(path.startswith(f"{key}.") for path in self._paths):

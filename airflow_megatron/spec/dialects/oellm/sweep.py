@@ -441,7 +441,7 @@ class _Expander:
 
 
 def _names_stage(config: Values) -> bool:
-    """Tell whether a nested group names a stage itself (in ``params`` or in an element of a list)."""
+    """Return whether a nested group names a stage itself (in ``params`` or in an element of a list)."""
     return any(STAGE in node for word in PARTS for node in _mappings(config.get(word)))
 
 

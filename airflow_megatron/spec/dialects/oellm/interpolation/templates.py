@@ -83,7 +83,7 @@ Node: TypeAlias = Literal | Joined | Reference | Call | Sequence | Mapping
 
 
 def is_interpolated(value: object) -> bool:
-    """Tell whether ``value`` is text that holds an interpolation or an escaped one."""
+    """Return whether ``value`` is text that holds an interpolation or an escaped one."""
     return isinstance(value, str) and "${" in value
 
 
