@@ -35,7 +35,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--load", type=Path, required=True, help="checkpoint directory (holds iter_* directories)")
     add("--iteration", type=int, help="default: the latest, from the tracker file")
     add("--output", type=Path, required=True, help="directory to make; one that exists is replaced")
-    add("--tokenizer", type=Path, help="directory; default: --tokenizer-model of the training run")
+    add(
+        "--tokenizer",
+        type=Path,
+        help="directory, or the Hub's name of one in the cache; default: --tokenizer-model of the training run",
+    )
     add(
         "--architecture",
         help="what it becomes: llama, qwen2, qwen3, gpt2, mixtral, qwen2_moe, qwen2_moe_ungated, qwen3_moe,"
@@ -115,7 +119,7 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
     from megatron_core_trainer.conversion import hugging_face_model, megatron_model
     from megatron_core_trainer.conversion.checkpoint_weights import read_arguments
     from megatron_core_trainer.conversion.model_settings import model_settings
-    from megatron_core_trainer.data.tokenizer import read_hugging_face_tokenizer
+    from megatron_core_trainer.data.tokenizer import read_hugging_face_tokenizer, tokenizer_directory
     from megatron_core_trainer.optimization.parametrization import folded_settings
 
     iteration = args.iteration if args.iteration is not None else checkpointing.read_tracker(args.load)
@@ -123,7 +127,7 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
         raise checkpointing.CheckpointError(f"{args.load} holds no {checkpointing.TRACKER}; give --iteration")
     checkpoint = checkpointing.iteration_dir(args.load, iteration)
     settings = model_settings(read_arguments(checkpoint))
-    tokenizer_dir = args.tokenizer or Path(settings.get("tokenizer_model") or "")
+    tokenizer_dir = tokenizer_directory(args.tokenizer or Path(settings.get("tokenizer_model") or ""))
     tokenizer = read_hugging_face_tokenizer(tokenizer_dir)
     if tokenizer.vocab_size > settings["padded_vocab_size"]:
         raise ConversionError(

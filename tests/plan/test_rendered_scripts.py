@@ -107,7 +107,7 @@ def directives(script: str) -> list[str]:
 class Sandbox:
     """Runs rendered scripts for real, with commands on the PATH that write down how they are called.
 
-    ``python``, ``srun``, ``apptainer``, ``module`` and ``hostname`` only record; the run directory is real.
+    What it would start (``python``, ``srun``, ``apptainer``, …) only records; the run directory is real.
     """
 
     RECORD = '#!/bin/bash\nprintf "%s\\0" "$0" "$@" >>"$CALLS"\nprintf "\\0" >>"$CALLS"\nexit 0\n'
@@ -115,7 +115,7 @@ class Sandbox:
     def __init__(self, folder: Path) -> None:
         self.folder, self.bin, self.calls_file = folder, folder / "bin", folder / "calls"
         self.bin.mkdir()
-        for name in ("python", "srun", "apptainer", "module"):
+        for name in ("python", "srun", "apptainer", "singularity", "module"):
             (self.bin / name).write_text(self.RECORD)
             (self.bin / name).chmod(0o755)
 
@@ -754,3 +754,40 @@ def test_a_template_that_was_edited_is_read_again(tmp_path: Path) -> None:
         assert render_job_script(job, cluster, seconds, tmp_path) == (
             "1\n" if seconds == 1 else f"{job.name}\n"
         )
+
+
+class TestContainerOfASpec:
+    OWN: ClassVar[dict[str, Any]] = {
+        "runtime": "apptainer",
+        "image": "/own/{{ tag }} x.sif",
+        "binds": ["/own", "/scratch"],
+    }
+
+    def test_it_stands_in_place_of_the_profiles(self, sandbox: Sandbox) -> None:
+        cluster = sandbox.cluster(container=APPTAINER)
+        (job,) = jobs_of(train_spec(container=self.OWN, params={"tag": "a"}), cluster).values()
+        (started,) = sandbox.run(job_script(job, cluster, 1), job)
+        place = started.index("exec")
+        binds = ["--bind", "/data:/data", "--bind", "/scratch", "--bind", "/own"]
+        assert started[place - 1 : place + 9] == ["apptainer", "exec", "--rocm", *binds, "/own/a x.sif"]
+
+    def test_options_are_for_one_runtime(self, sandbox: Sandbox) -> None:
+        cluster = sandbox.cluster(container=APPTAINER)
+        (job,) = jobs_of(
+            train_spec(container={**self.OWN, "runtime": "singularity"}, params={"tag": "a"}), cluster
+        ).values()
+        (started,) = sandbox.run(job_script(job, cluster, 1), job)
+        place = started.index("exec")
+        assert started[place - 1 : place + 2] == ["singularity", "exec", "--nv"]
+
+    def test_a_stage_has_its_own(self) -> None:
+        spec = yaml.safe_load(CHAIN)
+        spec["container"] = {"runtime": "apptainer", "image": "/of/the/sweep.sif"}
+        spec["stages"]["prepare"]["container"] = {"runtime": "pyxis", "image": "/of/{{ stage }}.sqsh"}
+        jobs = jobs_of(json.dumps(spec), ClusterProfile.model_validate(PROFILE))
+        images = {stage: job.container.image for stage, job in jobs.items() if job.container}
+        assert images.pop("prepare") == "/of/prepare.sqsh"
+        assert set(images.values()) == {"/of/the/sweep.sif"}
+        assert set(images) == set(jobs) - {"prepare"}
+        again = [type(job).from_json(json.loads(json.dumps(job.to_json()))) for job in jobs.values()]
+        assert again == list(jobs.values())

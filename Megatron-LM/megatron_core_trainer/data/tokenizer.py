@@ -6,6 +6,7 @@ A Hugging Face tokenizer directory is read as files; importing the library would
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ from megatron_core_trainer.arguments import ArgumentError, Tokenizer
 
 if TYPE_CHECKING:
     import argparse
+
+FILES = ("tokenizer.json", "tokenizer_config.json")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load_tokenizer(args: argparse.Namespace) -> Tokenizer:
@@ -25,6 +29,27 @@ def load_tokenizer(args: argparse.Namespace) -> Tokenizer:
         # Upstream's NullTokenizer adds an end-of-document token after the --vocab-size ordinary ones.
         return Tokenizer("NullTokenizer", args.vocab_size + 1, args.vocab_size)
     return read_hugging_face_tokenizer(Path(args.tokenizer_model))
+
+
+def tokenizer_directory(named: Path) -> Path:
+    """Return the directory of a tokenizer: the one named, or where Hugging Face's cache has the Hub's of this name.
+
+    Nothing is downloaded: compute nodes often reach no network.
+
+    :param named: a directory, or a name such as ``EleutherAI/gpt-neox-20b``.
+    :raises ArgumentError: if the cache does not have it.
+    """
+    if named.is_dir() or not _HUB_NAME.fullmatch(str(named)):
+        return named
+    from huggingface_hub import try_to_load_from_cache
+
+    found = [try_to_load_from_cache(str(named), file) for file in FILES]
+    if not all(isinstance(path, str) for path in found):
+        raise ArgumentError(
+            f"the tokenizer {named} is no directory, and Hugging Face's cache does not have it; run: "
+            f"hf download {named} {' '.join(FILES)}"
+        )
+    return Path(str(found[0])).parent
 
 
 def read_hugging_face_tokenizer(directory: Path) -> Tokenizer:

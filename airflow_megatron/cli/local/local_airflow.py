@@ -17,7 +17,6 @@ import httpx
 
 from airflow_megatron.cli.local.patience import Patience
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
-from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.project import local_dir, project_root
 
 LOOPBACK = "127.0.0.1"
@@ -30,7 +29,7 @@ STOP_TIMEOUT_S = 30
 SUBMIT_SLOTS = 8
 
 
-class LocalAirflowError(AirflowMegatronError, RuntimeError):
+class LocalAirflowError(RuntimeError):
     """The local Airflow could not be set up or started."""
 
 

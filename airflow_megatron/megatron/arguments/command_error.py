@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_megatron.errors import AirflowMegatronError
 
-
-class CommandError(AirflowMegatronError, ValueError):
+class CommandError(ValueError):
     """A job whose command cannot be made.
 
     :param name: the parameter at fault

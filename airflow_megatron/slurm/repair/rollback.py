@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.shell_files import shell_file
@@ -40,7 +39,7 @@ class Rollback:
     tracked: int
 
 
-class RollbackError(AirflowMegatronError):
+class RollbackError(Exception):
     """There is nothing to go back to, or the login node could not rename or write."""
 
 

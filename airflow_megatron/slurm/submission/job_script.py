@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import jinja2.meta
 
-from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.attempt import Attempt
 from airflow_megatron.slurm.remote.quoting import MAX_JOB_NAME_LENGTH, quote
 from airflow_megatron.slurm.remote.secret_delivery import delivered_file
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import ContainerSection
 
 DEFAULT_SIGNAL_BEFORE_S = 120
 _ON_SOME_RANKS = (
@@ -45,7 +45,7 @@ _ON_SOME_RANKS = (
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-class JobScriptError(AirflowMegatronError, ValueError):
+class JobScriptError(ValueError):
     """A job script that cannot be rendered."""
 
 
@@ -318,6 +318,22 @@ def _cpus_of_task(cluster: ClusterProfile, job: Job) -> int | None:
     return _count(job.slurm.cpus_per_task) * (_count(job.slurm.gpus_per_node) if together else 1)
 
 
+def container_of(job: Job, cluster: ClusterProfile) -> ContainerSection | None:
+    """Return the container of a job: its own, or that of its partition, or the profile's.
+
+    A job's own one is for other software, not for another site: directories that the profile binds are bound in it too,
+    and the options for its runtime, which choose the GPUs, are the profile's where the job gives none.
+    """
+    of_site = cluster.partition(job.slurm.partition).container or cluster.container
+    own = job.container
+    if own is None or of_site is None:
+        return own or of_site
+    update: dict[str, list[str]] = {"binds": [*dict.fromkeys((*of_site.binds, *own.binds))]}
+    if not own.options and own.runtime == of_site.runtime:
+        update["options"] = of_site.options
+    return own.model_copy(update=update)
+
+
 def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
     """Return the words before the command: srun, container, torchrun; ``$`` variables are set by the template."""
     words: list[str] = []
@@ -327,7 +343,7 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
         raise JobScriptError(
             f"{launcher} does not tell {job.trainer} its ranks; use the launcher torchrun or srun"
         )
-    container = cluster.partition(job.slurm.partition).container or cluster.container
+    container = container_of(job, cluster)
     direct = processes == 1 and not (container and container.runtime == "pyxis")
     if not direct and (_uses_srun(cluster, job) or (container and container.runtime == "pyxis")):
         words += ["srun", "--kill-on-bad-exit=1"]

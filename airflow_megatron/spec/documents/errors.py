@@ -6,8 +6,6 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_megatron.errors import AirflowMegatronError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -46,7 +44,7 @@ class Problem:
         return self.message + (f" ({self.hint})" if self.hint else "")
 
 
-class SpecError(AirflowMegatronError, ValueError):
+class SpecError(ValueError):
     """A document that cannot be used; carries every problem found, not only the first.
 
     :param problems: what is wrong, at least one

@@ -13,7 +13,6 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 
 SETTING: Final = "AIRFLOW_MEGATRON_SPEC_FOLDERS"
@@ -24,7 +23,7 @@ MAX_SPEC_BYTES: Final = 32_000_000
 """Size of a spec itself."""
 
 
-class NamedFileError(AirflowMegatronError, ValueError):
+class NamedFileError(ValueError):
     """A file that a spec may not name.
 
     :param message: what is wrong, without the file's name

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from airflow_megatron.errors import AirflowMegatronError
-
 MAX_STEPS: Final = 20_000_000
 """Steps of all expressions of a spec, some two seconds of processor time."""
 STEPS_EACH: Final = 500
@@ -19,7 +17,7 @@ STEPS_EACH: Final = 500
 _SCALARS: Final = frozenset({int, float, bool, type(None)})
 
 
-class TooMuchWorkError(AirflowMegatronError, ValueError):
+class TooMuchWorkError(ValueError):
     """Expressions that take too many steps."""
 
 

@@ -22,7 +22,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import missing
 from jinja2.visitor import NodeTransformer
 
-from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.expressions.bounds import charge, nested_size
 from airflow_megatron.spec.expressions.functions import FUNCTIONS, bounded_round
 
@@ -64,7 +63,7 @@ _LOOP: Final = frozenset(
 )
 
 
-class SizeError(AirflowMegatronError, ValueError):
+class SizeError(ValueError):
     """An expression whose result would be too large."""
 
 

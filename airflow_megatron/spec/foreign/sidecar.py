@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_m
 from airflow_megatron.spec.documents.yaml_document import YamlDocument, load_yaml_text
 from airflow_megatron.spec.expressions.resolution import ExpressionError, template_names
 from airflow_megatron.spec.model.schema import (
+    ContainerSection,
     HealthRules,
     NotifySection,
     RestartSection,
@@ -59,6 +60,8 @@ class SidecarSection(Strict):
     tags: list[str] | None = None
     notify: list[NotifySection] | None = None
     secrets: Secrets | None = None
+    container: ContainerSection | Literal["profile"] | None = None
+    """Instead of the file's own; ``profile``: the cluster profile's."""
 
 
 _OF_SETTINGS: Final = frozenset(
@@ -116,6 +119,9 @@ class Sidecar:
             changes["health"] = None if isinstance(health, str) else health
         if "max_jobs" in given:
             changes["max_jobs"] = given["max_jobs"]
+        if "container" in given:
+            container: ContainerSection | str = given["container"]
+            changes["container"] = None if isinstance(container, str) else container
         secrets = {**({} if job.script is not None else cluster.secrets), **(self.section.secrets or {})}
         if secrets:
             changes |= self._secrets(job, secrets)

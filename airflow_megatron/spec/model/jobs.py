@@ -10,6 +10,7 @@ from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.model.schema import (
     TRAININGS,
+    ContainerSection,
     HealthSection,
     RestartSection,
     SlurmSection,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs", "wrapper", "wrapped_ranks")
-_OMITTED_WHEN_EMPTY = ("pin", "wrapper", "wrapped_ranks", "monitor", "entry", "delivered")
+_OMITTED_WHEN_EMPTY = ("pin", "wrapper", "wrapped_ranks", "monitor", "entry", "delivered", "container")
 _CONDITIONS = ("start", "cancel", "finish")
 
 
@@ -101,6 +102,7 @@ class Job:
     :param entry: upstream's script that trains, empty for ``pretrain_gpt.py``
     :param wrapper: words before the training command
     :param wrapped_ranks: the ranks that they are for; all when empty
+    :param container: instead of the cluster profile's; None for that one
     :param monitor: ``every``, seconds between two samples of the GPUs, and the ``command`` asked; empty for none
     :param pin: digest of the plan that a run has pinned and that it was read from, empty for a job that is planned now
     """
@@ -152,6 +154,7 @@ class Job:
     wrapper: tuple[str, ...] = ()
     wrapped_ranks: tuple[int, ...] = ()
     monitor: Mapping[str, Any] = field(default_factory=dict)
+    container: ContainerSection | None = None
     pin: str = field(default="", compare=False)
 
     @property
@@ -232,6 +235,7 @@ class Job:
             data[name] = condition.to_json() if condition else None
         data["events"] = [event.to_json() for event in self.events]
         data["monitor"] = dict(self.monitor)
+        data["container"] = self.container.model_dump(exclude_defaults=True) if self.container else None
         for name in _OMITTED_WHEN_EMPTY:
             if not data[name]:
                 del data[name]
@@ -247,6 +251,8 @@ class Job:
         health = values.get("health")
         values["health"] = HealthSection.model_validate(health) if health else None
         values["source"] = CheckpointSource(**values["source"]) if values.get("source") else None
+        container = values.get("container")
+        values["container"] = ContainerSection.model_validate(container) if container else None
         for name in _TUPLES:
             values[name] = tuple(values.get(name, ()))
         for name in _CONDITIONS:

@@ -422,6 +422,15 @@ MonitorValue: TypeAlias = Annotated[
 """``true`` stands for the defaults, ``false`` for none."""
 
 
+class ContainerSection(Strict):
+    """The container that a job's commands run in."""
+
+    runtime: Literal["apptainer", "singularity", "pyxis"]
+    image: str
+    binds: list[str] = []
+    options: list[str] = []
+
+
 class StageSection(Strict):
     """One stage of the chain at a point."""
 
@@ -468,6 +477,8 @@ class StageSection(Strict):
     """Words before the training command on some ranks, instead of the sweep's."""
     monitor: MonitorValue | None = None
     """Sample memory, utilisation and power of the GPUs while it trains; instead of the sweep's."""
+    container: ContainerSection | None = None
+    """Container of its jobs, instead of the sweep's."""
     array: bool | Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = False
     """Submit the jobs of all points as one Slurm job array. A number: so many of them run at the same time; ``true``:
     ``max_active_points``."""
@@ -526,6 +537,8 @@ class SweepSpecSection(Strict):
     """Words before every training command: ``[numactl, --localalloc]``; or ``command`` and the ``ranks`` it is for."""
     monitor: MonitorValue = False
     """Sample memory, utilisation and power of the GPUs beside every training, by nvidia-smi."""
+    container: ContainerSection | None = None
+    """Container of all jobs, instead of the cluster profile's, whose binds are kept."""
     max_active_points: int = Field(default=16, ge=1, le=100_000)
     """Points in flight at the same time."""
     max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -535,15 +548,6 @@ class SweepSpecSection(Strict):
     tags: list[str] = []
     notify: list[NotifySection] = []
     """Who is notified of which events of the sweep."""
-
-
-class ContainerSection(Strict):
-    """The container that a job's commands run in."""
-
-    runtime: Literal["apptainer", "singularity", "pyxis"]
-    image: str
-    binds: list[str] = []
-    options: list[str] = []
 
 
 class TrainerSection(Strict):

@@ -20,6 +20,7 @@ from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.jobs import Dependency, Job
 from airflow_megatron.spec.model.schema import (
     TRAININGS,
+    ContainerSection,
     EachCheckpointSection,
     MonitorSection,
     SlurmSection,
@@ -173,6 +174,7 @@ class JobBuilder:
             measure=_measure(section, names, self.cluster) if section.kind == "benchmark" else {},
             max_jobs=self.spec.max_jobs,
             array=self.spec.max_active_points if section.array is True else section.array or None,
+            container=_container(section.container or self.spec.container, names),
             **self._launch_additions(section, names),
         )
 
@@ -371,6 +373,13 @@ def _environment(env: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, 
     """Return the variables; one whose expression gives none is the cluster profile's."""
     values = {key: evaluate_tree(value, names) for key, value in env.items()}
     return {key: str(value) for key, value in values.items() if value is not None}
+
+
+def _container(section: ContainerSection | None, names: Mapping[str, Any]) -> ContainerSection | None:
+    """Return the container with its expressions evaluated."""
+    if section is None:
+        return None
+    return ContainerSection.model_validate(evaluate_tree(section.model_dump(exclude_unset=True), names))
 
 
 def _source_iteration(source: CheckpointSource, section: StageSection) -> int | None:

@@ -121,6 +121,8 @@ class StageRecipes:
         secrets = {**self.cluster.secrets, **spec.secrets, **section.secrets}
         needs = template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm"}))
         needs |= template_names([*env.values(), *(secret.model_dump() for secret in secrets.values())])
+        if section.container is None and spec.container is not None:
+            needs |= template_names(spec.container.model_dump())
         own = {*section.params, *instance.values, *RESOURCES, *KIND_PARAMS.get(section.kind, ())}
         return StageRecipe(
             section=section,

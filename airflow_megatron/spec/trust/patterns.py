@@ -16,8 +16,6 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.errors import AirflowMegatronError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -34,7 +32,7 @@ _parser: Any = re._parser  # type: ignore[attr-defined]  # the only parser that 
 _constants: Any = re._constants  # type: ignore[attr-defined]
 
 
-class PatternError(AirflowMegatronError, ValueError):
+class PatternError(ValueError):
     """A pattern that is none, or cannot be matched in bounded time.
 
     :param message: what is wrong

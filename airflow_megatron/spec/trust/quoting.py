@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from airflow_megatron.errors import AirflowMegatronError
 
-
-class QuotingError(AirflowMegatronError, ValueError):
+class QuotingError(ValueError):
     """A value that cannot be passed to the cluster unharmed."""
 
 

@@ -65,27 +65,38 @@ def test_a_plain_file_has_no_warnings() -> None:
 
 
 PASSED_OVER = {
-    "container": (
-        {"top": "container: {image: /c/megatron.sif, runtime: apptainer, bind: [/p]}"},
-        ("container (/c/megatron.sif)", "the cluster profile names the container"),
-    ),
-    "a stage's own image": (
-        {"swept": 'container.image: ["/c/a.sif", "/c/b.sif"]'},
-        ("container (/c/a.sif)", "the cluster profile names the container"),
+    "an image whose place depends on where one stands": (
+        {"top": "container: {image: ./megatron.sif, runtime: apptainer, bind: [/p]}"},
+        ("container (./megatron.sif)", "the path of the image is not absolute"),
     ),
     "an image of another machine": (
         {"top": "container: {image: '${oc.env:NOT_SET_ANYWHERE}/m.sif'}"},
-        ("container (${oc.env:NOT_SET_ANYWHERE}/m.sif)", "the cluster profile names the container"),
+        ("container (${oc.env:NOT_SET_ANYWHERE}/m.sif)", "a variable of the image's path is not known"),
+    ),
+    "a runtime that no profile has": (
+        {"top": "container: {image: /c/m.sif, runtime: podman}"},
+        ("container.runtime: podman", "known here: apptainer, singularity"),
+    ),
+    "an environment instead of a container": (
+        {"top": "container: {class_name: Venv, venv_path: /v}"},
+        ("container (Venv)", "the cluster profile says which Python runs"),
+    ),
+    "how a container is started": (
+        {"top": "container: {image: /c/m.sif, pwd: /x, python: /usr/bin/python, env: {A: b}}"},
+        ("container.pwd, container.python, container.env", "slurm.env and backend.env"),
     ),
     "launcher": (
         {"slurm": 'launcher_cmd: "apptainer exec x"'},
         ("slurm.launcher_cmd", "the cluster profile says how processes start"),
     ),
-    "arrays": ({"slurm": "array: true"}, ("slurm.array", "each job is submitted by itself")),
-    "sbatch array": ({"sbatch": 'array: "0-3"'}, ("slurm.sbatch.array", "each job is submitted by itself")),
-    "postprocess": (
-        {"top": "postprocess: {convert: {class_name: MegatronToHF}}"},
-        ("postprocess", "add stages to the sweep that convert"),
+    "arrays of one job": ({"sbatch": 'array: "0-3"'}, ("slurm.sbatch.array", "run this same command")),
+    "conversion to what nothing reads": (
+        {"top": "postprocess: {to_torch: {class_name: MegatronDistToTorchStep, cmd: x}}"},
+        ("postprocess.to_torch", "nothing here needs checkpoints in the format torch"),
+    ),
+    "evaluation of what nothing converts": (
+        {"top": "postprocess: {eval: {class_name: OELLMEvalStep, model_path: hf}}"},
+        ("postprocess.eval", "no step before it converts"),
     ),
     "a key like a known one": (
         {"backend": "clas_name: MegatronBridgeBackend"},
@@ -150,6 +161,17 @@ def test_a_swept_variable_that_is_read_is_not_warned_of() -> None:
 
 
 MISSPELT = {
+    "a step": (
+        {"top": "postprocess: {convert: {class_name: MegatronToHF}}"},
+        None,
+        "'MegatronToHFStep'",
+    ),
+    "a field of a step": (
+        {"top": "postprocess: {convert: {class_name: MegatronToHFStep, hf_ouput_dir: x}}"},
+        None,
+        "'hf_output_dir'",
+    ),
+    "a key of a container": ({"top": "container: {imgae: /c/m.sif}"}, None, "'image'"),
     "job": ({"job": "start_conditon: {class_name: FileExistsCondition, path: x}"}, 3, "'start_condition'"),
     "slurm": ({"slurm": "lancher_cmd: x"}, None, "'launcher_cmd'"),
     "sbatch": ({"sbatch": "nodess: 4"}, None, "'nodes'"),

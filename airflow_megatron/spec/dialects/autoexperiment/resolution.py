@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.dialects.autoexperiment.expressions import (
     MAX_TEXT,
     RefusedExpressionError,
@@ -30,7 +29,7 @@ _MAX_FIELDS = 32
 _QUOTES = ("'", '"')
 
 
-class EndlessError(AirflowMegatronError, ValueError):
+class EndlessError(ValueError):
     """Texts that change for ever.
 
     :param keys: the keys whose values keep changing
@@ -42,7 +41,7 @@ class EndlessError(AirflowMegatronError, ValueError):
         self.keys = tuple(keys)
 
 
-class RefusedValueError(AirflowMegatronError, ValueError):
+class RefusedValueError(ValueError):
     """A value that is refused.
 
     :param key: its key

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,14 @@ from airflow_megatron.spec.dialects.oellm.jobs import (
     waits_of,
 )
 from airflow_megatron.spec.dialects.oellm.keys import passed_over
+from airflow_megatron.spec.dialects.oellm.postprocess import converter_of, step_values, steps_of
+from airflow_megatron.spec.dialects.oellm.shapes import (
+    Built,
+    Shape,
+    new_instance,
+    stages_looked_at,
+    without_parent,
+)
 from airflow_megatron.spec.dialects.oellm.siblings import (
     SiblingError,
     Siblings,
@@ -38,8 +46,6 @@ from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
 from airflow_megatron.spec.model.cluster_profile import cluster_names
-from airflow_megatron.spec.model.conditions import Condition
-from airflow_megatron.spec.model.stage_tree import StageInstance
 from airflow_megatron.spec.model.sweep import Point, SweepSettings
 from airflow_megatron.spec.trust.permitted_variables import permitted_variables
 
@@ -53,25 +59,17 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import SlurmSection, StageKind
+    from airflow_megatron.spec.model.stage_tree import StageInstance
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+-]+")
 _GROUP_LIST = re.compile(r"\[[A-Za-z][A-Za-z0-9,]*\]\Z")
 _MAX_NAME = 120
 _STARTS = ("job.start_condition", "job.start_conditions")
+_SHAPING = frozenset({"postprocess"})
 _UNPLACED = "/"
 
 Choices = tuple[tuple[str, Any], ...]
 """Configuration groups that a point switches: group → option."""
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """What families with the same stages have in common.
-
-    :param instances: of the stage tree, one for each point of the family
-    """
-
-    instances: tuple[StageInstance, ...]
 
 
 def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> OellmSweep:
@@ -126,7 +124,7 @@ class OellmSweep(ForeignSweep):
         self.name = sidecar.section.name or name or _NOT_IN_NAMES.sub("_", Path(document.file).stem)
         try:
             settings = self._settings()
-            self._shapes: dict[tuple[Any, ...], _Shape] = {}
+            self._shapes: dict[tuple[Any, ...], Shape] = {}
             tree = self._tree(settings.cluster)
         except (ConfigurationError, JobError, SiblingError) as error:
             raise SpecError(self.problem(error)) from error
@@ -231,12 +229,21 @@ class OellmSweep(ForeignSweep):
             return self.configuration(self._siblings.find(point, stage), places, made)
 
         given = _given(root, places[point.index]) if places and point.index in places else None
-        label = stage_of(point) or f"point {point.index}"
-        configuration = Configuration(
-            root, self._surroundings, given=given, aliases=_aliases(root), sibling=sibling, label=label
-        )
+        configuration = self._configuration_of(root, point, given, sibling)
         made[point.index] = configuration
         return configuration
+
+    def _configuration_of(
+        self,
+        root: dict[str, Any],
+        point: SweepPoint,
+        given: Mapping[tuple[str, ...], Any] | None,
+        sibling: Callable[[str], Configuration] | None,
+    ) -> Configuration:
+        label = stage_of(point) or f"point {point.index}"
+        return Configuration(
+            root, self._surroundings, given=given, aliases=_aliases(root), sibling=sibling, label=label
+        )
 
     def build(
         self,
@@ -252,24 +259,65 @@ class OellmSweep(ForeignSweep):
         :param slurm: resources of the cluster profile
         :raises ConfigurationError, JobError, SiblingError: when one cannot be made
         """
-        places = self._places(family, self._shapes[self._shape_key(family)], point, cluster, directory)
-        configurations: dict[int, Configuration] = {}
-        made: list[tuple[Job, Neighbour]] = []
+        shape = self._shapes[self._shape_key(family)]
         kept: list[tuple[Job, Configuration]] = []
         dropped: set[str] = set()
-        for member in family:
-            configuration = self.configuration(member, places, configurations)
-            job, _ = build_job(configuration, places[member.index], made, slurm)
-            made.append((job, neighbour(job, configuration)))
-            if self._passes(member, configuration):
-                parentless = places[member.index].parent in dropped
-                kept.append((_without_parent(job) if parentless else job, configuration))
+        for made in self._built(family, shape, point, cluster, directory, slurm):
+            parentless = made.instance.parent in dropped
+            if parentless if made.is_step else not self._passes(made.member, made.configuration):
+                dropped.add(made.job.stage)
             else:
-                dropped.add(job.stage)
+                kept.append((without_parent(made.job) if parentless else made.job, made.configuration))
         return kept
 
+    def _built(
+        self,
+        family: Family,
+        shape: Shape,
+        point: str,
+        cluster: str,
+        directory: str,
+        slurm: SlurmSection | None = None,
+    ) -> Iterator[Built]:
+        """Yield the jobs of one family, each point's before what is done after it."""
+        places = self._places(family, shape, point, cluster, directory)
+        configurations: dict[int, Configuration] = {}
+        made: list[tuple[Job, Neighbour]] = []
+        for member, instance, following in zip(family, shape.instances, shape.steps, strict=True):
+            place = places[member.index]
+            configuration = self.configuration(member, places, configurations)
+            job, warnings = build_job(configuration, place, made, slurm)
+            made.append((job, neighbour(job, configuration)))
+            yield Built(
+                member, instance, False, configuration, self._in_array(job, instance), tuple(warnings)
+            )
+            if not following:
+                continue
+            steps = steps_of(configuration, job.kind)
+            for step, own in zip(steps, following, strict=True):
+                own_place = replace(place, stage=own.name, branch=own.branch, parent=own.parent)
+                changed = self._step_configuration(
+                    member, step_values(step, steps, configuration, place.run_dir), own_place, configuration
+                )
+                job, _ = build_job(changed, own_place, made, slurm)
+                made.append((job, replace(neighbour(job, changed), job_name="")))
+                yield Built(member, own, True, changed, job, ())
+
+    def _step_configuration(
+        self,
+        member: SweepPoint,
+        values: Mapping[str, Any],
+        place: Place,
+        training: Configuration,
+    ) -> Configuration:
+        root = with_parameters(self._root_of(member), values)
+        return self._configuration_of(root, member, _given(root, place), training.sibling)
+
+    def _in_array(self, job: Job, instance: StageInstance) -> Job:
+        return replace(job, array=self.settings.max_active_points) if instance.array else job
+
     def _places(
-        self, family: Family, shape: _Shape, point: str, cluster: str, directory: str
+        self, family: Family, shape: Shape, point: str, cluster: str, directory: str
     ) -> dict[int, Place]:
         first = next((instance.branch for instance in shape.instances if instance.branch), None)
         places: dict[int, Place] = {}
@@ -286,7 +334,7 @@ class OellmSweep(ForeignSweep):
                 run_dir,
                 instance.branch,
                 instance.parent,
-                tuple(key for key in member.swept if key in self._varying),
+                self._swept_keys(member),
             )
         return places
 
@@ -350,32 +398,48 @@ class OellmSweep(ForeignSweep):
             key = self._shape_key(family)
             if key in self._shapes:
                 continue
-            shape = self._new_shape(family, tree)
+            shape = self._with_waits(family, self._new_shape(family, tree), cluster)
             self._shapes[key] = shape
-            jobs = self._all_jobs(family, shape, cluster)
-            shape = _Shape(
-                tuple(
-                    replace(instance, waits=waits_of(job), after=_after(job, instance, jobs))
-                    for instance, job in zip(shape.instances, jobs, strict=True)
-                )
-            )
-            self._shapes[key] = shape
-            for instance in shape.instances:
+            for instance in shape.tree:
                 tree.setdefault(instance.name, instance)
         return tuple(tree.values())
 
-    def _all_jobs(self, family: Family, shape: _Shape, cluster: str) -> list[Job]:
-        places = self._places(family, shape, "point", cluster, _UNPLACED)
-        configurations: dict[int, Configuration] = {}
-        made: list[tuple[Job, Neighbour]] = []
-        for member in family:
-            configuration = self.configuration(member, places, configurations)
-            job, warnings = build_job(configuration, places[member.index], made)
-            self._warnings.extend(self.document.problem(("job",), text) for text in warnings)
-            for key, text in passed_over(configuration, places[member.index].swept):
-                self._warnings.append(self.document.problem(self._place_of_key(key), text))
-            made.append((job, neighbour(job, configuration)))
-        return [job for job, _ in made]
+    def _with_waits(self, family: Family, shape: Shape, cluster: str) -> Shape:
+        """Return a shape with what its stages wait for, as the jobs of a family say; note what they pass over."""
+        built = list(self._built(family, shape, "point", cluster, _UNPLACED))
+        jobs = [made.job for made in built]
+        instances: dict[str, StageInstance] = {}
+        for made in built:
+            instances[made.instance.name] = replace(
+                made.instance,
+                waits=waits_of(made.job),
+                after=stages_looked_at(made.job, made.instance, jobs),
+                array=self._is_array(made),
+            )
+            self._warnings.extend(self.document.problem(("job",), text) for text in made.warnings)
+            if not made.is_step:
+                for key, text in passed_over(made.configuration, self._swept_keys(made.member)):
+                    self._warnings.append(self.document.problem(self._place_of_key(key), text))
+        return Shape(
+            tuple(instances[instance.name] for instance in shape.instances),
+            tuple(tuple(instances[step.name] for step in steps) for steps in shape.steps),
+        )
+
+    def _is_array(self, made: Built) -> bool:
+        """Tell whether the jobs of all points are submitted as one array, as ``slurm.array: true`` asks.
+
+        The README's arrays; what stands at c6d0cc0 names directories by it and submits each job alone.
+        """
+        if made.is_step or made.configuration.get("slurm.array") is not True:
+            return False
+        if made.instance.parent is None and made.job.start is None:
+            return True
+        text = f"slurm.array: the tasks of an array start together; the jobs of {made.job.stage}, which wait, do not"
+        self._warnings.append(self.document.problem(self._place_of_key("slurm.array"), text))
+        return False
+
+    def _swept_keys(self, member: SweepPoint) -> tuple[str, ...]:
+        return tuple(key for key in member.swept if key in self._varying)
 
     def _shape_key(self, family: Family) -> tuple[Any, ...]:
         order = {member.index: position for position, member in enumerate(family)}
@@ -385,6 +449,7 @@ class OellmSweep(ForeignSweep):
                 str(member.parameters.get("backend")),
                 str(member.parameters.get("backend.class_name")),
                 str(type(member.parameters.get(_STARTS[0]))),
+                repr([item for item in member.parameters.items() if item[0].partition(".")[0] in _SHAPING]),
                 tuple(order[other.index] for other in self._referred(member)),
             )
             for member in family
@@ -397,28 +462,35 @@ class OellmSweep(ForeignSweep):
         stages = sibling_references([*waiting, *parameters.values()])
         return [self._siblings.find(point, stage) for stage in stages]
 
-    def _new_shape(self, family: Family, tree: Mapping[str, StageInstance]) -> _Shape:
+    def _new_shape(self, family: Family, tree: Mapping[str, StageInstance]) -> Shape:
         kinds = {member.index: kind_of(self.configuration(member)) for member in family}
         instances: dict[int, StageInstance] = {}
+        steps: dict[int, tuple[StageInstance, ...]] = {}
         taken: set[str] = set()
         computed = self._computed_stages(family)
         for member in family:
-            parent = self._parent(member, kinds, instances)
+            made = [*instances.values(), *(step for following in steps.values() for step in following)]
+            parent = self._parent(member, kinds, instances, made)
             kind = kinds[member.index]
             stage = computed.get(member.index, stage_of(member))
-            base = re.sub(r"[^A-Za-z0-9_-]+", "_", stage).strip("_-") or kind
-            name = base
-            for number in range(2, len(family) + len(tree) + 3):
-                branch = _branch(name, kind, parent)
-                instance = StageInstance(
-                    name, stage or kind, kind, "point", parent.name if parent else None, branch
-                )
-                if name not in taken and _agree(tree.get(name), instance):
-                    break
-                name = f"{base}_{number}"
-            taken.add(name)
-            instances[member.index] = instance
-        return _Shape(tuple(instances[member.index] for member in family))
+            own = new_instance(stage, kind, parent, tree, taken)
+            instances[member.index] = own
+            steps[member.index] = self._new_steps(member, own, tree, taken)
+        return Shape(
+            tuple(instances[member.index] for member in family),
+            tuple(steps[member.index] for member in family),
+        )
+
+    def _new_steps(
+        self, member: SweepPoint, training: StageInstance, tree: Mapping[str, StageInstance], taken: set[str]
+    ) -> tuple[StageInstance, ...]:
+        """Return the stages that follow a training for what is done with its last checkpoint."""
+        steps = steps_of(self.configuration(member), training.kind)
+        made: dict[str, StageInstance] = {}
+        for step in steps:
+            parent = training if step.kind == "convert" else made[converter_of(step, steps).name]
+            made[step.name] = new_instance(f"{training.name}_{step.name}", step.kind, parent, tree, taken)
+        return tuple(made.values())
 
     def _computed_stages(self, family: Family) -> dict[int, str]:
         """Return the stages of a family that are computed, resolved, where all families of its shape agree on them.
@@ -438,14 +510,18 @@ class OellmSweep(ForeignSweep):
         return resolved
 
     def _parent(
-        self, member: SweepPoint, kinds: Mapping[int, StageKind], instances: Mapping[int, StageInstance]
+        self,
+        member: SweepPoint,
+        kinds: Mapping[int, StageKind],
+        instances: Mapping[int, StageInstance],
+        made: Sequence[StageInstance],
     ) -> StageInstance | None:
         referred = [instances[other.index] for other in self._referred(member) if other.index in instances]
         if not referred:
             return None
         if kinds[member.index] == "evaluate":
             branches = {instance.branch for instance in referred}
-            for instance in instances.values():
+            for instance in made:
                 if instance.kind == "convert" and instance.branch in branches:
                     return instance
         return referred[0]
@@ -563,15 +639,6 @@ class OellmSweep(ForeignSweep):
         return ()
 
 
-def _branch(name: str, kind: StageKind, parent: StageInstance | None) -> str | None:
-    """Return the branch of a stage; what works on a checkpoint from elsewhere has its own."""
-    if kind == "command":
-        return None
-    if kind == "train" or parent is None or parent.branch is None:
-        return name
-    return parent.branch
-
-
 def _common_beginning(names: Sequence[str]) -> str:
     alike = 0
     while alike < min(map(len, names)) and len({name[alike] for name in names}) == 1:
@@ -600,30 +667,6 @@ def _aliases(root: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, ...]]:
         "log_path_current": "log_path_current",
     }
     return {(short,): (section, name) for short, name in names.items()}
-
-
-def _without_parent(job: Job) -> Job:
-    """Return a job whose parent a filter dropped; what it waits for is then only looked for."""
-    start = job.start
-    if start is None and job.depends_on and job.depends_on[0].until == "checkpoint":
-        start = Condition("checkpoint", path=f"{job.parent_dir}/checkpoints", iteration=job.iteration)
-    return replace(job, depends_on=(), start=start)
-
-
-def _after(job: Job, instance: StageInstance, jobs: Sequence[Job]) -> tuple[str, ...]:
-    """Return the stages, other than the parent, that a start condition looks at."""
-    if job.start is None:
-        return ()
-    paths = [text for leaf in job.start.leaves() for text in (leaf.path, leaf.producer)]
-    return tuple(
-        other.stage
-        for other in jobs
-        if other.stage not in (instance.name, instance.parent) and other.stage_dir in paths
-    )
-
-
-def _agree(one: StageInstance | None, other: StageInstance) -> bool:
-    return one is None or (one.kind, one.parent, one.branch) == (other.kind, other.parent, other.branch)
 
 
 def _leaves(node: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ STATES: Final = GOOD_STATES | frozenset(
 )
 
 
-class FieldError(AirflowMegatronError, ValueError):
+class FieldError(ValueError):
     """A field, or a state, that does not exist.
 
     ``key`` is the dotted key of the condition or event that has it, empty where that is not known.

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.dialects.oellm.conditions import Neighbour, Translator
+from airflow_megatron.spec.dialects.oellm.containers import container_of
 from airflow_megatron.spec.dialects.oellm.fields import FieldError, placed
 from airflow_megatron.spec.dialects.oellm.interpolation.configuration import ConfigurationError
 from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.postprocess import passed_over_steps, steps_of
 from airflow_megatron.spec.dialects.oellm.slurm import RESOURCES, slurm_section
 from airflow_megatron.spec.dialects.oellm.sources import external_source, iteration_of_source
 from airflow_megatron.spec.documents.errors import did_you_mean
@@ -152,6 +154,7 @@ def build_job(
     slurm = slurm_section(configuration, kind, defaults, passed)
     resources = {key: getattr(slurm, key) or 1 for key in RESOURCES}
     arguments = _arguments(configuration, passed) if kind == "train" else {}
+    passed.extend(passed_over_steps(configuration, kind))
     if source is not None:
         arguments.pop("finetune", None)  # of the first attempt alone
     of_fork = [name for name in FORK_ARGUMENTS if name in arguments]
@@ -209,6 +212,7 @@ def build_job(
         events=(*events, *_inactivity(configuration)),
         restart=_restart(configuration, kind, passed),
         extra_arguments={name: FORK_ARGUMENTS[name] for name in of_fork},
+        container=container_of(configuration, passed),
     )
     return job, translator.warnings
 
@@ -264,10 +268,11 @@ def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, A
     if section.get("ckpt_convert_format"):
         # oellm-autoexp trains without them, and converts afterwards (megatron_backend.build_launch_command)
         dropped = [key for key in _CONVERSION if section.get(key)]
-        warnings.append(
-            f"{', '.join(f'backend.megatron.{key}' for key in dropped)}: "
-            "the training does not convert its checkpoints; add a stage that converts"
-        )
+        if not steps_of(configuration, "train"):
+            warnings.append(
+                f"{', '.join(f'backend.megatron.{key}' for key in dropped)}: "
+                "the training does not convert its checkpoints; add a stage that converts"
+            )
         section = {key: value for key, value in section.items() if key not in _CONVERSION}
     arguments = {
         key: value
@@ -357,7 +362,10 @@ def _swept_values(
 
 def _kind_values(configuration: Configuration, kind: StageKind) -> dict[str, Any]:
     if kind == "convert":
-        names: dict[str, tuple[str, ...]] = {"tokenizer": ("backend.tokenizer", "backend.hf_model")}
+        names: dict[str, tuple[str, ...]] = {
+            "tokenizer": ("backend.tokenizer", "backend.hf_model"),
+            "hf_architecture": ("backend.hf_architecture",),
+        }
     elif kind == "evaluate":
         names = {
             "tasks": ("backend.tasks", "backend.task_groups"),

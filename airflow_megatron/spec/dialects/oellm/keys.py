@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.spec.dialects.oellm.interpolation.configuration import ConfigurationError
 from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
 from airflow_megatron.spec.dialects.oellm.slurm import MANAGED
 from airflow_megatron.spec.documents.errors import did_you_mean
@@ -27,16 +26,8 @@ REASONS: Final = {
     ),
     "names": "jobs are named <sweep>.<point>.<stage>",
     "launcher": "the cluster profile says how processes start: launcher, modules, setup, trainers",
-    "container": (
-        "the cluster profile names the container of all jobs, whose Python and Megatron it uses: "
-        "container: {runtime, image, binds}"
-    ),
-    "arrays": "each job is submitted by itself, by oellm-autoexp too",
+    "arrays": "every task of such an array would run this same command; slurm.array: true submits the points as one",
     "submission": "this package submits and names the jobs itself",
-    "postprocess": (
-        "it is not run within the training's job; add stages to the sweep that convert (MegatronBridgeBackend) and "
-        "evaluate (OELLMEvalBackend) the checkpoint"
-    ),
     "checks": "lint checks the arguments; data files are not looked at",
     "unread": "nothing here reads it",
     "sites": "the job script sets it",
@@ -60,14 +51,13 @@ _JOB: Final = {
     "base_config": "unread",
 }
 _SLURM: Final = {
-    **dict.fromkeys(("sbatch", "env", "sbatch_extra_directives", "class_name"), _HONOURED),
+    **dict.fromkeys(("sbatch", "env", "sbatch_extra_directives", "class_name", "array"), _HONOURED),
     **dict.fromkeys(("script_dir", "log_dir", "script_path", "log_path"), "directories"),
     **dict.fromkeys(
         ("template_path", "launcher_cmd", "srun_opts", "srun", "launcher_env_passthrough", "command"),
         "launcher",
     ),
     "name": "names",
-    "array": "arrays",
     "test_only": "submission",
 }
 _BACKEND: Final = {
@@ -101,11 +91,13 @@ _BACKEND: Final = {
 }
 _TOP: Final = {
     **dict.fromkeys(
-        ("job", "slurm", "backend", "sweep", "stage", "index", "aux", "project", "sibling"), _HONOURED
+        (
+            *("job", "slurm", "backend", "sweep", "stage", "index", "aux", "project", "sibling"),
+            *("container", "postprocess"),
+        ),
+        _HONOURED,
     ),
     **dict.fromkeys(("metadata", "monitoring_state_dir", "monitor_state_dir", "hydra", "defaults"), "unread"),
-    "container": "container",
-    "postprocess": "postprocess",
 }
 _MEGATRON: Final = {"save": "directories", "tensorboard_dir": "directories"}
 _STRICT: Final = frozenset({"job", "slurm"})
@@ -147,19 +139,8 @@ def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[
                 if known.get(name) and value not in _EMPTY:
                     by_reason.setdefault(known[name], []).append(f"{path}.{name}")
     for reason, keys in by_reason.items():
-        if reason == "container" and not configuration.raw("container.image"):
-            continue
-        image = f" ({_image(configuration)})" if reason == "container" else ""
-        yield keys[0], f"{', '.join(keys)}{image}: {REASONS[reason]}"
+        yield keys[0], f"{', '.join(keys)}: {REASONS[reason]}"
     yield from _unread(configuration, swept, references)
-
-
-def _image(configuration: Configuration) -> Any:
-    """Return the container's image; as it is written where a variable of its site is missing here."""
-    try:
-        return configuration.get("container.image")
-    except ConfigurationError:
-        return configuration.raw("container.image")
 
 
 def _near(key: str, name: str, value: Any, known: Mapping[str, str], *, strict: bool) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.dialects.oellm.interpolation.configuration import ConfigurationError
 from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
 from airflow_megatron.spec.dialects.oellm.siblings import SiblingError
@@ -28,7 +27,7 @@ _LABEL = "label"
 _MISSING = object()
 
 
-class NativeError(AirflowMegatronError, ValueError):
+class NativeError(ValueError):
     """Something that has no native form."""
 
 
@@ -181,6 +180,10 @@ class _Writer:
         restart = job.restart.model_dump(exclude_unset=True)
         if restart:
             section["restart"] = restart
+        if job.container is not None:
+            section["container"] = _portable(job.container.model_dump(exclude_unset=True), job, family)
+        if job.array:
+            section["array"] = True
         for word, condition in (("cancel", job.cancel), ("finish", job.finish)):
             written = self._condition(condition, job, family) if condition else None
             if written:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.dialects.oellm.postprocess import steps_of
 from airflow_megatron.spec.expressions.resolution import ExpressionError
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource, resolved_source
 from airflow_megatron.spec.model.schema import StartSection
@@ -46,7 +47,7 @@ def external_source(
         return None
     if kind == "train":
         if path in (None, ""):
-            if step and (parent is None or parent.kind != "train"):
+            if step and (parent is None or parent.kind != "train") and not steps_of(configuration, kind):
                 warnings.append(
                     f"backend.megatron.ckpt_step: {step}: nothing is loaded, since load names nothing"
                 )

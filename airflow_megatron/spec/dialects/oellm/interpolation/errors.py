@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_megatron.errors import AirflowMegatronError
 
-
-class JobError(AirflowMegatronError, ValueError):
+class JobError(ValueError):
     """A point that no job can be made of.
 
     :param message: what is wrong

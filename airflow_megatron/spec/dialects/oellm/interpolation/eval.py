@@ -11,7 +11,6 @@ import ast
 import operator
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation, charge, nested_size
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ MAX_NESTED_TEXT = 1_000_000
 MAX_DIGITS = 400
 
 
-class EvaluationError(AirflowMegatronError, ValueError):
+class EvaluationError(ValueError):
     """An expression that cannot be evaluated; the message says why."""
 
 

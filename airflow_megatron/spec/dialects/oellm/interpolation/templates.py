@@ -11,8 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from airflow_megatron.errors import AirflowMegatronError
-
 MAX_DEPTH = 60
 MAX_DIGITS = 1000
 
@@ -27,7 +25,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 _ESCAPED = frozenset("\\()[]{}:=, \t")
 
 
-class TemplateError(AirflowMegatronError, ValueError):
+class TemplateError(ValueError):
     """Text with an interpolation that cannot be parsed."""
 
 

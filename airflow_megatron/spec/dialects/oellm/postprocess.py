@@ -1,0 +1,183 @@
+"""``postprocess:`` of an oellm-autoexp point, what is done after its training, as stages that follow it.
+
+Upstream (``orchestrator.py``, ``postprocess/``, c6d0cc0) runs the conversions after the training's command, in the same
+job, and schedules the evaluation once that job has finished. Here each is a job of its own, in the training's run
+directory. Megatron's old "torch" format between two conversions is not needed: the converter reads ``torch_dist``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
+from airflow_megatron.spec.documents.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
+    from airflow_megatron.spec.model.schema import StageKind
+
+SECTION: Final = "postprocess"
+_TO_TORCH, _TO_HF, _EVALUATES = "MegatronDistToTorchStep", "MegatronToHFStep", "OELLMEvalStep"
+_FIELDS: Final = {
+    _TO_TORCH: ("class_name", "cmd"),
+    _TO_HF: (
+        *("class_name", "architecture", "torch_ckpt_dir", "hf_output_dir", "target_tensor_parallel_size"),
+        *("target_pipeline_parallel_size", "target_params_dtype", "num_key_value_heads", "model_type"),
+        *("architecture_class", "tokenizer_name"),
+    ),
+    _EVALUATES: ("class_name", "model_path", "task_groups", "dry_run"),
+}
+_FROM_CHECKPOINT: Final = (
+    *("target_tensor_parallel_size", "target_pipeline_parallel_size", "target_params_dtype"),
+    *("num_key_value_heads", "model_type", "architecture_class"),
+)
+_NO_EVENTS: Final = dict.fromkeys(
+    (
+        *("job.start_condition", "job.cancel_condition", "job.finish_condition", "job.start_conditions"),
+        *("job.cancel_conditions", "job.finish_conditions", "job.log_events", "job.state_events"),
+        *("job.chain_repeat", "job.inactivity_threshold_seconds"),
+    )
+)
+_TOKENIZER: Final = "EleutherAI/gpt-neox-20b"  # upstream's default
+_ITERATION: Final = re.compile(r"iter_0*([1-9][0-9]*)")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that is a stage here.
+
+    :param name: its key
+    :param kind: ``convert`` or ``evaluate``
+    """
+
+    name: str
+    kind: StageKind
+
+    @property
+    def place(self) -> str:
+        """Where it stands in the configuration."""
+        return f"{SECTION}.{self.name}"
+
+
+def steps_of(configuration: Configuration, kind: StageKind) -> tuple[Step, ...]:
+    """Return the steps of a point that are stages here, in order.
+
+    :param kind: what the point runs; only a training has any
+    :raises JobError: for a class that does not exist, or a field that its class does not have
+    """
+    if kind != "train":
+        return ()
+    classes = dict(_classes(configuration))
+    steps: list[Step] = []
+    for name, class_name in classes.items():
+        if class_name == _TO_HF:
+            steps.append(Step(name, "convert"))
+        elif class_name == _EVALUATES and steps and not configuration.get(f"{SECTION}.{name}.dry_run"):
+            steps.append(Step(name, "evaluate"))
+    return tuple(steps)
+
+
+def passed_over_steps(configuration: Configuration, kind: StageKind) -> Iterator[str]:
+    """Yield a warning for what of the section has no effect here, with the reason."""
+    classes = dict(_classes(configuration))
+    if classes and kind != "train":
+        yield f"{SECTION}: only the checkpoints of a training are converted and evaluated after it"
+        return
+    made = {step.name for step in steps_of(configuration, kind)}
+    for name, class_name in classes.items():
+        key = f"{SECTION}.{name}"
+        if class_name == _TO_TORCH and _TO_HF not in classes.values():
+            yield f"{key}: nothing here needs checkpoints in the format torch; conversions read torch_dist"
+        elif class_name == _EVALUATES and name not in made:
+            dry = configuration.get(f"{key}.dry_run")
+            why = "dry_run" if dry else "no step before it converts the checkpoint (MegatronToHFStep)"
+            yield f"{key}: nothing is evaluated: {why}"
+        elif class_name == _TO_HF:
+            given = [f for f in _FROM_CHECKPOINT if configuration.raw(f"{key}.{f}") is not None]
+            if given:
+                yield f"{key}: {', '.join(given)}: the converter reads this from the checkpoint"
+
+
+def converter_of(step: Step, steps: tuple[Step, ...]) -> Step:
+    """Return the conversion that a step is, or whose model it evaluates: the last one before it."""
+    return next(other for other in reversed(steps[: steps.index(step) + 1]) if other.kind == "convert")
+
+
+def step_values(
+    step: Step, steps: tuple[Step, ...], configuration: Configuration, run_dir: str
+) -> dict[str, Any]:
+    """Return the dotted keys that make the configuration of a training that of its step.
+
+    :param steps: all steps of the training
+    :param run_dir: of the training
+    :raises JobError: when it works on what the training and its steps do not make
+    """
+    converter = converter_of(step, steps)
+    checkpoint = str(configuration.get(f"{converter.place}.torch_ckpt_dir") or "")
+    _below(
+        checkpoint,
+        run_dir,
+        f"{converter.place}.torch_ckpt_dir",
+        "torch_ckpt_dir: ${job.base_output_dir}/torch/…",
+    )
+    values: dict[str, Any] = {**_NO_EVENTS, "slurm.sbatch.nodes": 1, "slurm.array": False}
+    step_of = configuration.get("backend.megatron.ckpt_step")
+    named = _ITERATION.search(checkpoint)
+    iteration = int(named[1]) if named else step_of
+    if isinstance(iteration, int) and not isinstance(iteration, bool) and iteration > 0:
+        values["backend.iteration"] = iteration
+    if step.kind == "convert":
+        return values | {
+            "backend.class_name": "MegatronBridgeBackend",
+            "backend.tokenizer": configuration.get(f"{step.place}.tokenizer_name") or _TOKENIZER,
+            "backend.hf_model": None,
+            "backend.hf_architecture": configuration.get(f"{step.place}.architecture"),
+        }
+    model = str(configuration.get(f"{step.place}.model_path") or "")
+    written = str(configuration.get(f"{converter.place}.hf_output_dir") or "")
+    if model != written:
+        raise JobError(
+            f"{step.place} evaluates {model or 'nothing'}, and {converter.place} writes {written or 'nothing'}",
+            f"{step.place}.model_path",
+            f"model_path: ${{{converter.place}.hf_output_dir}}; or a stage with OELLMEvalBackend for another model",
+        )
+    return values | {
+        "backend.class_name": "OELLMEvalBackend",
+        "backend.tasks": configuration.get(f"{step.place}.task_groups") or ["open-sci-0.01"],
+    }
+
+
+def _classes(configuration: Configuration) -> Iterator[tuple[str, str]]:
+    section = configuration.raw(SECTION)
+    if section in (None, {}, "none"):
+        return
+    if not isinstance(section, dict):
+        raise JobError(
+            f"{SECTION} takes steps by name", SECTION, f"{SECTION}: {{convert: {{class_name: {_TO_HF}}}}}"
+        )
+    for name, step in section.items():
+        if step is None:
+            continue
+        key = f"{SECTION}.{name}"
+        class_name = step.get("class_name") if isinstance(step, dict) else None
+        if class_name not in _FIELDS:
+            near = did_you_mean(str(class_name), _FIELDS) or f"known: {', '.join(_FIELDS)}"
+            raise JobError(f"{key}: there is no step {class_name!r}", f"{key}.class_name", near)
+        for field in step:
+            if field not in _FIELDS[class_name]:
+                near = did_you_mean(str(field), _FIELDS[class_name], limit=1)
+                known = ", ".join(_FIELDS[class_name][1:])
+                raise JobError(
+                    f"there is no key '{key}.{field}'", f"{key}.{field}", near or f"known: {known}"
+                )
+        yield str(name), class_name
+
+
+def _below(path: str, run_dir: str, key: str, hint: str) -> None:
+    """Check that an absolute path is one of the training's; a relative one is below upstream's output directory."""
+    if path.startswith("/") and not path.startswith(f"{run_dir}/"):
+        raise JobError(f"{key} is {path}, which the training does not write", key, hint)
