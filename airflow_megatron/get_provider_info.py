@@ -99,7 +99,7 @@ def get_provider_info() -> dict[str, Any]:
         "config": {
             "megatron": {
                 "description": "Megatron-LM sweeps on Slurm clusters (the package airflow-megatron).",
-                "options": {},
+                "options": CONFIGURATION_OPTIONS,
             }
         },
     }
@@ -158,3 +158,34 @@ CONNECTION_FIELDS: dict[str, Any] = {
     ),
 }
 """Extras of a connection of type ``slurm``, as Airflow's form shows them."""
+
+
+def _option(description: str, example: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "version_added": None,
+        "type": "string",
+        "example": example,
+        "default": None,
+    }
+
+
+CONFIGURATION_OPTIONS: dict[str, Any] = {
+    "sweep_specs_folder": _option(
+        "Folder that sweep specs are dropped into. Not set: sweep_specs/ in the project.",
+        "/srv/sweeps/sweep_specs",
+    ),
+    "clusters_folder": _option(
+        "Folder of the cluster profiles. Not set: clusters/ in the project, else the shipped profiles.",
+        "/srv/sweeps/clusters",
+    ),
+    "templates_folder": _option(
+        "Folder of the sbatch templates. Not set: sbatch/ in the project, else the shipped templates.",
+        "/srv/sweeps/templates",
+    ),
+    "results_url": _option(
+        "Address of the pages of results, for links. Not set: the page Sweeps below [api] base_url.",
+        "https://airflow.example.org/megatron",
+    ),
+}
+"""Options of the section ``[megatron]``; :mod:`airflow_megatron.spec.documents.configuration` reads them."""

@@ -1,7 +1,10 @@
-"""Airflow reads this file: the page *Megatron sweeps*."""
+"""Airflow reads this file: the page *Megatron sweeps*, where the installed package does not register it already."""
 
 from __future__ import annotations
 
-from airflow_megatron.ui.plugin import AirflowMegatronPlugin
+from airflow_megatron.ui.registered_plugin import is_registered
 
-__all__ = ["AirflowMegatronPlugin"]
+if not is_registered():
+    from airflow_megatron.ui.plugin import AirflowMegatronPlugin
+
+    __all__ = ["AirflowMegatronPlugin"]

@@ -15,6 +15,7 @@ from airflow_megatron.cli.command_line import add_commands
 from airflow_megatron.cli.console.verbosity import FLAGS, set_verbosity
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import local_dir
+from airflow_megatron.spec.documents.shipped_files import checkout
 from airflow_megatron.spec.trust.permitted_variables import read_for_person
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def main(words: Sequence[str] | None = None) -> None:
 
     :param words: its arguments; those of the process when left out
     """
-    os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
+    if checkout() is not None:  # an installed package belongs to the Airflow that it is installed beside
+        os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
     # to look for plugins pydantic reads the metadata of every installed package
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     group = cast("TyperGroup", get_command(app))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import airflow_megatron
 from airflow_megatron.spec.documents.errors import Problem
-from airflow_megatron.spec.documents.project import clusters_dir, local_dir
+from airflow_megatron.spec.documents.project import clusters_dir, local_dir, project_root, templates_dir
 from airflow_megatron.spec.model.outline import SweepOutline
 
 if TYPE_CHECKING:
@@ -237,7 +237,8 @@ def _key() -> str:
     """Return a digest of what the entries of all specs depend on."""
     found = hashlib.sha256(_code_state().encode())
     settings = {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_MEGATRON_")}
-    found.update(json.dumps(settings, sort_keys=True).encode())
+    folders = [str(folder) for folder in (project_root(), clusters_dir(), templates_dir())]
+    found.update(json.dumps([settings, folders], sort_keys=True).encode())
     for path in sorted(clusters_dir().rglob("*")):
         status = path.stat()
         found.update(f"{path} {status.st_mtime_ns} {status.st_size}\n".encode(errors="replace"))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperatorLink, conf
 
+from airflow_megatron.spec.documents.configuration import RESULTS_URL, configured
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -24,5 +26,8 @@ class SweepResultsLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Return the address; the DAGs of a sweep are ``<sweep>`` and ``<sweep>.point``."""
         sweep = ti_key.dag_id.removesuffix(".point")
-        base = conf.get("api", "base_url", fallback="/").rstrip("/")
-        return f"{base}/plugin/{PAGE_ROUTE}{URL_PREFIX}/sweeps/{sweep}"
+        pages = configured(RESULTS_URL).rstrip("/")
+        if not pages:
+            base = conf.get("api", "base_url", fallback="/").rstrip("/")
+            pages = f"{base}/plugin/{PAGE_ROUTE}{URL_PREFIX}"
+        return f"{pages}/sweeps/{sweep}"

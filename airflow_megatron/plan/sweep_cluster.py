@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
-from airflow_megatron.spec.model.cluster_profile import cluster_names, load_cluster
+from airflow_megatron.spec.model.cluster_profile import cluster_names, load_cluster, profile_path
 
 if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -21,6 +21,6 @@ def sweep_cluster(sweep: Sweep, other: str | None = None) -> ClusterProfile:
     """
     name = other or sweep.settings.cluster
     if name == sweep.settings.cluster and name not in (known := cluster_names()):
-        hint = did_you_mean(name, known) or f"known: {', '.join(known)}; or write sbatch/clusters/{name}.yaml"
+        hint = did_you_mean(name, known) or f"known: {', '.join(known)}; or write {profile_path(name)}"
         raise SpecError(sweep.document.problem(("cluster",), f"there is no cluster profile {name!r}", hint))
     return load_cluster(name)

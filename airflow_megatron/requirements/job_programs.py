@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.documents.project import project_root
+from airflow_megatron.spec.documents.project import job_programs_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def answers(program: str, questions: Sequence[Mapping[str, Any]]) -> list[Any]:
     :param questions: plain JSON data
     :raises RuntimeError: when the program fails
     """
-    path = project_root() / "Megatron-LM" / program
+    path = job_programs_dir() / program
     if not questions or not path.is_file():
         return [None] * len(questions)
     asked = "".join(json.dumps(question) + "\n" for question in questions)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from airflow_megatron.spec.documents.project import local_dir, project_root
+from airflow_megatron.spec.documents.project import local_dir, project_folder
 
 app = typer.Typer(help="The local Slurm cluster: up, down, status.", no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def status(
 
 
 def _local_cluster(*words: str) -> int:
-    script = project_root() / "docker" / "local_cluster"
+    script = project_folder("docker") / "local_cluster"
     return subprocess.run(
         [sys.executable, str(script), *words, "--dir", str(local_dir() / "cluster")], check=False
     ).returncode

@@ -17,7 +17,12 @@ import httpx
 
 from airflow_megatron.cli.local.patience import Patience
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
-from airflow_megatron.spec.documents.project import local_dir, project_root
+from airflow_megatron.spec.documents.project import (
+    local_dir,
+    project_folder,
+    project_root,
+    project_variables,
+)
 
 LOOPBACK = "127.0.0.1"
 
@@ -53,18 +58,19 @@ class LocalAirflow:
             # who else shall reach it, says so: AIRFLOW__API__HOST=0.0.0.0
             "AIRFLOW__API__HOST": LOOPBACK,
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__DAGS_FOLDER": str(project_root() / "dags"),
-            "AIRFLOW__CORE__PLUGINS_FOLDER": str(project_root() / "plugins"),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(project_folder("dags")),
             "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__TRIGGERER__CAPACITY": "5000",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         }
+        plugins = project_root() / "plugins"
+        if plugins.is_dir():
+            defaults["AIRFLOW__CORE__PLUGINS_FOLDER"] = str(plugins)
         fixed = {
             "AIRFLOW_HOME": str(self.home),
-            "AIRFLOW_MEGATRON_LOCAL": str(local_dir()),
-            "AIRFLOW_MEGATRON_HOME": str(project_root()),
+            **project_variables(),
             # `airflow standalone` looks its own parts up there
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
             "PYTHONWARNINGS": "ignore",

@@ -21,7 +21,7 @@ from airflow_megatron.plan.sweep_plan import Plan, check_sweep
 from airflow_megatron.results.readings.progress import ProgressGrid, StageState, changed_lines
 from airflow_megatron.results.readings.snapshot import SnapshotError
 from airflow_megatron.slurm.remote.transport import TransportError
-from airflow_megatron.spec.documents.project import local_dir, project_root
+from airflow_megatron.spec.documents.project import local_dir, project_folder
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _show_results(plan: Plan) -> None:
 
 
 def _cluster(command: str, *, quiet: bool = False) -> int:
-    words = [sys.executable, str(project_root() / "docker" / "local_cluster"), command]
+    words = [sys.executable, str(project_folder("docker") / "local_cluster"), command]
     sink = subprocess.DEVNULL if quiet else None
     return subprocess.run(
         [*words, "--dir", str(local_dir() / "cluster")], stdout=sink, stderr=sink, check=False

@@ -1,26 +1,48 @@
-"""Where the project's folders are: ``sweep_specs/``, ``sbatch/`` and the machine's own ``.local/``."""
+"""Where the project's folders are: specs, cluster profiles, templates, and the machine's own ``.local/``.
+
+What Airflow's configuration names wins, then what lies in the project, then what came with the package.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from airflow_megatron.spec.documents.configuration import (
+    CLUSTERS_FOLDER,
+    SWEEP_SPECS_FOLDER,
+    TEMPLATES_FOLDER,
+    airflow_home,
+    configured_folder,
+    option_variable,
+)
+from airflow_megatron.spec.documents.shipped_files import checkout, shipped
+
 HOME_VARIABLE = "AIRFLOW_MEGATRON_HOME"
 LOCAL_VARIABLE = "AIRFLOW_MEGATRON_LOCAL"
 SWEEP_SPECS_VARIABLE = "AIRFLOW_MEGATRON_SWEEP_SPECS"
 PINS_VARIABLE = "AIRFLOW_MEGATRON_PINS"
 
+PROJECT_FOLDERS = ("sbatch", "clusters", "sweep_specs")
+"""A project has at least one of them."""
+
 
 def project_root() -> Path:
-    """Return the project's root: ``AIRFLOW_MEGATRON_HOME``, or the checkout that this package was installed from.
+    """Return the project's root.
 
-    :raises FileNotFoundError: when neither holds an ``sbatch/`` folder
+    It is the folder that ``AIRFLOW_MEGATRON_HOME`` names, else the checkout that the package is imported from, else
+    Airflow's home, where nothing need be.
+
+    :raises FileNotFoundError: when the variable names a folder that is no project
     """
     named = os.environ.get(HOME_VARIABLE)
-    root = Path(named) if named else Path(__file__).resolve().parents[3]
-    if not (root / "sbatch").is_dir():
+    if not named:
+        return checkout() or airflow_home()
+    root = Path(named)
+    if not _is_project(root):
         raise FileNotFoundError(
-            f"{root} holds no sbatch/ folder; set {HOME_VARIABLE} to the project's checkout"
+            f"{root} holds no sbatch/ folder; set {HOME_VARIABLE} to the project's checkout, or to a project that "
+            f"`airflow-megatron init` has made"
         )
     return root
 
@@ -41,15 +63,58 @@ def pins_dir() -> Path:
 
 
 def sweep_specs_dir() -> Path:
-    """Return the folder that specs are dropped into."""
-    return Path(os.environ.get(SWEEP_SPECS_VARIABLE) or project_root() / "sweep_specs")
+    """Return the folder that specs are dropped into; of no project, the shipped examples."""
+    named = os.environ.get(SWEEP_SPECS_VARIABLE)
+    if named:
+        return Path(named)
+    chosen = configured_folder(SWEEP_SPECS_FOLDER)
+    if chosen is None:
+        root = project_root()
+        chosen = root / "sweep_specs" if _is_project(root) else shipped("sweep_specs")
+    return chosen
 
 
 def clusters_dir() -> Path:
-    """Return the folder of the cluster profiles."""
-    return project_root() / "sbatch" / "clusters"
+    """Return the folder of the cluster profiles: the project's ``clusters/`` or ``sbatch/clusters/``."""
+    chosen = configured_folder(CLUSTERS_FOLDER)
+    if chosen is not None:
+        return chosen
+    own = project_root() / "clusters"
+    return own if own.is_dir() else project_folder("sbatch") / "clusters"
 
 
 def templates_dir() -> Path:
     """Return the folder of the sbatch templates."""
-    return project_root() / "sbatch"
+    return configured_folder(TEMPLATES_FOLDER) or project_folder("sbatch")
+
+
+def job_programs_dir() -> Path:
+    """Return the folder of the programs that run in jobs."""
+    return project_folder("Megatron-LM")
+
+
+def project_folder(name: str) -> Path:
+    """Return a folder of the project, or the one that came with the package where the project has none.
+
+    :param name: one of :data:`airflow_megatron.spec.documents.shipped_files.FOLDERS`
+    """
+    own = project_root() / name
+    return own if own.is_dir() else shipped(name)
+
+
+def project_variables() -> dict[str, str]:
+    """Return environment variables with which another Airflow home finds the same folders."""
+    root = project_root()
+    folders = {
+        option: configured_folder(option)
+        for option in (SWEEP_SPECS_FOLDER, CLUSTERS_FOLDER, TEMPLATES_FOLDER)
+    }
+    variables = {option_variable(option): str(folder) for option, folder in folders.items() if folder}
+    variables[LOCAL_VARIABLE] = str(local_dir())
+    if _is_project(root):
+        variables[HOME_VARIABLE] = str(root)
+    return variables
+
+
+def _is_project(root: Path) -> bool:
+    return any((root / name).is_dir() for name in PROJECT_FOLDERS)

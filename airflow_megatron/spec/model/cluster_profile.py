@@ -1,4 +1,4 @@
-"""Cluster profiles: ``sbatch/clusters/<name>.yaml``."""
+"""Cluster profiles: ``<name>.yaml`` in the folder of the profiles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
-from airflow_megatron.spec.documents.project import clusters_dir, local_dir, project_root
+from airflow_megatron.spec.documents.project import clusters_dir, job_programs_dir, local_dir, project_root
 from airflow_megatron.spec.documents.yaml_document import YamlDocument, load_yaml_file
 from airflow_megatron.spec.expressions.resolution import ExpressionError, attribute_names, evaluate_tree
 from airflow_megatron.spec.model.schema import ClusterSection, PartitionSection, TrainerSection, validate
@@ -50,6 +50,12 @@ def cluster_names(directory: Path | None = None) -> list[str]:
     return sorted(path.stem for path in (directory or clusters_dir()).glob("*.yaml"))
 
 
+def profile_path(name: str) -> str:
+    """Return where a profile lies or would lie: relative to the project where it is within it."""
+    path, root = clusters_dir() / f"{name}.yaml", project_root()
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
 def is_cluster_name(name: str) -> bool:
     """Return whether a word can name a profile: it becomes part of a path."""
     return _NAME.fullmatch(name) is not None
@@ -58,7 +64,8 @@ def is_cluster_name(name: str) -> bool:
 def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
     """Load a cluster profile.
 
-    Its expressions may use ``project_root``, ``local_dir`` and ``env`` (the environment variables that
+    Its expressions may use ``project_root``, ``local_dir``, ``job_programs`` (the programs of jobs that came with the
+    package) and ``env`` (the environment variables that
     :mod:`airflow_megatron.spec.trust.permitted_variables` permits).
 
     :raises SpecError: when there is no such profile, or it is wrong
@@ -87,6 +94,7 @@ def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
     names = {
         "project_root": str(project_root()),
         "local_dir": str(local_dir()),
+        "job_programs": str(job_programs_dir()),
         "env": dict(permitted_variables()),
     }
     evaluated = YamlDocument(document.file, _evaluated(document, names), document.positions)

@@ -45,7 +45,7 @@ from airflow_megatron.spec.dialects.oellm.sweep import Expansion, SweepPoint, ex
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
-from airflow_megatron.spec.model.cluster_profile import cluster_names
+from airflow_megatron.spec.model.cluster_profile import cluster_names, profile_path
 from airflow_megatron.spec.model.sweep import Point, SweepSettings
 from airflow_megatron.spec.trust.permitted_variables import permitted_variables
 
@@ -387,7 +387,7 @@ class OellmSweep(ForeignSweep):
                 self.document.problem(
                     ("slurm", "env", "MACHINE_NAME"),
                     f"there is no cluster profile {machine!r}; the sweep goes to {cluster!r}",
-                    f"write sbatch/clusters/{machine}.yaml, or cluster: … into the file's sidecar",
+                    f"write {profile_path(machine)}, or cluster: … into the file's sidecar",
                 )
             )
         return cluster

@@ -1,0 +1,89 @@
+"""The section ``[megatron]`` of Airflow's configuration, read without Airflow.
+
+As in Airflow, an environment variable ``AIRFLOW__MEGATRON__<OPTION>`` wins over ``airflow.cfg``, which is the file that
+``AIRFLOW_CONFIG`` names, else the one in ``AIRFLOW_HOME`` (``airflow.configuration``: ``get_airflow_home``,
+``get_airflow_config``, ``expand_env_var``). :mod:`airflow_megatron.get_provider_info` declares the options.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from airflow_megatron.spec.documents.errors import Problem, SpecError
+
+SECTION: Final = "megatron"
+SWEEP_SPECS_FOLDER: Final = "sweep_specs_folder"
+CLUSTERS_FOLDER: Final = "clusters_folder"
+TEMPLATES_FOLDER: Final = "templates_folder"
+RESULTS_URL: Final = "results_url"
+
+
+def airflow_home() -> Path:
+    """Return Airflow's home: ``AIRFLOW_HOME``, else ``~/airflow``."""
+    return Path(_expanded(os.environ.get("AIRFLOW_HOME") or "~/airflow")).absolute()
+
+
+def airflow_configuration() -> Path:
+    """Return the path of Airflow's configuration file, which need not exist."""
+    named = os.environ.get("AIRFLOW_CONFIG")
+    return Path(_expanded(named)).absolute() if named else airflow_home() / "airflow.cfg"
+
+
+def option_variable(option: str) -> str:
+    """Return the environment variable of an option."""
+    return f"AIRFLOW__{SECTION.upper()}__{option.upper()}"
+
+
+def configured(option: str) -> str:
+    """Return the value of an option; empty where it is not set.
+
+    :raises SpecError: when ``airflow.cfg`` cannot be read
+    """
+    named = os.environ.get(option_variable(option))
+    if named is None:
+        path = airflow_configuration()
+        try:
+            status = path.stat()
+        except OSError:
+            return ""
+        named = dict(_section(path, status.st_mtime_ns, status.st_size)).get(option, "")
+    return _expanded(named.strip())
+
+
+def configured_folder(option: str) -> Path | None:
+    """Return the folder that an option names, None where it is not set; a relative one lies in Airflow's home."""
+    named = configured(option)
+    return airflow_home() / named if named else None
+
+
+@lru_cache(maxsize=8)
+def _section(path: Path, changed: int, size: int) -> tuple[tuple[str, str], ...]:
+    """Return the section's options and values.
+
+    :param changed: when the file was changed; it and the size are there for the cache
+    """
+    del changed, size
+    parser = configparser.ConfigParser()
+    try:
+        parser.read_string(path.read_text(encoding="utf-8"), str(path))
+        return tuple(parser.items(SECTION)) if parser.has_section(SECTION) else ()
+    except (configparser.Error, OSError, UnicodeDecodeError) as error:
+        line = getattr(error, "lineno", None) or 0
+        reason = str(error).splitlines()[0]
+        raise SpecError(
+            Problem(str(path), line, 0, f"Airflow's configuration cannot be read: {reason}", "correct it")
+        ) from None
+
+
+def _expanded(value: str) -> str:
+    """Expand ``~`` and variables until nothing changes, as Airflow does."""
+    for _ in range(16):  # a variable may name itself
+        expanded = os.path.expanduser(os.path.expandvars(value))  # noqa: PTH111
+        if expanded == value:
+            break
+        value = expanded
+    return value
