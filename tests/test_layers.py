@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import subprocess
 import sys
 from collections import Counter
@@ -34,6 +35,7 @@ BELOW: dict[str, frozenset[str]] = {
 }
 """What each layer that knows no Airflow may import, besides itself."""
 TOP = frozenset({"dag_factory", "cli", "ui"})
+BUILT_IN_ERRORS = frozenset(name for name, value in vars(builtins).items() if isinstance(value, type))
 
 
 def allowed(layer: str) -> frozenset[str]:
@@ -85,7 +87,7 @@ def wrong_imports(path: Path) -> Iterator[str]:
         words = module.split(".")
         if words[0] == PACKAGE.name and len(words) > 1:
             below = words[1]
-            if below != layer and not below.startswith("__") and below not in allowed(layer):
+            if below not in {layer, "errors"} | allowed(layer) and not below.startswith("__"):
                 yield f"{path}:{line}: {layer} imports {module}"
         elif words[0] == "airflow" and layer in BELOW:
             yield f"{path}:{line}: {layer} imports Airflow"
@@ -146,6 +148,20 @@ def test_nothing_of_airflow_is_loaded_by_the_lower_layers() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_errors_have_one_root() -> None:
+    """Whoever embeds the package catches all of its errors by one name."""
+    strays = [
+        f"{path}: {node.name}"
+        for path in MODULES
+        if layer_of(path) != "errors"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and node.name.endswith("Error")
+        and {base.id for base in node.bases if isinstance(base, ast.Name)} <= BUILT_IN_ERRORS
+    ]
+    assert strays == []
 
 
 def test_megatron_scripts_and_cluster_scripts_stand_alone() -> None:

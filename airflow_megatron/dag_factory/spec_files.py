@@ -8,6 +8,7 @@ from airflow.sdk import DAG, get_parsing_context
 
 from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.dag_factory.own_sweep import read_sweep
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.pins.runs_in_flight import sweeps_in_flight, with_runs_in_flight
 from airflow_megatron.spec.documents.errors import SpecError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.outline import SweepOutline
 
 
-class SweepSpecErrors(Exception):
+class SweepSpecErrors(AirflowMegatronError):
     """The specs that cannot be used; shown by Airflow as an import error."""
 
 

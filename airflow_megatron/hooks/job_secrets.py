@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook, Variable
 from airflow.sdk.log import mask_secret
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.requirements.permitted_secrets import secret_refusal
 from airflow_megatron.slurm.remote.secret_delivery import SecretValueError, checked_value
 from airflow_megatron.spec.model.schema import EXTRA_FIELD
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
 
 
-class SecretLookupError(Exception):
+class SecretLookupError(AirflowMegatronError):
     """A secret that cannot be had; the message holds no value."""
 
 

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.project import local_dir
 
 SETTING: Final = "AIRFLOW_MEGATRON_NOTICES"
@@ -18,7 +19,7 @@ MAX_LINE: Final = 1_000_000
 """Bytes of one line."""
 
 
-class NoticePathError(ValueError):
+class NoticePathError(AirflowMegatronError, ValueError):
     """A path that no notice is written to, or a notice that is not written."""
 
 

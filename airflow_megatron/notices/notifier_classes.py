@@ -11,6 +11,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.notices.notice import Notice
 from airflow_megatron.notices.notice_files import NoticePathError, notice_path_parts
 from airflow_megatron.spec.documents.errors import did_you_mean
@@ -42,7 +43,7 @@ _FILES = re.compile(
 _FIELDS: Final = frozenset(Notice("report", "", "").to_json())
 
 
-class NotifierError(ValueError):
+class NotifierError(AirflowMegatronError, ValueError):
     """A notifier that cannot be made.
 
     :param message: what is wrong

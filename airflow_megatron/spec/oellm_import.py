@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.dialects.oellm.dialect import Choices, OellmSweep
 from airflow_megatron.spec.dialects.oellm.native import native_spec
 from airflow_megatron.spec.documents.errors import Problem, SpecError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _DEFAULTS_OF_ARGUMENTS = "backend/megatron/base_defaults.yaml"
 
 
-class MissingHydraError(ImportError):
+class MissingHydraError(AirflowMegatronError, ImportError):
     """Hydra is not installed."""
 
     def __init__(self) -> None:

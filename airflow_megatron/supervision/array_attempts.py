@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.slurm.remote.stage_records import StageState, parse_stage_states, stage_state_script
 from airflow_megatron.slurm.submission.job_array import (
@@ -45,7 +46,7 @@ _TOO_LARGE = re.compile(r"SubmitJob\w*Limit|job submit limit|job array specifica
 """sbatch would have accepted fewer tasks: a limit on jobs in the queue, or on the size of an array."""
 
 
-class ArrayDeferredError(RuntimeError):
+class ArrayDeferredError(AirflowMegatronError, RuntimeError):
     """Slurm cannot take the array now: the controller is away."""
 
 

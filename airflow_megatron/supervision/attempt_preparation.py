@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.megatron.arguments.tables import to_argv
 from airflow_megatron.megatron.arguments.trainers import job_table
 from airflow_megatron.megatron.checkpoints.completeness import (
@@ -70,7 +71,7 @@ LONGEST_ANSWER = 4096
 """
 
 
-class RunNotFitError(RuntimeError):
+class RunNotFitError(AirflowMegatronError, RuntimeError):
     """The run directory is in a state in which a further attempt would do harm; the message says what to do."""
 
 

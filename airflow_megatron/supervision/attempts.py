@@ -9,6 +9,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.megatron.commands.commands import branch_arguments
 from airflow_megatron.plan.job_scripts import job_digest, job_script
 from airflow_megatron.slurm.remote.profile import SlurmCommands
@@ -120,7 +121,7 @@ def was_waited_for(state: StageState, submitted: int, waited_for: int | None) ->
     return state.job_id is not None and not judged and (latest > submitted or latest == waited_for)
 
 
-class SubmissionRefusedError(RuntimeError):
+class SubmissionRefusedError(AirflowMegatronError, RuntimeError):
     """sbatch will not have the job; the message is its own."""
 
 

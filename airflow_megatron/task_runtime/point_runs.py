@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import DagRunResult, ErrorResponse, GetDagRun, TriggerDagRun
 
+from airflow_megatron.errors import AirflowMegatronError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ALREADY_EXISTS = "DAGRUN_ALREADY_EXISTS"
 
 
-class PointRunError(RuntimeError):
+class PointRunError(AirflowMegatronError, RuntimeError):
     """Airflow would not start a run."""
 
 

@@ -17,6 +17,7 @@ import httpx
 
 from airflow_megatron.cli.local.patience import Patience
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.project import (
     local_dir,
     project_folder,
@@ -34,7 +35,7 @@ STOP_TIMEOUT_S = 30
 SUBMIT_SLOTS = 8
 
 
-class LocalAirflowError(RuntimeError):
+class LocalAirflowError(AirflowMegatronError, RuntimeError):
     """The local Airflow could not be set up or started."""
 
 

@@ -16,6 +16,7 @@ from airflow_megatron.cli.local.local_airflow import LocalAirflow, LocalAirflowE
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
 from airflow_megatron.cli.runs.progress_table import short_duration
 from airflow_megatron.cli.runs.status import looks_at
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.plan.run_results import results_dir
 from airflow_megatron.plan.sweep_plan import Plan, check_sweep
 from airflow_megatron.results.readings.progress import ProgressGrid, StageState, changed_lines
@@ -34,7 +35,7 @@ LOOK_PAUSE_S = 5.0
 _FEWEST_FOR_A_FORECAST = 4
 
 
-class QuickstartError(RuntimeError):
+class QuickstartError(AirflowMegatronError, RuntimeError):
     """A step of the quick start failed."""
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.megatron.arguments.parser_dump import BUILDERS, module_file
 from airflow_megatron.megatron.arguments.table_writer import make_table
 from airflow_megatron.megatron.arguments.tables import PRETRAIN_GPT, ArgumentTable, table_of
@@ -29,7 +30,7 @@ _IMPORTED_BY: Final = {"pretrain_bert.py": "transformer_engine"}
 _IMPORTED_BY_ALL: Final = ("torch", "numpy", "regex", "einops", "triton")
 
 
-class CheckoutError(ValueError):
+class CheckoutError(AirflowMegatronError, ValueError):
     """A folder whose argument parser cannot be built."""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from airflow_megatron.errors import AirflowMegatronError
 
-class CommandError(ValueError):
+
+class CommandError(AirflowMegatronError, ValueError):
     """A job whose command cannot be made.
 
     :param name: the parameter at fault

@@ -18,6 +18,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.errors import near_names, suggestion
 from airflow_megatron.spec.documents.list_texts import meant_list
 from airflow_megatron.spec.expressions.file_values import path_of
@@ -33,7 +34,7 @@ _DECLARATION: Final = ("action", "type", "nargs", "choices", "default", "require
 Action = Literal["Store", "StoreTrue", "StoreFalse", "BooleanOptional"]
 
 
-class ArgumentError(ValueError):
+class ArgumentError(AirflowMegatronError, ValueError):
     """A parameter that a release's command line cannot take.
 
     :param name: the parameter as it was given

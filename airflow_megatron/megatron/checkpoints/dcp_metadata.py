@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_megatron.errors import AirflowMegatronError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -20,7 +22,7 @@ _TORCH_DIST_KEY = re.compile(r"common_state\b|.*/shard_\d")
 _FSDP_DTENSOR_KEY = re.compile(r"rng_state\.\(\d+, \d+\)")
 
 
-class DamagedMetadataError(ValueError):
+class DamagedMetadataError(AirflowMegatronError, ValueError):
     """The bytes begin as a pickle and do not end as one, or hold no checkpoint's metadata."""
 
 

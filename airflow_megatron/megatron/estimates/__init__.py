@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.megatron.arguments.tables import to_argv
 from airflow_megatron.megatron.estimates.hardware import GPUS, Gpu
 from airflow_megatron.megatron.estimates.memory import StageMemory, memory_per_stage
@@ -38,7 +39,7 @@ VOCABULARIES: Final = {"GPT2BPETokenizer": 50257}
 _WITH_ENGINE: Final = Machine(transformer_engine=(99,))
 
 
-class EstimateError(ValueError):
+class EstimateError(AirflowMegatronError, ValueError):
     """Parameters that cannot be estimated: the release refuses them, or a size is missing."""
 
     def __init__(self, message: str, problems: list[ArgumentProblem] | None = None) -> None:

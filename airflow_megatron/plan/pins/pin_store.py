@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.project import PINS_VARIABLE, pins_dir
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _DIGEST_LENGTH: Final = 64
 
 
-class PinError(RuntimeError):
+class PinError(AirflowMegatronError, RuntimeError):
     """What a run has pinned cannot be read; the message says what to do."""
 
 

@@ -17,6 +17,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.megatron.checkpoints.completeness import TRACKER_FILE, tracked_iteration
 from airflow_megatron.megatron.logs.log_lines import RECORD_LINES_ERE, LogParser, Record
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
@@ -75,7 +76,7 @@ END {
 """
 
 
-class SnapshotError(ValueError):
+class SnapshotError(AirflowMegatronError, ValueError):
     """The answer of the snapshot command is cut off or is none."""
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.transport import TransportError
@@ -26,7 +27,7 @@ MAX_BYTES: Final = 120_000
 """Linux takes 128 KiB for one variable with its name."""
 
 
-class SecretValueError(ValueError):
+class SecretValueError(AirflowMegatronError, ValueError):
     """A value that no environment variable can have; the message does not repeat it."""
 
 

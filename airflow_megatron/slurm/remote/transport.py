@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from airflow_megatron.errors import AirflowMegatronError
 
-class TransportError(Exception):
+
+class TransportError(AirflowMegatronError):
     """The login node could not be asked, or its answer did not arrive whole: nothing is known about the
     outcome.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote_path
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 
 
-class FreshStartError(Exception):
+class FreshStartError(AirflowMegatronError):
     """The login node could not rename the folder."""
 
 

@@ -7,13 +7,14 @@ empty one it ends at once, with exit code 0.
 
 from __future__ import annotations
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote_path
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 
 
-class LostTrackerError(Exception):
+class LostTrackerError(AirflowMegatronError):
     """The tracker could not be written, or another job has written it meanwhile."""
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.shell_files import shell_file
@@ -126,7 +127,7 @@ class QuarantineResult:
         return self.status in {"quarantined", "moved", "already"}
 
 
-class QuarantineError(Exception):
+class QuarantineError(AirflowMegatronError):
     """The login node could not rename or write; the tracker may have been moved already."""
 
 

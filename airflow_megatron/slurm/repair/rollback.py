@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.shell_files import shell_file
@@ -39,7 +40,7 @@ class Rollback:
     tracked: int
 
 
-class RollbackError(Exception):
+class RollbackError(AirflowMegatronError):
     """There is nothing to go back to, or the login node could not rename or write."""
 
 

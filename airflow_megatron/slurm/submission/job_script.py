@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import jinja2.meta
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.attempt import Attempt
 from airflow_megatron.slurm.remote.quoting import MAX_JOB_NAME_LENGTH, quote
 from airflow_megatron.slurm.remote.secret_delivery import delivered_file
@@ -45,7 +46,7 @@ _ON_SOME_RANKS = (
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-class JobScriptError(ValueError):
+class JobScriptError(AirflowMegatronError, ValueError):
     """A job script that cannot be rendered."""
 
 

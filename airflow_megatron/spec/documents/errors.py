@@ -6,6 +6,8 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_megatron.errors import AirflowMegatronError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -44,7 +46,7 @@ class Problem:
         return self.message + (f" ({self.hint})" if self.hint else "")
 
 
-class SpecError(ValueError):
+class SpecError(AirflowMegatronError, ValueError):
     """A document that cannot be used; carries every problem found, not only the first.
 
     :param problems: what is wrong, at least one

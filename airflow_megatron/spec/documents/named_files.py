@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 
 SETTING: Final = "AIRFLOW_MEGATRON_SPEC_FOLDERS"
@@ -23,7 +24,7 @@ MAX_SPEC_BYTES: Final = 32_000_000
 """Size of a spec itself."""
 
 
-class NamedFileError(ValueError):
+class NamedFileError(AirflowMegatronError, ValueError):
     """A file that a spec may not name.
 
     :param message: what is wrong, without the file's name

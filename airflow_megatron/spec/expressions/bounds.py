@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from airflow_megatron.errors import AirflowMegatronError
+
 MAX_STEPS: Final = 20_000_000
 """Steps of all expressions of a spec, some two seconds of processor time."""
 STEPS_EACH: Final = 500
@@ -17,7 +19,7 @@ STEPS_EACH: Final = 500
 _SCALARS: Final = frozenset({int, float, bool, type(None)})
 
 
-class TooMuchWorkError(ValueError):
+class TooMuchWorkError(AirflowMegatronError, ValueError):
     """Expressions that take too many steps."""
 
 

@@ -18,6 +18,7 @@ import jinja2.meta
 import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation
 from airflow_megatron.spec.expressions.functions import FUNCTIONS
@@ -36,7 +37,7 @@ MAX_CHAIN = 100
 """How many values may stand between a value and the last one that it depends on."""
 
 
-class ExpressionError(ValueError):
+class ExpressionError(AirflowMegatronError, ValueError):
     """An expression that cannot be parsed or evaluated; the message says which and why."""
 
 

@@ -22,6 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import missing
 from jinja2.visitor import NodeTransformer
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.expressions.bounds import charge, nested_size
 from airflow_megatron.spec.expressions.functions import FUNCTIONS, bounded_round
 
@@ -63,7 +64,7 @@ _LOOP: Final = frozenset(
 )
 
 
-class SizeError(ValueError):
+class SizeError(AirflowMegatronError, ValueError):
     """An expression whose result would be too large."""
 
 

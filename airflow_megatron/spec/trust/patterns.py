@@ -16,6 +16,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.errors import AirflowMegatronError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -32,7 +34,7 @@ _parser: Any = re._parser  # type: ignore[attr-defined]  # the only parser that 
 _constants: Any = re._constants  # type: ignore[attr-defined]
 
 
-class PatternError(ValueError):
+class PatternError(AirflowMegatronError, ValueError):
     """A pattern that is none, or cannot be matched in bounded time.
 
     :param message: what is wrong

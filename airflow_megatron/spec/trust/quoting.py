@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 
+from airflow_megatron.errors import AirflowMegatronError
 
-class QuotingError(ValueError):
+
+class QuotingError(AirflowMegatronError, ValueError):
     """A value that cannot be passed to the cluster unharmed."""
 
 

@@ -17,6 +17,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation, charge
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _MAX_WIDTH = 10_000
 _MANY_FIELDS = 32
 
 
-class RefusedExpressionError(ValueError):
+class RefusedExpressionError(AirflowMegatronError, ValueError):
     """An expression or text that is not evaluated at all: it would run code, or grow without bound.
 
     :param message: what is refused
@@ -44,7 +45,7 @@ class RefusedExpressionError(ValueError):
         self.hint = hint
 
 
-class UnresolvedError(ValueError):
+class UnresolvedError(AirflowMegatronError, ValueError):
     """An expression or text that AutoExperiment leaves as it stands; the message says why."""
 
 

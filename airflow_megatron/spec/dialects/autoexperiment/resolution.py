@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.dialects.autoexperiment.expressions import (
     MAX_TEXT,
     RefusedExpressionError,
@@ -29,7 +30,7 @@ _MAX_FIELDS = 32
 _QUOTES = ("'", '"')
 
 
-class EndlessError(ValueError):
+class EndlessError(AirflowMegatronError, ValueError):
     """Texts that change for ever.
 
     :param keys: the keys whose values keep changing
@@ -41,7 +42,7 @@ class EndlessError(ValueError):
         self.keys = tuple(keys)
 
 
-class RefusedValueError(ValueError):
+class RefusedValueError(AirflowMegatronError, ValueError):
     """A value that is refused.
 
     :param key: its key

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ STATES: Final = GOOD_STATES | frozenset(
 )
 
 
-class FieldError(ValueError):
+class FieldError(AirflowMegatronError, ValueError):
     """A field, or a state, that does not exist.
 
     ``key`` is the dotted key of the condition or event that has it, empty where that is not known.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.dialects.oellm.interpolation.configuration import ConfigurationError
 from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
 from airflow_megatron.spec.dialects.oellm.siblings import SiblingError
@@ -27,7 +28,7 @@ _LABEL = "label"
 _MISSING = object()
 
 
-class NativeError(ValueError):
+class NativeError(AirflowMegatronError, ValueError):
     """Something that has no native form."""
 
 

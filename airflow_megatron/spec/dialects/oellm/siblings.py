@@ -12,6 +12,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.dialects.oellm.sweep import STAGE
 from airflow_megatron.spec.documents.errors import did_you_mean
 
@@ -26,7 +27,7 @@ Family: TypeAlias = tuple["SweepPoint", ...]
 _REFERENCE = re.compile(r"\$\{\s*sibling\.([^.}]+)\.")
 
 
-class SiblingError(ValueError):
+class SiblingError(AirflowMegatronError, ValueError):
     """A sibling that does not exist, or siblings that wait for each other.
 
     :param message: what is wrong

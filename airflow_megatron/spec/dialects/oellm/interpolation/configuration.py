@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.dialects.oellm.interpolation.eval import EvaluationError
 from airflow_megatron.spec.dialects.oellm.interpolation.resolvers import RESOLVERS, excluded_nodes
 from airflow_megatron.spec.dialects.oellm.interpolation.templates import (
@@ -60,7 +61,7 @@ _NOT_HERE = {
 }
 
 
-class ConfigurationError(ValueError):
+class ConfigurationError(AirflowMegatronError, ValueError):
     """A value that cannot be resolved.
 
     :param message: what is wrong, the chain of references included

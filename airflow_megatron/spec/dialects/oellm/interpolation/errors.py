@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from airflow_megatron.errors import AirflowMegatronError
 
-class JobError(ValueError):
+
+class JobError(AirflowMegatronError, ValueError):
     """A point that no job can be made of.
 
     :param message: what is wrong

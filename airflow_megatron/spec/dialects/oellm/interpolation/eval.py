@@ -11,6 +11,7 @@ import ast
 import operator
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation, charge, nested_size
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ MAX_NESTED_TEXT = 1_000_000
 MAX_DIGITS = 400
 
 
-class EvaluationError(ValueError):
+class EvaluationError(AirflowMegatronError, ValueError):
     """An expression that cannot be evaluated; the message says why."""
 
 

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from airflow_megatron.errors import AirflowMegatronError
+
 MAX_DEPTH = 60
 MAX_DIGITS = 1000
 
@@ -25,7 +27,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 _ESCAPED = frozenset("\\()[]{}:=, \t")
 
 
-class TemplateError(ValueError):
+class TemplateError(AirflowMegatronError, ValueError):
     """Text with an interpolation that cannot be parsed."""
 
 

@@ -1,0 +1,7 @@
+"""The root of this package's errors."""
+
+from __future__ import annotations
+
+
+class AirflowMegatronError(Exception):
+    """Base of every error that this package raises on purpose; catch it to catch them all."""
