@@ -19,6 +19,7 @@ from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.task_runtime.run_configuration import (
     LAUNCHED_POINT_KEYS,
     POINT_KEYS,
+    is_from_before_pins,
     refuse_unknown_keys,
 )
 from airflow_megatron.task_runtime.stopping import EndsTestRun
@@ -37,7 +38,7 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
 
     A run that the sweep's DAG launched reads them from what its run has pinned last. A run that a person started for
     one point plans it from the spec as it is now, and pins that; either way later edits do not change the run. Jobs
-    never come from a run's configuration.
+    never come from the configuration of a run that a person has started.
 
     :param spec_file: the sweep spec
     :param sweep: name of the sweep
@@ -59,6 +60,8 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
         point = conf.get("point") or params.get("point") or ""
         if not isinstance(point, str) or not point:
             raise AirflowFailException('which point? give the run a configuration: {"point": "<name>"}')
+        if is_from_before_pins(conf, context["dag_run"]):
+            return self._push(context, point, conf["jobs"])
         if "jobs" in conf:
             raise AirflowFailException(
                 "jobs come from a plan, not from a run's configuration; trigger the sweep again, or this DAG with "
@@ -71,9 +74,13 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
                 refuse_unknown_keys(conf, POINT_KEYS)
                 cluster = conf.get("cluster") or params.get("cluster")
                 pinned = self._planned(context["ti"], point, cluster)
-            jobs = {job.stage: job for job in pinned.jobs_of(point)}
+            jobs = {job.stage: job.to_json() for job in pinned.jobs_of(point)}
         except (PinError, SpecError) as error:
             raise AirflowFailException(str(error)) from None
+        self.log.info("point %s of plan %s", point, pinned.pin[:16])
+        return self._push(context, point, jobs)
+
+    def _push(self, context: Context, point: str, jobs: Mapping[str, Any]) -> str:
         missing = [stage for stage in jobs if stage not in self.stages]
         if missing:
             raise AirflowFailException(
@@ -81,8 +88,8 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
                 f"Trigger {self.sweep} again, or clear `plan` of its run"
             )
         for stage in self.stages:
-            context["ti"].xcom_push(key=stage, value=jobs[stage].to_json() if stage in jobs else None)
-        self.log.info("point %s of plan %s: %s", point, pinned.pin[:16], ", ".join(jobs))
+            context["ti"].xcom_push(key=stage, value=jobs.get(stage))
+        self.log.info("point %s: %s", point, ", ".join(jobs))
         return point
 
     def _launched(self, context: Context, conf: Mapping[str, Any]) -> PinnedSweep:

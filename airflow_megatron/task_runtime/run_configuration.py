@@ -18,6 +18,7 @@ POINT_KEYS: Final = ("point", "cluster", "fresh_start")
 """Of a point's run that a person starts."""
 LAUNCHED_POINT_KEYS: Final = (*POINT_KEYS, "pin", "run", "digest", "submitted")
 """Of a point's run that the sweep's run starts: the plan that it works on, and what is submitted already."""
+_KEYS_BEFORE_PINS: Final = {"point", "digest", "cluster", "fresh_start", "jobs", "submitted"}
 
 
 _MAX_TEXT: Final = 20_000
@@ -56,6 +57,18 @@ _VALUES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "run": (_is_text, "the id of a run"),
     "submitted": (_are_attempts, "numbers of attempts by their stages"),
 }
+
+
+def is_from_before_pins(conf: Mapping[str, Any], run: Any) -> bool:
+    """Tell whether a point's run was launched by a version of this package that wrote the jobs into its configuration.
+
+    Such a run may be queued when the package is upgraded. A person cannot start one: only what a task has started is
+    ``operator_triggered``.
+
+    :param run: the run, as its tasks know it
+    """
+    launched = getattr(run, "run_type", None) == "operator_triggered"
+    return launched and set(conf) == _KEYS_BEFORE_PINS and isinstance(conf["jobs"], dict)
 
 
 def refuse_unknown_keys(conf: Mapping[str, Any] | None, known: Iterable[str]) -> None:
