@@ -1,4 +1,4 @@
-"""The callbacks that tell of the ends of tasks."""
+"""The callbacks that send notices when tasks end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def callbacks(sweep: SweepOutline, what: NoticeKind, *, always: bool = False) -> list[NoticeCallback]:
-    """Return the callbacks of a task for one kind of notice; who is told, a run has pinned.
+    """Return the callbacks of a task for one kind of notice; the notifiers are those that the run has pinned.
 
     :param sweep: the sweep
     :param what: kind of notice
-    :param always: tell of tasks that know of no job, too
+    :param always: send notices of tasks without a job, too
     """
     return [NoticeCallback(what, sweep.settings.notify, always=always)]

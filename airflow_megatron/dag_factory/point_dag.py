@@ -82,7 +82,7 @@ class StageTasks:
 
     :param sweep: the sweep
     :param source: the task that pushes each stage's job as an XCom
-    :param fresh_start: template that tells whether finished jobs run again
+    :param fresh_start: template: whether finished jobs run again
     :param of_point: the DAG works one point; stages of the whole sweep are other points' too
     """
 
@@ -148,7 +148,7 @@ class StageTasks:
                     for stage in self._before(instance)
                     if stage not in _awaited(instance)
                 },
-                # a stage that must have finished may have failed: the sensor tells so
+                # a stage that must have finished may have failed: the sensor reports it
                 trigger_rule="all_done" if instance.after_end else "all_success",
                 poll_interval=self.sweep.settings.poll_interval,
             )

@@ -197,6 +197,6 @@ def _without_repeated_names(entries: Iterable[SpecEntry]) -> SpecFolder:
             if outline.file == kept:
                 good.append(outline)
             else:
-                told = repeated_name(name, outline.file, files, kept)
-                problems.append(Problem(outline.file, *outline.place, *told))
+                message_and_hint = repeated_name(name, outline.file, files, kept)
+                problems.append(Problem(outline.file, *outline.place, *message_and_hint))
     return SpecFolder(tuple(good), tuple(problems))

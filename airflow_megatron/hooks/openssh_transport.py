@@ -42,9 +42,9 @@ class _Ended:
     stdout: str
     stderr: str
 
-    def told(self, *texts: str) -> bool:
-        said = self.stderr.lower()
-        return any(text in said for text in texts)
+    def mentions(self, *texts: str) -> bool:
+        messages = self.stderr.lower()
+        return any(text in messages for text in texts)
 
     @property
     def reason(self) -> str:
@@ -107,7 +107,10 @@ class OpensshTransport:
         words = ["-T", "-o", "ProxyCommand=false", "-o", "ControlMaster=no", *self._base, *master]
         for attempt in range(1, self._attempts + 1):
             ended = await _ssh([*words, "--", self._options.host, self._remote_shell], script)
-            if not (ended.status == SSH_FAILED and ended.told(_SESSION_REFUSED)) or attempt == self._attempts:
+            if (
+                not (ended.status == SSH_FAILED and ended.mentions(_SESSION_REFUSED))
+                or attempt == self._attempts
+            ):
                 return ended
             await asyncio.sleep(random.uniform(0.5, 1.5) * SESSION_PAUSE_S * attempt)
         raise AssertionError("the last attempt returns")
@@ -134,7 +137,7 @@ class OpensshTransport:
     async def _lives(self, master: list[str]) -> bool:
         """Return whether a master listens; without *master*, at the configuration's ControlPath."""
         ended = await _ssh([*self._base, *master, "-O", "check", "--", self._options.host])
-        if ended.told(*_UNUSABLE):
+        if ended.mentions(*_UNUSABLE):
             raise LoginRefusedError(f"connection {self._options.conn_id!r} cannot be used: {ended.reason}")
         return ended.status == 0
 
@@ -145,15 +148,15 @@ class OpensshTransport:
             ended = await _ssh([*words, "-f", "-N", "--", self._options.host])
             if ended.status == 0:
                 return master
-            if ended.told(*_HOST_KEY_TROUBLE):
+            if ended.mentions(*_HOST_KEY_TROUBLE):
                 raise LoginRefusedError(host_key_refusal(self._options, ended.reason))
-            if ended.told(*_REFUSED):
+            if ended.mentions(*_REFUSED):
                 raise LoginRefusedError(
                     f"{address}: login refused ({ended.reason}); check login and key_file of connection {conn_id!r} "
                     f"and the ssh-agent; where a second factor is asked for, log in once with: "
                     f"{self._login_command()}"
                 )
-            if ended.told(*_UNUSABLE):
+            if ended.mentions(*_UNUSABLE):
                 raise LoginRefusedError(f"{address}: connection {conn_id!r} cannot be used: {ended.reason}")
             if attempt == self._attempts:
                 raise TransportError(

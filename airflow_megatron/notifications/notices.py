@@ -1,7 +1,7 @@
-"""From what happens in a task to the notifiers that its spec names.
+"""Send notices of tasks to the notifiers that their spec names.
 
-What ends a task is told by the task's callbacks (:class:`NoticeCallback` as ``on_failure_callback`` or
-``on_success_callback``), what happens while it goes on is told at once.
+Notices of a task's end are sent by the task's callbacks (:class:`NoticeCallback` as ``on_failure_callback`` or
+``on_success_callback``), all others at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 _KEY = "notice"
 
 
-def tell(sections: Sequence[NotifySection], notice: Notice) -> None:
+def send(sections: Sequence[NotifySection], notice: Notice) -> None:
     """Send a notice of the running task, or leave it to the callbacks when it is about the task's end.
 
     :param sections: the spec's ``notify``
-    :param notice: what to tell
+    :param notice: the notice
     """
     if any(notice.what in section.on for section in sections):
         context = get_current_context()
@@ -53,19 +53,19 @@ def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -
             continue
         try:
             arguments = rendered_arguments(section.notifier, section.arguments, notice)
-            # not called, but asked: Airflow would render the arguments with connections and variables in reach, and
+            # notify() instead of a call: a call would render the arguments with connections and variables in reach, and
             # what they hold by now may be a job's own words
             notifier_class(section.notifier)(**arguments).notify(dict(values))
         except Exception:
-            log.exception("%s could not tell: %s", section.notifier, notice.text)
+            log.exception("%s failed to send: %s", section.notifier, notice.text)
 
 
 class NoticeCallback:
-    """A callback of a task that tells how it ended.
+    """A callback of a task that sends a notice of its end.
 
     :param what: kind of notice
     :param sections: the spec's ``notify``, for a run that has pinned none
-    :param always: tell the end of a task that has announced nothing, too
+    :param always: send a notice of a task that has announced none, too
     """
 
     def __init__(self, what: NoticeKind, sections: Sequence[NotifySection], *, always: bool) -> None:
@@ -74,7 +74,7 @@ class NoticeCallback:
         self.always = always
 
     def __call__(self, context: Context) -> None:
-        """Send it."""
+        """Send the notice that the task has announced, or one made from the task alone."""
         announced = _values(context).get(_KEY)
         if not (isinstance(announced, Notice) or self.always):
             return
@@ -85,7 +85,7 @@ class NoticeCallback:
 
 
 def _task_notice(what: NoticeKind, values: Mapping[str, Any]) -> Notice:
-    """Return what can be told of a task whose job there is nothing known of."""
+    """Return the notice of a task whose job is unknown."""
     task = values["ti"]
     error = values.get("exception")
     failed = what == "failure"

@@ -13,7 +13,7 @@ from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.megatron.checkpoints.completeness import tracked_iteration
 from airflow_megatron.megatron.commands.commands import leaves_checkpoints
 from airflow_megatron.notices.notice import end_notice, event_notice
-from airflow_megatron.notifications.notices import tell
+from airflow_megatron.notifications.notices import send
 from airflow_megatron.operators.slurm_submit import (
     job_attempts,
     submitted,
@@ -219,7 +219,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
         ended = {GIVEN_UP: step.reason} if isinstance(step, GiveUp) else {}
         attempts.record_verdict(handle.attempt, {**verdict.to_json(), **ended})
-        tell(self._notify(job), end_notice(job, handle.attempt, verdict, step, event.get("log_tail", ())))
+        send(self._notify(job), end_notice(job, handle.attempt, verdict, step, event.get("log_tail", ())))
         return self._go_on(job, handle, verdict, step, event)
 
     @staticmethod
@@ -282,7 +282,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         for item in seen:
             self.log.warning("%s: %s", item["do"], item["reason"])
             notice = event_notice(job, handle.attempt, str(handle.job_id), item, event.get("log_tail", ()))
-            tell(self._notify(job), notice)
+            send(self._notify(job), notice)
             if item["do"] == "run":
                 variables = {f"am_match_{name}": text for name, text in item["groups"].items()}
                 self.log.info("%s", job_attempts(job, self.log).run_command(item["command"], variables))

@@ -43,17 +43,17 @@ class StageOverview:
         if len(iterations) > 1 and None not in iterations:
             shown = _some(map(str, sorted(number for number in iterations if number)))
             return f"{self.jobs[0].depends_on[0].stage} checkpoint {shown}"
-        return self._told(waits_for)
+        return self._texts(waits_for)
 
     @property
     def cancel(self) -> str:
         """What cancels its jobs, empty for nothing."""
-        return self._told(lambda job: _told_condition(job, job.cancel))
+        return self._texts(lambda job: _told_condition(job, job.cancel))
 
     @property
     def finish(self) -> str:
         """What makes its jobs finished, empty where it is what their kind requires."""
-        return self._told(lambda job: "" if _each_checkpoint(job) else _told_condition(job, job.finish))
+        return self._texts(lambda job: "" if _each_checkpoint(job) else _told_condition(job, job.finish))
 
     @property
     def events(self) -> tuple[str, ...]:
@@ -78,8 +78,8 @@ class StageOverview:
         """The GPU-hours that its jobs can take at most."""
         return gpu_hours(self.jobs)
 
-    def _told(self, tell: Callable[[Job], str]) -> str:
-        texts = [text for text in dict.fromkeys(tell(job) for job in self.jobs) if text]
+    def _texts(self, describe: Callable[[Job], str]) -> str:
+        texts = [text for text in dict.fromkeys(describe(job) for job in self.jobs) if text]
         if len(texts) > 1 and max(map(len, texts)) > _LONG:
             return f"{shortened(texts[0])} ({len(texts)} variants)"
         return shortened(_some(texts, " | "))

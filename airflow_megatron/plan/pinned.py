@@ -191,7 +191,7 @@ class PinnedSweep:
 
     @functools.cached_property
     def outline(self) -> SweepOutline:
-        """What the DAGs of its runs are built from: its stages, who is told of what."""
+        """What the DAGs of its runs are built from: its stages, who is notified of what."""
         return SweepOutline.from_json(self._store.get(self._outline))
 
     def use(self, dag_id: str, run_id: str) -> None:

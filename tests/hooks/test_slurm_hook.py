@@ -333,7 +333,8 @@ class TestLookUp:
 
     async def test_there_is_none(self) -> None:
         with pytest.raises(
-            LoginRefusedError, match=r"there is no Airflow connection 'slurm_none' .*add one of type ssh"
+            LoginRefusedError,
+            match=r"there is no Airflow connection 'slurm_none' .*add one of type slurm or ssh",
         ):
             await answer(SlurmHook("slurm_none"))
 

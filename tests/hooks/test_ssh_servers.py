@@ -313,7 +313,7 @@ class TestLoginShells:
         found = hook(profile, transport)
         works, told = await asyncio.to_thread(found.test_connection)
         assert (works, "sinfo fails" in told) == (False, True)
-        found.commands = SlurmCommands(login_shell=True)
+        found = SlurmHook("site", SlurmCommands(login_shell=True), connection=found.connection)
         works, told = await asyncio.to_thread(found.test_connection)
         assert works
         assert "slurm 25.05.1" in told

@@ -16,7 +16,7 @@ from example_specs import CHAIN
 from airflow_megatron.dag_factory.callbacks import callbacks
 from airflow_megatron.dag_factory.spec_files import build_sweep_dags
 from airflow_megatron.notices.notice import Notice
-from airflow_megatron.notifications.notices import NoticeCallback, tell
+from airflow_megatron.notifications.notices import NoticeCallback, send
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.surroundings import Surroundings
@@ -60,9 +60,9 @@ def test_what_ends_the_task_waits_for_its_callbacks(tmp_path: Path) -> None:
     sections = [section(tmp_path / "a", "failure", "retry", message="{{ notice.name }} of {{ notice.what }}")]
     values = context()
     with set_current_context(values):
-        tell(sections, Notice("retry", "s.p.x", "lost"))
-        tell(sections, Notice("health", "s.p.x", "nobody wants it"))
-        tell(sections, Notice("failure", "s.p.x", "given up", iteration=3))
+        send(sections, Notice("retry", "s.p.x", "lost"))
+        send(sections, Notice("health", "s.p.x", "nobody wants it"))
+        send(sections, Notice("failure", "s.p.x", "given up", iteration=3))
     assert [line["what"] for line in told(tmp_path / "a")] == ["retry"]
     NoticeCallback("failure", sections, always=True)(values)
     (_, line) = told(tmp_path / "a")
@@ -88,7 +88,7 @@ def test_notifier_that_fails_changes_nothing(tmp_path: Path, caplog: pytest.LogC
     callback = NoticeCallback("failure", [broken, section(tmp_path / "a", "failure")], always=True)
     callback(context())
     assert len(told(tmp_path / "a")) == 1
-    assert "could not tell" in caplog.text
+    assert "failed to send" in caplog.text
 
 
 NOTIFY = f"""\

@@ -225,5 +225,5 @@ def test_no_conversion_and_no_foreign_launcher(sandbox: Sandbox) -> None:
         "point": "p",
         "stages": {"pretrain": {"kind": "train", "megatron": {"train_iters": 9}}},
     }
-    with pytest.raises(SpecError, match="mpiexec does not tell megatron_core its ranks"):
+    with pytest.raises(SpecError, match="mpiexec does not pass ranks to megatron_core"):
         jobs_of(json.dumps(thin), upstream)

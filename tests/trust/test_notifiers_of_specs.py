@@ -18,7 +18,7 @@ from airflow_megatron.notices.notice import Notice
 from airflow_megatron.notices.notice_files import NoticePathError, append_line
 from airflow_megatron.notices.notifier_classes import NotifierError, notifier_class, rendered_arguments
 from airflow_megatron.notifications.json_lines import JsonLinesNotifier
-from airflow_megatron.notifications.notices import NoticeCallback, tell
+from airflow_megatron.notifications.notices import NoticeCallback, send
 from airflow_megatron.spec.model.schema import NotifySection
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -185,7 +185,7 @@ def test_what_jobs_say_is_no_template(words: str, field: str) -> None:
     notice = Notice(**{"what": "retry", "name": "n", "reason": "r", field: words})
     values = context()
     with set_current_context(values):
-        tell([section(TOLD, text="{{ notice." + field + " }}", other=["{{ notice.text }}"])], notice)
+        send([section(TOLD, text="{{ notice." + field + " }}", other=["{{ notice.text }}"])], notice)
     (sent,) = SENT
     assert sent["text"] == words
     assert sent["other"] == [notice.text]
@@ -195,7 +195,7 @@ def test_what_jobs_say_is_no_template(words: str, field: str) -> None:
 def test_what_a_class_gets_by_itself() -> None:
     """The operator's classes may look at the task, as Airflow's own do."""
     with set_current_context(context()):
-        tell([section(TOLD)], Notice("retry", "n", "r"))
+        send([section(TOLD)], Notice("retry", "n", "r"))
     assert SENT[0]["notice"]["name"] == "n"
 
 
@@ -320,7 +320,7 @@ def test_paths_that_jobs_make(words: str, tmp_path: Path) -> None:
     """An expression in a path may become a job's own words."""
     notice = Notice("retry", "n", "r", line=words)
     with set_current_context(context()):
-        tell([section(OWN, path="{{ notice.line }}")], notice)
+        send([section(OWN, path="{{ notice.line }}")], notice)
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
 
 

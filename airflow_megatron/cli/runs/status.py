@@ -59,7 +59,7 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
         if run is None:  # again after Airflow's connection was added or put right
             run = stack.enter_context(command_line_hook(cluster).session())
         snapshot = fetch_snapshot(plan.jobs, run, log_tail_bytes=STATUS_LOG_BYTES)
-        # after the files: a job that they tell of is in the queue, or was
+        # after the files: a job that they name is in the queue, or was
         queue_states = fetch_queue_states(slurm_commands(cluster), run)
         return progress_grid(snapshot, jobs, queue_states=queue_states)
 

@@ -161,9 +161,9 @@ def flatten_evaluation(results: Mapping[str, Any]) -> tuple[dict[str, float], di
     :returns: two mappings from ``task/metric`` (``task/metric,filter`` for a filter other than ``none``):
         values and standard errors. What is not a finite number is left out.
     """
-    told = list(measurements(results))
-    errors = {each.name: each.stderr for each in told if each.stderr is not None}
-    return {each.name: each.value for each in told}, errors
+    measured = list(measurements(results))
+    errors = {each.name: each.stderr for each in measured if each.stderr is not None}
+    return {each.name: each.value for each in measured}, errors
 
 
 def _branch(run: RunSnapshot, job: SweepJob) -> Branch:
@@ -235,9 +235,9 @@ def _best_rows(rows: Sequence[ResultRow]) -> set[int]:
         # loss.
         validated = all(rows[index].validation_loss is not None for index in indices)
         keys = [rows[index].validation_loss if validated else rows[index].train_loss for index in indices]
-        told = [(key, index) for key, index in zip(keys, indices, strict=True) if key is not None]
-        if len(told) > 1:
-            best.add(min(told)[1])
+        ranked = [(key, index) for key, index in zip(keys, indices, strict=True) if key is not None]
+        if len(ranked) > 1:
+            best.add(min(ranked)[1])
     return best
 
 

@@ -1,6 +1,6 @@
 """Going back to an earlier checkpoint when the numbers of a training went bad (NaN, a loss spike).
 
-Megatron's own checks end the job or only tell; teams then rewind by hand, to a checkpoint before the spike,
+Megatron's own checks end the job or only report; teams then rewind by hand, to a checkpoint before the spike,
 and lower the learning rate or pass over data (the logbooks of OPT-175B and BLOOM). :func:`choose_rollback`
 says where to; :func:`rollback_script` moves the tracker and renames what is newer ``rolled_back_…``: nothing is
 deleted. It may run any number of times, and be killed at any point.

@@ -1,9 +1,9 @@
 """What ``scontrol -o show job`` prints: the exit code of jobs that slurmctld still remembers.
 
-Asked where accounting cannot be: squeue tells that a job has failed, but not how. Fields come in the order of
+Asked where accounting cannot be: squeue shows that a job has failed, but not how. Fields come in the order of
 ``slurm_sprint_job_info`` (``src/api/job_info.c``, Slurm 20.02 to 25.05). Nothing is quoted, so a job's name,
 directory or comment may hold what looks like other fields: the ones read here stand before the directory and the
-comment, and the name is told as it is, for the caller to compare.
+comment, and the name is passed on unchanged, for the caller to compare.
 """
 
 from __future__ import annotations

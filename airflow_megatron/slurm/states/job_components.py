@@ -1,7 +1,7 @@
 """Heterogeneous jobs: several rows, one job.
 
-Component 0 runs the script, so it tells name and exit code. The job has ended when the last component has; where
-one was lost with its node or memory, that is what ended the others (``heterogeneous_jobs.html`` of Slurm's
+Component 0 runs the script, so it has the job's name and exit code. The job has ended when the last component has;
+where one was lost with its node or memory, that is what ended the others (``heterogeneous_jobs.html`` of Slurm's
 documentation: a component that cannot go on takes the whole job with it).
 """
 
@@ -45,8 +45,8 @@ def _whole_job(job_id: str, components: Sequence[RowT]) -> RowT:
         deciding = going_on[0]
     elif lost and leader not in lost:
         deciding = min(lost, key=lambda row: _CAUSES.index(row.state))
-    told = [deciding] if deciding in lost else components
-    nodes = ",".join(row.node_list for row in told if row.node_list)
+    rows = [deciding] if deciding in lost else components
+    nodes = ",".join(row.node_list for row in rows if row.node_list)
     changes: dict[str, Any] = {"state": deciding.state, "reason": deciding.reason, "node_list": nodes}
     if isinstance(deciding, AccountingRow):
         changes["state_text"] = deciding.state_text

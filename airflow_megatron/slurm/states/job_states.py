@@ -117,7 +117,7 @@ def parse_state(text: str) -> JobState:
 
     Understands full names, short codes, what sacct appends (``CANCELLED by 1000``), what fixed-width columns
     cut off (``OUT_OF_ME+``, ``CANCELLED+``), and a state followed by its flags (``RUNNING,COMPLETING``,
-    ``job_state_string_complete`` of Slurm 23.11), where the flag tells more. Anything else, and a truncation that
+    ``job_state_string_complete`` of Slurm 23.11), where the flag says more. Anything else, and a truncation that
     fits several names, is ``UNKNOWN``.
     """
     words = text.strip().upper().split(None, 1)

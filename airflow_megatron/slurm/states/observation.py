@@ -122,7 +122,7 @@ class AccountingRow:
 
     @property
     def is_final(self) -> bool:
-        """Whether it tells how the job ended.
+        """Whether it shows how the job ended.
 
         A slurmdbd that was away hears of the job's start first: then the state of now stands beside an unknown end and
         exit code 0 (seen with Slurm 22.05).
@@ -132,7 +132,7 @@ class AccountingRow:
 
 @dataclass(frozen=True)
 class ControllerRow:
-    """One job as ``scontrol show job`` tells it.
+    """One job as ``scontrol show job`` prints it.
 
     :param exit_code: first number of ``ExitCode``.
     :param exit_signal: second number: the signal that ended the script, 0 for none.
@@ -159,7 +159,7 @@ class ControllerRow:
 
 @dataclass(frozen=True)
 class CommandAnswer:
-    """What a command said: its exit status (124: it took too long) and the first 4 KiB of its output."""
+    """Answer of a command: its exit status (124: it took too long) and the first 4 KiB of its output."""
 
     exit_code: int
     output: str
@@ -201,7 +201,7 @@ class Observation:
     :param files: ``read_files`` → text, None when absent.
     :param existing: ``check_files`` → whether it exists.
     :param matches: ``globs`` → paths found.
-    :param answers: ``commands`` → what they said; those not due in this poll are absent.
+    :param answers: ``commands`` → their answers; those not due in this poll are absent.
     :param unreachable: set when this tick could not ask at all.
     :param errors: what Slurm's commands complained about, for the log.
     """

@@ -27,7 +27,7 @@ END {
 """An awk program: a line for each GPU of a node's samples, ``index,samples,MiB at most,mean %,mean W``.
 
 The means are over the samples with at least half of the most memory: those of the training, not of its start. What a
-GPU does not tell (``[N/A]``) counts as 0.
+GPU does not report (``[N/A]``) counts as 0.
 """
 
 

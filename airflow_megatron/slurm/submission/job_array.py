@@ -6,7 +6,7 @@ single attempt: claims, a record of the id, a unique name by which squeue and sa
 attempt that it is to contain, in the attempt's own directory (``shell/array_claim.sh``), so that nobody submits one of
 them meanwhile, and an attempt that somebody else has claimed is left out. Once sbatch has answered, the id of each
 task (``<array>_<index>``) is recorded for its attempt; whoever finds an attempt claimed without a record, its
-submitter killed, can tell from the array's directory what became of it.
+submitter killed, can find out from the array's directory what became of it.
 
 The array's script reads which attempt its index stands for and becomes that attempt's own ``job.sbatch``.
 ``--dependency=singleton`` does not hold back the tasks of one array, only another array of its name.

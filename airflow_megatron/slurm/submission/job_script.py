@@ -342,7 +342,7 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
     launcher = cluster.launcher_of(job.trainer)
     if launcher in ("mpiexec", "deepspeed") and job.runs_trainer and job.trainer != "megatron_deepspeed":
         raise JobScriptError(
-            f"{launcher} does not tell {job.trainer} its ranks; use the launcher torchrun or srun"
+            f"{launcher} does not pass ranks to {job.trainer}; use the launcher torchrun or srun"
         )
     container = container_of(job, cluster)
     direct = processes == 1 and not (container and container.runtime == "pyxis")

@@ -174,7 +174,7 @@ _IN_ANY_SCRIPT: Final[Mapping[str, str]] = {
     "array": "one job is submitted for each attempt; array: of a stage submits a job array",
     "clusters": "the cluster is chosen by its profile: cluster: NAME",
     "cluster": "the cluster is chosen by its profile: cluster: NAME",
-    "dependency": "what a job waits for is said by parent: and start:",
+    "dependency": "what a job waits for is declared by parent: and start:",
     "help": "nothing would be submitted",
     "hold": "a job that waits is not submitted yet: start:",
     "input": "the script does not read its standard input",

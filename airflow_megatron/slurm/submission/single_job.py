@@ -10,7 +10,7 @@ An attempt's directory ``<stage_dir>/<number>`` holds the protocol's state:
     ``sbatch.out``,
     ``sbatch.err``, and ``released`` once it is certain that no job came of it.
 ``created``
-    Unix time and nonce of the first claim. The nonce is in the job's comment and tells this attempt's job
+    Unix time and nonce of the first claim. The nonce is in the job's comment and distinguishes this attempt's job
     from an older one of the same name (a sweep started afresh).
     A claim that is a symbolic link belongs to a task of an array (:mod:`airflow_megatron.slurm.submission.job_array`).
 ``jobid``

@@ -559,7 +559,7 @@ class TrainerSection(Strict):
     device: Literal["cuda", "cpu"] = "cuda"
     """``cpu``: the nodes have no GPUs, and upstream is started by ``Megatron-LM/upstream_on_cpu.py``."""
     entry: Literal["pretrain_gpt_alcf.py", "pretrain_gpt.py", "train_alcf.sh"] | None = None
-    """Script of Megatron-DeepSpeed that is started, ``pretrain_gpt_alcf.py`` when left out; ``train_alcf.sh`` is told
+    """Script of Megatron-DeepSpeed that is started, ``pretrain_gpt_alcf.py`` when left out; ``train_alcf.sh`` gets
     by environment variables and starts the processes itself."""
     python: str | None = None
     """Python of its environment, where that is not the profile's."""

@@ -107,7 +107,7 @@ def test_a_trainings_own_directory_is_no_other() -> None:
             train("load: /old/iter_0000100, ckpt_step: 200"),
             "backend.megatron.load names iteration 100",
         ),
-        (CONVERT.format(path="/old/checkpoints"), "does not tell which checkpoint is converted"),
+        (CONVERT.format(path="/old/checkpoints"), "does not name the checkpoint to convert"),
         (CONVERT.format(path='""'), "no stage of the sweep makes"),
         (EVALUATE.format(path="Org/model"), "backend.models 'Org/model' is not absolute"),
         (EVALUATE.format(path="/a, /b"), "names 2 models"),
