@@ -87,7 +87,7 @@ class Plan:
         """SHA-256, shortened, over everything resolved: equal plans have equal digests."""
         hashed = hashlib.sha256()
         for job in self.jobs:
-            hashed.update(_pinned.encode(dataclasses.replace(job, pin="") if job.pin else job))
+            hashed.update(_pinned.encode(msgspec.structs.replace(job, pin="") if job.pin else job))
         return hashed.hexdigest()[:16]
 
     def jobs_of(self, point: str) -> list[Job]:
@@ -300,7 +300,7 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -
             "own_launch": launches_itself(job, cluster),
         }
         same = all(getattr(job, name) == value for name, value in changes.items())
-        planned.append(job if same else dataclasses.replace(job, **changes))
+        planned.append(job if same else msgspec.structs.replace(job, **changes))
     return planned
 
 

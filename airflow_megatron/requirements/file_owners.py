@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -42,7 +44,7 @@ def _with_owners(job: Job, owners: dict[str, Job]) -> Job:
             owner = own
         return dataclasses.replace(condition, producer=owner.stage_dir if owner else "")
 
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         job,
         start=owned(job.start),
         cancel=owned(job.cancel),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
@@ -35,7 +36,7 @@ class AttemptChanges:
     def applied(self, job: Job) -> Job:
         """Return the job as this attempt runs it."""
         slurm = job.slurm if self.nodes is None else job.slurm.model_copy(update={"nodes": self.nodes})
-        return dataclasses.replace(job, slurm=slurm, command=(*job.command, *self.arguments))
+        return msgspec.structs.replace(job, slurm=slurm, command=(*job.command, *self.arguments))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from airflow_megatron.megatron.arguments.command_error import CommandError
 from airflow_megatron.megatron.commands.commands import job_command
 from airflow_megatron.megatron.commands.deepspeed_config import TRAINER as DEEPSPEED
@@ -34,7 +36,7 @@ def ends_with_evaluation(job: Job, cluster: ClusterProfile) -> bool:
     if job.trainer == DEEPSPEED:
         return False
     try:
-        own = job.command != job_command(dataclasses.replace(job, command=()), cluster)
+        own = job.command != job_command(msgspec.structs.replace(job, command=()), cluster)
         return not own and evaluates_at_end(TrainingArguments(job, cluster))
     except CommandError:
         return False

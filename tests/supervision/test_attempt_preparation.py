@@ -6,10 +6,10 @@ import json
 import logging
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from checked_chain import TRUNK
 
@@ -140,7 +140,7 @@ def test_where_an_attempt_begins_in_a_log_that_all_share(run: Run) -> None:
     log = Path(run.job.run_dir) / "all.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("of another tool\n")
-    run.attempts.job = run.job = replace(run.job, log=str(log))
+    run.attempts.job = run.job = msgspec.structs.replace(run.job, log=str(log))
     assert run.prepared(1).log_from == 16
     run.attempt(1, log_from=16)
     log.write_text("of another tool\nof attempt 1\n")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from airflow_megatron.plan.job_scripts import job_script
@@ -92,8 +92,8 @@ def test_after_a_crash_that_may_be_retried_nothing_follows_by_itself(
 
 def test_only_trainings_are_chained(job: Job, cluster: ClusterProfile) -> None:
     after = plan_sweep(load_sweep_text(SPEC, "s.yaml"), cluster).jobs[1]
-    alone = dataclasses.replace(job, restart=job.restart.model_copy(update={"chain": 1}))
-    waiting = dataclasses.replace(job, start_every_attempt=True)
+    alone = msgspec.structs.replace(job, restart=job.restart.model_copy(update={"chain": 1}))
+    waiting = msgspec.structs.replace(job, start_every_attempt=True)
     assert [is_chained(one) for one in (job, after, alone, waiting)] == [True, False, False, False]
 
 

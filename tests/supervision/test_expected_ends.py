@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from example_specs import spec_text
 
@@ -33,4 +33,4 @@ def test_a_planned_training_with_a_test_set_is_evaluated_at_its_end(
     (job,) = plan_sweep(load_sweep_text(text, "s.yaml"), cluster).jobs
     assert job.command  # as the run has it
     assert ends_with_evaluation(job, cluster) is bool(evaluations)
-    assert not ends_with_evaluation(dataclasses.replace(job, command=("python", "own.py")), cluster)
+    assert not ends_with_evaluation(msgspec.structs.replace(job, command=("python", "own.py")), cluster)

@@ -7,6 +7,8 @@ import functools
 import itertools
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+import msgspec
+
 from airflow_megatron.megatron.arguments import lr_search
 from airflow_megatron.megatron.arguments.command_error import CommandError
 from airflow_megatron.megatron.arguments.tables import PRETRAIN_GPT, ArgumentError, to_argv
@@ -96,7 +98,7 @@ def _runs_command(
     """Return the command that works on every directory that a pattern matches; what it makes has a folder for each."""
     run = f"{job.runs_dir}/{{run}}"
     one: int | str = "{iteration}" if source.from_iteration is not None else job.iteration or 0
-    work = dataclasses.replace(job, run_dir=run, source=dataclasses.replace(source, path="{directory}"))
+    work = msgspec.structs.replace(job, run_dir=run, source=dataclasses.replace(source, path="{directory}"))
     found, done = "{directory}", f"{run}/converted_checkpoints/iter_{{iteration}}.done"
     if job.kind == "evaluate":
         found = (

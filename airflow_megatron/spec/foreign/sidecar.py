@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 from pydantic import Field
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
@@ -125,7 +126,7 @@ class Sidecar:
         secrets = {**({} if job.script is not None else cluster.secrets), **(self.section.secrets or {})}
         if secrets:
             changes |= self._secrets(job, secrets)
-        return dataclasses.replace(job, **changes) if changes else job
+        return msgspec.structs.replace(job, **changes) if changes else job
 
     def _secrets(self, job: Job, secrets: Secrets) -> dict[str, Any]:
         names = {"sweep": job.sweep, "point": job.point, "stage": job.stage, "run_dir": job.run_dir}

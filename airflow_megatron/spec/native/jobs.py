@@ -6,6 +6,7 @@ import dataclasses
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from pydantic import ValidationError
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError
@@ -317,7 +318,7 @@ class JobBuilder:
         changes["events"] = tuple(
             resolved_event(event, index, own) for index, event in enumerate(section.events)
         )
-        return dataclasses.replace(job, **changes)
+        return msgspec.structs.replace(job, **changes)
 
     @staticmethod
     def _iteration(

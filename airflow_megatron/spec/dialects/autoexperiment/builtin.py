@@ -9,9 +9,10 @@ complete. Conversion and evaluation work on each checkpoint of their branch as i
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from airflow_megatron.spec.dialects.autoexperiment.grammar import place_of
 from airflow_megatron.spec.documents.errors import SpecError
@@ -200,7 +201,7 @@ def _at_each_checkpoint(job: Job, parent: Job, params: Mapping[str, Any]) -> Job
     section = EachCheckpointSection(from_iteration=int(first[1]) if first else 0)
     scope = ConditionScope({}, job.run_dir, job, lambda _: [])
     start, finish = each_checkpoint_conditions(section, *each_checkpoint_paths(job), parent, scope)
-    return dataclasses.replace(job, start=start, finish=finish, start_every_attempt=True)
+    return msgspec.structs.replace(job, start=start, finish=finish, start_every_attempt=True)
 
 
 def _branch_folder(params: Mapping[str, Any], head: str) -> str:

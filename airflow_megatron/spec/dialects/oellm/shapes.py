@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.stage_tree import StageInstance
@@ -89,7 +91,7 @@ def without_parent(job: Job) -> Job:
     start = job.start
     if start is None and job.depends_on and job.depends_on[0].until == "checkpoint":
         start = Condition("checkpoint", path=f"{job.parent_dir}/checkpoints", iteration=job.iteration)
-    return replace(job, depends_on=(), start=start)
+    return msgspec.structs.replace(job, depends_on=(), start=start)
 
 
 def stages_looked_at(job: Job, instance: StageInstance, jobs: Sequence[Job]) -> tuple[str, ...]:
