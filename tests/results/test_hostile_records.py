@@ -96,12 +96,25 @@ def test_verdicts(value: str) -> None:
         watch.missing()
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> RunTree:
-    made = RunTree(tmp_path_factory.mktemp("sweep"))
+def made_tree(place: Path) -> RunTree:
+    made = RunTree(place)
     for rate in (1e-3, 3e-3):
         made.add_point({"num_layers": 2, "hidden_size": 64}, 1000, rate, train_iters=40)
+    for usual in made.root.rglob("eval_results/*/results.json"):
+        usual.unlink()  # a panel of a figure for each of its tasks
     return made
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> RunTree:
+    """Two trainings of which one has an evaluation, which each test writes anew."""
+    return made_tree(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture(scope="module")
+def spoilt_tree(tmp_path_factory: pytest.TempPathFactory) -> RunTree:
+    """Two trainings, everything of one of which each test spoils; its records come to be long to read."""
+    return made_tree(tmp_path_factory.mktemp("spoilt"))
 
 
 def report(tree: RunTree, out: Path):
@@ -120,25 +133,28 @@ def _few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "_PLOTS", [plot for plot in plots._PLOTS if plot[0] == "evaluations"])
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:12])
-def test_a_report_survives_every_record(
-    tree: RunTree, tmp_path: Path, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "_PLOTS", [])
-    stage = read_jobs(tree.jobs)[0].stage
-    spoil(tree, f".jobs/{stage}/1/exit.json", with_value(EXIT, "exit_code", value))
-    spoil(tree, f".jobs/{stage}/1/job.json", value)
-    spoil(tree, f".jobs/{stage}/verdict.json", with_value(VERDICT, "line", value))
-    spoil(tree, "checkpoints/latest_checkpointed_iteration.txt", value)
-    spoil(tree, "lr_finder/lr_finder.json", with_value({"suggested": 1}, "lowest", value))
-    spoil(tree, "lr_finder/lr_finder_data.csv", f"learning_rate,loss\n{value},{value}\n\0,\n")
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:12])
+def test_a_report_survives_every_record(spoilt_tree: RunTree, tmp_path: Path, value: str) -> None:
+    stage = read_jobs(spoilt_tree.jobs)[0].stage
+    spoil(spoilt_tree, f".jobs/{stage}/1/exit.json", with_value(EXIT, "exit_code", value))
+    spoil(spoilt_tree, f".jobs/{stage}/1/job.json", value)
+    spoil(spoilt_tree, f".jobs/{stage}/verdict.json", with_value(VERDICT, "line", value))
+    spoil(spoilt_tree, "checkpoints/latest_checkpointed_iteration.txt", value)
+    spoil(spoilt_tree, "lr_finder/lr_finder.json", with_value({"suggested": 1}, "lowest", value))
+    spoil(spoilt_tree, "lr_finder/lr_finder_data.csv", f"learning_rate,loss\n{value},{value}\n\0,\n")
     results = {"results": {"a": {"acc,none": 0.5}}, "n-shot": {"a": 0}}
-    spoil(tree, "eval_results/iter_40/results.json", with_value(results, "versions", value))
-    spoil(tree, "eval_results/iter_0000039/results.json", with_value({}, "results", value))
+    spoil(spoilt_tree, "eval_results/iter_40/results.json", with_value(results, "versions", value))
+    spoil(spoilt_tree, "eval_results/iter_0000039/results.json", with_value({}, "results", value))
     figure = json.dumps({"results": {"b": {"acc,none": "@", "acc_stderr,none": "@"}}}).replace('"@"', value)
-    spoil(tree, "eval_results/iter_0000038/results.json", figure)
-    spoil(tree, f"eval_results/iter_{'9' * 200}/results.json", "{}")
-    made = report(tree, tmp_path)
+    spoil(spoilt_tree, "eval_results/iter_0000038/results.json", figure)
+    spoil(spoilt_tree, f"eval_results/iter_{'9' * 200}/results.json", "{}")
+    made = report(spoilt_tree, tmp_path)
     assert len(made.table.rows) == 2
     assert "\x1b" not in made.text
     assert (tmp_path / "results.csv").exists()
@@ -173,7 +189,9 @@ def test_names_of_tasks_are_drawn_as_they_are(tree: RunTree, tmp_path: Path, tas
     assert task.replace("\x1b", "") == task or "\x1b" not in (tmp_path / "evaluations.md").read_text()
 
 
-def test_thousands_of_tasks(tree: RunTree, tmp_path: Path) -> None:
+def test_thousands_of_tasks(tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (plots, figures):
+        monkeypatch.setattr(module, "MOST_PANELS", 6)  # 60 in reports
     results = {"results": {f"task{number}": {"acc,none": 0.5} for number in range(3000)}}
     spoil(tree, "eval_results/iter_40/results.json", json.dumps(results))
     made = report(tree, tmp_path)
@@ -244,6 +262,7 @@ FORMULAS = [
 ]
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("text", FORMULAS, ids=repr)
 def test_no_cell_is_a_formula(tree: RunTree, tmp_path: Path, text: str) -> None:
     assert csv_cell(text) == f"'{text}"
