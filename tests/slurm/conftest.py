@@ -145,9 +145,7 @@ class FakeSlurm:
         return parse_submission(self.run(submission_script(request)))
 
 
-@pytest.fixture
-def slurm(tmp_path: Path) -> FakeSlurm:
-    root = tmp_path / "slurm"
+def fake_slurm(root: Path) -> FakeSlurm:
     for name in ("bin", "jobs", "ids"):
         (root / name).mkdir(parents=True)
     commands = {"sbatch": SBATCH, "squeue": SQUEUE, "sacct": SACCT, "scontrol": SCONTROL, "scancel": SCANCEL}
@@ -156,6 +154,17 @@ def slurm(tmp_path: Path) -> FakeSlurm:
         path.write_text(text)
         path.chmod(0o755)
     return FakeSlurm(root)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> FakeSlurm:
+    return fake_slurm(tmp_path / "slurm")
+
+
+@pytest.fixture(scope="module")
+def slurm_of_module(tmp_path_factory: pytest.TempPathFactory) -> FakeSlurm:
+    """One for tests that leave nothing behind in it."""
+    return fake_slurm(tmp_path_factory.mktemp("module") / "slurm")
 
 
 @pytest.fixture

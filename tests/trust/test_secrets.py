@@ -250,6 +250,7 @@ def test_a_rendered_script_reads_the_secret(tmp_path: Path) -> None:
     script = render_job_script(job, profile, 1, templates_dir())
     out = tmp_path / "out"
     Path(job.stage_dir, "1").mkdir(parents=True)
+    Path(job.stage_dir, "1", "jobid").write_text("7\n")  # as whoever submits it does
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "OUT": str(out), "SLURM_JOB_ID": "7"}
     done = subprocess.run(
         ["bash"], input=script, capture_output=True, text=True, env=environment, check=False

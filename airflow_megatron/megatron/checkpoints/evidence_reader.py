@@ -56,7 +56,7 @@ def _read_some(folder: Path, listings: Mapping[str, Mapping[str, int]]) -> dict[
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
     }
-    asked = json.dumps([str(folder), listings])
+    asked = json.dumps([str(folder), listings, SECONDS])
     done = subprocess.run(
         [sys.executable, "-m", "airflow_megatron.megatron.checkpoints.evidence_reader"],
         input=asked.encode(),
@@ -92,12 +92,12 @@ def _pickle_of(files: Mapping[str, int]) -> str:
 def _main() -> None:
     from airflow_megatron.megatron.checkpoints.folder import read_evidence
 
-    folder, listings = json.load(sys.stdin)
+    folder, listings, seconds = json.load(sys.stdin)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for name, files in listings.items():
         size = sum(size for path, size in files.items() if path == ".metadata")
-        signal.setitimer(signal.ITIMER_PROF, SECONDS + SECONDS_PER_GIB * size / 2**30)
+        signal.setitimer(signal.ITIMER_PROF, seconds + SECONDS_PER_GIB * size / 2**30)
         evidence = asdict(read_evidence(Path(folder) / name, files))
         print(json.dumps([name, evidence]), flush=True)
 

@@ -85,6 +85,7 @@ def test_the_page_is_for_this_machine_unless_somebody_says_more(
     assert LocalAirflow(tmp_path).environment()["AIRFLOW__API__HOST"] == "0.0.0.0"
 
 
+@pytest.mark.integration  # makes Airflow's database
 def test_a_home_that_airflow_fills(tmp_path: Path) -> None:
     """Airflow writes its configuration, with its keys, and its database."""
     home = tmp_path / "airflow"

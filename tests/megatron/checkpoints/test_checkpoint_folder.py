@@ -270,7 +270,7 @@ def test_checkpoints_that_are_deleted_while_they_are_read(tmp_path: Path) -> Non
     saver = threading.Thread(target=save_and_delete)
     saver.start()
     try:
-        seen = {checkpoint.verdict.verdict for _ in range(40) for checkpoint in read_checkpoints(tmp_path)}
+        seen = {checkpoint.verdict.verdict for _ in range(15) for checkpoint in read_checkpoints(tmp_path)}
     finally:
         stop.set()
         saver.join()

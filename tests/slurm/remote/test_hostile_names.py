@@ -6,8 +6,9 @@ import contextlib
 import json
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -162,32 +163,46 @@ def _told(seen) -> dict[str, object]:
     return {name: value for name, value in seen.items() if name not in ("time", "errors")}
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A run, beside which others change, and what a poll finds of it before they do."""
+
+    run: Path
+    slurm: Any
+    found: dict[str, object]
+
+
+@pytest.fixture(scope="module")
+def good(slurm_of_module, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    run = _run(tmp_path_factory.mktemp("good"), "good")
+    _queue(slurm_of_module, "evil")
+    evil = _watch(_run(run.parent, "evil"), "8")
+    found = _told(_seen(slurm_of_module, evil, _watch(run, "7")))
+    assert found["queue"].state is JobState.FAILED
+    assert found["accounting"].exit_code == 3
+    assert found["checkpoint_files"] == {"iter_0000005": {".metadata": 2}}
+    assert found["log_chunk"] == b"log of good\n"
+    return Seen(run, slurm_of_module, found)
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("separator", SEPARATORS)
 def test_files_of_one_job_change_nothing_of_another(
-    slurm, tmp_path: Path, place: str, separator: str
+    good: Seen, tmp_path: Path, place: str, separator: str
 ) -> None:
-    good, evil = _run(tmp_path, "good"), _run(tmp_path, "evil")
-    _queue(slurm, "evil")
-    watches = (_watch(evil, "8"), _watch(good, "7"))
-    before = _told(_seen(slurm, *watches))
-    assert before["queue"].state is JobState.FAILED
-    assert before["accounting"].exit_code == 3
-    assert before["checkpoint_files"] == {"iter_0000005": {".metadata": 2}}
-    assert before["log_chunk"] == b"log of good\n"
+    evil = _run(tmp_path, "evil")
+    _queue(good.slurm, "evil")
+    watches = (_watch(evil, "8"), _watch(good.run, "7"))
     PLACES[place](evil, SEPARATORS[separator])
-    assert _told(_seen(slurm, *watches)) == before
-    assert _told(_seen(slurm, *reversed(watches))) == before
+    assert _told(_seen(good.slurm, *watches)) == good.found
+    assert _told(_seen(good.slurm, *reversed(watches))) == good.found
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=repr)
-def test_the_name_of_one_job_changes_nothing_of_another(slurm, tmp_path: Path, answer: bytes) -> None:
-    good = _run(tmp_path, "good")
-    _queue(slurm)
-    before = _told(_seen(slurm, _watch(good, "7")))
+def test_the_name_of_one_job_changes_nothing_of_another(good: Seen, answer: bytes) -> None:
     text = answer.decode()
-    _queue(slurm, *(f"x{odd.decode(errors='surrogateescape')}{text}" for odd in SEPARATORS.values()))
-    assert _told(_seen(slurm, _watch(good, "7"))) == before
+    _queue(good.slurm, *(f"x{odd.decode(errors='surrogateescape')}{text}" for odd in SEPARATORS.values()))
+    assert _told(_seen(good.slurm, _watch(good.run, "7"))) == good.found
 
 
 def test_a_listing_keeps_names_apart(slurm, tmp_path: Path) -> None:
