@@ -15,6 +15,7 @@ from airflow_megatron.megatron.checkpoints.folder import read_checkpoints
 from airflow_megatron.slurm.remote.checkpoint_listing import listing_script, parse_listing
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.trust.plain_text import shown
 
@@ -84,7 +85,7 @@ def _runs(cluster: str, sweep: str) -> list[dict[str, Any]]:
     from airflow_megatron.cli.runs.login_node import command_line_hook
 
     profile = load_cluster(cluster)
-    folder = f"{profile.run_root}/{sweep}".rstrip("/")
+    folder = SweepLayout.of(profile.run_root, sweep).path.rstrip("/")
     runs = parse_listing(folder, command_line_hook(profile).run(listing_script(folder)))
     return [
         {"run": f"{sweep}/{run.run}" if sweep else run.run, **row}

@@ -16,7 +16,7 @@ from airflow_megatron.sensors.condition import StartConditionSensor
 from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.spec.model.cluster_profile import cluster_names
 from airflow_megatron.spec.model.dag_names import CANCEL_LEFT, RESOLVE, point_dag_id
-from airflow_megatron.task_runtime.stored_plan import planned_job
+from airflow_megatron.task_runtime.stored_plan import MACROS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +45,7 @@ def build_point_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
         default_args=dict(defaults),
         render_template_as_native_obj=True,
         tags=["megatron", "point", *sweep.settings.tags],
-        user_defined_macros={"planned_job": planned_job},
+        user_defined_macros=MACROS,
         params={
             "point": Param(
                 "",
@@ -155,11 +155,12 @@ class StageTasks:
         if instance.waits == "parent" or instance.parent is None:
             return None
         own, parent = self._planned(instance.name), self._planned(instance.parent)
+        paths = f"job_paths({parent}, '{instance.parent}')"
         usual = self.sweep.settings.cluster
         # '%r': Airflow reads what a template gives as a literal of Python, and "42" or "[0]" is one
         producer: dict[str, Any] = {
             "producer": self._handle(self.submits[instance.parent]),
-            "producer_dir": f"{{{{ ({parent} or {{}}) and {parent}['run_dir'] ~ '/.jobs/{instance.parent}' }}}}",
+            "producer_dir": f"{{{{ {paths}.stage_dir }}}}",
             "cluster": f"{{{{ '%r' | format(({parent} or {{'cluster': {usual!r}}})['cluster']) }}}}",
             "pin": f"{{{{ ({parent} or {{}}).get('pin', '') }}}}",
             "poll_interval": self.sweep.settings.poll_interval,
@@ -167,14 +168,13 @@ class StageTasks:
         if instance.waits == "checkpoint":
             return CheckpointSensor(
                 task_id="await_checkpoint",
-                checkpoint_dir=f"{{{{ ({parent} or none) and {parent}['run_dir'] ~ '/checkpoints' }}}}",
+                checkpoint_dir=f"{{{{ {paths}.checkpoint_dir }}}}",
                 iteration=f"{{{{ ({own} or none) and {own}['depends_on'][0]['iteration'] }}}}",
                 **producer,
             )
-        logs = f"{parent}['run_dir'] ~ '/logs/{instance.parent}-{{attempt}}.out'"
         return LogSensor(
             task_id="await_log",
-            log_file=f"{{{{ ({parent} or none) and ({parent}['log'] or {logs}) }}}}",
+            log_file=f"{{{{ {paths}.log_pattern }}}}",
             pattern=f"{{{{ ({own} or none) and '%r' | format({own}['depends_on'][0]['pattern']) }}}}",
             **producer,
         )

@@ -16,7 +16,7 @@ from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.spec.model.cluster_profile import cluster_names
 from airflow_megatron.spec.model.dag_names import ARRAYS, LAUNCH, PLAN, REPORT, WAIT, point_dag_id
-from airflow_megatron.task_runtime.stored_plan import planned_job
+from airflow_megatron.task_runtime.stored_plan import MACROS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
         default_args=dict(defaults),
         render_template_as_native_obj=True,
         tags=["megatron", "sweep", *sweep.settings.tags],
-        user_defined_macros={"planned_job": planned_job},
+        user_defined_macros=MACROS,
         params={
             # null: the trigger form insists on a value otherwise
             "points": Param(

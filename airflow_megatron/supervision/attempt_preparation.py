@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from airflow_megatron.supervision.attempts import JobAttempts
 
 _RUN = "run"
-_MADE_OF_CHECKPOINTS = ("converted_hf", "converted_checkpoints", "eval_results")
 LONGEST_ANSWER = 4096
 """Bytes of a command's output that a poll brings, see
 :class:`~airflow_megatron.slurm.states.observation.CommandAnswer`.
@@ -295,7 +294,7 @@ class _Preparation:
                 # conversions and evaluations as well: stages that work on each checkpoint would pass over the new ones
                 for folder in (
                     job.checkpoint_dir,
-                    *(f"{job.run_dir}/{name}" for name in _MADE_OF_CHECKPOINTS),
+                    *job.layout.made_of_checkpoints,
                 ):
                     script = fresh_start_script(folder, self._number)
                     aside = self._attempts.answered(script, parse_fresh_start)

@@ -15,7 +15,7 @@ from airflow_megatron.plan.job_scripts import job_digest, job_script
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.quoting import quote
 from airflow_megatron.slurm.remote.records import JobRecord
-from airflow_megatron.slurm.remote.secret_delivery import parse_removal, removal_script, secrets_folder
+from airflow_megatron.slurm.remote.secret_delivery import parse_removal, removal_script
 from airflow_megatron.slurm.remote.stage_records import (
     StageState,
     parse_stage_states,
@@ -37,6 +37,7 @@ from airflow_megatron.slurm.submission.single_job import (
     submission_script,
 )
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+from airflow_megatron.spec.layout.run_layout import submitting_dir
 from airflow_megatron.supervision.attempt_changes import AS_PLANNED, AttemptChanges
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class JobAttempts:
                 hint = refusal_mend(outcome.message)
                 raise SubmissionRefusedError(
                     f"{self.job.name}: Slurm refuses the job: {outcome.message}{hint and f'; {hint}'} "
-                    f"(script: {attempt.directory}/job.sbatch, or `airflow-megatron render`)"
+                    f"(script: {attempt.files.script}, or `airflow-megatron render`)"
                 )
             if outcome.status != "pending":
                 for warning in outcome.warnings:
@@ -278,9 +279,8 @@ class JobAttempts:
 
     def record_verdict(self, number: int, verdict: Mapping[str, Any]) -> None:
         """Write the verdict on an attempt; there may be another attempt."""
-        directory = attempt_of(self.job, number).directory
-        content = self._attributed(number, verdict)
-        script = write_record_script(f"{directory}/verdict.json", content, remove=secrets_folder(directory))
+        files = attempt_of(self.job, number).files
+        script = write_record_script(files.verdict, self._attributed(number, verdict), remove=files.secrets)
         self.answered(script, parse_written)
 
     def record_end(self, number: int, verdict: Mapping[str, Any]) -> None:
@@ -323,7 +323,7 @@ def queue_limits(job: Job, cluster: ClusterProfile) -> tuple[QueueLimit, ...]:
 
 def places_dir(cluster: ClusterProfile) -> str:
     """Return the directory in which those that submit to a cluster find each other."""
-    return f"{cluster.run_root.rstrip('/')}/.submitting"
+    return submitting_dir(cluster.run_root)
 
 
 def answered(

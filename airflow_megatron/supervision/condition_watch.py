@@ -17,6 +17,7 @@ from airflow_megatron.slurm.remote.quoting import quote, quote_glob
 from airflow_megatron.slurm.states.observation import Watch
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Outcome, Verdict
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
+from airflow_megatron.spec.layout.run_layout import StageDir
 from airflow_megatron.spec.trust.json_records import read_object, whole
 from airflow_megatron.spec.trust.patterns import line_pattern
 
@@ -122,7 +123,7 @@ class ConditionWatch:
         key = str(leaf)
         match leaf.kind:
             case "finished" | "ended":
-                return Watch(key, read_files=(f"{leaf.path}/verdict.json",))
+                return Watch(key, read_files=(StageDir(leaf.path).verdict,))
             case "checkpoint":
                 return Watch(
                     key,
@@ -216,7 +217,7 @@ class ConditionWatch:
                 return Truth.YES if answer.output.strip() == leaf.prints else Truth.NO
 
     def _outcome(self, stage_dir: str, observation: Observation) -> str | None:
-        verdict = read_object(observation.files.get(f"{stage_dir}/verdict.json"))
+        verdict = read_object(observation.files.get(StageDir(stage_dir).verdict))
         if verdict is not None and whole(verdict.get("attempt"), 0) >= self._attempts.get(stage_dir, 1):
             return str(verdict.get("outcome"))
         return None
@@ -349,4 +350,4 @@ def _newer_text(leaf: Condition, first: int) -> str:
 
 
 def _verdict_file(leaf: Condition) -> tuple[str, ...]:
-    return (f"{leaf.producer}/verdict.json",) if leaf.producer else ()
+    return (StageDir(leaf.producer).verdict,) if leaf.producer else ()

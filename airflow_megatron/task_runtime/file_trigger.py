@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.spec.layout.run_layout import StageDir
 from airflow_megatron.spec.trust.json_records import read_object, whole
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 
@@ -27,7 +28,7 @@ class ProducedFileTrigger(ClusterTrigger):
     @property
     def verdict_files(self) -> tuple[str, ...]:
         """The file that tells how the producing job ended; to be read at each look."""
-        return (f"{self.producer_dir}/verdict.json",) if self.producer_dir else ()
+        return (StageDir(self.producer_dir).verdict,) if self.producer_dir else ()
 
     def producer_verdict(self, observation: Observation) -> dict[str, Any] | None:
         """Return how the producing job ended, None while it goes on."""

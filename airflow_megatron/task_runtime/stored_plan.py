@@ -11,6 +11,7 @@ from jinja2 import pass_context
 from airflow_megatron.plan.pinned import PinnedSweep, pinned_surroundings, surroundings_of
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.layout.run_layout import JobPaths
 from airflow_megatron.spec.model.dag_names import sweep_of
 from airflow_megatron.task_runtime.task_tries import just_cleared
 
@@ -104,6 +105,20 @@ def planned_job(context: Context, source: str, stage: str) -> dict[str, Any] | N
     except PinError:
         return job  # the stages that it pushed are still there
     return next((found.to_json() for found in jobs if found.stage == stage), None)
+
+
+def job_paths(job: Mapping[str, Any] | None, stage: str) -> dict[str, str | None]:
+    """Return where a job writes, for the templates of a task: ``stage_dir``, ``checkpoint_dir``, ``log_pattern``.
+
+    :param job: the job, as :func:`planned_job` gives it; with None there are no paths
+    :param stage: name of its stage
+    """
+    paths = JobPaths(job["run_dir"], stage, job["log"]) if job else None
+    return {name: getattr(paths, name, None) for name in ("stage_dir", "checkpoint_dir", "log_pattern")}
+
+
+MACROS: Final = {"planned_job": planned_job, "job_paths": job_paths}
+"""What the templates of a sweep's tasks call."""
 
 
 def pinned_by(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> tuple[str, str]:

@@ -32,6 +32,7 @@ from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_
 from airflow_megatron.slurm.verdicts.absence import Absence
 from airflow_megatron.slurm.verdicts.progress import Progress
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Expectation, Outcome, Verdict, judge
+from airflow_megatron.spec.layout.run_layout import AttemptDir
 from airflow_megatron.spec.model.conditions import Event
 from airflow_megatron.spec.model.schema import HealthSection
 from airflow_megatron.supervision.condition_watch import OwnAttempt, Truth, with_finish
@@ -229,8 +230,8 @@ class SlurmJobTrigger(ClusterTrigger):
 
     def _own(self) -> OwnAttempt:
         """Return this attempt, for conditions that speak of the job itself."""
-        stage_dir, _, number = self.attempt_dir.rpartition("/")
-        return OwnAttempt(stage_dir, int(number), self.log_from)
+        own = AttemptDir.of(self.attempt_dir)
+        return OwnAttempt(own.stage_dir, own.number, self.log_from)
 
     def _runs(self) -> dict[str, int]:
         """Return the first attempt of the present run of each stage that conditions speak of."""
@@ -283,11 +284,11 @@ class SlurmJobTrigger(ClusterTrigger):
     async def _cancel_job(self) -> None:
         hook = trigger_hook(self.ssh_conn_id, self.commands)
         jobs = [(self.job_id, self.job_name)]
-        stage_dir, _, number = self.attempt_dir.rpartition("/")
+        own = AttemptDir.of(self.attempt_dir)
         try:
             async with hook.connected() as transport:
                 if self.chained:
-                    script = withdraw_chain_script(stage_dir, int(number), hook.commands)
+                    script = withdraw_chain_script(own.stage_dir, own.number, hook.commands)
                     parse_withdrawn(await transport.run(script, timeout=ON_KILL_STEP_S))
                 result = await transport.run(cancel_script(jobs, hook.commands), timeout=ON_KILL_STEP_S)
                 if parse_cancel(jobs, result).cancelled:
@@ -302,13 +303,14 @@ class SlurmJobTrigger(ClusterTrigger):
 
     async def _record_cancellation(self, transport: Transport) -> None:
         """Write the verdict that no task is left to write: the job's next run begins a new attempt."""
-        stage_dir, _, number = self.attempt_dir.rpartition("/")
-        answer = await transport.run(stage_state_script([stage_dir]), timeout=ON_KILL_STEP_S)
-        if parse_stage_states([stage_dir], answer)[stage_dir].latest_attempt != int(number):
+        own = AttemptDir.of(self.attempt_dir)
+        answer = await transport.run(stage_state_script([own.stage_dir]), timeout=ON_KILL_STEP_S)
+        if parse_stage_states([own.stage_dir], answer)[own.stage_dir].latest_attempt != own.number:
             return  # the task was cleared, and its next try was quicker
         verdict = Verdict(Outcome.CANCELLED, "its task was marked or cleared", job_id=self.job_id)
-        content = {**verdict.to_json(), "attempt": int(number)}
-        parse_written(await transport.run(write_verdict_script(stage_dir, content), timeout=ON_KILL_STEP_S))
+        content = {**verdict.to_json(), "attempt": own.number}
+        script = write_verdict_script(own.stage_dir, content)
+        parse_written(await transport.run(script, timeout=ON_KILL_STEP_S))
 
     def _watch(self, log_offset: int) -> Watch:
         return Watch(

@@ -24,6 +24,7 @@ from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.sweep_owners import record_owner
 from airflow_megatron.spec.documents.project import PINS_VARIABLE, project_root, sweep_specs_dir
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
+from airflow_megatron.task_runtime.stored_plan import MACROS
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -136,7 +137,7 @@ class TestTasks:
             ("a.b.await_log", "a.b.submit"),
         }
         sensor: Any = built(tmp_path)["x.point"].get_task("a.b.await_log")
-        context = {"planned_job": lambda task, stage: {"run_dir": "/r", "log": None}}
+        context = {**MACROS, "planned_job": lambda task, stage: {"run_dir": "/r", "log": None}}
         rendered = sensor.render_template(sensor.log_file, context)
         assert rendered == "/r/logs/a-{attempt}.out"  # of whichever attempt writes the line
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
+from airflow_megatron.spec.layout.run_layout import RunLayout, tracker_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 _PROGRAMS: Final = {"convert": "/convert_to_hf.py", "evaluate": "/evaluate_hf.py"}
 _RESULTS: Final = {
-    "convert": "converted_hf/iter_{}",
-    "evaluate": "eval_results/iter_{}/results.json",
+    "convert": RunLayout.model_dir,
+    "evaluate": RunLayout.evaluation,
 }
 _HINTS: Final = {
     "convert": "convert it once, and let both go on from there; or give one of them start: {{from: {checkpoints}}},"
@@ -101,11 +102,11 @@ def _results(sweep: Sweep, jobs: Iterable[Job]) -> Iterator[Finding]:
             iteration = result.meets(other)
             if iteration is None:
                 continue
-            directory = f"{job.runs_dir}/*" if result.of_pattern else job.run_dir
-            path = f"{directory}/{_RESULTS[job.kind].format(iteration)}"
+            layout = job.layout.of_run("*") if result.of_pattern else job.layout
+            path = _RESULTS[job.kind](layout, iteration)
             hint = _HINTS[job.kind].format(
-                checkpoints=f"{job.run_dir}/checkpoints, iteration: N",
-                model=f"{job.run_dir}/converted_hf/iter_{iteration if iteration != '*' else 'N'}",
+                checkpoints=f"{job.checkpoint_dir}, iteration: N",
+                model=job.layout.model_dir(iteration if iteration != "*" else "N"),
             )
             message = f"writes {path}, and so does {_named(sweep, other.job, job)}"
             yield Finding(f"same-results:{other.job.stage}", job, ("kind",), message, hint)
@@ -117,12 +118,12 @@ def _paths(job: Job, trainings: Mapping[str, TrainingArguments]) -> Iterator[str
     yield from (path for path in job.outputs if job.kind not in _RESULTS or not _is_result(path, job))
     training = trainings.get(job.run_dir) if job.kind == "train" else None
     if training is not None and not job.script and isinstance(save := training.value("save"), str):
-        yield f"{save.rstrip('/')}/latest_checkpointed_iteration.txt"
+        yield tracker_of(save)
 
 
 def _is_result(path: str, job: Job) -> bool:
     """Whether a path is what a conversion or evaluation makes of its own accord."""
-    return path.startswith((f"{job.run_dir}/converted_hf/", f"{job.run_dir}/eval_results/"))
+    return path.startswith((f"{job.layout.converted_dir}/", f"{job.layout.evaluations_dir}/"))
 
 
 def _follows(job: Job, other: Job, by_name: Mapping[str, Job]) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
+from airflow_megatron.spec.layout.run_layout import run_dir_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -137,7 +138,7 @@ def _needed(job: Job) -> Iterator[tuple[str, int, tuple[str, ...]]]:
             yield job.run_dir, job.iteration, START if "iteration" not in job.params else ("iteration",)
     for leaf in _required(job.start) if job.start else ():
         if leaf.kind == "checkpoint" and leaf.iteration is not None:
-            yield leaf.path.removesuffix("/checkpoints"), leaf.iteration, START
+            yield run_dir_of(leaf.path), leaf.iteration, START
 
 
 def _required(condition: Condition) -> Iterator[Condition]:
@@ -156,7 +157,7 @@ def _fresh(job: Job) -> Sequence[Condition]:
 def _each_checkpoint(job: Job, saved: Mapping[str, SavedCheckpoints]) -> Iterator[Finding]:
     """Yield the stages that work on each checkpoint of a run that deletes some of them."""
     for leaf in _fresh(job):
-        source = saved.get(leaf.path.removesuffix("/checkpoints"))
+        source = saved.get(run_dir_of(leaf.path))
         if (
             source
             and source.kept

@@ -44,9 +44,6 @@ Completeness = Literal["complete", "incomplete", "unverifiable"]
 RELEASE: Final = "release"
 """Directory of a checkpoint without an iteration, as converters write it; the tracker then holds this word."""
 
-TRACKER_FILE: Final = "latest_checkpointed_iteration.txt"
-"""Name of the file that holds the iteration of the last checkpoint, or ``release``."""
-
 _RANK_FILE = re.compile(r"__(\d+)_(\d+)\.distcp", re.ASCII)
 _UNFINISHED_FILE = re.compile(r"(?:.*/)?[^/]*(?:\.tmp|\.distcp\.[^/]+|\.partial)")
 

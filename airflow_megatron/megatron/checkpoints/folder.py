@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.checkpoints.completeness import (
-    TRACKER_FILE,
     Checkpoint,
     Evidence,
     is_checkpoint,
@@ -29,6 +28,7 @@ from airflow_megatron.megatron.checkpoints.deepspeed import FORMAT as DEEPSPEED
 from airflow_megatron.megatron.checkpoints.deepspeed import DeepSpeedLayout, is_deepspeed, model_states
 from airflow_megatron.megatron.checkpoints.evidence_reader import read_evidences
 from airflow_megatron.megatron.checkpoints.legacy import MODEL_FILES, LegacyLayout, is_legacy
+from airflow_megatron.spec.layout.run_layout import TRACKER_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,6 +25,7 @@ from airflow_megatron.megatron.commands.deepspeed_config import CONFIG, TRAINER
 from airflow_megatron.megatron.commands.evaluation_options import evaluation_options
 from airflow_megatron.spec.documents.checkpoint_directories import deepspeed_tag, directory_name
 from airflow_megatron.spec.expressions.file_values import FILE_PREFIX
+from airflow_megatron.spec.layout.run_layout import model_config_of, result_dir, tracker_of
 from airflow_megatron.spec.model.schema import Entry
 
 if TYPE_CHECKING:
@@ -96,15 +97,15 @@ def _runs_command(
     job: Job, source: CheckpointSource, cluster: ClusterProfile, scripts: str
 ) -> tuple[str, ...]:
     """Return the command that works on every directory that a pattern matches; what it makes has a folder for each."""
-    run = f"{job.runs_dir}/{{run}}"
+    run = job.layout.of_run("{run}")
     one: int | str = "{iteration}" if source.from_iteration is not None else job.iteration or 0
-    work = msgspec.structs.replace(job, run_dir=run, source=dataclasses.replace(source, path="{directory}"))
-    found, done = "{directory}", f"{run}/converted_checkpoints/iter_{{iteration}}.done"
+    work = msgspec.structs.replace(
+        job, run_dir=run.run_dir, source=dataclasses.replace(source, path="{directory}")
+    )
+    found, done = "{directory}", run.converted_mark("{iteration}")
     if job.kind == "evaluate":
-        found = (
-            "{directory}/iter_{iteration}/config.json" if one == "{iteration}" else "{directory}/config.json"
-        )
-        done = evaluation_file(work, "{iteration}")
+        model = result_dir("{directory}", one) if one == "{iteration}" else "{directory}"
+        found, done = model_config_of(model), run.evaluation("{iteration}")
     return (
         cluster.python,
         f"{scripts}/each_checkpoint.py",
@@ -124,7 +125,7 @@ def _runs_command(
 
 def runs_list(job: Job) -> str:
     """Return the file in which a stage that works on several runs lists them when it has worked on all."""
-    return f"{job.runs_dir}/{job.stage}.json"
+    return job.layout.runs_list(job.stage)
 
 
 def _each_checkpoint(job: Job) -> Condition | None:
@@ -138,7 +139,7 @@ def _checkpoint_command(
     job: Job, cluster: ClusterProfile, scripts: str, iteration: int | str
 ) -> tuple[str, ...]:
     """Return the command that converts or evaluates one checkpoint."""
-    converted = f"{job.run_dir}/converted_hf/iter_{iteration}"
+    converted = job.layout.model_dir(iteration)
     if job.kind == "convert":
         return (
             cluster.python,
@@ -148,14 +149,14 @@ def _checkpoint_command(
                 iteration=iteration,
                 output=converted,
                 tokenizer=_needed(job, "tokenizer"),
-                done_marker=f"{job.run_dir}/converted_checkpoints/iter_{iteration}.done",
+                done_marker=job.layout.converted_mark(iteration),
             ),
             *conversion_options(job.params),
         )
     model = converted
     if job.source is not None:
         one = isinstance(iteration, int)
-        model = job.source.path if one else f"{job.source.path}/iter_{iteration}"
+        model = job.source.path if one else result_dir(job.source.path, iteration)
     return (
         cluster.python,
         f"{scripts}/evaluate_hf.py",
@@ -166,7 +167,7 @@ def _checkpoint_command(
 
 def evaluation_file(job: Job, iteration: int | str | None) -> str:
     """Return the results file of a checkpoint's evaluation."""
-    return f"{job.run_dir}/eval_results/iter_{iteration}/results.json"
+    return job.layout.evaluation(iteration)
 
 
 def required_outputs(job: Job) -> tuple[str, ...]:
@@ -176,11 +177,11 @@ def required_outputs(job: Job) -> tuple[str, ...]:
     if job.finish is not None:
         return job.outputs
     if job.kind == "convert":
-        return (*job.outputs, f"{job.run_dir}/converted_hf/iter_{job.iteration}/config.json")
+        return (*job.outputs, job.layout.model_config(job.iteration))
     if job.kind == "evaluate":
         return (*job.outputs, evaluation_file(job, job.iteration))
     if job.kind == lr_search.KIND:
-        return (*job.outputs, f"{job.run_dir}/lr_finder/suggested_lr")
+        return (*job.outputs, job.layout.suggested_lr)
     return job.outputs
 
 
@@ -209,7 +210,7 @@ def needed_to_start(job: Job) -> str | None:
     if job.kind != "train" or job.source is None:
         return None
     if job.source.iteration is None:
-        return f"{job.source.path}/latest_checkpointed_iteration.txt"
+        return tracker_of(job.source.path)
     tag = deepspeed_tag(job.source.iteration)
     return f"{job.source.path}/{tag if job.trainer == TRAINER else directory_name(job.source.iteration)}"
 
@@ -224,10 +225,10 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "save": job.checkpoint_dir,
         "load": job.checkpoint_dir,
-        "tensorboard_dir": f"{job.run_dir}/tensorboard",
+        "tensorboard_dir": job.layout.tensorboard_dir,
         "exit_signal_handler": True,
         # jobs that start at once on the same data would write upstream's index files at the same time
-        "data_cache_path": f"{job.run_dir}/data_cache" if job.trainer == "megatron_lm" else None,
+        "data_cache_path": job.layout.data_cache_dir if job.trainer == "megatron_lm" else None,
         **(default_arguments(job) if job.trainer == TRAINER else {}),
         **trainer.arguments,
     }
@@ -265,7 +266,7 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         # upstream ends without a name, and takes a folder below --save
         arguments.setdefault("wandb_exp_name", job.name)
         if not arguments.get("save"):
-            arguments.setdefault("wandb_save_dir", f"{job.run_dir}/wandb")
+            arguments.setdefault("wandb_save_dir", job.layout.wandb_dir)
     if isinstance(arguments.get(CONFIG), dict):
         arguments[CONFIG] = config_file(job)
     return arguments

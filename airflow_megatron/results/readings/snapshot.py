@@ -12,38 +12,52 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
-import re
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.megatron.checkpoints.completeness import TRACKER_FILE, tracked_iteration
+from airflow_megatron.megatron.checkpoints.completeness import tracked_iteration
 from airflow_megatron.megatron.logs.log_lines import RECORD_LINES_ERE, LogParser, Record
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.records import (
-    CHAINED_RECORD,
-    EXIT_RECORD,
-    JOB_ID_RECORD,
-    JOB_RECORD,
-    OWNER_RECORD,
-    VERDICT_RECORD,
     ExitRecord,
     SubmittedJob,
     read_object,
 )
-from airflow_megatron.slurm.submission.gpu_samples import FOLDER, SUMMARY, GpuUse, read_summary
+from airflow_megatron.slurm.submission.gpu_samples import SUMMARY, GpuUse, read_summary
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
-from airflow_megatron.spec.trust.json_records import whole
+from airflow_megatron.spec.layout.run_layout import (
+    CHAINED_RECORD,
+    CHECKPOINTS,
+    CONVERTED,
+    EVALUATIONS,
+    EXIT_RECORD,
+    GPU_SAMPLES,
+    JOB_ID_RECORD,
+    JOB_RECORD,
+    JOBS,
+    LOG_SUFFIX,
+    LOGS,
+    LR_FINDER,
+    LR_FINDER_CURVE,
+    LR_FINDER_REPORT,
+    OWNER_RECORD,
+    RESULTS_FILE,
+    RUNS,
+    TRACKER_FILE,
+    VERDICT_RECORD,
+    EvaluationPath,
+    RecordPath,
+    log_of,
+    result_iteration,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _BEGIN: Final = "airflow-megatron snapshot 1 begin"
 _END: Final = "airflow-megatron snapshot 1 end"
-_LR_FINDER_REPORT: Final = "lr_finder/lr_finder.json"
-_LR_FINDER_CURVE: Final = "lr_finder/lr_finder_data.csv"
-_RESULT_NAME = re.compile(r"iter_(\d{1,15})", re.ASCII)
 
 # Keeps about `most` iteration lines, evenly spread, and the last `tail` of them; of the other lines the first
 # and the last `others`. Each kept line is printed behind a blank, in the order of the log.
@@ -193,8 +207,8 @@ def snapshot_script(
     source = '"$log"' if log_tail_bytes is None else ""
     tail = "" if log_tail_bytes is None else f'tail -c {int(log_tail_bytes)} "$log" | '
     records = (VERDICT_RECORD, CHAINED_RECORD, JOB_ID_RECORD, JOB_RECORD, EXIT_RECORD)
-    tests = [f"-name {quote(name)}" for name in (*records, "results.json")]
-    paths = (f"*/{OWNER_RECORD}", _LR_FINDER_REPORT, _LR_FINDER_CURVE)
+    tests = [f"-name {quote(name)}" for name in (*records, RESULTS_FILE)]
+    paths = (f"*/{OWNER_RECORD}", LR_FINDER_REPORT, LR_FINDER_CURVE)
     names = " -o ".join([*tests, *(f"-path {quote(path)}" for path in paths)])
     directories = " ".join(quote_path(run_dir) for run_dir in run_dirs)
     return f"""\
@@ -208,29 +222,29 @@ gpus={quote(SUMMARY)}
 one_run() {{
   printf '@run %s\\n' "$1"
   cd "$1" 2>/dev/null || {{ printf '@absent\\n'; return; }}
-  for top in .jobs eval_results lr_finder runs; do
+  for top in {JOBS} {EVALUATIONS} {LR_FINDER} {RUNS}; do
     [ -d "$top" ] || continue
     find "$top" -maxdepth 4 -type f -size -16384k ! -path "*$newline*" \\( {names} \\) \\
       -exec awk 'FNR == 1 {{ print "@file " FILENAME }} {{ print " " $0 }}' {{}} + ||
       printf '@unreadable %s\\n' "$top"
   done
-  for samples in .jobs/*/[0-9]*/{FOLDER}/*.csv; do
+  for samples in {JOBS}/*/[0-9]*/{GPU_SAMPLES}/*.csv; do
     [ -f "$samples" ] || continue
     case $samples in *"$newline"*) continue ;; esac
     printf '@file %s\\n' "$samples"
     awk "$gpus" "$samples"
   done
-  for found in converted_hf/iter_* checkpoints/iter_* checkpoints/global_step*; do
+  for found in {CONVERTED}/iter_* {CHECKPOINTS}/iter_* {CHECKPOINTS}/global_step*; do
     case $found in *"$newline"*) continue ;; esac
     if [ -d "$found" ]; then printf '@directory %s\\n' "$found"; fi
   done
-  if [ -f checkpoints/{TRACKER_FILE} ]; then
+  if [ -f {CHECKPOINTS}/{TRACKER_FILE} ]; then
     # Megatron ends the tracker without a newline: read fills the variable and fails.
     tracker=
-    read -r tracker <checkpoints/{TRACKER_FILE} || true
+    read -r tracker <{CHECKPOINTS}/{TRACKER_FILE} || true
     printf '@tracker %s\\n' "$tracker"
   fi
-  for log in logs/*.out; do
+  for log in {LOGS}/*{LOG_SUFFIX}; do
     case $log in *"$newline"*) continue ;; esac
     [ -f "$log" ] || continue
     printf '@log %s\\n' "$log"
@@ -281,9 +295,9 @@ def _read_sections(content: bytes) -> SweepSnapshot:
         if header[0] == "file":
             files[header[1].removeprefix("./")] = b"\n".join(body).decode("utf-8", "replace")
         elif header[0] == "log":
-            stage, _, attempt = header[1].removeprefix("logs/").removesuffix(".out").rpartition("-")
-            if stage and (number := whole(attempt)) is not None:
-                run.logs.append(LogExtract(stage, number, b"\n".join([*body, b""])))
+            log = log_of(header[1])
+            if log is not None:
+                run.logs.append(LogExtract(*log, b"\n".join([*body, b""])))
 
     def close_run() -> None:
         close_section()
@@ -322,41 +336,35 @@ def _take_line(run: RunSnapshot, kind: str, rest: str) -> None:
         run.tracked = tracked_iteration(rest)
     elif kind == "directory":
         parent, _, name = rest.partition("/")
-        if parent == "checkpoints":
+        if parent == CHECKPOINTS:
             iteration = iteration_of(name)
             if iteration is not None:
                 run.checkpoints.append(iteration)
                 run.checkpoints.sort()
         else:
-            match = _RESULT_NAME.fullmatch(name)
-            if match is not None:
-                run.converted.append(int(match.group(1)))
+            converted = result_iteration(name)
+            if converted is not None:
+                run.converted.append(converted)
                 run.converted.sort()
 
 
 def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
     attempts: dict[tuple[str, int], dict[str, str]] = {}
     for path, text in sorted(files.items()):
-        parts = path.split("/")
-        if parts[0] == "eval_results" and len(parts) == 3:
-            match = _RESULT_NAME.fullmatch(parts[1])
-            if match is not None:
-                _keep_object(run, run.evaluations, int(match.group(1)), path, text)
-        elif parts[0] == "runs" and len(parts) == 5 and parts[2] == "eval_results":
-            match = _RESULT_NAME.fullmatch(parts[3])
-            if match is not None:
-                of_run = run.of_runs.setdefault(parts[1], {})
-                _keep_object(run, of_run, int(match.group(1)), path, text)
-        elif path == _LR_FINDER_CURVE:
+        if (evaluation := EvaluationPath.from_relative(path)) is not None:
+            of_run = run.of_runs.setdefault(evaluation.run, {}) if evaluation.run else run.evaluations
+            _keep_object(run, of_run, evaluation.iteration, path, text)
+        elif path == LR_FINDER_CURVE:
             run.lr_curve = text
-        elif path == _LR_FINDER_REPORT:
+        elif path == LR_FINDER_REPORT:
             run.lr_finder = read_object(text)
             if run.lr_finder is None:
                 run.unreadable.append(path)
-        elif parts[0] == ".jobs" and len(parts) == 3 and parts[2] == VERDICT_RECORD:
-            _keep_object(run, run.verdicts, parts[1], path, text)
-        elif parts[0] == ".jobs" and len(parts) >= 4 and (number := whole(parts[2])) is not None:
-            attempts.setdefault((parts[1], number), {})["/".join(parts[3:])] = text
+        elif (record := RecordPath.from_relative(path)) is not None:
+            if record.number is not None:
+                attempts.setdefault((record.stage, record.number), {})[record.name] = text
+            elif record.name == VERDICT_RECORD:
+                _keep_object(run, run.verdicts, record.stage, path, text)
     for (stage, number), held in sorted(attempts.items()):
         submitted = SubmittedJob.from_record(held.get(JOB_ID_RECORD, ""))
         run.attempts.setdefault(stage, []).append(
@@ -370,8 +378,8 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
                 gpus=tuple(
                     use
                     for path, text in held.items()
-                    if path.startswith(f"{FOLDER}/")
-                    for use in read_summary(path.removeprefix(f"{FOLDER}/").removesuffix(".csv"), text)
+                    if path.startswith(f"{GPU_SAMPLES}/")
+                    for use in read_summary(path.removeprefix(f"{GPU_SAMPLES}/").removesuffix(".csv"), text)
                 ),
             )
         )

@@ -19,7 +19,7 @@ from airflow_megatron.slurm.remote.checkpoint_listing import CheckpointFiles
 from airflow_megatron.slurm.remote.framing import framed, here_document, unframed
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.remote.quoting import quote, quote_glob
-from airflow_megatron.slurm.remote.records import EXIT_RECORD, OWNER_RECORD, read_object
+from airflow_megatron.slurm.remote.records import read_object
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.states.controller_rows import parse_controller_row
@@ -35,6 +35,7 @@ from airflow_megatron.slurm.states.observation import (
     Unreachable,
     Watch,
 )
+from airflow_megatron.spec.layout.run_layout import exit_record_of, owner_record_of, tracker_of
 from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ GLOB_SECONDS = 10
 CHECKPOINT_SECONDS = 10
 """How long the listing of checkpoints may take: a job could have filled its folder with millions of files."""
 
-TRACKER = "latest_checkpointed_iteration.txt"
 
 _QUEUE_FORMAT = "%i|%T|%V|%S|%e|%D|%N|%r|%j"
 _ACCOUNTING_FORMAT = (
@@ -120,24 +120,12 @@ def _unique(values: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value for value in values if value is not None))
 
 
-def _exit_file(attempt_dir: str) -> str:
-    return f"{attempt_dir.rstrip('/')}/{EXIT_RECORD}"
-
-
-def _owner_file(attempt_dir: str) -> str:
-    return f"{attempt_dir.rstrip('/')}/{OWNER_RECORD}"
-
-
-def _tracker_file(checkpoint_dir: str) -> str:
-    return f"{checkpoint_dir.rstrip('/')}/{TRACKER}"
-
-
 def _one_liners(watch: Watch) -> tuple[str, ...]:
     files: tuple[str, ...] = ()
     if watch.attempt_dir is not None:
-        files = (_exit_file(watch.attempt_dir), _owner_file(watch.attempt_dir))
+        files = (exit_record_of(watch.attempt_dir), owner_record_of(watch.attempt_dir))
     if watch.checkpoint_dir is not None:
-        files = (*files, _tracker_file(watch.checkpoint_dir))
+        files = (*files, tracker_of(watch.checkpoint_dir))
     return files
 
 
@@ -312,13 +300,13 @@ def _observe(
     if watch.attempt_dir is not None:
         observation = replace(
             observation,
-            exit=_exit_record(lines.get(_exit_file(watch.attempt_dir)), watch.job_id),
-            owner_job_id=lines.get(_owner_file(watch.attempt_dir)) or None,
+            exit=_exit_record(lines.get(exit_record_of(watch.attempt_dir)), watch.job_id),
+            owner_job_id=lines.get(owner_record_of(watch.attempt_dir)) or None,
         )
     if watch.checkpoint_dir is not None:
         observation = replace(
             observation,
-            tracker=lines.get(_tracker_file(watch.checkpoint_dir)),
+            tracker=lines.get(tracker_of(watch.checkpoint_dir)),
             checkpoint_files=answer.checkpoints.found.get(watch.checkpoint_dir.rstrip("/"), {}),
         )
     if watch.log_file is not None and (found := streams.get((watch.log_file, watch.log_offset))) is not None:

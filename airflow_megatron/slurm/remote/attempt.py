@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_megatron.slurm.remote.quoting import checked_job_name, quote_path
+from airflow_megatron.spec.layout.run_layout import AttemptDir, StageDir
 
 
 @dataclass(frozen=True)
@@ -30,4 +31,9 @@ class Attempt:
     @property
     def directory(self) -> str:
         """The attempt's directory on the cluster."""
-        return f"{self.stage_dir.rstrip('/')}/{self.number}"
+        return self.files.path
+
+    @property
+    def files(self) -> AttemptDir:
+        """What the attempt's directory holds."""
+        return StageDir(self.stage_dir).attempt(self.number)

@@ -9,19 +9,6 @@ from typing import Any
 from airflow_megatron.spec.trust.json_records import read_object as read_object
 from airflow_megatron.spec.trust.json_records import real, whole
 
-JOB_RECORD = "job.json"
-VERDICT_RECORD = "verdict.json"
-EXIT_RECORD = "exit.json"
-JOB_SCRIPT = "job.sbatch"
-CHAINED_RECORD = "chained"
-"""Slurm name of an attempt that waits, or waited, in the queue for the one before to end."""
-JOB_ID_RECORD = "jobid"
-WITHDRAWN = "withdrawn"
-"""Mark of an attempt that must have no job any more."""
-OWNER_RECORD = "run/job_id"
-"""Id of the job that runs (or ran) the attempt, written by the job itself."""
-
-
 _JOB_ID_RECORD = re.compile(
     r"(?P<job_id>[0-9]+(?:_[0-9]+)?)(?:;(?P<cluster>[A-Za-z0-9_.-]*))?(?:;(?P<job_name>[A-Za-z0-9._=+:@-]+))?"
 )

@@ -17,6 +17,7 @@ from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.spec.layout.run_layout import secrets_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,14 +32,9 @@ class SecretValueError(AirflowMegatronError, ValueError):
     """A value that no environment variable can have; the message does not repeat it."""
 
 
-def secrets_folder(attempt_dir: str) -> str:
-    """Return the folder that holds what is delivered for an attempt; nobody else can enter it."""
-    return f"{attempt_dir}/secrets"
-
-
 def delivered_file(attempt_dir: str, name: str) -> str:
     """Return the path from which an attempt's script reads a secret that is delivered."""
-    return f"{secrets_folder(attempt_dir)}/{name}"
+    return f"{secrets_of(attempt_dir)}/{name}"
 
 
 def checked_value(value: str) -> str:
@@ -72,7 +68,7 @@ def delivery_words(secrets: Mapping[str, str]) -> str:
 
 def removal_script(attempt_dir: str) -> str:
     """Return the remote script that removes what was delivered for an attempt; safe to repeat."""
-    folder = quote_path(secrets_folder(attempt_dir))
+    folder = quote_path(secrets_of(attempt_dir))
     return framed(f"am_said=$(rm -rf {folder} 2>&1) || printf 'failed %s\\n' \"$am_said\"")
 
 

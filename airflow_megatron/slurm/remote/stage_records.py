@@ -11,9 +11,9 @@ from airflow_megatron.slurm.remote.attempt import Attempt
 from airflow_megatron.slurm.remote.framing import framed, here_document, unframed
 from airflow_megatron.slurm.remote.quoting import quote_path
 from airflow_megatron.slurm.remote.records import ExitRecord, SubmittedJob, read_object
-from airflow_megatron.slurm.remote.secret_delivery import secrets_folder
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.spec.layout.run_layout import AttemptDir, StageDir
 from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class StageState:
 
 
 def stage_state_script(stage_dirs: Sequence[str]) -> str:
-    """Return the remote script that reads what is recorded in *stage_dirs* (``<run_dir>/.jobs/<stage>``)."""
+    """Return the remote script that reads what is recorded in *stage_dirs*."""
     calls = "\n".join(f"am_stage {index} {quote_path(path)}" for index, path in enumerate(stage_dirs))
     return framed(f"{shell_file('stage_state')}\n{calls}")
 
@@ -155,9 +155,8 @@ def _attempt_state(number: int, values: Mapping[str, str]) -> AttemptState:
 def _array(text: str) -> Attempt | None:
     """Return the array that a claim speaks of, in the form NAME DIRECTORY."""
     name, _, directory = text.partition(" ")
-    stage_dir, _, number = directory.rpartition("/")
-    found = whole(number)
-    return Attempt(name, stage_dir, found) if found is not None else None
+    found = AttemptDir.from_path(directory)
+    return Attempt(name, found.stage_dir, found.number) if found is not None else None
 
 
 def write_record_script(path: str, content: Mapping[str, Any], remove: str | None = None) -> str:
@@ -180,11 +179,10 @@ def write_record_script(path: str, content: Mapping[str, Any], remove: str | Non
 
 
 def write_verdict_script(stage_dir: str, verdict: Mapping[str, Any]) -> str:
-    """Return the remote script that writes ``<stage_dir>/verdict.json`` and removes the secrets of its attempt."""
-    stage_dir = stage_dir.rstrip("/")
-    attempt = verdict.get("attempt")
-    secrets = secrets_folder(f"{stage_dir}/{attempt}") if attempt else None
-    return write_record_script(f"{stage_dir}/verdict.json", verdict, remove=secrets)
+    """Return the remote script that writes a stage's ``verdict.json`` and removes the secrets of its attempt."""
+    directory, attempt = StageDir(stage_dir), verdict.get("attempt")
+    secrets = directory.attempt(attempt).secrets if attempt else None
+    return write_record_script(directory.verdict, verdict, remove=secrets)
 
 
 def parse_written(result: CommandResult) -> None:

@@ -12,6 +12,7 @@ from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote_path
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.spec.layout.run_layout import TRACKER_FILE
 
 
 class LostTrackerError(AirflowMegatronError):
@@ -48,5 +49,5 @@ def parse_tracker(result: CommandResult) -> None:
         if word == "written":
             return
         if word == "failed":
-            raise LostTrackerError(f"latest_checkpointed_iteration.txt cannot be written: {detail}")
+            raise LostTrackerError(f"{TRACKER_FILE} cannot be written: {detail}")
     raise TransportError("the answer on writing the tracker holds no result")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from airflow_megatron.slurm.remote.framing import framed, here_document, unframed
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.remote.quoting import checked_job_id, checked_job_name, quote, quote_path
-from airflow_megatron.slurm.remote.records import WITHDRAWN
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 
@@ -57,7 +56,7 @@ def withdraw_script(
     :param jobs: id and name of its recorded job, which has another name than the attempt when it is a task of an array.
     """
     recorded = "\n".join(f"{checked_job_id(job_id)}|{checked_job_name(name)}" for job_id, name in jobs)
-    mark = quote_path(f"{attempt.directory}/{WITHDRAWN}")
+    mark = quote_path(attempt.files.withdrawn)
     of_name = 'awk -F"|" -v name="$am_name" \'$3 == name { print $2 "|" $3 }\''
     return framed(
         f"{slurm_functions(commands)}\n"

@@ -7,9 +7,6 @@ from typing import Final
 
 from airflow_megatron.slurm.remote.shell_files import shell_file
 
-FOLDER: Final = "gpus"
-"""In an attempt's directory; a CSV file for each node."""
-
 SUMMARY: Final = r"""
 BEGIN { FS = " *, *" }
 $1 ~ /^[0-9]+$/ && $2 ~ /^[0-9.]+$/ {

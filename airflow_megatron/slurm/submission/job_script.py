@@ -30,6 +30,7 @@ from airflow_megatron.slurm.submission.sbatch_options import (
 from airflow_megatron.spec.documents.quantities import slurm_time
 from airflow_megatron.spec.expressions.file_values import path_of
 from airflow_megatron.spec.expressions.resolution import script_environment
+from airflow_megatron.spec.layout.run_layout import SweepLayout, tracker_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +66,7 @@ def array_of(job: Job, cluster: ClusterProfile, token: str) -> Attempt:
 
     :param token: letters and digits that no other array has
     """
-    directory = f"{cluster.run_root.rstrip('/')}/{job.sweep}/.arrays/{job.stage}.{token}"
+    directory = SweepLayout.of(cluster.run_root, job.sweep).array(job.stage, token)
     return Attempt(_slurm_name(f"{job.sweep}.{job.stage}", f".array.{token}"), directory, 1)
 
 
@@ -207,8 +208,7 @@ def _templates(source: Path | tuple[tuple[str, str], ...]) -> jinja2.Environment
 
 def _chain_prologue(job: Job, number: int) -> str:
     previous = attempt_of(job, number - 1).directory
-    tracker = f"{job.checkpoint_dir}/latest_checkpointed_iteration.txt"
-    return chain_prologue(previous, tracker, job.last_iteration or 0)
+    return chain_prologue(previous, tracker_of(job.checkpoint_dir), job.last_iteration or 0)
 
 
 def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: Iterable[str] = ()) -> str:

@@ -38,12 +38,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_megatron.slurm.remote.framing import framed, here_document, unframed
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.remote.quoting import QuotingError, quote, quote_path
-from airflow_megatron.slurm.remote.records import CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT, SubmittedJob
+from airflow_megatron.slurm.remote.records import SubmittedJob
 from airflow_megatron.slurm.remote.secret_delivery import delivery_words
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.submission.queue_limits import QueueLimit, queue_limit_functions
 from airflow_megatron.slurm.submission.sbatch_options import refused_options
+from airflow_megatron.spec.layout.run_layout import CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT
 
 _WRITE_CHAINED = f'printf \'%s\\n\' "$am_name" | am_put "$am_dir/{CHAINED_RECORD}"'
 

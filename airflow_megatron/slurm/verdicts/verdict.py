@@ -20,6 +20,7 @@ from airflow_megatron.slurm.verdicts.outcomes import Outcome as Outcome
 from airflow_megatron.slurm.verdicts.progress import Progress
 from airflow_megatron.slurm.verdicts.signatures import Finding, find_signature, shipped_signatures
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
+from airflow_megatron.spec.layout.run_layout import EXIT_RECORD
 from airflow_megatron.spec.trust.json_records import real, whole, word
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
     if revoked and (accounting is None or accounting.state is JobState.REVOKED or not accounting.state.ended):
         # Not an end: another cluster of the federation has started the job, under the same id.
         if record is None:
-            return "another cluster of the federation has taken the job; it has left no exit.json yet"
+            return f"another cluster of the federation has taken the job; it has left no {EXIT_RECORD} yet"
         return _ending_by(record)
     told = accounting if accounting is not None and accounting.is_final else queue
     launched = True
@@ -285,7 +286,10 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
         by_slurm = at_once and not requeued and _was_cancelled_by_slurm(told, observation.owner_job_id)
         launched = not by_slurm
         if (began or not launched) and _age(observation, told.ended) < ACCOUNTING_LAG_S:
-            return "the job was cancelled as soon as it had started; its exit.json tells whether it runs all the same"
+            return (
+                "the job was cancelled as soon as it had started; "
+                f"its {EXIT_RECORD} tells whether it runs all the same"
+            )
     if accounting is not None and accounting.is_final:
         return _Ending(
             "sacct",
@@ -309,16 +313,16 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
                 return _Ending("squeue", JobState.CANCELLED, "CANCELLED", None, 0, None, None, "")
             if accounting is None:
                 return (
-                    "the job is in neither squeue nor sacct and has left no exit.json: Slurm has not recorded it "
+                    f"the job is in neither squeue nor sacct and has left no {EXIT_RECORD}: Slurm has not recorded it "
                     "yet, or its records were purged"
                 )
             return f"the job has left the queue while sacct still has it as {accounting.state_text}"
         if _age(observation, record.ended) < ACCOUNTING_LAG_S:
             return "the job has left the queue; its accounting is not final yet"
         if accounting is not None and accounting.started and accounting.started > record.ended:
-            return f"exit.json tells of an earlier run; sacct has the job as {accounting.state_text}"
+            return f"{EXIT_RECORD} tells of an earlier run; sacct has the job as {accounting.state_text}"
     elif record is None:
-        return "the job has left the queue and left no exit.json; the site keeps no accounting"
+        return f"the job has left the queue and left no {EXIT_RECORD}; the site keeps no accounting"
     return _ending_by(record)
 
 
@@ -379,7 +383,7 @@ def _relaunch_was_cancelled(started: float | None, ran: float, record: ExitRecor
 def _ending_by(record: ExitRecord) -> _Ending:
     state = JobState.COMPLETED if record.exit_code == 0 else JobState.FAILED
     return _Ending(
-        "exit.json",
+        EXIT_RECORD,
         state,
         state.value,
         record.exit_code,

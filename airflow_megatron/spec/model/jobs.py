@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_megatron.spec.layout.run_layout import JobPaths, RunLayout
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.model.schema import (
@@ -190,35 +191,45 @@ class Job(msgspec.Struct, frozen=True, eq=False):
         return self.world_size
 
     @property
+    def layout(self) -> RunLayout:
+        """What the job's run directory holds."""
+        return RunLayout(self.run_dir)
+
+    @property
+    def paths(self) -> JobPaths:
+        """Where the job writes."""
+        return JobPaths(self.run_dir, self.stage, self.log)
+
+    @property
     def stage_dir(self) -> str:
         """Directory of the stage's attempts; instances of one branch share a run directory, so the name is in it."""
-        return f"{self.run_dir}/.jobs/{self.stage}"
+        return self.paths.stage_dir
 
     @property
     def checkpoint_dir(self) -> str:
         """Directory of the branch's Megatron checkpoints."""
-        return f"{self.run_dir}/checkpoints"
+        return self.paths.checkpoint_dir
 
     @property
     def runs_dir(self) -> str:
         """Directory of what is made of several runs outside the sweep, a folder for each."""
-        return f"{self.run_dir}/runs"
+        return self.layout.runs_dir
 
     @property
     def origin_dir(self) -> str | None:
         """Directory of the checkpoints that a training starts from until it has its own; None without one."""
         if self.source is not None:
             return self.source.path
-        return f"{self.parent_dir}/checkpoints" if self.parent_dir else None
+        return RunLayout(self.parent_dir).checkpoint_dir if self.parent_dir else None
 
     def log_file(self, attempt: int) -> str:
         """Return the log of an attempt."""
-        return self.log_pattern.replace("{attempt}", str(attempt))
+        return self.paths.log_file(attempt)
 
     @property
     def log_pattern(self) -> str:
         """Path of the logs, with ``{attempt}`` in it where each attempt has its own."""
-        return self.log or f"{self.run_dir}/logs/{self.stage}-{{attempt}}.out"
+        return self.paths.log_pattern
 
     @property
     def shared_log(self) -> str | None:

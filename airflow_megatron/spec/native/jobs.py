@@ -16,6 +16,7 @@ from airflow_megatron.spec.expressions.resolution import (
     resolve,
     template_names,
 )
+from airflow_megatron.spec.layout.run_layout import RunLayout, SweepLayout, model_config_of, result_dir
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource, escaped, resolved_source
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.jobs import Dependency, Job
@@ -64,7 +65,7 @@ class JobBuilder:
         self.sweep, self.point, self.cluster, self.recipes = sweep, point, cluster, recipes
         self.spec, self.tree = sweep.spec, recipes.tree
         self.extra_arguments = declarations(sweep.spec.extra_arguments)
-        self.sweep_dir = f"{cluster.run_root.rstrip('/')}/{sweep.name}"
+        self.sweep_dir = SweepLayout.of(cluster.run_root, sweep.name).path
         self.point_dir = f"{self.sweep_dir}/{point.name}" if point else self.sweep_dir
         self.made: dict[str, Job] = {}
         self.names: dict[str, Mapping[str, Any]] = {}
@@ -411,7 +412,7 @@ def _of_each(
 
 def _after_pattern(job: Job, parent: Job, section: StageSection, names: Mapping[str, Any]) -> dict[str, Any]:
     """Return what changes of an evaluation that follows a conversion of several runs: it begins when that has ended."""
-    converted = f"{escaped(parent.runs_dir)}/*/converted_hf"
+    converted = RunLayout(f"{escaped(parent.runs_dir)}/*").converted_dir
     if section.each_checkpoint:
         start = Condition("finished", path=parent.stage_dir)
         return {
@@ -423,17 +424,17 @@ def _after_pattern(job: Job, parent: Job, section: StageSection, names: Mapping[
             f"{parent.stage} converts each checkpoint of several runs; add each_checkpoint: true, "
             "or params: {iteration: N}"
         )
-    return {"source": CheckpointSource(f"{converted}/iter_{job.iteration}", job.iteration, is_pattern=True)}
+    return {"source": CheckpointSource(result_dir(converted, job.iteration), job.iteration, is_pattern=True)}
 
 
 def each_checkpoint_paths(job: Job) -> tuple[str, str]:
     """Return where a stage that works on each checkpoint finds its work, and what it leaves of each."""
-    converted = f"{job.run_dir}/converted_checkpoints/iter_{{iteration}}.done"
+    converted = job.layout.converted_mark("{iteration}")
     if job.kind == "convert":
         return (job.source.path if job.source else job.checkpoint_dir), converted
-    evaluated = f"{job.run_dir}/eval_results/iter_{{iteration}}/results.json"
+    evaluated = job.layout.evaluation("{iteration}")
     if job.source is not None:
-        return f"{job.source.path}/iter_{{iteration}}/config.json", evaluated
+        return model_config_of(result_dir(job.source.path, "{iteration}")), evaluated
     return converted, evaluated
 
 

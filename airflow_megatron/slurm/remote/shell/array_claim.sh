@@ -13,7 +13,7 @@ am_started_lately() { # CLAIM; whether its sbatch began less than a visibility w
 
 am_forget_secrets() { # TASK
   if [ ! -e "$1/released" ] && [ -s "$1/place" ] && read -r am_attempt_dir <"$1/place"; then
-    rm -rf "$am_attempt_dir/secrets"
+    rm -rf "$am_attempt_dir/$am_secrets_folder"
   fi
 }
 

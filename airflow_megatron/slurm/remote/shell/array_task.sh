@@ -10,6 +10,6 @@ if [ -z "$am_work_dir" ] || ! cd "$am_work_dir"; then
 fi
 AIRFLOW_MEGATRON_ARRAY_TASK=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # what job_guard.sh takes for its job's id
 export AIRFLOW_MEGATRON_ARRAY_TASK
-read -r am_interpreter <"$am_attempt_dir/job.sbatch"
+read -r am_interpreter <"$am_attempt_dir/$am_script_file"
 # shellcheck disable=SC2086 # as the kernel does: the program and its argument
-exec ${am_interpreter#\#!} "$am_attempt_dir/job.sbatch"
+exec ${am_interpreter#\#!} "$am_attempt_dir/$am_script_file"

@@ -4,8 +4,8 @@
 # what is over is not begun again.
 
 am_previous_code() { # prints the exit code of an attempt before that crashed: neither done, nor asked to stop
-  [ -s "$am_previous_dir/exit.json" ] || return 0
-  sed -n 's/^{"exit_code": \([0-9]*\), "signal": null,.*/\1/p' "$am_previous_dir/exit.json"
+  [ -s "$am_previous_dir/$am_exit_file" ] || return 0
+  sed -n 's/^{"exit_code": \([0-9]*\), "signal": null,.*/\1/p' "$am_previous_dir/$am_exit_file"
 }
 
 am_iteration=
@@ -22,4 +22,4 @@ case " $am_gone_on_from " in
     exit "$am_code"
     ;;
 esac
-printf '%s\n' "${am_iteration:-0}" >"$am_attempt_dir/began_at" || true
+printf '%s\n' "${am_iteration:-0}" >"$am_attempt_dir/$am_began_at_file" || true

@@ -15,8 +15,8 @@ am_named() { # ITERATION; sets am_name to its directory: DeepSpeed's where there
 
 am_tracker_read() { # sets am_tracker, empty without one; fails when it is a directory
   am_tracker=
-  [ ! -d "$am_dir/latest_checkpointed_iteration.txt" ] || return
-  [ -f "$am_dir/latest_checkpointed_iteration.txt" ] && read -r am_tracker <"$am_dir/latest_checkpointed_iteration.txt"
+  [ ! -d "$am_dir/$am_tracker_file" ] || return
+  [ -f "$am_dir/$am_tracker_file" ] && read -r am_tracker <"$am_dir/$am_tracker_file"
   return 0
 }
 
@@ -24,15 +24,15 @@ am_tracker_read() { # sets am_tracker, empty without one; fails when it is a dir
 # DeepSpeed's own tracker, latest, follows where there is one; our jobs load by Megatron's.
 am_tracker_write() {
   if [ -z "$1" ]; then
-    rm -f "$am_dir/latest_checkpointed_iteration.txt" "$am_dir/latest"
+    rm -f "$am_dir/$am_tracker_file" "$am_dir/latest"
     return
   fi
-  printf '%s' "$1" >"$am_dir/latest_checkpointed_iteration.txt.$$" &&
-    mv -f "$am_dir/latest_checkpointed_iteration.txt.$$" "$am_dir/latest_checkpointed_iteration.txt" && {
+  printf '%s' "$1" >"$am_dir/$am_tracker_file.$$" &&
+    mv -f "$am_dir/$am_tracker_file.$$" "$am_dir/$am_tracker_file" && {
     [ ! -f "$am_dir/latest" ] || printf 'global_step%s' "$1" >"$am_dir/latest"
     return
   }
-  rm -f "$am_dir/latest_checkpointed_iteration.txt.$$"
+  rm -f "$am_dir/$am_tracker_file.$$"
   return 1
 }
 

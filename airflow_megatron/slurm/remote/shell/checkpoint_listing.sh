@@ -3,7 +3,7 @@
 
 am_checkpoint_folders() { # DEPTH; paths below am_root
   find -H "$am_root" -mindepth 1 -maxdepth "$1" \( -name '.*' -o -name 'iter_*' -o -name logs -o -name tensorboard -o -name "*$am_newline*" \) -prune \
-    -o -name checkpoints -type d -print -prune -o -name checkpoints -type l -print 2>/dev/null | sort
+    -o -name "$am_checkpoints_folder" -type d -print -prune -o -name "$am_checkpoints_folder" -type l -print 2>/dev/null | sort
 }
 
 am_listing() { # DEPTH SECONDS
@@ -25,8 +25,8 @@ AM_FOLDERS
   am_index=0
   for am_folder; do
     am_line=
-    if [ -f "$am_root$am_folder/latest_checkpointed_iteration.txt" ]; then
-      read -r am_line <"$am_root$am_folder/latest_checkpointed_iteration.txt"
+    if [ -f "$am_root$am_folder/$am_tracker_file" ]; then
+      read -r am_line <"$am_root$am_folder/$am_tracker_file"
       printf 'L %s %s\n' "$am_index" "$am_line"
     fi
     am_index=$((am_index + 1))

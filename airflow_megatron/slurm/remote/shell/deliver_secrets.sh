@@ -2,7 +2,7 @@
 # Part of submit.sh's scripts, see secret_delivery.py; values are arguments of functions, never of a process.
 
 am_open_secrets() { # sets am_secrets, a folder of ours that nobody else can enter; not a link that was there before
-  am_secrets=$1/secrets
+  am_secrets=$1/$am_secrets_folder
   mkdir -m 700 "$am_secrets" 2>/dev/null
   if [ ! -h "$am_secrets" ] && [ -d "$am_secrets" ]; then
     case $(stat -c '%u %a' "$am_secrets") in "$(id -u) "*700) return ;; esac

@@ -4,12 +4,12 @@
 am_sampler=
 
 am_sample_gpus() { # NODES SECONDS COMMAND; on each node, until the training has ended
-  mkdir -p "$am_attempt_dir/gpus" || return 0
+  mkdir -p "$am_attempt_dir/$am_gpus_folder" || return 0
   am_sampling='
     asked="--query-gpu=index,memory.used,utilization.gpu,power.draw --format=csv,noheader,nounits"
     own=${CUDA_VISIBLE_DEVICES:+--id=$CUDA_VISIBLE_DEVICES}
     exec "$2" $asked --loop="$1" $own >"$0/$(uname -n).csv" 2>"$0/$(uname -n).err"'
-  set -- "$1" bash -c "$am_sampling" "$am_attempt_dir/gpus" "$2" "$3"
+  set -- "$1" bash -c "$am_sampling" "$am_attempt_dir/$am_gpus_folder" "$2" "$3"
   am_nodes=$1
   shift
   if [ "$am_nodes" -gt 1 ]; then set -- srun --overlap --nodes="$am_nodes" --ntasks-per-node=1 "$@"; fi

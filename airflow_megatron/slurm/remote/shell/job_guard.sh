@@ -17,7 +17,7 @@ fi
 am_launch=$am_job_id.${SLURM_RESTART_COUNT:-0}
 
 am_record_exit() { # EXIT_STATUS
-  am_record=$am_attempt_dir/run/exit.$am_launch.json
+  am_record=$am_attempt_dir/$am_run_folder/exit.$am_launch.json
   {
     printf '{"exit_code": %s, "signal": %s, "host": "%s", ' "$1" "${am_signal:-null}" "$(uname -n)"
     printf '"nodes": "%s", "started": %s, ' "${SLURM_JOB_NODELIST-}" "$am_started"
@@ -25,12 +25,12 @@ am_record_exit() { # EXIT_STATUS
     printf '"restart_count": %s}\n' "${SLURM_RESTART_COUNT:-0}"
   } >"$am_record.new" && mv -f "$am_record.new" "$am_record" && am_publish_record
   # delivered secrets (secret_delivery.py); Slurm may launch again what was interrupted or has failed
-  if [ "$1" -eq 0 ] && [ -z "$am_signal" ] && [ -d "$am_attempt_dir/secrets" ]; then rm -rf "$am_attempt_dir/secrets"; fi
+  if [ "$1" -eq 0 ] && [ -z "$am_signal" ] && [ -d "$am_attempt_dir/$am_secrets_folder" ]; then rm -rf "$am_attempt_dir/$am_secrets_folder"; fi
 }
 
 am_publish_record() { # the record where others look for it
-  cp "$am_attempt_dir/run/exit.$am_launch.json" "$am_attempt_dir/exit.json.$am_job_id" &&
-    mv -f "$am_attempt_dir/exit.json.$am_job_id" "$am_attempt_dir/exit.json"
+  cp "$am_attempt_dir/$am_run_folder/exit.$am_launch.json" "$am_attempt_dir/$am_exit_file.$am_job_id" &&
+    mv -f "$am_attempt_dir/$am_exit_file.$am_job_id" "$am_attempt_dir/$am_exit_file"
 }
 
 am_stop() { # SIGNAL
@@ -68,26 +68,26 @@ am_file_value() { # PATH; prints its first line, which an earlier job wrote
 
 am_own_attempt() { # one job runs an attempt; the same job after a requeue may go on
   for am_try in 1 2 3 4 5 6 7 8 9 10; do # the submitter records the id within moments of our start
-    if [ -s "$am_attempt_dir/jobid" ] || [ -d "$am_attempt_dir/run" ]; then break; fi
+    if [ -s "$am_attempt_dir/$am_job_id_file" ] || [ -d "$am_attempt_dir/$am_run_folder" ]; then break; fi
     sleep 1
   done
   am_recorded=
-  if [ -s "$am_attempt_dir/jobid" ]; then IFS=';' read -r am_recorded am_cluster <"$am_attempt_dir/jobid" || true; fi
+  if [ -s "$am_attempt_dir/$am_job_id_file" ]; then IFS=';' read -r am_recorded am_cluster <"$am_attempt_dir/$am_job_id_file" || true; fi
   case $am_recorded in *[!0-9]*) am_recorded= ;; esac # damaged: as good as none
   am_owner=$am_recorded
   if [ -z "$am_recorded" ] || [ "$am_recorded" = "$am_job_id" ]; then
-    if mkdir "$am_attempt_dir/run" 2>/dev/null; then
-      if printf '%s\n' "$am_job_id" >"$am_attempt_dir/run/job_id.new" &&
-        mv -f "$am_attempt_dir/run/job_id.new" "$am_attempt_dir/run/job_id"; then return 0; fi
-      rm -rf "$am_attempt_dir/run"
+    if mkdir "$am_attempt_dir/$am_run_folder" 2>/dev/null; then
+      if printf '%s\n' "$am_job_id" >"$am_attempt_dir/$am_owner_file.new" &&
+        mv -f "$am_attempt_dir/$am_owner_file.new" "$am_attempt_dir/$am_owner_file"; then return 0; fi
+      rm -rf "$am_attempt_dir/$am_run_folder"
     fi
-    if [ ! -d "$am_attempt_dir/run" ]; then
+    if [ ! -d "$am_attempt_dir/$am_run_folder" ]; then
       echo "airflow-megatron: cannot write to $am_attempt_dir on $(uname -n); the job does not run" >&2
       exit "$am_unwritable_status"
     fi
     am_owner=
     for am_try in 1 2 3 4 5; do
-      if [ -s "$am_attempt_dir/run/job_id" ] && read -r am_owner <"$am_attempt_dir/run/job_id"; then break; fi
+      if [ -s "$am_attempt_dir/$am_owner_file" ] && read -r am_owner <"$am_attempt_dir/$am_owner_file"; then break; fi
       sleep 1
     done
     if [ "$am_owner" = "$am_job_id" ]; then return 0; fi
@@ -100,8 +100,8 @@ am_own_attempt() { # one job runs an attempt; the same job after a requeue may g
 # with the same count of requeues (Slurm 22.05): the second launch waits for the end of the first, and what has ended
 # well is not done twice. Where the file system has no locks, or flock(1) is missing, it does not wait.
 am_alone() {
-  touch "$am_attempt_dir/run/lock.$am_launch" 2>/dev/null || return 0 # a failing exec would end the script
-  exec 9>>"$am_attempt_dir/run/lock.$am_launch"
+  touch "$am_attempt_dir/$am_run_folder/lock.$am_launch" 2>/dev/null || return 0 # a failing exec would end the script
+  exec 9>>"$am_attempt_dir/$am_run_folder/lock.$am_launch"
   if ! flock -n 9; then
     echo "airflow-megatron: job $am_job_id runs already, Slurm has started it again, on $(uname -n); waiting for its end"
     flock 9 || true
@@ -109,7 +109,7 @@ am_alone() {
 }
 
 am_has_ended_well() {
-  grep -qs '^{"exit_code": 0, "signal": null, ' "$am_attempt_dir/run/exit.$am_launch.json"
+  grep -qs '^{"exit_code": 0, "signal": null, ' "$am_attempt_dir/$am_run_folder/exit.$am_launch.json"
 }
 
 am_own_attempt
@@ -119,8 +119,8 @@ if am_has_ended_well; then
   am_publish_record
   exit 0
 fi
-if [ -e "$am_attempt_dir/exit.json" ]; then # requeued: keep the record of the run before
-  mv -f "$am_attempt_dir/exit.json" "$am_attempt_dir/exit.$((${SLURM_RESTART_COUNT:-1} - 1)).json"
+if [ -e "$am_attempt_dir/$am_exit_file" ]; then # requeued: keep the record of the run before
+  mv -f "$am_attempt_dir/$am_exit_file" "$am_attempt_dir/${am_exit_file%.json}.$((${SLURM_RESTART_COUNT:-1} - 1)).json"
 fi
 trap 'am_status=$?; trap - EXIT; am_record_exit "$am_status"; exit "$am_status"' EXIT
 trap 'am_stop TERM' TERM

@@ -24,7 +24,7 @@ am_newer() {
 # am_rollback RUN_DIRECTORY ITERATION EXPECTED PREFIX; EXPECTED is the tracker's number when this was decided.
 # Prints what was set aside, and last one line: rolled_back, or why not.
 am_rollback() {
-  am_dir=$1/checkpoints am_prefix=$4
+  am_dir=$1/$am_checkpoints_folder am_prefix=$4
   am_tracker_read || {
     printf 'failed the tracker is a directory\n'
     return
@@ -46,6 +46,6 @@ am_rollback() {
   set +f
   # what was made of the newer checkpoints is made again from those that replace them
   am_newer "$4" "$2" "$am_dir"/iter_* "$am_dir"/global_step* \
-    "$1"/converted_checkpoints/iter_*.done "$1"/converted_hf/iter_* "$1"/eval_results/iter_* || return
+    "$1/$am_converted_marks_folder"/iter_*.done "$1/$am_converted_folder"/iter_* "$1/$am_evaluations_folder"/iter_* || return
   printf 'rolled_back\n'
 }

@@ -8,20 +8,20 @@ am_show() { # WORD FILE; the file's lines, each after WORD
 
 am_stage() { # INDEX DIRECTORY
   printf 'stage %s\n' "$1"
-  am_show verdict "$2/verdict.json"
-  am_show tracker "${2%/.jobs/*}/checkpoints/latest_checkpointed_iteration.txt"
+  am_show verdict "$2/$am_verdict_file"
+  am_show tracker "${2%/"$am_jobs_folder"/*}/$am_checkpoints_folder/$am_tracker_file"
   am_newest=0
   for am_attempt in "$2"/*/; do
     am_attempt=${am_attempt%/}
     case ${am_attempt##*/} in '' | *[!0-9]*) continue ;; esac
     printf 'attempt %s\n' "${am_attempt##*/}"
-    am_show job_id "$am_attempt/jobid"
-    am_show owner "$am_attempt/run/job_id"
-    am_show exit "$am_attempt/exit.json"
-    am_show chained "$am_attempt/chained"
-    am_show began_at "$am_attempt/began_at"
-    am_show judged "$am_attempt/verdict.json"
-    if [ -s "$am_attempt/job.json" ] && [ "${am_attempt##*/}" -gt "$am_newest" ]; then am_newest=${am_attempt##*/}; fi
+    am_show job_id "$am_attempt/$am_job_id_file"
+    am_show owner "$am_attempt/$am_owner_file"
+    am_show exit "$am_attempt/$am_exit_file"
+    am_show chained "$am_attempt/$am_chained_file"
+    am_show began_at "$am_attempt/$am_began_at_file"
+    am_show judged "$am_attempt/$am_verdict_file"
+    if [ -s "$am_attempt/$am_job_file" ] && [ "${am_attempt##*/}" -gt "$am_newest" ]; then am_newest=${am_attempt##*/}; fi
     for am_claim in "$am_attempt"/claim.*; do
       if [ -d "$am_claim" ] && [ ! -e "$am_claim/released" ]; then
         printf 'claimed yes\n'
@@ -30,5 +30,5 @@ am_stage() { # INDEX DIRECTORY
       fi
     done
   done
-  am_show record "$2/$am_newest/job.json"
+  am_show record "$2/$am_newest/$am_job_file"
 }

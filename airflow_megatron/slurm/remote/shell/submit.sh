@@ -40,7 +40,7 @@ am_is_number() { # TEXT
 
 am_read_id() { # sets am_id from the record; a damaged record counts as none
   am_id=
-  [ -s "$am_dir/jobid" ] && read -r am_id <"$am_dir/jobid"
+  [ -s "$am_dir/$am_job_id_file" ] && read -r am_id <"$am_dir/$am_job_id_file"
   am_digits=${am_id%%;*}
   case $am_digits in
     *_*_* | _* | *_) return 1 ;;
@@ -87,9 +87,9 @@ AM_LINE
 
 am_record() { # ID
   printf 'job_id %s\n' "$1"
-  am_put_line "$am_dir/jobid" "$1" ||
-    printf 'stderr %s\n' "the job id could not be recorded in $am_dir/jobid: $am_trouble"
-  if [ -e "$am_dir/withdrawn" ]; then am_scancel "${1%%;*}" 2>&1 | sed 's/^/stderr /'; fi
+  am_put_line "$am_dir/$am_job_id_file" "$1" ||
+    printf 'stderr %s\n' "the job id could not be recorded in $am_dir/$am_job_id_file: $am_trouble"
+  if [ -e "$am_dir/$am_withdrawn_file" ]; then am_scancel "${1%%;*}" 2>&1 | sed 's/^/stderr /'; fi
   am_leave all
 }
 
@@ -148,8 +148,8 @@ am_read_created() { # sets am_created and am_nonce; fails when the file is not t
 
 am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; fails when Slurm does not answer
   am_found='' am_lookup_error=''
-  if [ -s "$am_dir/run/job_id" ]; then
-    read -r am_found <"$am_dir/run/job_id"
+  if [ -s "$am_dir/$am_owner_file" ]; then
+    read -r am_found <"$am_dir/$am_owner_file"
     return 0
   fi
   if ! am_read_created && [ -e "$am_dir/created" ]; then
@@ -207,7 +207,7 @@ am_printed_id() { # sets am_id from what sbatch printed
 
 am_release() { # [ANSWER]; certain that no job came of this claim; a caller that did not hear the answer gets it later
   am_leave
-  if [ -d "$am_dir/secrets" ] && [ ! -s "$am_dir/jobid" ]; then rm -rf "$am_dir/secrets"; fi
+  if [ -d "$am_dir/$am_secrets_folder" ] && [ ! -s "$am_dir/$am_job_id_file" ]; then rm -rf "$am_dir/$am_secrets_folder"; fi
   printf '%s\n' "$am_token" "$@" >"$am_claim/released" || rm -rf "$am_claim"
 }
 
@@ -327,7 +327,7 @@ am_submit() { # as owner of $am_claim
     am_answer recorded "job ${am_id%%;*} is recorded for $am_name"
     return
   fi
-  if [ -e "$am_dir/withdrawn" ]; then
+  if [ -e "$am_dir/$am_withdrawn_file" ]; then
     am_release
     am_answer refused "attempt $am_name was withdrawn when its run was stopped; clear the task to make another"
     return
@@ -347,7 +347,7 @@ am_submit() { # as owner of $am_claim
   am_drop_old_claims
   am_read_created
   am_run_sbatch "$am_prefix$am_nonce:$am_name" \
-    <"$am_dir/job.sbatch" >"$am_claim/sbatch.out" 2>"$am_claim/sbatch.err"
+    <"$am_dir/$am_script_file" >"$am_claim/sbatch.out" 2>"$am_claim/sbatch.err"
   am_sbatch_outcome $?
 }
 

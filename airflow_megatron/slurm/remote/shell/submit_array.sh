@@ -22,7 +22,7 @@ am_newest_claim_of() { # ATTEMPT_DIR; sets am_held (its newest claim) and am_fre
 
 am_take_task() { # INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON [SECRET BASE64]…; adds it to am_tasks unless another caller has it
   am_task=$am_dir/tasks/$1
-  if [ -e "$am_task/released" ] || [ -s "$2/jobid" ]; then return 0; fi
+  if [ -e "$am_task/released" ] || [ -s "$2/$am_job_id_file" ]; then return 0; fi
   {
     printf '%s %s\n' "$am_name" "$am_dir" >"$am_task/array" &&
       printf '%s\n%s\n' "$2" "$3" >"$am_task/place" &&
@@ -35,7 +35,7 @@ am_take_task() { # INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON [SECRET BASE64]…
   fi
   # shellcheck disable=SC3013 # dash, bash, ksh and busybox know -ef
   [ "$am_held" -ef "$am_task" ] || return 0
-  { printf '%s' "$5" >"$2/job.sbatch" && printf '%s\n' "$6" >"$2/job.json"; } || return
+  { printf '%s' "$5" >"$2/$am_script_file" && printf '%s\n' "$6" >"$2/$am_job_file"; } || return
   am_deliver_to_task "$@" || return
   am_tasks=${am_tasks:+$am_tasks,}$1
 }
@@ -68,12 +68,12 @@ am_record_tasks() { # after am_attempt or am_decide_array: completes the records
   am_array_id=$am_id
   for am_task in "$am_dir"/tasks/*; do
     if [ -e "$am_task/released" ] || ! read -r am_attempt_dir <"$am_task/place"; then continue; fi
-    if [ ! -s "$am_attempt_dir/jobid" ]; then
-      am_new=$am_attempt_dir/jobid.$am_token.$$
-      am_task_id "$am_array_id" "${am_task##*/}" "$am_name" >"$am_new" && mv -f "$am_new" "$am_attempt_dir/jobid" ||
-        printf 'stderr %s\n' "the job id could not be recorded in $am_attempt_dir/jobid"
+    if [ ! -s "$am_attempt_dir/$am_job_id_file" ]; then
+      am_new=$am_attempt_dir/$am_job_id_file.$am_token.$$
+      am_task_id "$am_array_id" "${am_task##*/}" "$am_name" >"$am_new" && mv -f "$am_new" "$am_attempt_dir/$am_job_id_file" ||
+        printf 'stderr %s\n' "the job id could not be recorded in $am_attempt_dir/$am_job_id_file"
     fi
-    if [ -e "$am_attempt_dir/withdrawn" ]; then am_scancel "${am_array_id%%;*}_${am_task##*/}" 2>&1 | sed 's/^/stderr /'; fi
+    if [ -e "$am_attempt_dir/$am_withdrawn_file" ]; then am_scancel "${am_array_id%%;*}_${am_task##*/}" 2>&1 | sed 's/^/stderr /'; fi
     printf 'task %s\n' "${am_task##*/}"
   done
 }

@@ -2,8 +2,8 @@
 # Body of attempt_chain.py's script, after: am_stage_dir, am_after, am_squeue, am_scancel.
 
 am_chained() { # the attempts after am_after that were queued behind others, newest first
-  for am_path in "$am_stage_dir"/*/chained; do
-    am_number=${am_path%/chained}
+  for am_path in "$am_stage_dir"/*/"$am_chained_file"; do
+    am_number=${am_path%/"$am_chained_file"}
     am_number=${am_number##*/}
     case $am_number in '' | *[!0-9]*) continue ;; esac
     if [ "$am_number" -gt "$am_after" ]; then printf '%s\n' "$am_number"; fi
@@ -17,7 +17,7 @@ am_withdraw() {
   # line break, and then what looks like the row of one of them.
   am_ids=
   for am_number in $am_numbers; do
-    am_name=$(cat "$am_stage_dir/$am_number/chained")
+    am_name=$(cat "$am_stage_dir/$am_number/$am_chained_file")
     am_rows=$(am_squeue --me -h -n "$am_name" -o 'queue|%A|%j' 2>&1) || {
       printf 'failed squeue: %s\n' "$(printf '%s' "$am_rows" | tr '\n' ' ')"
       return
@@ -33,7 +33,7 @@ am_withdraw() {
   fi
   for am_number in $am_numbers; do
     am_path=$am_stage_dir/$am_number
-    rm -rf "$am_path/secrets" # delivered (secret_delivery.py)
+    rm -rf "$am_path/$am_secrets_folder" # delivered (secret_delivery.py)
     am_error=$(mv "$am_path" "$am_path.withdrawn.$(date +%s)" 2>&1) || {
       printf 'failed %s\n' "$am_error"
       return

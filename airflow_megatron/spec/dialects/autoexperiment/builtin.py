@@ -17,6 +17,7 @@ import msgspec
 from airflow_megatron.spec.dialects.autoexperiment.grammar import place_of
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
+from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.jobs import Dependency, Job
 from airflow_megatron.spec.model.schema import EachCheckpointSection, SlurmSection
@@ -144,7 +145,7 @@ def builtin_jobs(
     :param params: the file's values by stage
     :raises SpecError: when a branch starts from an iteration that does not exist
     """
-    point_dir = f"{cluster.run_root.rstrip('/')}/{sweep}/{point.name}"
+    point_dir = SweepLayout.of(cluster.run_root, sweep).point(point.name).run_dir
     heads = {stage.name: stage.head for stage in outline.stages}
     main = outline.stages[0].head
     made: dict[str, Job] = {}

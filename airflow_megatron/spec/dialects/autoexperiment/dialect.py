@@ -23,6 +23,7 @@ from airflow_megatron.spec.dialects.autoexperiment.yaml import load_autoexperime
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
+from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.stage_tree import StageInstance
 from airflow_megatron.spec.model.sweep import Point, SweepSettings
 from airflow_megatron.spec.trust.permitted_variables import permitted_variables
@@ -110,7 +111,7 @@ class AutoExperimentSweep(ForeignSweep):
         :raises SpecError: when a template or a job's field is wrong
         """
         stages = self._jobs_of_points[point.name][1]
-        sweep_dir = f"{cluster.run_root.rstrip('/')}/{self.name}"
+        sweep_dir = SweepLayout.of(cluster.run_root, self.name).path
         params = {stage: job.params for stage, job in stages.items()}
         self._require_resolved(params.values())
         if self.builtin:

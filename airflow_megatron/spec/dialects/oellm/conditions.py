@@ -23,6 +23,7 @@ from airflow_megatron.spec.dialects.oellm.fields import (
     unread_fields,
 )
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.layout.run_layout import CHECKPOINTS, TRACKER_FILE, RunLayout
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
 from airflow_megatron.spec.trust.quoting import QuotingError, quote
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 60.0
 """Pause between two looks of oellm-autoexp's monitor; ``inactivity_polls`` counts them."""
-_CHECKPOINT = re.compile(r"(?:/checkpoints)?/iter_0*([1-9][0-9]*)(?:/.*)?\Z")
-_TRACKER = re.compile(r"(?:/checkpoints)?/latest_checkpointed_iteration\.txt\Z")
+_CHECKPOINT = re.compile(rf"(?:/{CHECKPOINTS})?/iter_0*([1-9][0-9]*)(?:/.*)?\Z")
+_TRACKER = re.compile(rf"(?:/{CHECKPOINTS})?/{re.escape(TRACKER_FILE)}\Z")
 _CONVERTED = re.compile(r"/hf/(?:iter_)?0*([0-9]+)(?:/.*)?\Z")
 _DONE_MARKER = re.compile(r"/[^/]*(?:done|finish|complete)[^/]*\Z", re.IGNORECASE)
 
@@ -329,7 +330,7 @@ class Translator:
 def _checkpoint(trainer: Neighbour, iteration: int) -> Condition:
     return Condition(
         "checkpoint",
-        path=f"{trainer.run_dir}/checkpoints",
+        path=RunLayout(trainer.run_dir).checkpoint_dir,
         iteration=iteration,
         producer=trainer.stage_dir,
     )

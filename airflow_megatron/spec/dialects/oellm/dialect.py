@@ -45,6 +45,7 @@ from airflow_megatron.spec.dialects.oellm.sweep import Expansion, SweepPoint, ex
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
+from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.cluster_profile import cluster_names, profile_path
 from airflow_megatron.spec.model.sweep import Point, SweepSettings
 from airflow_megatron.spec.trust.permitted_variables import permitted_variables
@@ -188,7 +189,7 @@ class OellmSweep(ForeignSweep):
         :raises SpecError: when a value cannot be resolved
         """
         family = self.family(point)
-        directory = f"{cluster.run_root.rstrip('/')}/{self.name}/{point.name}"
+        directory = SweepLayout.of(cluster.run_root, self.name).point(point.name).run_dir
         try:
             return [job for job, _ in self.build(family, point.name, cluster.name, directory, cluster.slurm)]
         except (ConfigurationError, JobError, SiblingError) as error:

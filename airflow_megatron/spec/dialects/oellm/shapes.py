@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_megatron.spec.layout.run_layout import RunLayout
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.stage_tree import StageInstance
 
@@ -90,7 +91,9 @@ def without_parent(job: Job) -> Job:
     """Return a job whose parent a filter dropped; what it waits for is then only looked for."""
     start = job.start
     if start is None and job.depends_on and job.depends_on[0].until == "checkpoint":
-        start = Condition("checkpoint", path=f"{job.parent_dir}/checkpoints", iteration=job.iteration)
+        start = Condition(
+            "checkpoint", path=RunLayout(str(job.parent_dir)).checkpoint_dir, iteration=job.iteration
+        )
     return msgspec.structs.replace(job, depends_on=(), start=start)
 
 

@@ -1,0 +1,419 @@
+"""The directories of a sweep on the cluster, and what is in them.
+
+::
+
+    <run_root>/.submitting/                       callers that wait for room in Slurm's queue
+    <run_root>/<sweep>/                           SweepLayout
+      .arrays/<stage>.<token>/1/                  claims of a job array, laid out as an attempt
+      <point>/[<branch>/]                         RunLayout: a run directory
+        .jobs/<stage>/                            StageDir
+          verdict.json                            how the job ended
+          <number>/                               AttemptDir: one submission
+            jobid, job.json, job.sbatch, exit.json, verdict.json, run/job_id, chained, began_at, withdrawn
+            secrets/, gpus/<node>.csv
+        logs/<stage>-<number>.out
+        checkpoints/latest_checkpointed_iteration.txt, iter_<iteration, 7 digits>/
+        converted_hf/iter_<iteration>/, converted_checkpoints/iter_<iteration>.done
+        eval_results/iter_<iteration>/results.json
+        runs/<run>/                               the same, of a run outside the sweep; runs/<stage>.json lists them
+        lr_finder/suggested_lr, lr_finder.json, lr_finder_data.csv
+        tensorboard/, data_cache/, wandb/
+
+All paths are absolute POSIX paths of the cluster, without a slash at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+JOBS: Final = ".jobs"
+ARRAYS: Final = ".arrays"
+SUBMITTING: Final = ".submitting"
+LOGS: Final = "logs"
+CHECKPOINTS: Final = "checkpoints"
+CONVERTED: Final = "converted_hf"
+CONVERTED_MARKS: Final = "converted_checkpoints"
+EVALUATIONS: Final = "eval_results"
+LR_FINDER: Final = "lr_finder"
+RUNS: Final = "runs"
+TENSORBOARD: Final = "tensorboard"
+DATA_CACHE: Final = "data_cache"
+WANDB: Final = "wandb"
+
+TRACKER_FILE: Final = "latest_checkpointed_iteration.txt"
+"""Megatron's name (``get_checkpoint_tracker_filename`` of ``megatron/training/checkpointing.py``)."""
+RESULTS_FILE: Final = "results.json"
+MODEL_CONFIG_FILE: Final = "config.json"
+"""In the directory of a Hugging Face model; written last by the converter."""
+LR_FINDER_REPORT: Final = f"{LR_FINDER}/lr_finder.json"
+LR_FINDER_CURVE: Final = f"{LR_FINDER}/lr_finder_data.csv"
+LOG_SUFFIX: Final = ".out"
+
+JOB_RECORD: Final = "job.json"
+VERDICT_RECORD: Final = "verdict.json"
+EXIT_RECORD: Final = "exit.json"
+JOB_SCRIPT: Final = "job.sbatch"
+JOB_ID_RECORD: Final = "jobid"
+CHAINED_RECORD: Final = "chained"
+"""Slurm name of an attempt that waits, or waited, in the queue for the one before to end."""
+BEGAN_AT_RECORD: Final = "began_at"
+"""Of a chained attempt that has started: the iteration that it began with."""
+WITHDRAWN: Final = "withdrawn"
+"""Mark of an attempt that must have no job any more."""
+RUN_FOLDER: Final = "run"
+"""What the job that runs an attempt keeps for itself."""
+OWNER_RECORD: Final = f"{RUN_FOLDER}/job_id"
+"""Id of the job that runs (or ran) the attempt, written by the job itself."""
+SECRETS: Final = "secrets"
+GPU_SAMPLES: Final = "gpus"
+"""A CSV file for each node."""
+
+_NUMBER = re.compile(r"[0-9]{1,15}", re.ASCII)
+_RESULT_NAME = re.compile(r"iter_(\d{1,15})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDir:
+    """The directory of one submission of a job.
+
+    :param stage_dir: directory of its stage
+    :param number: from 1
+    """
+
+    stage_dir: str
+    number: int
+
+    @classmethod
+    def from_path(cls, path: str) -> AttemptDir | None:
+        """Return the attempt that a directory is of, None when its name is no number of an attempt."""
+        stage_dir, _, number = path.rstrip("/").rpartition("/")
+        return cls(stage_dir, int(number)) if _NUMBER.fullmatch(number) else None
+
+    @classmethod
+    def of(cls, path: str) -> AttemptDir:
+        """Return the attempt that a directory is of.
+
+        :raises ValueError: when it is no attempt's
+        """
+        found = cls.from_path(path)
+        if found is None:
+            raise ValueError(f"{path!r} is not the directory of an attempt: its name is no number")
+        return found
+
+    @property
+    def path(self) -> str:
+        """The directory."""
+        return f"{self.stage_dir.rstrip('/')}/{self.number}"
+
+    @property
+    def script(self) -> str:
+        """What sbatch was given."""
+        return f"{self.path}/{JOB_SCRIPT}"
+
+    @property
+    def verdict(self) -> str:
+        """How the attempt ended."""
+        return f"{self.path}/{VERDICT_RECORD}"
+
+    @property
+    def exit(self) -> str:
+        """How the job script ended."""
+        return exit_record_of(self.path)
+
+    @property
+    def owner(self) -> str:
+        """Id of the job that runs it."""
+        return owner_record_of(self.path)
+
+    @property
+    def withdrawn(self) -> str:
+        """Mark that it must have no job."""
+        return f"{self.path}/{WITHDRAWN}"
+
+    @property
+    def secrets(self) -> str:
+        """The folder that holds what is delivered for it; nobody else can enter it."""
+        return secrets_of(self.path)
+
+
+def exit_record_of(attempt_dir: str) -> str:
+    """Return the file that says how the job script of an attempt ended."""
+    return f"{attempt_dir.rstrip('/')}/{EXIT_RECORD}"
+
+
+def owner_record_of(attempt_dir: str) -> str:
+    """Return the file with the id of the job that runs an attempt."""
+    return f"{attempt_dir.rstrip('/')}/{OWNER_RECORD}"
+
+
+def secrets_of(attempt_dir: str) -> str:
+    """Return the folder that holds what is delivered for an attempt; nobody else can enter it."""
+    return f"{attempt_dir}/{SECRETS}"
+
+
+@dataclass(frozen=True, slots=True)
+class StageDir:
+    """The directory of a stage's attempts.
+
+    :param path: ``<run_dir>/.jobs/<stage>``
+    """
+
+    path: str
+
+    @property
+    def verdict(self) -> str:
+        """How the job ended."""
+        return f"{self.path.rstrip('/')}/{VERDICT_RECORD}"
+
+    def attempt(self, number: int) -> AttemptDir:
+        """Return the directory of an attempt."""
+        return AttemptDir(self.path.rstrip("/"), number)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """A run directory: of a training branch of a point, and of what is made of its checkpoints.
+
+    Where a method takes an iteration, ``{iteration}`` or ``*`` may stand for all.
+
+    :param run_dir: the directory
+    """
+
+    run_dir: str
+
+    def stage(self, stage: str) -> StageDir:
+        """Return the directory of a stage's attempts; stages of one branch share a run directory."""
+        return StageDir(f"{self.run_dir}/{JOBS}/{stage}")
+
+    def log_pattern(self, stage: str) -> str:
+        """Return the path of a stage's logs, with ``{attempt}`` in it."""
+        return f"{self.run_dir}/{LOGS}/{stage}-{{attempt}}{LOG_SUFFIX}"
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Megatron's checkpoints."""
+        return f"{self.run_dir}/{CHECKPOINTS}"
+
+    @property
+    def tracker(self) -> str:
+        """Megatron's file with the iteration of the newest checkpoint."""
+        return tracker_of(self.checkpoint_dir)
+
+    @property
+    def converted_dir(self) -> str:
+        """Checkpoints converted to Hugging Face models."""
+        return f"{self.run_dir}/{CONVERTED}"
+
+    def model_dir(self, iteration: int | str | None) -> str:
+        """Return the directory of a converted checkpoint."""
+        return result_dir(self.converted_dir, iteration)
+
+    def model_config(self, iteration: int | str | None) -> str:
+        """Return the file that a converted checkpoint has when it is whole."""
+        return model_config_of(self.model_dir(iteration))
+
+    def converted_mark(self, iteration: int | str | None) -> str:
+        """Return the empty file that says that a checkpoint is converted."""
+        return f"{self.run_dir}/{CONVERTED_MARKS}/iter_{iteration}.done"
+
+    @property
+    def evaluations_dir(self) -> str:
+        """Results of evaluations."""
+        return f"{self.run_dir}/{EVALUATIONS}"
+
+    def evaluation(self, iteration: int | str | None) -> str:
+        """Return the results of a checkpoint's evaluation."""
+        return f"{result_dir(self.evaluations_dir, iteration)}/{RESULTS_FILE}"
+
+    @property
+    def made_of_checkpoints(self) -> tuple[str, ...]:
+        """The folders whose content is made again when the checkpoints are replaced."""
+        return tuple(f"{self.run_dir}/{name}" for name in (CONVERTED, CONVERTED_MARKS, EVALUATIONS))
+
+    @property
+    def runs_dir(self) -> str:
+        """What is made of several runs outside the sweep, a folder for each."""
+        return f"{self.run_dir}/{RUNS}"
+
+    def of_run(self, run: str) -> RunLayout:
+        """Return the layout of what is made of a run outside the sweep."""
+        return RunLayout(f"{self.runs_dir}/{run}")
+
+    def runs_list(self, stage: str) -> str:
+        """Return the file in which a stage that works on several runs lists them when it has worked on all."""
+        return f"{self.runs_dir}/{stage}.json"
+
+    @property
+    def suggested_lr(self) -> str:
+        """What a search for a learning rate has found."""
+        return f"{self.run_dir}/{LR_FINDER}/suggested_lr"
+
+    @property
+    def tensorboard_dir(self) -> str:
+        """Event files of TensorBoard."""
+        return f"{self.run_dir}/{TENSORBOARD}"
+
+    @property
+    def data_cache_dir(self) -> str:
+        """Index files of the data loader."""
+        return f"{self.run_dir}/{DATA_CACHE}"
+
+    @property
+    def wandb_dir(self) -> str:
+        """Files of Weights & Biases."""
+        return f"{self.run_dir}/{WANDB}"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLayout:
+    """The directory of a sweep.
+
+    :param path: ``<run_root>/<sweep>``
+    """
+
+    path: str
+
+    @classmethod
+    def of(cls, run_root: str, sweep: str) -> SweepLayout:
+        """Return the directory of a sweep on a cluster.
+
+        :param run_root: of the cluster's profile
+        """
+        return cls(f"{run_root.rstrip('/')}/{sweep}")
+
+    def point(self, name: str) -> RunLayout:
+        """Return the run directory of a point's main branch."""
+        return RunLayout(f"{self.path}/{name}")
+
+    def array(self, stage: str, token: str) -> str:
+        """Return the directory of a job array of a stage; it is laid out as a stage directory with one attempt."""
+        return f"{self.path}/{ARRAYS}/{stage}.{token}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobPaths:
+    """Where one job of a run directory writes.
+
+    :param run_dir: the run directory
+    :param stage: name of the stage
+    :param log: the log where the spec says which, with ``{attempt}`` in it where each attempt has its own
+    """
+
+    run_dir: str
+    stage: str
+    log: str | None = None
+
+    @property
+    def stage_dir(self) -> str:
+        """Directory of the stage's attempts."""
+        return RunLayout(self.run_dir).stage(self.stage).path
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Directory of the branch's Megatron checkpoints."""
+        return RunLayout(self.run_dir).checkpoint_dir
+
+    @property
+    def log_pattern(self) -> str:
+        """Path of the logs, with ``{attempt}`` in it where each attempt has its own."""
+        return self.log or RunLayout(self.run_dir).log_pattern(self.stage)
+
+    def log_file(self, attempt: int) -> str:
+        """Return the log of an attempt."""
+        return self.log_pattern.replace("{attempt}", str(attempt))
+
+
+def submitting_dir(run_root: str) -> str:
+    """Return the directory in which those that submit to a cluster find each other."""
+    return f"{run_root.rstrip('/')}/{SUBMITTING}"
+
+
+def run_dir_of(checkpoint_dir: str) -> str:
+    """Return the run directory that a folder of checkpoints is in, the folder itself where it is no run's."""
+    return checkpoint_dir.removesuffix(f"/{CHECKPOINTS}")
+
+
+def tracker_of(checkpoint_dir: str) -> str:
+    """Return Megatron's tracker file in a folder of checkpoints."""
+    return f"{checkpoint_dir.rstrip('/')}/{TRACKER_FILE}"
+
+
+def result_dir(folder: str, iteration: int | str | None) -> str:
+    """Return what a folder of results holds of one checkpoint; the iteration is not padded."""
+    return f"{folder}/iter_{iteration}"
+
+
+def result_iteration(name: str) -> int | None:
+    """Return the iteration of a directory of results, None when its name is not of one."""
+    match = _RESULT_NAME.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def model_config_of(model: str) -> str:
+    """Return the file that the directory of a Hugging Face model has when it is whole."""
+    return f"{model}/{MODEL_CONFIG_FILE}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPath:
+    """A file below ``.jobs`` of a run directory.
+
+    :param stage: name of the stage
+    :param number: of the attempt, None for a file of the stage itself
+    :param name: of the file, below the directory of the attempt or of the stage
+    """
+
+    stage: str
+    number: int | None
+    name: str
+
+    @classmethod
+    def from_relative(cls, path: str) -> RecordPath | None:
+        """Return what a path below a run directory is, None for another file.
+
+        :param path: without the run directory, ``.jobs/<stage>/…``
+        """
+        top, *parts = path.split("/")
+        if top != JOBS or len(parts) < 2:
+            return None
+        stage, first, *rest = parts
+        if not rest:
+            return cls(stage, None, first)
+        return cls(stage, int(first), "/".join(rest)) if _NUMBER.fullmatch(first) else None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPath:
+    """The results of an evaluation, in a run directory.
+
+    :param run: of a run outside the sweep: its name, else empty
+    :param iteration: of the checkpoint
+    """
+
+    run: str
+    iteration: int
+
+    @classmethod
+    def from_relative(cls, path: str) -> EvaluationPath | None:
+        """Return what a path below a run directory is, None for another file."""
+        run = ""
+        match path.split("/"):
+            case [top, name, _] if top == EVALUATIONS:
+                pass
+            case [runs, run, top, name, _] if (runs, top) == (RUNS, EVALUATIONS):
+                pass
+            case _:
+                return None
+        iteration = result_iteration(name)
+        return cls(run, iteration) if iteration is not None else None
+
+
+def log_of(path: str) -> tuple[str, int] | None:
+    """Return stage and attempt of a log, None for another file.
+
+    :param path: below the run directory, ``logs/<stage>-<attempt>.out``
+    """
+    stage, _, attempt = path.removeprefix(f"{LOGS}/").removesuffix(LOG_SUFFIX).rpartition("-")
+    return (stage, int(attempt)) if stage and _NUMBER.fullmatch(attempt) else None
