@@ -259,7 +259,7 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
         latest = state.latest_attempt
         if holds(job.cancel, attempts, number, first):
             verdict = Verdict(Outcome.CANCELLED, f"its cancel condition holds already: {job.cancel}")
-            attempts.record_end(latest, {**verdict.to_json(), "intended": True})
+            attempts.record_end(latest, verdict, intended=True)
             self.log.warning("%s is not submitted: %s", job.name, verdict.reason)
             return JobHandle(job.name, latest, state.job_id, cancelled=True, first=first)
         if first == 1 and holds(job.finish, attempts, number, first):
@@ -290,14 +290,14 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
 
     def _done(self, context: Context, handle: JobHandle) -> dict[str, Any]:
         context["task_state_store"].set(ATTEMPT_RECORD, {"phase": "done", "number": handle.attempt})
-        return dataclasses.asdict(handle)
+        return handle.to_json()
 
 
 def _ended_handle(
     job: Job, state: StageState, *, finished: bool = False, cancelled: bool = False
 ) -> JobHandle:
     """Return the handle of a job for which nothing is submitted."""
-    first = int((state.record or {}).get("first") or 0)
+    first = record.first if (record := state.submission) is not None else 0
     return JobHandle(
         job.name, state.latest_attempt, state.job_id, finished=finished, cancelled=cancelled, first=first
     )

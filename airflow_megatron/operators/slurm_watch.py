@@ -10,7 +10,6 @@ from airflow.sdk import BaseOperator, get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.links.sweep_results import SweepResultsLink
-from airflow_megatron.megatron.checkpoints.completeness import tracked_iteration
 from airflow_megatron.megatron.commands.commands import leaves_checkpoints
 from airflow_megatron.notices.notice import end_notice, event_notice
 from airflow_megatron.notifications.notices import send
@@ -25,8 +24,8 @@ from airflow_megatron.slurm.remote.transport import LoginRefusedError, Transport
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.verdicts.progress import with_progress
+from airflow_megatron.slurm.verdicts.recorded import stage_verdict
 from airflow_megatron.slurm.verdicts.restarts import (
-    GIVEN_UP,
     Done,
     Follow,
     GiveUp,
@@ -41,6 +40,7 @@ from airflow_megatron.slurm.verdicts.restarts import (
     stopping_verdict,
 )
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.attempt_chain import (
     follows_by_itself,
@@ -54,7 +54,6 @@ from airflow_megatron.supervision.attempt_preparation import (
     restart_policy,
 )
 from airflow_megatron.supervision.attempts import (
-    WITHDRAWN_VERDICT,
     SubmissionRefusedError,
     attempt_after_giving_up,
     was_waited_for,
@@ -136,7 +135,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         if self.job is None or self.handle is None:
             raise without_job()
         job = Job.from_json(self.job)  # type: ignore[arg-type]
-        handle = JobHandle(**self.handle)  # type: ignore[arg-type]
+        handle = JobHandle.from_json(self.handle)  # type: ignore[arg-type]
         if handle.finished:
             return {"job": job.name, "attempt": handle.attempt, "outcome": "finished", "passed_over": True}
         if handle.cancelled and not just_cleared(context):
@@ -167,9 +166,9 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         context["task_state_store"].set(WAITED_FOR, state.latest_attempt)
         if latest is None or latest.number < handle.attempt:
             return self._wait(job, handle)
-        if number is not None and state.verdict and state.verdict.get("intended"):
+        if number is not None and (end := stage_verdict(state)) is not None and end.intended:
             attempts.cancel(latest.number, str(latest.job_id), latest.job_name)
-            raise AirflowSkipException(f"{job.name} was cancelled: {state.verdict['reason']}")
+            raise AirflowSkipException(f"{job.name} was cancelled: {end.reason}")
         judged = read_verdict(latest.verdict)
         if judged is not None:
             # an earlier try of this task died between its verdict and what follows from it
@@ -182,7 +181,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Act on a verdict, or on what was seen while the job runs."""
         job = Job.from_json(self.job)  # type: ignore[arg-type]
-        handle = JobHandle(**event["carry"]["handle"])
+        handle = JobHandle.from_json(event["carry"]["handle"])
         if "verdict" not in event and "seen" in event:
             return self._act(job, handle, event)
         if "verdict" not in event:
@@ -206,9 +205,9 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         """Record a verdict and do what follows from it."""
         attempts = job_attempts(job, self.log)
         state = attempts.state()
-        recorded = state.verdict or {}
-        if recorded.get(WITHDRAWN_VERDICT) and recorded.get("attempt") == handle.attempt:
-            raise AirflowFailException(f"{job.name} was cancelled: {recorded.get('reason')}")
+        recorded = stage_verdict(state)
+        if recorded is not None and recorded.withdrawn and recorded.attempt == handle.attempt:
+            raise AirflowFailException(f"{job.name} was cancelled: {recorded.reason}")
         verdict = dataclasses.replace(verdict, judged=time.time())
         if verdict.stopped and job.kind == "train":
             # an attempt that hung before it saved has made no progress
@@ -217,8 +216,8 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         step = self._next_step(job, state, verdict, handle.attempt)
         if isinstance(step, Follow):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
-        ended = {GIVEN_UP: step.reason} if isinstance(step, GiveUp) else {}
-        attempts.record_verdict(handle.attempt, {**verdict.to_json(), **ended})
+        given_up_for = step.reason if isinstance(step, GiveUp) else ""
+        attempts.record_verdict(handle.attempt, verdict, given_up=given_up_for)
         send(self._notify(job), end_notice(job, handle.attempt, verdict, step, event.get("log_tail", ())))
         return self._go_on(job, handle, verdict, step, event)
 
@@ -242,7 +241,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         if verdict.stopped and handle.job_id:
             attempts.cancel(handle.attempt, handle.job_id, handle.job_name)
         if isinstance(step, Done):
-            attempts.record_end(handle.attempt, verdict.to_json())
+            attempts.record_end(handle.attempt, verdict)
             self.log.info("finished: %s", verdict.reason)
             if verdict.warning:
                 self.log.warning("finished with a warning: %s", verdict.warning)
@@ -255,7 +254,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             self._keep_tail(event)
             return self._submit_after(job, step.delay_s, handle.attempt + 1)
         reason = step.reason if isinstance(step, GiveUp) else verdict.reason
-        attempts.record_end(handle.attempt, given_up(verdict, reason).to_json())
+        attempts.record_end(handle.attempt, given_up(verdict, reason))
         if event:
             self._show_tail(event)
         said = explained(reason, verdict.line)
@@ -296,7 +295,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         """Record that a job was meant to be cancelled, for good, and cancel what there is of it."""
         attempts = job_attempts(job, self.log)
         withdraw_chain(attempts, after=handle.attempt)
-        attempts.record_end(handle.attempt, {**verdict.to_json(), "intended": True})
+        attempts.record_end(handle.attempt, verdict, intended=True)
         attempts.cancel(handle.attempt, str(handle.job_id), handle.job_name)
         raise AirflowSkipException(f"{job.name} was cancelled: {verdict.reason}")
 
@@ -357,12 +356,12 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 self.log.info("%s", prepared.reason)
                 return self._submit_after(job, self.poll_interval, number)
             if job.cancel is not None and holds(job.cancel, attempts, number, prepared.first):
-                attempts.record_end(number - 1, {**_cancelled_early(job).to_json(), "intended": True})
+                attempts.record_end(number - 1, _cancelled_early(job), intended=True)
                 raise AirflowSkipException(f"{job.name} was cancelled: {_cancelled_early(job).reason}")
             outcome = attempts.submit(number, prepared)
         except RunNotFitError as error:
             verdict = Verdict(Outcome.FAILED, str(error))
-            attempts.record_end(max(number - 1, 1), verdict.to_json())
+            attempts.record_end(max(number - 1, 1), verdict)
             raise AirflowFailException(f"{job.name}: {error}") from None
         except (SubmissionRefusedError, LoginRefusedError) as error:
             raise AirflowFailException(str(error)) from None
@@ -429,7 +428,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 log_from=handle.log_from,
                 signatures=job_surroundings(job).signatures,
                 secrets=job.delivered,
-                carry={"handle": dataclasses.asdict(handle)},
+                carry={"handle": handle.to_json()},
             ),
             method_name="execute_complete",
         )

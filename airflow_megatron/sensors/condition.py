@@ -78,7 +78,7 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
             for stage_dir in (leaf.producer, leaf.path):
                 handle = {**self.earlier, **self.producers}.get(stage_dir.rsplit("/", 1)[-1])
                 if isinstance(handle, Mapping):
-                    attempts[stage_dir] = JobHandle(**handle).run_began
+                    attempts[stage_dir] = JobHandle.from_json(handle).run_began
         self.log.info("waiting for: %s", start)
         self.defer(
             trigger=ConditionTrigger(

@@ -46,7 +46,7 @@ class LogSensor(ProducedFileSensor):
         arguments = self.trigger_arguments()
         if isinstance(self.producer, Mapping):
             # a line that an earlier attempt of this run has written counts too
-            arguments["producer_attempt"] = JobHandle(**self.producer).run_began
+            arguments["producer_attempt"] = JobHandle.from_json(self.producer).run_began
         return LogPatternTrigger(log_file=self.log_file, pattern=self.pattern, **arguments)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:

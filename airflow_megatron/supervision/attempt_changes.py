@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -37,18 +37,6 @@ class AttemptChanges:
         """Return the job as this attempt runs it."""
         slurm = job.slurm if self.nodes is None else job.slurm.model_copy(update={"nodes": self.nodes})
         return msgspec.structs.replace(job, slurm=slurm, command=(*job.command, *self.arguments))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data."""
-        return {
-            "exclude": list(self.exclude),
-            "nodes": self.nodes,
-            "arguments": list(self.arguments),
-            "resumes_from": self.resumes_from,
-            "after_job": self.after_job,
-            "first": self.first,
-            "log_from": self.log_from,
-        }
 
 
 AS_PLANNED = AttemptChanges()

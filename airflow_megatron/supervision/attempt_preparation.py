@@ -17,7 +17,6 @@ from airflow_megatron.megatron.arguments.trainers import job_table
 from airflow_megatron.megatron.checkpoints.completeness import (
     RELEASE,
     CheckpointVerdict,
-    tracked_iteration,
     verdicts_by_iteration,
 )
 from airflow_megatron.megatron.commands.changed_command import changed_arguments, is_harmless
@@ -51,6 +50,7 @@ from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.verdicts.restarts import RestartPolicy, excluded_nodes, read_verdict, series
 from airflow_megatron.slurm.verdicts.verdict import Outcome
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.supervision.attempt_changes import AttemptChanges
 
 if TYPE_CHECKING:
@@ -168,13 +168,16 @@ class _Preparation:
     @property
     def _was_prepared(self) -> bool:
         """Whether all this was done before, for a submission that Slurm could not take."""
-        record = self._state.record or {}
-        return record.get("attempt") == self._number and record.get("digest") == job_digest(self._job)
+        record = self._state.submission
+        return (
+            record is not None and record.attempt == self._number and record.digest == job_digest(self._job)
+        )
 
     @property
     def _began_at(self) -> int:
         """Iteration of the checkpoint that the newest attempt was to begin with."""
-        return int((self._state.record or {}).get("resumes_from") or 0)
+        record = self._state.submission
+        return record.resumes_from if record is not None else 0
 
     def _partition(self, run: Observation) -> dict[str, bool]:
         """Return the nodes of the partition, none when they were not asked for, or are too many to be told."""
@@ -269,21 +272,20 @@ class _Preparation:
 
     @property
     def _log_from(self) -> int:
-        record = self._state.record or {}
-        if record.get("attempt") == self._number:
-            return int(record.get("log_from") or 0)
-        return self._log_size
+        record = self._state.submission
+        return record.log_from if record is not None and record.attempt == self._number else self._log_size
 
     @property
     def _first(self) -> int:
         """The attempt that this run of the job began with: the one after an end for good, or after a replaced one."""
-        record = self._state.record or {}
-        if record.get("attempt") == self._number:
-            return int(record.get("first") or self._number)
+        record = self._state.submission
+        first = record.first if record is not None else 0
+        if record is not None and record.attempt == self._number:
+            return first or self._number
         last = read_verdict(self._earlier[-1].verdict) if self._earlier else None
         if self._fresh_start or not self._series or last is None or last.outcome is Outcome.CANCELLED:
             return self._number
-        return int(record.get("first") or self._number - len(self._series))
+        return first or self._number - len(self._series)
 
     def _checkpoints_in_order(self, run: Observation) -> int:
         """Return the iteration of the checkpoint that the attempt will load, 0 for none."""
@@ -373,15 +375,15 @@ class _Preparation:
 
     def _refuse_another_experiment(self) -> None:
         """Refuse to go on from the checkpoints of another command under the same point name."""
-        job, record = self._job, self._state.record or {}
-        if "digest" not in record or record["digest"] == job_digest(job):
+        job, record = self._job, self._state.submission
+        if record is None or record.digest in ("", job_digest(job)):
             return
-        old = [str(word) for word in record.get("command", ())]
+        old = list(record.command)
         changes = changed_arguments(old, job.command, self._table)
         # whatever the interpreter and the script are called now
         same = trainer_words(old) == trainer_words(job.command)
         loads = list(branch_arguments(job))
-        began, begins = " ".join(record.get("loads", loads)), " ".join(loads)
+        began, begins = " ".join(loads if record.loads is None else record.loads), " ".join(loads)
         if began == begins and (same or (changes and all(is_harmless(name) for name in changes))):
             what = ", ".join(changes) or "environment"
             self._log.warning("goes on from its checkpoints with another %s", what)

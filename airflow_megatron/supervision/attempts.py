@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import posixpath
 import time
@@ -36,6 +37,7 @@ from airflow_megatron.slurm.submission.single_job import (
     parse_submission,
     submission_script,
 )
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict, verdict_on_newest
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.layout.run_layout import submitting_dir
 from airflow_megatron.supervision.attempt_changes import AS_PLANNED, AttemptChanges
@@ -51,8 +53,6 @@ SecretLookup: TypeAlias = "Callable[[Job], Mapping[str, str]]"
 """Looks up the secrets that Airflow hands to a job: variable → value; raises :class:`SubmissionRefusedError`."""
 AnswerT = TypeVar("AnswerT")
 
-WITHDRAWN_VERDICT = "withdrawn"
-"""Key of a stage's ``verdict.json``: a person has stopped the job, and no attempt is to follow."""
 ASK_AGAIN_S = 3.0
 TROUBLE_WINDOW_S = 300.0
 
@@ -82,14 +82,13 @@ def next_attempt(state: StageState, *, rerun: bool, digest: str) -> NextAttempt:
     :param digest: digest of the job as it is now; a job that finished with another one runs again
     """
     latest = state.latest_attempt
-    verdict = state.verdict or {}
-    judged = bool(verdict) and verdict.get("attempt") == latest
-    same = verdict.get("digest") == digest
-    if judged and verdict.get("outcome") == Outcome.FINISHED and same and not rerun:
-        return NextAttempt(latest, finished=True)
-    if judged and verdict.get("intended") and same and not rerun:
-        return NextAttempt(latest, cancelled=True)
-    if judged or latest == 0:
+    judged = verdict_on_newest(state)
+    if judged is not None and judged.digest == digest and not rerun:
+        if judged.outcome is Outcome.FINISHED:
+            return NextAttempt(latest, finished=True)
+        if judged.intended:
+            return NextAttempt(latest, cancelled=True)
+    if judged is not None or latest == 0:
         return NextAttempt(latest + 1)
     if rerun and state.job_id is not None:
         return NextAttempt(latest + 1, replaces=latest)
@@ -104,9 +103,9 @@ def attempt_after_giving_up(state: StageState) -> int | None:
 
     :param state: what the cluster has recorded
     """
-    verdict = state.verdict or {}
-    judged = state.latest_attempt > 0 and verdict.get("attempt") == state.latest_attempt
-    return state.latest_attempt + 1 if judged and verdict.get("outcome") != Outcome.FINISHED else None
+    judged = verdict_on_newest(state)
+    given_up = state.latest_attempt > 0 and judged is not None and judged.outcome is not Outcome.FINISHED
+    return state.latest_attempt + 1 if given_up else None
 
 
 def was_waited_for(state: StageState, submitted: int, waited_for: int | None) -> bool:
@@ -118,7 +117,7 @@ def was_waited_for(state: StageState, submitted: int, waited_for: int | None) ->
         cleared too, and is new
     """
     latest = state.latest_attempt
-    judged = (state.verdict or {}).get("attempt") == latest
+    judged = verdict_on_newest(state) is not None
     return state.job_id is not None and not judged and (latest > submitted or latest == waited_for)
 
 
@@ -192,7 +191,7 @@ class JobAttempts:
             ),
             dependencies=(f"afterany:{changes.after_job}",) if changes.after_job else (),
             chained=bool(changes.after_job),
-            job_json={**attempt_record(self.job, number, origin), **changes.to_json()},
+            job_json=attempt_record(self.job, number, origin, changes),
             claim_token=uuid.uuid4().hex,
             log_dir=posixpath.dirname(self.job.log_file(number)),
             visibility_window_s=float(self.cluster.visibility_window),
@@ -237,8 +236,7 @@ class JobAttempts:
         """
         state = self.state()
         latest = state.latest
-        verdict = state.verdict or {}
-        if latest is None or verdict.get("attempt") == latest.number:
+        if latest is None or verdict_on_newest(state) is not None:
             return False
         if latest.job_id is None and not latest.claimed:
             return False
@@ -254,8 +252,8 @@ class JobAttempts:
         self.log.warning("cancelled job %s of %s: nobody waits for it any more", ids, self.job.name)
         verdict = Verdict(
             Outcome.CANCELLED, "its run was stopped, or its task was marked", job_id=latest.job_id
-        ).to_json()
-        self.record_end(latest.number, {**verdict, WITHDRAWN_VERDICT: True})
+        )
+        self.record_end(latest.number, verdict, withdrawn=True)
         return True
 
     def run_command(self, command: str, variables: Mapping[str, str]) -> str:
@@ -274,28 +272,37 @@ class JobAttempts:
     def record_finished(self, reason: str) -> Verdict:
         """Note that the job is done without a further attempt; return the verdict."""
         verdict = Verdict(Outcome.FINISHED, reason)
-        self.record_end(self.state().latest_attempt, verdict.to_json())
+        self.record_end(self.state().latest_attempt, verdict)
         return verdict
 
-    def record_verdict(self, number: int, verdict: Mapping[str, Any]) -> None:
-        """Write the verdict on an attempt; there may be another attempt."""
+    def record_verdict(self, number: int, verdict: Verdict, *, given_up: str = "") -> None:
+        """Write the verdict on an attempt.
+
+        :param given_up: why there is no other attempt, empty where there may be
+        """
         files = attempt_of(self.job, number).files
-        script = write_record_script(files.verdict, self._attributed(number, verdict), remove=files.secrets)
+        record = self._record(number, verdict, given_up=given_up)
+        script = write_record_script(files.verdict, record.to_json(), remove=files.secrets)
         self.answered(script, parse_written)
 
-    def record_end(self, number: int, verdict: Mapping[str, Any]) -> None:
-        """Write the verdict on the job, which its last attempt brought about."""
-        self.answered(
-            write_verdict_script(self.job.stage_dir, self._attributed(number, verdict)), parse_written
-        )
+    def record_end(
+        self, number: int, verdict: Verdict, *, intended: bool = False, withdrawn: bool = False
+    ) -> None:
+        """Write the verdict on the job, which its last attempt brought about.
+
+        :param intended: the job's own condition cancelled it
+        :param withdrawn: a person stopped it, and no attempt is to follow
+        """
+        record = self._record(number, verdict, intended=intended, withdrawn=withdrawn)
+        self.answered(write_verdict_script(self.job.stage_dir, record.to_json()), parse_written)
 
     def _remove_secrets(self, number: int) -> None:
         """Remove what was handed over for an attempt that needs it no more."""
         if self.job.delivered and number > 0:
             self.answered(removal_script(attempt_of(self.job, number).directory), parse_removal)
 
-    def _attributed(self, number: int, verdict: Mapping[str, Any]) -> dict[str, Any]:
-        return {**verdict, "attempt": number, "job": self.job.name, "digest": job_digest(self.job)}
+    def _record(self, number: int, verdict: Verdict, **marks: Any) -> RecordedVerdict:
+        return RecordedVerdict.of(verdict, number, job=self.job.name, digest=job_digest(self.job), **marks)
 
     def answered(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
         """Run a script that is safe to repeat until its answer arrives whole; see :func:`answered`."""
@@ -351,12 +358,18 @@ def answered(
             pause = min(pause * 2, 30.0)
 
 
-def attempt_record(job: Job, number: int, origin: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def attempt_record(
+    job: Job,
+    number: int,
+    origin: Mapping[str, Any] | None = None,
+    changes: AttemptChanges = AS_PLANNED,
+) -> dict[str, Any]:
     """Return the content of an attempt's ``job.json``.
 
     :param origin: who asked (DAG, run, task, try)
+    :param changes: what it does otherwise than planned
     """
-    record = JobRecord(
+    return JobRecord(
         job=job.name,
         attempt=number,
         job_name=attempt_of(job, number).job_name,
@@ -364,10 +377,10 @@ def attempt_record(job: Job, number: int, origin: Mapping[str, Any] | None = Non
         command=job.command,
         log_file=job.log_file(number),
         params=dict(job.params),
-    )
-    # what a training began with, before it had checkpoints of its own
-    loads = {"loads": list(words)} if (words := branch_arguments(job)) else {}
-    return {**record.to_json(), **loads, "origin": dict(origin or {})}
+        loads=branch_arguments(job) or None,
+        origin=dict(origin or {}),
+        **dataclasses.asdict(changes),
+    ).to_json()
 
 
 def slurm_commands(cluster: ClusterProfile) -> SlurmCommands:

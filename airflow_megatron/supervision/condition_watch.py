@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from airflow_megatron.megatron.checkpoints.completeness import (
     checkpoint_verdict,
     has_marks,
-    tracked_iteration,
     verdicts_by_iteration,
 )
 from airflow_megatron.slurm.remote.quoting import quote, quote_glob
 from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Outcome, Verdict
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
 from airflow_megatron.spec.layout.run_layout import StageDir
-from airflow_megatron.spec.trust.json_records import read_object, whole
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.trust.patterns import line_pattern
 
 if TYPE_CHECKING:
@@ -176,10 +176,10 @@ class ConditionWatch:
     def _judge(self, leaf: Condition, observation: Observation) -> Truth:
         match leaf.kind:
             case "finished" | "ended":
-                outcome = self._outcome(leaf.path, observation)
-                if outcome is None:
+                end = self._end(leaf.path, observation)
+                if end is None:
                     return Truth.NO
-                fits = leaf.kind == "ended" or outcome == Outcome.FINISHED
+                fits = leaf.kind == "ended" or end.outcome is Outcome.FINISHED
                 return Truth.YES if fits else Truth.NEVER
             case "checkpoint":
                 return self._unless_ended(leaf, observation, holds=self._is_complete(leaf, observation))
@@ -216,10 +216,10 @@ class ConditionWatch:
                     return Truth.YES if answer.exit_code == 0 else Truth.NO
                 return Truth.YES if answer.output.strip() == leaf.prints else Truth.NO
 
-    def _outcome(self, stage_dir: str, observation: Observation) -> str | None:
-        verdict = read_object(observation.files.get(StageDir(stage_dir).verdict))
-        if verdict is not None and whole(verdict.get("attempt"), 0) >= self._attempts.get(stage_dir, 1):
-            return str(verdict.get("outcome"))
+    def _end(self, stage_dir: str, observation: Observation) -> RecordedVerdict | None:
+        recorded = RecordedVerdict.read(observation.files.get(StageDir(stage_dir).verdict))
+        if recorded is not None and (recorded.attempt or 0) >= self._attempts.get(stage_dir, 1):
+            return recorded
         return None
 
     def _unless_ended(
@@ -228,7 +228,7 @@ class ConditionWatch:
         """Return the truth of what a job writes: it is not waited for when that job has ended without."""
         if holds:
             return Truth.YES
-        ended = bool(leaf.producer) and self._outcome(leaf.producer, observation) is not None
+        ended = bool(leaf.producer) and self._end(leaf.producer, observation) is not None
         return Truth.NEVER if ended and not unread else Truth.NO
 
     @staticmethod

@@ -45,9 +45,9 @@ def runs_of_others(attempts: JobAttempts, conditions: Iterable[Condition]) -> di
         return {}
     states = attempts.answered(stage_state_script(others), lambda result: parse_stage_states(others, result))
     return {
-        stage_dir: int(first)
+        stage_dir: first
         for stage_dir, state in states.items()
-        if (first := (state.record or {}).get("first") or (state.record or {}).get("attempt"))
+        if (record := state.submission) is not None and (first := record.first or record.attempt)
     }
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.spec.trust.json_records import whole, word
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,32 @@ class JobHandle:
     job_name: str | None = None
     first: int = 0
     log_from: int = 0
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> JobHandle:
+        """Return the reference in an XCom, of this version or an earlier one; unknown keys are passed over.
+
+        :raises ValueError: without the number of the attempt
+        """
+        attempt = whole(value.get("attempt"))
+        if attempt is None:
+            raise ValueError(f"the reference to a submitted job has no number of an attempt: {dict(value)}")
+        job_id = value.get("job_id")
+        return cls(
+            job=str(value.get("job") or ""),
+            attempt=attempt,
+            job_id=str(job_id) if job_id is not None else None,
+            finished=bool(value.get("finished")),
+            cancelled=bool(value.get("cancelled")),
+            resumes_from=whole(value.get("resumes_from"), 0),
+            job_name=word(value.get("job_name")),
+            first=whole(value.get("first"), 0),
+            log_from=whole(value.get("log_from"), 0),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data, from which :meth:`from_json` makes an equal reference."""
+        return asdict(self)
 
     @property
     def run_began(self) -> int:

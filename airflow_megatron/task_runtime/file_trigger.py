@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.spec.layout.run_layout import StageDir
-from airflow_megatron.spec.trust.json_records import read_object, whole
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ class ProducedFileTrigger(ClusterTrigger):
         """The file that tells how the producing job ended; to be read at each look."""
         return (StageDir(self.producer_dir).verdict,) if self.producer_dir else ()
 
-    def producer_verdict(self, observation: Observation) -> dict[str, Any] | None:
+    def producer_verdict(self, observation: Observation) -> RecordedVerdict | None:
         """Return how the producing job ended, None while it goes on."""
         for path in self.verdict_files:
-            verdict = read_object(observation.files.get(path))
-            if verdict is not None and whole(verdict.get("attempt"), 0) >= self.producer_attempt:
-                return verdict
+            recorded = RecordedVerdict.read(observation.files.get(path))
+            if recorded is not None and (recorded.attempt or 0) >= self.producer_attempt:
+                return recorded
         return None

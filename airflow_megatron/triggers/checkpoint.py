@@ -9,10 +9,10 @@ from airflow.triggers.base import TriggerEvent
 from airflow_megatron.megatron.checkpoints.completeness import (
     checkpoint_verdict,
     has_marks,
-    tracked_iteration,
 )
 from airflow_megatron.slurm.states.observation import Observation, Watch
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ class CheckpointTrigger(ProducedFileTrigger):
         what = f"{name} is {state.verdict}: {state.reason}" if state else f"{name} does not exist yet"
         verdict = self.producer_verdict(observation)
         if verdict is not None:
-            end = f"{verdict.get('outcome')}: {verdict.get('reason')}"
-            why = f"{verdict.get('job', 'the job')} ended ({end}) but {what}"
+            outcome = verdict.outcome.value if verdict.outcome else None
+            why = f"{verdict.job or 'the job'} ended ({outcome}: {verdict.reason}) but {what}"
             return {"status": "missed", "reason": why}, why
         newest = max(observation.checkpoint_files, default=None)
         return None, what + (f"; the newest is {newest}" if newest else "")

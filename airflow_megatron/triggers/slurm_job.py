@@ -13,7 +13,7 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.hooks.job_secrets import mask_secrets
-from airflow_megatron.megatron.checkpoints.completeness import checkpoint_verdict, tracked_iteration
+from airflow_megatron.megatron.checkpoints.completeness import checkpoint_verdict
 from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
 from airflow_megatron.megatron.logs.final_evaluation import missing_evaluation
 from airflow_megatron.megatron.logs.resume_check import ResumeCheck
@@ -31,8 +31,10 @@ from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, wit
 from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.verdicts.absence import Absence
 from airflow_megatron.slurm.verdicts.progress import Progress
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Expectation, Outcome, Verdict, judge
 from airflow_megatron.spec.layout.run_layout import AttemptDir
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.model.conditions import Event
 from airflow_megatron.spec.model.schema import HealthSection
 from airflow_megatron.supervision.condition_watch import OwnAttempt, Truth, with_finish
@@ -308,8 +310,8 @@ class SlurmJobTrigger(ClusterTrigger):
         if parse_stage_states([own.stage_dir], answer)[own.stage_dir].latest_attempt != own.number:
             return  # the task was cleared, and its next try was quicker
         verdict = Verdict(Outcome.CANCELLED, "its task was marked or cleared", job_id=self.job_id)
-        content = {**verdict.to_json(), "attempt": own.number}
-        script = write_verdict_script(own.stage_dir, content)
+        record = RecordedVerdict.of(verdict, own.number)
+        script = write_verdict_script(own.stage_dir, record.to_json())
         parse_written(await transport.run(script, timeout=ON_KILL_STEP_S))
 
     def _watch(self, log_offset: int) -> Watch:

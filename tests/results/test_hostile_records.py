@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from run_tree import RunTree, take_snapshot
 
-from airflow_megatron.megatron.checkpoints.completeness import tracked_iteration
 from airflow_megatron.results.plots import figures, plots
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
 from airflow_megatron.results.report.report import write_report
@@ -19,6 +18,7 @@ from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation
 from airflow_megatron.slurm.verdicts.restarts import read_verdict
 from airflow_megatron.slurm.verdicts.verdict import Expectation, judge
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.supervision.condition_watch import ConditionWatch
 from airflow_megatron.ui.result_folders import ResultFolders

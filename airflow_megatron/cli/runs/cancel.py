@@ -12,6 +12,7 @@ from airflow_megatron.plan.pinned import PinnedSweep, surroundings_of
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
+from airflow_megatron.slurm.verdicts.recorded import verdict_on_newest
 from airflow_megatron.spec.model.dag_names import point_dag_id
 from airflow_megatron.supervision.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.attempts import JobAttempts, answered
@@ -103,8 +104,7 @@ def _cancel_on(run: Callable[[str], CommandResult], jobs: Sequence[Job]) -> list
     states = answered(run, stage_state_script(folders), parse, log, ANSWER_WINDOW_S)
     for job in jobs:
         state = states[job.stage_dir]
-        judged = (state.verdict or {}).get("attempt") == state.latest_attempt
-        if state.latest is None or judged:
+        if state.latest is None or verdict_on_newest(state) is not None:
             continue
         around = surroundings_of(job)
         attempts = JobAttempts(job, around.cluster, run, log, around.templates, window_s=ANSWER_WINDOW_S)

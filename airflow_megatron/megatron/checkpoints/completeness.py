@@ -31,7 +31,7 @@ from airflow_megatron.megatron.checkpoints.deepspeed import deepspeed_verdict, i
 from airflow_megatron.megatron.checkpoints.legacy import FORMAT as LEGACY
 from airflow_megatron.megatron.checkpoints.legacy import is_legacy, legacy_verdict
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
-from airflow_megatron.spec.trust.json_records import whole
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,16 +106,6 @@ class Checkpoint:
     iteration: int
     name: str
     verdict: CheckpointVerdict
-
-
-def tracked_iteration(tracker: str | None) -> int | None:
-    """Read the content of the tracker file.
-
-    :param tracker: the text of :data:`TRACKER_FILE`, or None where there is none.
-    :returns: its iteration; None without a tracker, for ``release`` and for text that is no number.
-    """
-    found = whole(tracker)
-    return found if found is not None and found >= 0 else None
 
 
 def is_checkpoint(name: str) -> bool:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.megatron.checkpoints.completeness import tracked_iteration
 from airflow_megatron.megatron.logs.log_lines import RECORD_LINES_ERE, LogParser, Record
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.records import (
@@ -52,6 +51,7 @@ from airflow_megatron.spec.layout.run_layout import (
     log_of,
     result_iteration,
 )
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.trust.json_records import read_object as read_object
-from airflow_megatron.spec.trust.json_records import real, whole
+from airflow_megatron.spec.trust.json_records import real, whole, word
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _JOB_ID_RECORD = re.compile(
     r"(?P<job_id>[0-9]+(?:_[0-9]+)?)(?:;(?P<cluster>[A-Za-z0-9_.-]*))?(?:;(?P<job_name>[A-Za-z0-9._=+:@-]+))?"
@@ -63,7 +66,7 @@ class ExitRecord:
         return self.exit_code == 0 and self.signal is None
 
     @classmethod
-    def from_json(cls, value: dict[str, Any] | None) -> ExitRecord | None:
+    def from_json(cls, value: Mapping[str, Any] | None) -> ExitRecord | None:
         """Return the record, or None when *value* is not one."""
         if value is None:
             return None
@@ -93,6 +96,15 @@ class JobRecord:
     :param command: the stage's command line.
     :param log_file: the job's output file on the cluster.
     :param params: swept parameters of the point.
+    :param loads: the words with which a training began, before it had checkpoints of its own; None where not recorded.
+    :param origin: who asked: DAG, run, task, try.
+    :param exclude: nodes to keep off, besides the spec's own.
+    :param nodes: number of nodes, None for the plan's.
+    :param arguments: words added to the command.
+    :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none.
+    :param after_job: id of the attempt before, for whose end this one waits in Slurm's queue.
+    :param first: the first attempt of this run of the job, 0 where that is not known.
+    :param log_from: bytes of its log that were there before.
     """
 
     job: str
@@ -102,7 +114,48 @@ class JobRecord:
     command: tuple[str, ...]
     log_file: str
     params: dict[str, Any]
+    loads: tuple[str, ...] | None = None
+    origin: dict[str, Any] = field(default_factory=dict)
+    exclude: tuple[str, ...] = ()
+    nodes: int | None = None
+    arguments: tuple[str, ...] = ()
+    resumes_from: int = 0
+    after_job: str | None = None
+    first: int = 0
+    log_from: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object to write."""
-        return {**asdict(self), "command": list(self.command)}
+        value = {name: list(item) if isinstance(item, tuple) else item for name, item in asdict(self).items()}
+        if self.loads is None:
+            del value["loads"]
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> JobRecord | None:
+        """Return what :meth:`to_json` wrote, None without it; unknown keys are passed over, missing ones are empty."""
+        if value is None:
+            return None
+        loads, params, origin = value.get("loads"), value.get("params"), value.get("origin")
+        return cls(
+            job=word(value.get("job")) or "",
+            attempt=whole(value.get("attempt"), 0),
+            job_name=word(value.get("job_name")) or "",
+            digest=word(value.get("digest")) or "",
+            command=_words(value.get("command")),
+            log_file=word(value.get("log_file")) or "",
+            params=params if isinstance(params, dict) else {},
+            loads=_words(loads) if isinstance(loads, list) else None,
+            origin=origin if isinstance(origin, dict) else {},
+            exclude=_words(value.get("exclude")),
+            nodes=whole(value.get("nodes")),
+            arguments=_words(value.get("arguments")),
+            resumes_from=whole(value.get("resumes_from"), 0),
+            after_job=word(value.get("after_job")),
+            first=whole(value.get("first"), 0),
+            log_from=whole(value.get("log_from"), 0),
+        )
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()

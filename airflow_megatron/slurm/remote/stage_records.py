@@ -10,7 +10,7 @@ from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.attempt import Attempt
 from airflow_megatron.slurm.remote.framing import framed, here_document, unframed
 from airflow_megatron.slurm.remote.quoting import quote_path
-from airflow_megatron.slurm.remote.records import ExitRecord, SubmittedJob, read_object
+from airflow_megatron.slurm.remote.records import ExitRecord, JobRecord, SubmittedJob, read_object
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.spec.layout.run_layout import AttemptDir, StageDir
@@ -66,6 +66,11 @@ class StageState:
     verdict: dict[str, Any] | None
     record: dict[str, Any] | None = None
     tracker: str | None = None
+
+    @property
+    def submission(self) -> JobRecord | None:
+        """What the newest attempt was submitted as, None where that is not known."""
+        return JobRecord.from_json(self.record)
 
     @property
     def latest(self) -> AttemptState | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.slurm.remote.quoting import checked_job_id, checked_job_name, checked_path, quote_glob
+from airflow_megatron.slurm.remote.records import ExitRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -228,3 +229,8 @@ class Observation:
     answers: Mapping[str, CommandAnswer] = field(default_factory=dict)
     unreachable: Unreachable | None = None
     errors: tuple[str, ...] = ()
+
+    @property
+    def exit_record(self) -> ExitRecord | None:
+        """How the job script ended, None without a whole record."""
+        return ExitRecord.from_json(self.exit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.schema import RestartSection
 from airflow_megatron.spec.trust.json_records import whole
@@ -18,8 +19,6 @@ _RENEWED = frozenset({Outcome.RETRYABLE, Outcome.FAILED})
 """Endings that do not count against their budgets when the attempt, or a later one, left a newer checkpoint."""
 
 MAX_BACKOFF_S = 3600.0
-GIVEN_UP: Final = "given_up"
-"""Key of an attempt's ``verdict.json`` that says why there was no other attempt."""
 
 _STOPPED: Final = {
     "cancel": Outcome.CANCELLED,
@@ -183,21 +182,19 @@ def series(verdicts: Sequence[Mapping[str, Any] | None]) -> list[Verdict]:
     """
     found: list[Verdict] = []
     for value in verdicts:
-        verdict = read_verdict(value)
-        if value is None or verdict is None:
+        recorded = RecordedVerdict.from_json(value)
+        if recorded is None or recorded.verdict is None:
             continue
-        found.append(verdict)
-        if verdict.outcome is Outcome.FINISHED or value.get(GIVEN_UP):
+        found.append(recorded.verdict)
+        if recorded.outcome is Outcome.FINISHED or recorded.given_up:
             found.clear()
     return found
 
 
 def read_verdict(value: Mapping[str, Any] | None) -> Verdict | None:
     """Return the verdict in a ``verdict.json``, None for a file that holds none."""
-    try:
-        return Verdict.from_json(value) if value is not None else None
-    except (KeyError, TypeError, ValueError):
-        return None
+    recorded = RecordedVerdict.from_json(value)
+    return recorded.verdict if recorded is not None else None
 
 
 def given_up(verdict: Verdict, reason: str) -> Verdict:

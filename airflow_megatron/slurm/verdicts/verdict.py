@@ -7,7 +7,6 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.states.exit_codes import (
     DUPLICATE_EXIT_CODE,
     RERUN_EXIT_CODE,
@@ -21,11 +20,13 @@ from airflow_megatron.slurm.verdicts.progress import Progress
 from airflow_megatron.slurm.verdicts.signatures import Finding, find_signature, shipped_signatures
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
 from airflow_megatron.spec.layout.run_layout import EXIT_RECORD
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.trust.json_records import real, whole, word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from airflow_megatron.slurm.remote.records import ExitRecord
     from airflow_megatron.slurm.states.observation import ControllerRow, Observation, QueueRow
     from airflow_megatron.slurm.verdicts.signatures import Signature
 
@@ -191,7 +192,7 @@ def judge(
     :param log_tail: the last part of the job's log (some 64 KiB), searched for what the states do not tell.
     :param signatures: what its lines mean, in order of precedence; the shipped catalogue when None.
     """
-    iteration = _iteration(observation.tracker) if expectation.kind == "train" else None
+    iteration = (tracked_iteration(observation.tracker) or 0) if expectation.kind == "train" else None
     queue, accounting = observation.queue, observation.accounting
     job_id = (queue.job_id if queue else None) or (accounting.job_id if accounting else None)
 
@@ -213,7 +214,7 @@ def judge(
         why = f" ({queue.reason})" if queue.reason else ""
         return waiting(Outcome.ACTIVE, f"job {queue.job_id} is {queue.state.value}{why}{held}", queue.state)
 
-    exit_record = ExitRecord.from_json(dict(observation.exit) if observation.exit else None)
+    exit_record = observation.exit_record
     ending = _ending(observation, exit_record)
     if isinstance(ending, str):
         return waiting(Outcome.UNKNOWN, ending, accounting.state if accounting else None)
@@ -501,10 +502,6 @@ def _achievement(
     if files is None or not expectation.complete(files):
         return False, f"the checkpoint of iteration {iteration} is not complete"
     return True, ""
-
-
-def _iteration(tracker: str | None) -> int:
-    return max(whole(tracker, 0), 0)
 
 
 def _age(observation: Observation, ended: float | None) -> float:

@@ -10,9 +10,9 @@ from airflow_megatron.megatron.checkpoints.completeness import (
     Evidence,
     checkpoint_verdict,
     list_checkpoints,
-    tracked_iteration,
 )
 from airflow_megatron.megatron.checkpoints.legacy import LegacyLayout
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 
 LISTINGS: dict[str, dict[str, int]] = json.loads(
     (Path(__file__).parents[2] / "fixtures" / "checkpoints" / "listings.json").read_text()

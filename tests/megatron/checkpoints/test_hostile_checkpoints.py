@@ -16,12 +16,12 @@ from airflow_megatron.megatron.checkpoints.completeness import (
     Evidence,
     checkpoint_verdict,
     has_marks,
-    tracked_iteration,
     verdicts_by_iteration,
 )
 from airflow_megatron.megatron.checkpoints.deepspeed import DeepSpeedLayout
 from airflow_megatron.megatron.checkpoints.folder import read_checkpoints
 from airflow_megatron.megatron.checkpoints.legacy import LegacyLayout
+from airflow_megatron.spec.layout.tracker import tracked_iteration
 
 if TYPE_CHECKING:
     from pathlib import Path
