@@ -113,7 +113,7 @@ def job_paths(job: Mapping[str, Any] | None, stage: str) -> dict[str, str | None
     :param job: the job, as :func:`planned_job` gives it; with None there are no paths
     :param stage: name of its stage
     """
-    paths = JobPaths(job["run_dir"], stage, job["log"]) if job else None
+    paths = JobPaths(job["run_dir"], stage, job.get("log")) if job else None
     return {name: getattr(paths, name, None) for name in ("stage_dir", "checkpoint_dir", "log_pattern")}
 
 

@@ -98,7 +98,9 @@ class TestJobRecords:
         assert record == JobRecord("j", 1, "n", "d", ("x",), "/l", {}, origin={"dag_id": "s"})
 
     def test_of_a_damaged_one(self) -> None:
-        record = JobRecord.from_json({"attempt": "two", "command": "x", "params": 3, "first": None, "loads": "x"})
+        record = JobRecord.from_json(
+            {"attempt": "two", "command": "x", "params": 3, "first": None, "loads": "x"}
+        )
         assert record == JobRecord("", 0, "", "", (), "", {})
         assert JobRecord.from_json(None) is None
 
