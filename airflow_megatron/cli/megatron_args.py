@@ -17,13 +17,14 @@ from typer.core import TyperGroup
 from airflow_megatron.megatron.arguments.checkout import CheckoutError, dump_checkout
 from airflow_megatron.megatron.arguments.table_writer import make_table, table_text
 from airflow_megatron.megatron.arguments.tables import ArgumentError, program_table, release_tag
-from airflow_megatron.megatron.arguments.trainers import trainer_table
 from airflow_megatron.megatron.rules.command_line import CommandLineReader, reader
+from airflow_megatron.megatron.trainers.trainer_table import trainer_table
 from airflow_megatron.megatron.validation import Machine, check_lines
 from airflow_megatron.requirements.job_machine import trainer_machine
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 
 _DEFAULT = "table"
+_UPSTREAM = "megatron_lm"
 
 
 class _TableByDefault(TyperGroup):
@@ -141,7 +142,7 @@ def _machine(
         table = program_table(release).with_packages(given.packages)
         return replace(given, environment={**given.environment, **variables}), variables, reader(table)
     profile = load_cluster(cluster)
-    base = trainer_machine("megatron_lm", profile, variables)
+    base = trainer_machine(_UPSTREAM, profile, variables)
     machine = replace(
         base,
         transformer_engine=given.transformer_engine or base.transformer_engine,
@@ -150,7 +151,7 @@ def _machine(
         else given.compute_capability,
         packages=base.packages | given.packages,
     )
-    table = trainer_table("megatron_lm", release, profile, {}).with_packages(given.packages)
+    table = trainer_table(_UPSTREAM, release, profile, {}).with_packages(given.packages)
     return machine, dict(machine.environment), reader(table)
 
 

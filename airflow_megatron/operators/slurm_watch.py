@@ -209,7 +209,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         if recorded is not None and recorded.withdrawn and recorded.attempt == handle.attempt:
             raise AirflowFailException(f"{job.name} was cancelled: {recorded.reason}")
         verdict = dataclasses.replace(verdict, judged=time.time())
-        if verdict.stopped and job.kind == "train":
+        if verdict.stopped and job.trains:
             # an attempt that hung before it saved has made no progress
             verdict = dataclasses.replace(verdict, iteration=tracked_iteration(state.tracker) or 0)
         verdict = with_progress(verdict, _history(state, handle.attempt))
@@ -400,7 +400,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
     ) -> dict[str, Any]:
         attempts = job_attempts(job, self.log)
         attempt = attempt_of(job, handle.attempt)
-        trains = job.kind == "train" and leaves_checkpoints(job)
+        trains = job.trains and leaves_checkpoints(job)
         self.log.info("watching Slurm job %s, attempt %d of %s", handle.job_id, handle.attempt, job.name)
         self.defer(
             trigger=SlurmJobTrigger(
@@ -413,7 +413,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 kind="train" if trains else "command",
                 train_iters=job.last_iteration if trains else None,
                 final_evaluation=trains and ends_with_evaluation(job, attempts.cluster),
-                checkpoint_dir=job.checkpoint_dir if job.kind in ("train", "command") else None,
+                checkpoint_dir=job.checkpoint_dir if job.stage_kind.reports_checkpoints else None,
                 required_files=job.outputs,
                 pieces=_pieces(job),
                 poll_interval=self.poll_interval,

@@ -127,7 +127,7 @@ def _values(job: Job) -> Mapping[str, Any]:
         values["array"] = job.array
     if job.events:
         values["events"] = [event.to_json() for event in job.events]
-    if job.kind == "command":
+    if job.stage_kind.needs_command:
         values["command"] = list(job.command)
     for name in ("template", "script"):
         if getattr(job, name) is not None:

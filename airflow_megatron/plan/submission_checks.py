@@ -16,12 +16,12 @@ from airflow_megatron.checks.sweeps.secrets import secret_findings
 from airflow_megatron.checks.sweeps.walltime import walltime_findings
 from airflow_megatron.checks.trainings.architectures import architecture_findings
 from airflow_megatron.checks.trainings.checkpoints import checkpoint_findings
-from airflow_megatron.checks.trainings.conversion import conversion_findings
 from airflow_megatron.checks.trainings.data import data_findings
 from airflow_megatron.checks.trainings.megatron import megatron_findings
 from airflow_megatron.checks.trainings.memory import memory_findings
 from airflow_megatron.checks.trainings.schedules import schedule_findings
 from airflow_megatron.checks.trainings.sources import source_findings
+from airflow_megatron.checks.trainings.stages import stage_findings
 from airflow_megatron.checks.trainings.trainer import trainer_findings
 from airflow_megatron.checks.trainings.validation_samples import validation_sample_findings
 from airflow_megatron.requirements.training_arguments import training_arguments
@@ -66,7 +66,7 @@ def check_jobs(
         walltime_findings(trainings),
         limit_findings(jobs, cluster),
         memory_findings(jobs, estimates, cluster),
-        conversion_findings(jobs),
+        stage_findings(jobs),
         pattern_findings(jobs),
         sbatch_findings(jobs),
         secret_findings(jobs, cluster),

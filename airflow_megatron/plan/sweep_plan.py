@@ -13,11 +13,15 @@ from pydantic import BaseModel
 from airflow_megatron.checks.sweeps.foreign import check_trainer
 from airflow_megatron.checks.sweeps.notifiers import notifier_problems
 from airflow_megatron.megatron.arguments.command_error import CommandError
-from airflow_megatron.megatron.arguments.lr_search import KIND as SEARCH
 from airflow_megatron.megatron.arguments.tables import ArgumentError, argument_table
-from airflow_megatron.megatron.arguments.trainers import trainer_table
-from airflow_megatron.megatron.commands.commands import job_command, job_files, required_outputs
-from airflow_megatron.megatron.commands.deepspeed_commands import launches_itself
+from airflow_megatron.megatron.commands.commands import (
+    job_command,
+    job_files,
+    launches_itself,
+    required_outputs,
+)
+from airflow_megatron.megatron.trainers.trainer import trainer_called
+from airflow_megatron.megatron.trainers.trainer_table import trainer_table
 from airflow_megatron.plan.job_names import job_called
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.submission_checks import check_jobs
@@ -30,6 +34,8 @@ from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_m
 from airflow_megatron.spec.expressions.resolution import template_names
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.model.schema import declarations
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
+from airflow_megatron.spec.model.trainers import TRAINERS
 from airflow_megatron.spec.native.sweep import NativeSweep
 from airflow_megatron.spec.native.sweep_grammar import swept_keys
 
@@ -201,16 +207,16 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
             raise SpecError(problems)
         return
     spec = sweep.spec
-    if spec.entry is not None and spec.trainer != "megatron_lm":
-        raise SpecError(
-            sweep.document.problem(
-                ("entry",), f"the trainer {spec.trainer} has no {spec.entry}", "write trainer: megatron_lm"
-            )
+    if spec.entry is not None and not TRAINERS[spec.trainer].has_entries:
+        hint = (
+            f"write trainer: {' or '.join(name for name in TRAINERS.names() if TRAINERS[name].has_entries)}"
         )
+        message = f"the trainer {spec.trainer} has no {spec.entry}"
+        raise SpecError(sweep.document.problem(("entry",), message, hint))
     try:
         table = trainer_table(
             *(spec.trainer, spec.release, cluster, declarations(spec.extra_arguments), spec.entry),
-            search=any(stage.kind == SEARCH for stage in spec.stages.values()),
+            search=any(STAGE_KINDS[stage.kind].searches for stage in spec.stages.values()),
         )
     except ArgumentError as error:
         places = {spec.release: ("release",), spec.entry: ("entry",)}
@@ -328,7 +334,7 @@ def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -
 
 def _parser(spec: SweepSpecSection, table: ArgumentTable) -> str:
     """Return what a message calls the parser that the trainer's arguments are for."""
-    return table.release if spec.trainer == "megatron_deepspeed" else spec.release
+    return trainer_called(spec.trainer).parser_name(table, spec.release)
 
 
 def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:

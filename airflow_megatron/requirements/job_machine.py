@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
-    from airflow_megatron.spec.model.schema import Trainer
+    from airflow_megatron.spec.model.schema import TrainerName
 
 
 def machine_of(job: Job, cluster: ClusterProfile) -> Machine:
@@ -21,7 +21,7 @@ def machine_of(job: Job, cluster: ClusterProfile) -> Machine:
     return trainer_machine(job.trainer, cluster, job.env)
 
 
-def trainer_machine(trainer: Trainer, cluster: ClusterProfile, env: Mapping[str, object]) -> Machine:
+def trainer_machine(trainer: TrainerName, cluster: ClusterProfile, env: Mapping[str, object]) -> Machine:
     """Return what a trainer's jobs find on the nodes of a cluster.
 
     :param env: variables of the job itself

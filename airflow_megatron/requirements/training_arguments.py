@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.arguments.trainers import job_table
 from airflow_megatron.megatron.arguments.values import ArgumentValues
 from airflow_megatron.megatron.commands.commands import megatron_arguments
+from airflow_megatron.megatron.trainers.trainer_table import job_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,4 +30,4 @@ class TrainingArguments(ArgumentValues):
 
 def training_arguments(jobs: Iterable[Job], cluster: ClusterProfile) -> dict[str, TrainingArguments]:
     """Return the arguments of the training jobs, by run directory."""
-    return {job.run_dir: TrainingArguments(job, cluster) for job in jobs if job.kind == "train"}
+    return {job.run_dir: TrainingArguments(job, cluster) for job in jobs if job.trains}

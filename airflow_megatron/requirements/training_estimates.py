@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_megatron.megatron.arguments.tables import PRETRAIN_GPT, ArgumentError, program_table
 from airflow_megatron.megatron.commands.commands import megatron_arguments
 from airflow_megatron.megatron.estimates import GPUS, Estimate, EstimateError, Gpu, estimate
+from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.requirements.job_machine import machine_of
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.expressions.file_values import path_of
@@ -128,7 +129,7 @@ def _estimated_parameters(job: Job, cluster: ClusterProfile) -> dict[str, object
 
 def _done(job: Job, params: Mapping[str, object]) -> int:
     """Return the iterations that are done before a job starts: those of the checkpoint that it continues."""
-    if job.kind != "train" or params.get("finetune"):
+    if not job.trains or params.get("finetune"):
         return 0
     if job.source is not None:
         return 0 if job.source.mode == "finetune" else job.source.iteration or 0
@@ -137,8 +138,8 @@ def _done(job: Job, params: Mapping[str, object]) -> int:
 
 def _estimate(params: dict[str, object], job: Job, machine: Machine) -> Estimate | str:
     """Return an estimate, or why there is none."""
-    if job.trainer == "megatron_deepspeed":
-        return "there are estimates for Megatron-LM and megatron_core only"
+    if reason := trainer_called(job.trainer).no_estimates:
+        return reason
     if job.entry not in ("", PRETRAIN_GPT):
         return f"there are estimates of GPT models only, not of those of {job.entry}"
     try:

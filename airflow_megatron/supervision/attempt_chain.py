@@ -20,7 +20,7 @@ _FOLLOWED = {Outcome.ROLLED_OVER, Outcome.RETRYABLE}
 
 def is_chained(job: Job) -> bool:
     """Return whether attempts of the job are queued ahead: of a training whose attempts wait for nothing else."""
-    return job.kind == "train" and job.restart.chain > 1 and not job.start_every_attempt
+    return job.trains and job.restart.chain > 1 and not job.start_every_attempt
 
 
 def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: AttemptChanges) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.megatron.arguments.tables import to_argv
-from airflow_megatron.megatron.arguments.trainers import job_table
 from airflow_megatron.megatron.checkpoints.completeness import (
     RELEASE,
     CheckpointVerdict,
@@ -21,6 +20,7 @@ from airflow_megatron.megatron.checkpoints.completeness import (
 )
 from airflow_megatron.megatron.commands.changed_command import changed_arguments, is_harmless
 from airflow_megatron.megatron.commands.commands import branch_arguments, trainer_words
+from airflow_megatron.megatron.trainers.trainer_table import job_table
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.slurm.polling.poll import parse_whole_poll, poll_script
 from airflow_megatron.slurm.repair.fresh_start import FreshStartError, fresh_start_script, parse_fresh_start
@@ -86,7 +86,7 @@ class StillWriting:
 
 def restart_policy(job: Job) -> RestartPolicy:
     """Return the restart policy of a job."""
-    return policy_of(job.restart, training=job.kind == "train")
+    return policy_of(job.restart, training=job.trains)
 
 
 def policy_of(section: RestartSection, *, training: bool) -> RestartPolicy:
@@ -194,7 +194,7 @@ class _Preparation:
 
     @property
     def _has_checkpoints(self) -> bool:
-        return self._job.kind == "train" and self._job.script is None
+        return self._job.trains and self._job.script is None
 
     @property
     def _set_aside(self) -> tuple[str, ...]:

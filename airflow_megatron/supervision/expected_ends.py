@@ -9,8 +9,8 @@ import msgspec
 
 from airflow_megatron.megatron.arguments.command_error import CommandError
 from airflow_megatron.megatron.commands.commands import job_command
-from airflow_megatron.megatron.commands.deepspeed_config import TRAINER as DEEPSPEED
 from airflow_megatron.megatron.logs.final_evaluation import evaluates_at_end
+from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.requirements.training_arguments import TrainingArguments
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 
@@ -33,7 +33,7 @@ def as_expected(job: Job, verdict: Verdict) -> Verdict:
 
 def ends_with_evaluation(job: Job, cluster: ClusterProfile) -> bool:
     """Return whether a training's log has to show a loss on the test set; a command of its own may do as it likes."""
-    if job.trainer == DEEPSPEED:
+    if not trainer_called(job.trainer).evaluates_at_end:
         return False
     try:
         own = job.command != job_command(msgspec.structs.replace(job, command=()), cluster)

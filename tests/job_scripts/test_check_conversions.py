@@ -12,7 +12,7 @@ from test_check_arguments import GOOD
 
 from airflow_megatron.checks.trainings.architectures import GROUPS_OF_THE_RUN
 from airflow_megatron.megatron.arguments.tables import argument_table, known_releases, read_table
-from airflow_megatron.megatron.arguments.trainers import TABLES_DIR
+from airflow_megatron.megatron.trainers.trainer_table import TRAINERS_DIR
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "Megatron-LM"))
 
@@ -58,7 +58,7 @@ def test_what_is_passed_over_decides_nothing() -> None:
     words = set(re.findall(r"\w+", json.dumps(required))) | {"moe_layer_freq"}
     looked_at = {*PLAIN, *DEFAULTS, *words}
     tables = [argument_table(release) for release in known_releases()]
-    for table in [*tables, read_table(TABLES_DIR / "megatron_core.json")]:
+    for table in [*tables, read_table(TRAINERS_DIR / "megatron_core" / "arguments.json")]:
         of_the_run = {argument.dest for argument in table if argument.group in GROUPS_OF_THE_RUN}
         assert {"lr", "save"} <= of_the_run
         assert not of_the_run & looked_at

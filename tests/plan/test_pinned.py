@@ -145,7 +145,7 @@ def test_profiles_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_an_argument_table_is_pinned_with_its_profile(home: Path) -> None:
-    table = ROOT / "airflow_megatron" / "megatron" / "arguments" / "trainer_arguments" / "megatron_core.json"
+    table = ROOT / "airflow_megatron" / "megatron" / "trainers" / "megatron_core" / "arguments.json"
     own = home / "fork.json"
     shutil.copy(table, own)
     profile = home / "sbatch" / "clusters" / "site.yaml"

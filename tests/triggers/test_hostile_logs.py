@@ -13,7 +13,8 @@ import pytest
 import yaml
 from hostile_text import attacks
 
-from airflow_megatron.megatron.logs import checkpoint_lines, deepspeed_log_lines, iteration_lines, log_lines
+from airflow_megatron.megatron.logs import checkpoint_lines, iteration_lines, log_lines
+from airflow_megatron.megatron.trainers.megatron_deepspeed import log_lines as deepspeed_log_lines
 from airflow_megatron.slurm.polling.poll import LOG_BYTES_PER_JOB
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.arguments.tables import ArgumentError
-from airflow_megatron.megatron.arguments.trainers import trainer_table
+from airflow_megatron.megatron.trainers.trainer_table import trainer_table
 from airflow_megatron.spec.documents.errors import SpecError
 
 if TYPE_CHECKING:

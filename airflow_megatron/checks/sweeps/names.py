@@ -32,7 +32,7 @@ def name_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
             )
             continue
         other = attempts.setdefault(job.stage_dir, job)
-        if other is job and job.kind == "train":
+        if other is job and job.trains:
             other = branches.setdefault(job.run_dir, job)
         if other is not job:
             yield Finding(

@@ -8,10 +8,10 @@ output of both is theirs together; a checkpoint is converted, and evaluated, onc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
-from airflow_megatron.spec.layout.run_layout import RunLayout, tracker_of
+from airflow_megatron.spec.layout.run_layout import tracker_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.conditions import Condition
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
-
-_PROGRAMS: Final = {"convert": "/convert_to_hf.py", "evaluate": "/evaluate_hf.py"}
-_RESULTS: Final = {
-    "convert": RunLayout.model_dir,
-    "evaluate": RunLayout.evaluation,
-}
-_HINTS: Final = {
-    "convert": "convert it once, and let both go on from there; or give one of them start: {{from: {checkpoints}}},"
-    " which gives it a directory of its own",
-    "evaluate": "give one stage the tasks of both; or give one of them start: {{from: {model}}}, which gives it a"
-    " directory of its own",
-}
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,7 @@ def output_findings(
             other = writers.setdefault(path, job)
             if other is job or _follows(job, other, by_name) or _follows(other, job, by_name):
                 continue
-            own = "save" if job.kind == "train" and path not in job.outputs else "outputs"
+            own = "save" if job.trains and path not in job.outputs else "outputs"
             yield Finding(
                 f"same-output:{other.stage}",
                 job,
@@ -92,8 +80,8 @@ def _results(sweep: Sweep, jobs: Iterable[Job]) -> Iterator[Finding]:
     """Yield conversions and evaluations of one checkpoint in one directory."""
     made: dict[tuple[str, str], list[_Result]] = {}
     for job in jobs:
-        program = _PROGRAMS.get(job.kind)
-        if program is None or job.script or not any(word.endswith(program) for word in job.command):
+        made_of = job.stage_kind.result
+        if made_of is None or job.script or not any(word.endswith(made_of.program) for word in job.command):
             continue
         conditions = (condition for condition in (job.start, job.finish) if condition is not None)
         leaves = (leaf for condition in conditions for leaf in condition.leaves())
@@ -103,8 +91,8 @@ def _results(sweep: Sweep, jobs: Iterable[Job]) -> Iterator[Finding]:
             if iteration is None:
                 continue
             layout = job.layout.of_run("*") if result.of_pattern else job.layout
-            path = _RESULTS[job.kind](layout, iteration)
-            hint = _HINTS[job.kind].format(
+            path = made_of.path(layout, iteration)
+            hint = made_of.hint.format(
                 checkpoints=f"{job.checkpoint_dir}, iteration: N",
                 model=job.layout.model_dir(iteration if iteration != "*" else "N"),
             )
@@ -115,8 +103,8 @@ def _results(sweep: Sweep, jobs: Iterable[Job]) -> Iterator[Finding]:
 
 
 def _paths(job: Job, trainings: Mapping[str, TrainingArguments]) -> Iterator[str]:
-    yield from (path for path in job.outputs if job.kind not in _RESULTS or not _is_result(path, job))
-    training = trainings.get(job.run_dir) if job.kind == "train" else None
+    yield from (path for path in job.outputs if not job.stage_kind.result or not _is_result(path, job))
+    training = trainings.get(job.run_dir) if job.trains else None
     if training is not None and not job.script and isinstance(save := training.value("save"), str):
         yield tracker_of(save)
 

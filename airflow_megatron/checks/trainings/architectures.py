@@ -8,6 +8,7 @@ from airflow_megatron.checks.findings import Finding
 from airflow_megatron.megatron.commands.commands import comparable_words, runs_pretrain_gpt
 from airflow_megatron.megatron.commands.conversion_options import ARCHITECTURES
 from airflow_megatron.megatron.rules.command_line import reader
+from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.megatron.validation import read_settings
 from airflow_megatron.requirements.job_machine import machine_of
 from airflow_megatron.requirements.job_programs import answers
@@ -68,7 +69,7 @@ def architecture_findings(
 def _converts(job: Job) -> bool:
     """Whether a job runs this project's converter, with an architecture that is known here."""
     return (
-        job.kind == "convert"
+        job.stage_kind.makes_models
         and not job.script
         and any(word.endswith("/convert_to_hf.py") for word in job.command)
         and job.params.get("hf_architecture") in (None, *ARCHITECTURES)
@@ -89,10 +90,11 @@ def _is_known(training: TrainingArguments, cluster: ClusterProfile) -> bool:
     job = training.job
     if job.script or not runs_pretrain_gpt(job.command):
         return False
-    if job.trainer == "megatron_core":
+    checked_by = trainer_called(job.trainer).checked_by
+    if checked_by == "program":
         return not job.extra_arguments
     return (
-        job.trainer == "megatron_lm"
+        checked_by == "upstream_rules"
         and not cluster.trainer(job.trainer).arguments_table
         and not training.value("yaml_cfg")
         and None not in (training.count("num_layers"), training.count("num_attention_heads"))
@@ -102,7 +104,7 @@ def _is_known(training: TrainingArguments, cluster: ClusterProfile) -> bool:
 def _model(training: TrainingArguments, cluster: ClusterProfile) -> dict[str, Any]:
     """Return what describes the model, in the words of ``check_conversions.py``."""
     job, words = training.job, comparable_words(training.job.command)
-    if job.trainer == "megatron_core":
+    if trainer_called(job.trainer).checked_by == "program":
         return {"argv": words, "world_size": job.world_size}
     _, settings = read_settings(
         words, job.world_size, job.release, machine=machine_of(job, cluster), flags=reader(training.table)

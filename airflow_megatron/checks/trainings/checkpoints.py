@@ -116,7 +116,7 @@ def checkpoint_findings(jobs: Iterable[Job], trainings: Mapping[str, TrainingArg
             if obstacle:
                 rule, message, hint = obstacle
                 yield Finding(rule, job, keys, message, hint)
-        if job.kind == "train" and job.iteration is not None and job.run_dir in saved:
+        if job.trains and job.iteration is not None and job.run_dir in saved:
             last = saved[job.run_dir].last
             if last is not None and last <= job.iteration:
                 yield Finding(
@@ -132,9 +132,9 @@ def checkpoint_findings(jobs: Iterable[Job], trainings: Mapping[str, TrainingArg
 def _needed(job: Job) -> Iterator[tuple[str, int, tuple[str, ...]]]:
     """Yield run directory, iteration and place of the checkpoints that a job cannot do without."""
     if job.iteration is not None and not _fresh(job):
-        if job.kind == "train" and job.parent_dir:
+        if job.trains and job.parent_dir:
             yield job.parent_dir, job.iteration, START
-        elif job.kind in ("convert", "evaluate"):
+        elif job.stage_kind.works_on:
             yield job.run_dir, job.iteration, START if "iteration" not in job.params else ("iteration",)
     for leaf in _required(job.start) if job.start else ():
         if leaf.kind == "checkpoint" and leaf.iteration is not None:

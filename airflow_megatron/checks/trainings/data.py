@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.megatron.arguments.data_blends import BLENDS, HINT, blend_problem
+from airflow_megatron.megatron.trainers.trainer import trainer_called
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def data_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
-    """Yield blends of data sets that are none; upstream's own rules say it for ``megatron_lm``.
+    """Yield blends of data sets that are none; upstream's own rules say it where they are asked.
 
     :param trainings: the arguments of the training jobs by run directory
     """
     for arguments in trainings.values():
-        if arguments.job.trainer == "megatron_lm":
+        if trainer_called(arguments.job.trainer).checked_by == "upstream_rules":
             continue
         for name in BLENDS:
             problem = blend_problem(arguments.value(name))

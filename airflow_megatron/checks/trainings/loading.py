@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.megatron.arguments.schedule import Schedule
 from airflow_megatron.megatron.rules.settings import release_number
+from airflow_megatron.megatron.trainers.trainer import trainer_called
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +55,8 @@ def loading_findings(
     differing = list(_differing(now, before))
     if not differing or now.value("finetune") or now.value("no_load_optim"):
         return
-    bounds = [name for name in differing if name in ("lr", "min_lr")] if job.trainer == "megatron_lm" else []
+    kept = ("lr", "min_lr") if trainer_called(job.trainer).keeps_bounds else ()
+    bounds = [name for name in differing if name in kept]
     hint = f"the {' and '.join(bounds)} of {source}; or trainer: megatron_core, which takes new ones"
     if bounds and release_number(job.release) >= _BOUNDS_ARE_KEYS:
         message = f"{job.release} cannot load the optimizer of {source} with another {' and '.join(bounds)}"

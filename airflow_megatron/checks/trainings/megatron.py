@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.megatron.arguments.tables import ArgumentError
-from airflow_megatron.megatron.arguments.trainers import job_table
 from airflow_megatron.megatron.commands.commands import (
     comparable_words,
     runs_pretrain_gpt,
     runs_upstream_script,
 )
 from airflow_megatron.megatron.rules.command_line import reader
+from airflow_megatron.megatron.trainers.trainer import trainer_called
+from airflow_megatron.megatron.trainers.trainer_table import job_table
 from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
 from airflow_megatron.requirements.job_machine import machine_of
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from airflow_megatron.megatron.validation import ArgumentProblem
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
-
-TRAINER: Final = "megatron_lm"
 
 
 def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
@@ -36,7 +35,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
     for job in jobs:
         if (
             not job.runs_trainer
-            or job.trainer != TRAINER
+            or trainer_called(job.trainer).checked_by != "upstream_rules"
             or job.script
             or not runs_upstream_script(job.command)
         ):

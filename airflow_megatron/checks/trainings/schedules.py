@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.checks.trainings.loading import loading_findings
 from airflow_megatron.megatron.arguments.schedule import Schedule
+from airflow_megatron.megatron.trainers.trainer import trainer_called
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,8 +64,7 @@ def _impossible(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Fi
                 f"the WSD decay of {schedule.wsd_decay} {_words(unit)} is longer than the whole schedule of"
                 f" {schedule.decay}",
                 f"{name} of at most {max(int(schedule.decay - schedule.warmup), 1)}",
-                warning=arguments.job.trainer
-                != "megatron_core",  # upstream begins in the middle of the decay
+                warning=not trainer_called(job.trainer).refuses_long_decay,
             )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.megatron.commands.commands import comparable_words, runs_pretrain_gpt, search_starter
+from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.requirements.job_programs import answers
 
 if TYPE_CHECKING:
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
 
     from airflow_megatron.spec.model.jobs import Job
 
-TRAINER: Final = "megatron_core"
 _MISSING: Final = " must be given"
 _FLAG: Final = re.compile(r"--([a-z][\w-]*)")
 
 
 def _runs_own_trainer(job: Job) -> bool:
-    return job.trainer == TRAINER and not job.extra_arguments and runs_pretrain_gpt(job.command)
+    asked = trainer_called(job.trainer).checked_by == "program"
+    return asked and not job.extra_arguments and runs_pretrain_gpt(job.command)
 
 
 def trainer_findings(jobs: Sequence[Job]) -> Iterator[Finding]:

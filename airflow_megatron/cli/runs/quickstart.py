@@ -24,6 +24,7 @@ from airflow_megatron.results.readings.snapshot import SnapshotError
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.documents.project import local_dir, project_folder
 from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.model.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,8 +68,9 @@ def _missing_checkouts(plan: Plan) -> str:
     trainings = {job.release: job.trainer for job in plan.jobs if job.runs_trainer}
     for release, trainer in trainings.items():
         checkout = load_cluster(plan.cluster).trainer(trainer).checkout_of(release)
-        if trainer == "megatron_lm" and checkout and not Path(checkout).is_dir():
-            return f"there is no Megatron-LM in {checkout}; put it there: Megatron-LM/checkout.sh {release} {checkout}"
+        script = TRAINERS[trainer].checkout_script
+        if script and checkout and not Path(checkout).is_dir():
+            return f"there is no Megatron-LM in {checkout}; put it there: {script} {release} {checkout}"
     return ""
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
 
 STARTER: Final = "upstream_lr_finder.py"
-KIND: Final = "lr_finder"
+_PREFIX: Final = "lr_finder_"
 SAVE: Final = "lr_finder_save"
 """The folder that a search writes below; upstream's own ``save`` would leave checkpoints."""
 _GROUP: Final = "learning-rate finder"
@@ -48,7 +48,7 @@ def with_search(table: ArgumentTable, own_trainer: Path) -> ArgumentTable:
 
 def is_option(name: str) -> bool:
     """Return whether a name is that of a search's option, which other stages of its sweep pass over."""
-    return canonical(name).startswith(f"{KIND}_")
+    return canonical(name).startswith(_PREFIX)
 
 
 def search_arguments(job: Job, arguments: Mapping[str, Any], table: ArgumentTable) -> dict[str, Any]:

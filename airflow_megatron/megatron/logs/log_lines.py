@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from airflow_megatron.megatron.logs.checkpoint_lines import CheckpointEvent as CheckpointEvent
 from airflow_megatron.megatron.logs.checkpoint_lines import CheckpointRecord as CheckpointRecord
 from airflow_megatron.megatron.logs.checkpoint_lines import read_checkpoint
-from airflow_megatron.megatron.logs.deepspeed_log_lines import in_megatrons_words
 from airflow_megatron.megatron.logs.iteration_lines import (
     NEEDLE,
     PREFIX,
@@ -34,6 +33,7 @@ from airflow_megatron.megatron.logs.iteration_lines import (
 from airflow_megatron.megatron.logs.iteration_lines import IterationRecord as IterationRecord
 from airflow_megatron.megatron.logs.line_hits import LineHits
 from airflow_megatron.megatron.logs.line_lengths import cut_line, cut_lines
+from airflow_megatron.spec.model.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -225,7 +225,7 @@ class LogParser:
         self._open_tracebacks: set[bytes] = set()
         self._traceback_lines = 0
         self._iterations = IterationReader()
-        self._may_be_deepspeeds = True
+        self._dialects = list(TRAINERS)
 
     @property
     def unread_lines(self) -> int:
@@ -252,10 +252,11 @@ class LogParser:
         return self._scan(block) if block else []
 
     def _scan(self, block: bytes) -> list[Record]:
-        if self._may_be_deepspeeds:
-            worded = in_megatrons_words(block)
-            # whole logs are of one wording: looking for the other one again and again costs a tenth of the time
-            self._may_be_deepspeeds = worded is not block or NEEDLE not in block
+        for trainer in (*self._dialects,):
+            worded = trainer.in_megatrons_words(block)
+            # whole logs are of one wording: looking for the other ones again and again costs a tenth of the time
+            if worded is block and NEEDLE in block:
+                self._dialects.remove(trainer)
             block = worded
         # bytes.find runs at memory speed; a regular expression over every line does not.
         iterations, block = self._iterations.take(block)

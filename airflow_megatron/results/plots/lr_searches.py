@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from airflow_megatron.results.readings.snapshot import RunSnapshot, SweepSnapshot
     from airflow_megatron.results.readings.sweep_jobs import SweepJob
 
-KIND: Final = "lr_finder"
 _COMPARED: Final = "optimizer"
 """The swept parameter whose values share a panel."""
 
@@ -85,7 +84,7 @@ def read_searches(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[Lea
     :param jobs: the jobs of the plan; those of other kinds are passed over.
     :returns: one for each ``lr_finder`` job, in the plan's order.
     """
-    searches = [_search(snapshot.run(job.run_dir), job) for job in jobs if job.kind == KIND]
+    searches = [_search(snapshot.run(job.run_dir), job) for job in jobs if job.reported_as == "search"]
     losses: dict[str, list[float]] = {}
     for search in searches:
         if search.lowest_loss is not None:

@@ -200,7 +200,7 @@ def stage_status(
     latest = due[-1] if due else None
     state = _state(run, job, latest, verdict, queue_states)
     iteration = train_iters = loss = seconds_left = None
-    if job.kind in ("train", "benchmark"):
+    if job.reported_as in ("training", "benchmark"):
         train_iters = job.train_iters
         last = _last_iteration(run, job)
         if last is not None:

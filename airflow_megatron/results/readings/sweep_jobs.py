@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS, ReportedAs
+
 SWEEP_WIDE: Final = "(sweep)"
 """Stands for the point of a job that serves the whole sweep, such as data preparation."""
 
@@ -20,7 +22,7 @@ class SweepJob:
     :param name: unique in the sweep
     :param point: name of its point, :data:`SWEEP_WIDE` for a job without one
     :param stage: name of its stage
-    :param kind: ``train``, ``benchmark``, ``convert``, ``evaluate``, ``lr_finder`` or ``command``
+    :param kind: name of its stage kind
     :param branch: the training branch it belongs to: ``pretrain``, ``cooldown_100M``, …
     :param run_dir: directory of that branch on the cluster
     :param parent_branch: for a training job that starts from another's checkpoint (a cooldown): that branch
@@ -47,6 +49,12 @@ class SweepJob:
     expect: str | None = None
     measure: Mapping[str, Any] = field(default_factory=dict)
     gpus: bool = True
+
+    @property
+    def reported_as(self) -> ReportedAs:
+        """Which part of the results it is in; a kind of a package that is not here is a job as any other."""
+        kind = STAGE_KINDS.find(self.kind)
+        return kind.reported_as if kind else "job"
 
     @property
     def learning_rate(self) -> float | None:
@@ -141,12 +149,17 @@ def _branch(job: Mapping[str, Any]) -> str:
     return str(job.get("branch") or job["stage"])
 
 
+def _trains(job: Mapping[str, Any]) -> bool:
+    kind = STAGE_KINDS.find(str(job.get("kind")))
+    return kind is not None and kind.trains
+
+
 def _parent_branch(job: Mapping[str, Any], by_name: Mapping[str, Mapping[str, Any]]) -> str | None:
-    if job.get("kind") != "train":
+    if not _trains(job):
         return None
     for dependency in job.get("depends_on") or ():
         other = by_name.get(str(dependency.get("job")))
-        if other is not None and other.get("kind") == "train" and other.get("point") == job.get("point"):
+        if other is not None and _trains(other) and other.get("point") == job.get("point"):
             return _branch(other)
     return None
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from airflow_megatron.results.readings.snapshot import RunSnapshot, SweepSnapshot
     from airflow_megatron.results.readings.sweep_jobs import SweepJob
 
-KIND: Final = "benchmark"
 _MIB_PER_GB: Final = 1e9 / (1 << 20)
 
 
@@ -82,7 +81,7 @@ def benchmark_rows(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[Be
     :param jobs: the jobs of the plan; those of other kinds are passed over.
     :returns: one row per benchmark, in the plan's order.
     """
-    return [_row(snapshot.run(job.run_dir), job) for job in jobs if job.kind == KIND]
+    return [_row(snapshot.run(job.run_dir), job) for job in jobs if job.reported_as == "benchmark"]
 
 
 def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:

@@ -72,7 +72,8 @@ def evaluation_rows(
         for iteration, results in sorted(branch.run.evaluations.items())
         for measurement in measurements(results)
     ]
-    others = {job.run_dir: job for job in jobs if job.kind == "evaluate" and job.run_dir not in trained}
+    evaluations = [job for job in jobs if job.reported_as == "evaluation"]
+    others = {job.run_dir: job for job in evaluations if job.run_dir not in trained}
     rows += [
         EvaluationRow(job.point, job.branch, job.sweep_params, iteration, None, measurement)
         for job in others.values()
@@ -81,9 +82,9 @@ def evaluation_rows(
     ]
     rows += [
         EvaluationRow(job.point, shown(name)[:_LONGEST_RUN], job.sweep_params, iteration, None, measurement)
-        for job in {job.run_dir: job for job in jobs if job.kind == "evaluate"}.values()
-        for name, evaluations in sorted(snapshot.run(job.run_dir).of_runs.items())
-        for iteration, results in sorted(evaluations.items())
+        for job in {job.run_dir: job for job in evaluations}.values()
+        for name, of_run in sorted(snapshot.run(job.run_dir).of_runs.items())
+        for iteration, results in sorted(of_run.items())
         for measurement in measurements(results)
     ]
     return rows

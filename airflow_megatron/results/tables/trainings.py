@@ -144,7 +144,7 @@ def result_table(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> ResultTab
     :param jobs: the jobs of the plan. Every training job gets a row, whatever became of it.
     :returns: the table.
     """
-    branches = [_branch(snapshot.run(job.run_dir), job) for job in jobs if job.kind == "train"]
+    branches = [_branch(snapshot.run(job.run_dir), job) for job in jobs if job.reported_as == "training"]
     best = _best_rows([branch.row for branch in branches])
     return ResultTable(
         tuple(

@@ -133,6 +133,7 @@ def render_job_script(
             cluster=cluster,
             attempt=attempt,
             number=number,
+            trainer=job.trained_by,
             directives=_directives(job, cluster, attempt, number, exclude),
             prologue=job_prologue(attempt.directory) + (_chain_prologue(job, number) if chained else ""),
             epilogue=job_epilogue(),
@@ -160,7 +161,7 @@ def render_job_script(
 
 def template_name(job: Job) -> str:
     """Return the name of the template that a job's script is rendered from."""
-    return job.template or f"{'train' if job.runs_trainer else 'command'}.sbatch.j2"
+    return job.template or job.stage_kind.template
 
 
 def template_texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -340,7 +341,7 @@ def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
     words: list[str] = []
     nodes = _count(job.slurm.nodes)
     launcher = cluster.launcher_of(job.trainer)
-    if launcher in ("mpiexec", "deepspeed") and job.runs_trainer and job.trainer != "megatron_deepspeed":
+    if job.runs_trainer and launcher not in job.trained_by.launchers:
         raise JobScriptError(
             f"{launcher} does not pass ranks to {job.trainer}; use the launcher torchrun or srun"
         )

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.foreign.sidecar import Sidecar
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
-    from airflow_megatron.spec.model.schema import Trainer
+    from airflow_megatron.spec.model.schema import TrainerName
     from airflow_megatron.spec.model.stage_tree import StageInstance
     from airflow_megatron.spec.model.sweep import Point, SweepSettings
 
 RELEASE: Final[str] = SweepSpecSection.model_fields["release"].default
-TRAINER: Final[Trainer] = "megatron_lm"
+TRAINER: Final[TrainerName] = "megatron_lm"
 """What the tools whose files are read here are made for; a sidecar can name another."""
 
 
@@ -44,7 +44,7 @@ class ForeignSweep(Sweep):
         self.sidecar = sidecar
 
     @property
-    def trainer(self) -> Trainer:
+    def trainer(self) -> TrainerName:
         """What its trainings run on."""
         return self.sidecar.section.trainer or TRAINER
 

@@ -25,7 +25,7 @@ from airflow_megatron.spec.model.schema import (
     RestartSection,
     Secrets,
     Strict,
-    Trainer,
+    TrainerName,
     Word,
     validate,
 )
@@ -51,7 +51,7 @@ class SidecarSection(Strict):
     name: Word | None = None
     description: str | None = None
     cluster: Word | None = None
-    trainer: Trainer | None = None
+    trainer: TrainerName | None = None
     release: str | None = None
     restart: RestartSection | None = None
     health: HealthRules | None = None
@@ -115,7 +115,7 @@ class Sidecar:
         if self.section.restart is not None:
             own = self.section.restart.model_dump(exclude_unset=True)
             changes["restart"] = job.restart.model_copy(update=own)
-        if "health" in given and job.kind == "train":
+        if "health" in given and job.trains:
             health: HealthSection | str = given["health"]
             changes["health"] = None if isinstance(health, str) else health
         if "max_jobs" in given:

@@ -9,20 +9,19 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
 from airflow_megatron.spec.expressions.resolution import ExpressionError, evaluate_tree
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_megatron.spec.model.schema import StageKind, StartSection
+    from airflow_megatron.spec.model.schema import StageKindName, StartSection
 
 StartMode = Literal["continue", "finetune"]
 
-KINDS: Final = ("train", "convert", "evaluate")
-"""Kinds of stages that can start from a checkpoint outside the sweep."""
 _MODEL = re.compile(r"iter_(\d+)", re.ASCII)
 _WILDCARD = re.compile(r"[*?]|\[[^\]/]+\]")
 _LITERAL = re.compile(r"\[[*?[]\]")
@@ -72,7 +71,7 @@ def escaped(path: str) -> str:
     return re.sub(r"[*?[]", lambda character: f"[{character[0]}]", path)
 
 
-def resolved_source(start: StartSection, kind: StageKind, names: Mapping[str, Any]) -> CheckpointSource:
+def resolved_source(start: StartSection, kind: StageKindName, names: Mapping[str, Any]) -> CheckpointSource:
     """Return what ``start.from`` names, with every expression evaluated.
 
     A path that ends in the directory of an iteration names that iteration.
@@ -90,7 +89,8 @@ def resolved_source(start: StartSection, kind: StageKind, names: Mapping[str, An
     else:
         path = _LITERAL.sub(lambda character: character[0][1], path)
         folder, name = posixpath.split(path)
-    if kind == "evaluate":
+    of_models = STAGE_KINDS[kind].works_on == "models"
+    if of_models:
         match = _MODEL.fullmatch(name)
         named = int(match[1]) if match else None
     elif (named := iteration_of(name)) is not None:
@@ -100,7 +100,7 @@ def resolved_source(start: StartSection, kind: StageKind, names: Mapping[str, An
             f"start.from names iteration {named} ({name}), start.iteration says {iteration}; drop one of them"
         )
     iteration = named if iteration is None else iteration
-    if kind != "evaluate" and iteration is not None and iteration < 1:
+    if not of_models and iteration is not None and iteration < 1:
         raise ExpressionError(f"start.iteration is {iteration}; checkpoints are saved from iteration 1 on")
     mode: Any = evaluate_tree(start.mode, names) or "continue"
     if mode not in get_args(StartMode):
@@ -108,8 +108,8 @@ def resolved_source(start: StartSection, kind: StageKind, names: Mapping[str, An
     return CheckpointSource(path, iteration, mode, pattern)
 
 
-def _check_pattern(path: str, kind: StageKind) -> None:
-    if kind == "train":
+def _check_pattern(path: str, kind: StageKindName) -> None:
+    if STAGE_KINDS[kind].trains:
         raise ExpressionError(
             f"start.from {path!r} matches any number of directories; a training starts from one: sweep over a list"
         )
@@ -118,7 +118,7 @@ def _check_pattern(path: str, kind: StageKind) -> None:
             f"start.from {path!r}: write one * for each folder; ** stands for no more than *"
         )
     folder, name = posixpath.split(path)
-    if kind == "convert" and name.startswith("iter_") and is_pattern(name):
+    if STAGE_KINDS[kind].works_on == "checkpoints" and name.startswith("iter_") and is_pattern(name):
         raise ExpressionError(
             f"start.from {path!r} matches checkpoints; write from: {folder} with each_checkpoint: true, or iteration: N"
         )

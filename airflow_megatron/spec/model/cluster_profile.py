@@ -15,7 +15,7 @@ from airflow_megatron.spec.trust.permitted_variables import SETTING, permitted_v
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_megatron.spec.model.schema import Launcher, Trainer
+    from airflow_megatron.spec.model.schema import Launcher, TrainerName
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -32,15 +32,15 @@ class ClusterProfile(ClusterSection):
         """Return the partition called ``name``, an empty description for one that the profile does not describe."""
         return self.partitions.get(name or "", _UNDESCRIBED_PARTITION)
 
-    def trainer(self, name: Trainer) -> TrainerSection:
+    def trainer(self, name: TrainerName) -> TrainerSection:
         """Return what the profile says of a trainer."""
         return self.trainers.get(name, _UNDESCRIBED_TRAINER)
 
-    def python_of(self, trainer: Trainer) -> str:
+    def python_of(self, trainer: TrainerName) -> str:
         """Return the Python that a trainer runs in."""
         return self.trainer(trainer).python or self.python
 
-    def launcher_of(self, trainer: Trainer) -> Launcher:
+    def launcher_of(self, trainer: TrainerName) -> Launcher:
         """Return how several processes of a trainer start."""
         return self.trainer(trainer).launcher or self.launcher
 

@@ -12,14 +12,15 @@ from airflow_megatron.spec.layout.run_layout import JobPaths, RunLayout
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.model.schema import (
-    TRAININGS,
     ContainerSection,
     HealthSection,
     RestartSection,
     SlurmSection,
-    StageKind,
-    Trainer,
+    StageKindName,
+    TrainerName,
 )
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS, StageKind
+from airflow_megatron.spec.model.trainers import TRAINERS, Trainer
 from airflow_megatron.spec.model.training_length import last_iteration
 
 if TYPE_CHECKING:
@@ -115,9 +116,9 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     sweep: str
     point: str
     stage: str
-    kind: StageKind
+    kind: StageKindName
     cluster: str
-    trainer: Trainer
+    trainer: TrainerName
     release: str
     branch: str | None
     params: Mapping[str, Any]
@@ -170,12 +171,27 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     @property
     def last_iteration(self) -> int | None:
         """The iteration at which a training ends, None where its parameters do not determine it."""
-        return last_iteration(self.params, self.trainer, self.release)
+        return last_iteration(self.params, self.trained_by, self.release)
+
+    @property
+    def stage_kind(self) -> StageKind:
+        """What its kind of stage does."""
+        return STAGE_KINDS[self.kind]
+
+    @property
+    def trained_by(self) -> Trainer:
+        """What is known of its trainer."""
+        return TRAINERS[self.trainer]
 
     @property
     def runs_trainer(self) -> bool:
         """Whether it runs on all GPUs, started by the launcher."""
-        return self.kind in TRAININGS
+        return STAGE_KINDS[self.kind].runs_trainer
+
+    @property
+    def trains(self) -> bool:
+        """Whether it makes checkpoints and goes on from them."""
+        return STAGE_KINDS[self.kind].trains
 
     @property
     def world_size(self) -> int:

@@ -23,6 +23,9 @@ from pydantic import (
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.quantities import parse_duration
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
+from airflow_megatron.spec.model.trainers import TRAINERS
+from airflow_megatron.spec.registry.registry import RegisteredName
 from airflow_megatron.spec.trust.reserved_variables import is_reserved
 from airflow_megatron.spec.trust.secret_names import is_secret_name
 
@@ -348,17 +351,13 @@ class NotifySection(Strict):
     """Of the class. Expressions read ``notice`` and nothing else; secrets belong into an Airflow connection."""
 
 
-Trainer: TypeAlias = Literal["megatron_core", "megatron_lm", "megatron_deepspeed"]
+TrainerName: TypeAlias = Annotated[str, RegisteredName(TRAINERS)]
 Entry: TypeAlias = Literal[
     "pretrain_gpt.py", "pretrain_bert.py", "pretrain_t5.py", "pretrain_mamba.py", "pretrain_vlm.py"
 ]
 """Upstream's training scripts."""
 Launcher: TypeAlias = Literal["torchrun", "srun", "mpiexec", "deepspeed"]
-StageKind: TypeAlias = Literal["train", "lr_finder", "benchmark", "convert", "evaluate", "command"]
-
-
-TRAININGS: Final = ("train", "lr_finder", "benchmark")
-"""The kinds that run the trainer."""
+StageKindName: TypeAlias = Annotated[str, RegisteredName(STAGE_KINDS)]
 
 
 class ReportedSection(Strict):
@@ -434,7 +433,7 @@ class ContainerSection(Strict):
 class StageSection(Strict):
     """One stage of the chain at a point."""
 
-    kind: StageKind
+    kind: StageKindName
     """What it runs: the trainer, its search for a learning rate, a short training that is measured, the converter to
     Hugging Face, the evaluation, or a command of yours."""
     scope: Literal["point", "sweep"] = "point"
@@ -506,7 +505,7 @@ class SweepSpecSection(Strict):
     description: str = ""
     cluster: Word = "local"
     """Profile in ``sbatch/clusters/``."""
-    trainer: Trainer = "megatron_core"
+    trainer: TrainerName = "megatron_core"
     release: str = "core_v0.16.1"
     """Megatron release whose arguments the trainer takes."""
     entry: Entry | None = None
@@ -647,7 +646,7 @@ class ClusterSection(Strict):
     secrets: Secrets = {}
     """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
     ``{connection: ID}`` or ``{variable: NAME}`` of Airflow."""
-    trainers: dict[Trainer, TrainerSection] = {}
+    trainers: dict[TrainerName, TrainerSection] = {}
     limits: LimitsSection = LimitsSection.model_construct()
     gpu: str | None = None
     """Kind of its GPUs, for estimates of memory and time: h100-80gb, h200, a100-80gb, …"""

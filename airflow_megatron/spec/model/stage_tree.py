@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.expressions.resolution import ExpressionError, attribute_names, is_template
-from airflow_megatron.spec.model.checkpoint_sources import KINDS
 from airflow_megatron.spec.model.dag_names import MAX_STAGES, too_many_stages
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS, kinds_with
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
-    from airflow_megatron.spec.model.schema import ConditionSection, StageKind, StageSection, SweepSpecSection
+    from airflow_megatron.spec.model.schema import (
+        ConditionSection,
+        StageKindName,
+        StageSection,
+        SweepSpecSection,
+    )
 
 
 MAX_LABEL: Final = 100
@@ -47,7 +52,7 @@ class StageInstance:
 
     name: str
     stage: str
-    kind: StageKind
+    kind: StageKindName
     scope: str
     parent: str | None
     branch: str | None
@@ -56,6 +61,11 @@ class StageInstance:
     after: tuple[str, ...] = ()
     after_end: tuple[str, ...] = ()
     array: bool = False
+
+    @property
+    def trains(self) -> bool:
+        """Whether it makes checkpoints and goes on from them."""
+        return STAGE_KINDS[self.kind].trains
 
 
 def stage_tree(spec: SweepSpecSection, document: YamlDocument) -> tuple[StageInstance, ...]:
@@ -160,8 +170,8 @@ def _instance(
     instances: Mapping[str, list[StageInstance]],
 ) -> StageInstance:
     name = stage
-    if section.kind == "train":
-        if parent and parent.kind == "train" and len(instances[parent.stage]) > 1:
+    if STAGE_KINDS[section.kind].trains:
+        if parent and parent.trains and len(instances[parent.stage]) > 1:
             name = f"{parent.name}_{stage}"
         branch: str | None = f"{name}{suffix}"
     else:
@@ -236,16 +246,14 @@ def _check_parents(spec: SweepSpecSection, document: YamlDocument) -> None:
         problems += _array_problems(stage, section, spec, document)
         if section.each_checkpoint:
             problems += _each_checkpoint_problems(stage, section, spec, document)
-        if section.kind in ("convert", "evaluate") and not any(_parents_of(section)) and not section.start:
-            what = "a Hugging Face model" if section.kind == "evaluate" else "checkpoints"
+        kind = STAGE_KINDS[section.kind]
+        if kind.works_on and not any(_parents_of(section)) and not section.start:
+            what = "a Hugging Face model" if kind.works_on == "models" else "checkpoints"
             hint = f"add parent: …, or start: {{from: DIRECTORY}} for {what} that you have"
             problems.append(document.problem(("stages", stage), f"{section.kind} needs a parent", hint))
-        if section.kind == "command" and not section.command:
-            problems.append(
-                document.problem(
-                    ("stages", stage), "kind: command needs a command", "write command: [python, …]"
-                )
-            )
+        if kind.needs_command and not section.command:
+            message = f"kind: {section.kind} needs a command"
+            problems.append(document.problem(("stages", stage), message, "write command: [python, …]"))
     if problems:
         raise SpecError(problems)
 
@@ -265,8 +273,9 @@ def _start_problems(stage: str, section: StageSection, document: YamlDocument) -
             hint = "add parent: …, or from: DIRECTORY for a checkpoint outside the sweep"
             return [document.problem(place, "start needs a parent", hint)]
         return []
-    if section.kind not in KINDS:
-        hint = f"from: is for stages of kind {', '.join(KINDS)}"
+    kind = STAGE_KINDS[section.kind]
+    if not kind.loads_checkpoint:
+        hint = f"from: is for stages of kind {', '.join(kinds_with('loads_checkpoint'))}"
         return [document.problem((*place, "from"), f"{section.kind} loads no checkpoint", hint)]
     if section.scope == "sweep":
         hint = "give the stage scope: point"
@@ -275,7 +284,7 @@ def _start_problems(stage: str, section: StageSection, document: YamlDocument) -
     if start.checkpoint is not None:
         hint = "from: with iteration: for one outside the sweep, checkpoint: for the parent's; not both"
         problems.append(document.problem((*place, "checkpoint"), "start names two checkpoints", hint))
-    if start.mode is not None and section.kind != "train":
+    if start.mode is not None and not kind.trains:
         message, hint = f"mode is of a training, and the stage is of kind {section.kind}", "drop mode:"
         problems.append(document.problem((*place, "mode"), message, hint))
     if start.log is not None and start.of is None and not any(_parents_of(section)):
@@ -327,8 +336,9 @@ def _each_checkpoint_problems(
     stage: str, section: StageSection, spec: SweepSpecSection, document: YamlDocument
 ) -> list[Problem]:
     path = ("stages", stage, "each_checkpoint")
-    if section.kind not in ("convert", "evaluate"):
-        hint = "use it in a stage of kind convert or evaluate"
+    kind = STAGE_KINDS[section.kind]
+    if not kind.works_on:
+        hint = f"use it in a stage of kind {' or '.join(kinds_with('works_on'))}"
         return [document.problem(path, f"{section.kind} cannot work on each checkpoint", hint)]
     start = section.start.model_dump(exclude_none=True, exclude_defaults=True) if section.start else {}
     if start.keys() - {"from_"}:
@@ -338,12 +348,16 @@ def _each_checkpoint_problems(
         return []
     for parent in _parents_of(section):
         other = spec.stages.get(parent or "")
-        if other and section.kind == "convert" and other.kind != "train":
+        if other and kind.works_on == "checkpoints" and not STAGE_KINDS[other.kind].trains:
             return [document.problem(path, f"{parent!r} saves no checkpoints", "follow a train stage")]
-        if other and section.kind == "evaluate" and not (other.kind == "convert" and other.each_checkpoint):
+        if other and kind.works_on == "models" and not _converts_each(other):
             hint = f"give {parent!r} each_checkpoint: true as well"
             return [document.problem(path, f"{parent!r} does not convert each checkpoint", hint)]
     return []
+
+
+def _converts_each(section: StageSection) -> bool:
+    return bool(STAGE_KINDS[section.kind].makes_models and section.each_checkpoint)
 
 
 def _parents_first(spec: SweepSpecSection, document: YamlDocument) -> list[str]:

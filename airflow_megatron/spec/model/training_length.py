@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_RAMP_UP_IGNORED_SINCE = (0, 18)
+    from airflow_megatron.spec.model.trainers import Trainer
+
 _MOST_STEPS = 10_000_000
 
 
-def last_iteration(params: Mapping[str, Any], trainer: str, release: str) -> int | None:
+def last_iteration(params: Mapping[str, Any], trainer: Trainer, release: str) -> int | None:
     """Return the iteration at which a training ends, None where its parameters do not determine it.
 
     Follows ``update_train_iters`` of upstream's ``megatron/training/training.py``: batches that grow make more
@@ -19,7 +20,7 @@ def last_iteration(params: Mapping[str, Any], trainer: str, release: str) -> int
 
     :param params: a job's
     :param trainer: of the sweep
-    :param release: an upstream tag; from core_v0.18 on upstream ignores ``rampup_batch_size``
+    :param release: an upstream tag
     """
     if (given := params.get("train_iters")) is not None:
         return _whole(given)
@@ -27,7 +28,8 @@ def last_iteration(params: Mapping[str, Any], trainer: str, release: str) -> int
     if not samples or not batch:
         return None
     ramp = params.get("rampup_batch_size")
-    if ramp is None or (trainer == "megatron_lm" and _number(release) >= _RAMP_UP_IGNORED_SINCE):
+    ignored = trainer.ramp_up_ignored_since
+    if ramp is None or (ignored is not None and _number(release) >= ignored):
         return samples // batch
     words = ramp.split() if isinstance(ramp, str) else ramp
     numbers = [_whole(word) for word in words] if isinstance(words, (list, tuple)) else []

@@ -96,7 +96,7 @@ def each_checkpoint_conditions(
     end = training_end(parent)
     fresh = _new_checkpoint(section, source, done, scope, end if section.last else None)
     ended = Condition("ended", path=parent.stage_dir)
-    if parent.kind == "train" and end is not None:
+    if parent.trains and end is not None:
         # nobody may have judged the training yet, but what it was to make is there
         final = Condition("checkpoint", path=parent.checkpoint_dir, iteration=end)
         ended = Condition("any", parts=(ended, final))
@@ -147,7 +147,7 @@ def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> 
     if len(sources) != 1:
         raise ExpressionError(f"{name}: give one of log, state, idle")
     on, value = next(iter(sources.items()))
-    if section.do == "rollback" and (scope.subject is None or scope.subject.kind != "train"):
+    if section.do == "rollback" and (scope.subject is None or not scope.subject.trains):
         raise ExpressionError(
             f"{name}: do: rollback is for stages of kind train; this one has no checkpoints"
         )

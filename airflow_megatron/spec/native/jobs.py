@@ -21,7 +21,6 @@ from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource, esc
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.jobs import Dependency, Job
 from airflow_megatron.spec.model.schema import (
-    TRAININGS,
     ContainerSection,
     EachCheckpointSection,
     MonitorSection,
@@ -30,6 +29,7 @@ from airflow_megatron.spec.model.schema import (
     declarations,
 )
 from airflow_megatron.spec.model.secret_sources import secret_sources
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS, kinds_with
 from airflow_megatron.spec.model.stage_tree import instances_of
 from airflow_megatron.spec.native.conditions import (
     ConditionScope,
@@ -173,7 +173,9 @@ class JobBuilder:
             template=section.template,
             extra_arguments=self.extra_arguments,
             expect=_expected(evaluate_tree(section.expect, names)),
-            measure=_measure(section, names, self.cluster) if section.kind == "benchmark" else {},
+            measure=_measure(section, names, self.cluster)
+            if STAGE_KINDS[section.kind].reported_as == "benchmark"
+            else {},
             max_jobs=self.spec.max_jobs,
             array=self.spec.max_active_points if section.array is True else section.array or None,
             container=_container(section.container or self.spec.container, names),
@@ -183,12 +185,11 @@ class JobBuilder:
     def _launch_additions(self, section: StageSection, names: Mapping[str, Any]) -> dict[str, Any]:
         """Return what stands before and beside a training's command."""
         additions: dict[str, Any] = {}
-        if section.kind not in TRAININGS:
+        if not STAGE_KINDS[section.kind].runs_trainer:
             if section.wrapper or section.monitor:
                 key = "wrapper" if section.wrapper else "monitor"
-                raise ExpressionError(
-                    f"{key} is for stages of kind {', '.join(TRAININGS)}, not {section.kind}"
-                )
+                kinds = ", ".join(kinds_with("runs_trainer"))
+                raise ExpressionError(f"{key} is for stages of kind {kinds}, not {section.kind}")
             return additions
         if self.spec.entry is not None:
             additions["entry"] = self.spec.entry
@@ -265,7 +266,8 @@ class JobBuilder:
         """Return a job with the conditions of its stage; they may speak of stages in any order."""
         section, job = self.spec.stages[instance.stage], self.made[instance.name]
         parent = self.made.get(instance.parent or "")
-        after_pattern = job.kind == "evaluate" and job.source is None and parent is not None and parent.source
+        on_models = job.stage_kind.works_on == "models"
+        after_pattern = on_models and job.source is None and parent is not None and parent.source
         if not (
             section.start
             or section.cancel
@@ -326,10 +328,8 @@ class JobBuilder:
         instance: StageInstance, parent: Job | None, start: int | None, params: Mapping[str, Any]
     ) -> int | None:
         """Return the checkpoint that the job starts from (train) or works on (convert, evaluate)."""
-        if instance.kind == "train":
-            ended = (
-                start is None and instance.waits == "parent" and parent is not None and parent.kind == "train"
-            )
+        if instance.trains:
+            ended = start is None and instance.waits == "parent" and parent is not None and parent.trains
             last = training_end(parent) if ended and parent else None
             return start if last is None else last
         if "iteration" in params:
@@ -338,7 +338,7 @@ class JobBuilder:
             return start
         if parent is None:
             return None
-        if parent.source is not None and parent.kind != "train":
+        if parent.source is not None and not parent.trains:
             return parent.iteration
         last = training_end(parent)
         return parent.iteration if last is None else last
@@ -389,11 +389,12 @@ def _source_iteration(source: CheckpointSource, section: StageSection) -> int | 
 
     A Hugging Face model has none: its results are then those of iteration 0.
     """
-    if section.kind == "train":
+    kind = STAGE_KINDS[section.kind]
+    if kind.trains:
         return source.iteration if source.mode == "continue" else None
     if section.each_checkpoint:
         return None
-    if source.iteration is None and section.kind == "convert":
+    if source.iteration is None and kind.works_on == "checkpoints":
         raise ExpressionError(
             "start.iteration is missing: which checkpoint is converted? Write iteration: N, or each_checkpoint: true"
         )
@@ -429,13 +430,13 @@ def _after_pattern(job: Job, parent: Job, section: StageSection, names: Mapping[
 
 def each_checkpoint_paths(job: Job) -> tuple[str, str]:
     """Return where a stage that works on each checkpoint finds its work, and what it leaves of each."""
-    converted = job.layout.converted_mark("{iteration}")
-    if job.kind == "convert":
-        return (job.source.path if job.source else job.checkpoint_dir), converted
-    evaluated = job.layout.evaluation("{iteration}")
-    if job.source is not None:
-        return model_config_of(result_dir(job.source.path, "{iteration}")), evaluated
-    return converted, evaluated
+    kind, source = job.stage_kind, job.source
+    done = kind.done(job.layout, "{iteration}")
+    if kind.works_on == "checkpoints":
+        return (source.path if source else job.checkpoint_dir), done
+    if source is not None:
+        return model_config_of(result_dir(source.path, "{iteration}")), done
+    return job.layout.converted_mark("{iteration}"), done
 
 
 def _under(directory: str, path: str) -> str:

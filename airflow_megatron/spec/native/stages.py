@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_megatron.spec.expressions.resolution import evaluate_tree, template_names, templates
 from airflow_megatron.spec.model.schema import (
-    TRAININGS,
     HealthSection,
     RestartSection,
     SlurmSection,
     StageSection,
 )
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 from airflow_megatron.spec.model.stage_tree import instances_of
 from airflow_megatron.spec.native.conditions import duration_seconds
 
@@ -21,19 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
-    from airflow_megatron.spec.model.schema import SecretSection, StageKind, SweepSpecSection
+    from airflow_megatron.spec.model.schema import SecretSection, SweepSpecSection
+    from airflow_megatron.spec.model.stage_kinds import StageKind
     from airflow_megatron.spec.model.stage_tree import StageInstance
 
 _STALL_TIMES = ("after", "startup", "quiet")
 RESOURCES = ("nodes", "gpus_per_node", "cpus_per_task")
-KIND_PARAMS = {
-    "convert": ("tokenizer", "hf_architecture", "converter", "converter_arguments", "hf_config"),
-    "evaluate": (
-        *("tasks_dir", "tasks", "limit", "num_fewshot"),
-        *("eval_backend", "eval_backend_arguments", "eval_batch_size"),
-    ),
-}
-"""Params that a kind's own command reads."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +103,7 @@ class StageRecipes:
             instance.name: self._recipe(instance, index) for index, instance in enumerate(tree)
         }
         roots = [item for item in tree if item.branch == item.name and self._is_root(item)]
-        trainings = [item for item in roots if item.kind == "train"]
+        trainings = [item for item in roots if item.trains]
         self.main_branch = next((item.name for item in (*trainings, *roots)), None)
 
     def _recipe(self, instance: StageInstance, index: int) -> StageRecipe:
@@ -123,12 +116,13 @@ class StageRecipes:
         needs |= template_names([*env.values(), *(secret.model_dump() for secret in secrets.values())])
         if section.container is None and spec.container is not None:
             needs |= template_names(spec.container.model_dump())
-        own = {*section.params, *instance.values, *RESOURCES, *KIND_PARAMS.get(section.kind, ())}
+        kind = STAGE_KINDS[section.kind]
+        own = {*section.params, *instance.values, *RESOURCES, *(kind.params or ())}
         return StageRecipe(
             section=section,
             below={**{key: slurm.get(key) or 1 for key in RESOURCES}, **spec.params, **spec.megatron},
             above={**section.params, **section.megatron, **instance.values},
-            wanted=None if section.kind in TRAININGS else needs | own,
+            wanted=None if kind.runs_trainer else needs | own,
             slurm=slurm,
             fixed_slurm=fixed,
             env=env,
@@ -136,8 +130,8 @@ class StageRecipes:
             explicit_arguments=tuple(sorted({**spec.megatron, **section.megatron})),
             variables=tuple(sorted({*RESOURCES, *spec.params, *section.params})),
             visible=self._visible(instance, self.tree[:index]),
-            restart=_restart(spec.restart, section.restart, section.kind),
-            health=_health(spec.health, section.health) if section.kind == "train" else None,
+            restart=_restart(spec.restart, section.restart, kind),
+            health=_health(spec.health, section.health) if kind.trains else None,
         )
 
     def _visible(self, instance: StageInstance, earlier: Sequence[StageInstance]) -> dict[str, str]:
@@ -160,7 +154,7 @@ def _restart(of_sweep: RestartSection, of_stage: RestartSection | None, kind: St
     Only trainings are rolled back, so the sweep's ``after_rollback``, which may read what a point varies, is theirs.
     """
     own = of_stage.model_dump(exclude_unset=True) if of_stage else {}
-    if kind != "train":
+    if not kind.trains:
         own.setdefault("after_rollback", {})
     return of_sweep.model_copy(update=own)
 

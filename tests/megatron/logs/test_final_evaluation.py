@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_megatron.megatron.arguments.trainers import trainer_table
 from airflow_megatron.megatron.arguments.values import ArgumentValues
 from airflow_megatron.megatron.logs.final_evaluation import evaluates_at_end, missing_evaluation
+from airflow_megatron.megatron.trainers.trainer_table import trainer_table
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 
 ITERATION = b" iteration       20/      20 | consumed samples: 320 | lm loss: 5.1E+00 |\n"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_megatron.spec.model.trainers import TRAINERS
 from airflow_megatron.spec.model.training_length import last_iteration
 
 RAMP = {"train_samples": 1000, "global_batch_size": 32, "rampup_batch_size": [8, 8, 240]}
@@ -28,9 +29,9 @@ RAMP = {"train_samples": 1000, "global_batch_size": 32, "rampup_batch_size": [8,
     ],
 )
 def test_the_last_iteration(params: dict[str, Any], end: int | None) -> None:
-    assert last_iteration(params, "megatron_lm", "core_v0.16.1") == end
+    assert last_iteration(params, TRAINERS["megatron_lm"], "core_v0.16.1") == end
 
 
 def test_later_releases_ignore_a_growing_batch() -> None:
-    assert last_iteration(RAMP, "megatron_lm", "core_v0.18.2") == 31
-    assert last_iteration(RAMP, "megatron_core", "core_v0.18.2") == 19 + 744 // 32
+    assert last_iteration(RAMP, TRAINERS["megatron_lm"], "core_v0.18.2") == 31
+    assert last_iteration(RAMP, TRAINERS["megatron_core"], "core_v0.18.2") == 19 + 744 // 32

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.dialects.autoexperiment.points import Outline, StageOutline
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
-    from airflow_megatron.spec.model.schema import StageKind
+    from airflow_megatron.spec.model.schema import StageKindName
     from airflow_megatron.spec.model.sweep import Point
 
 _ARGUMENTS: Mapping[str, str] = {
@@ -122,7 +122,7 @@ def builtin_tree(outline: Outline) -> tuple[StageInstance, ...]:
     return tuple(tree)
 
 
-def _kind(stage: StageOutline) -> StageKind:
+def _kind(stage: StageOutline) -> StageKindName:
     return (
         "convert"
         if stage.key and stage.head != stage.name and _CONVERTS.search(stage.key[-1][1])
@@ -294,7 +294,7 @@ def _architecture(params: Mapping[str, Any]) -> str | None:
     return name.lower() or None
 
 
-def _slurm(params: Mapping[str, Any], kind: StageKind, document: YamlDocument) -> SlurmSection:
+def _slurm(params: Mapping[str, Any], kind: StageKindName, document: YamlDocument) -> SlurmSection:
     """Return the resources: NODES and NUM_GPUS for training, one GPU for the rest; TIME is minutes, as for sbatch."""
     numbers: dict[str, int] = {}
     for key in ("NODES", "NUM_GPUS", "TIME"):

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from airflow_megatron.spec.dialects.oellm.interpolation.configuration import (
     Configuration,
     ConfigurationError,
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.foreign.sidecar import Sidecar
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
-    from airflow_megatron.spec.model.schema import SlurmSection, StageKind
+    from airflow_megatron.spec.model.schema import SlurmSection, StageKindName
     from airflow_megatron.spec.model.stage_tree import StageInstance
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=+-]+")
@@ -315,7 +317,9 @@ class OellmSweep(ForeignSweep):
         return self._configuration_of(root, member, _given(root, place), training.sibling)
 
     def _in_array(self, job: Job, instance: StageInstance) -> Job:
-        return replace(job, array=self.settings.max_active_points) if instance.array else job
+        if not instance.array:
+            return job
+        return msgspec.structs.replace(job, array=self.settings.max_active_points)
 
     def _places(
         self, family: Family, shape: Shape, point: str, cluster: str, directory: str
@@ -427,7 +431,7 @@ class OellmSweep(ForeignSweep):
         )
 
     def _is_array(self, made: Built) -> bool:
-        """Tell whether the jobs of all points are submitted as one array, as ``slurm.array: true`` asks.
+        """Return whether the jobs of all points are submitted as one array, as ``slurm.array: true`` asks.
 
         The README's arrays; what stands at c6d0cc0 names directories by it and submits each job alone.
         """
@@ -513,7 +517,7 @@ class OellmSweep(ForeignSweep):
     def _parent(
         self,
         member: SweepPoint,
-        kinds: Mapping[int, StageKind],
+        kinds: Mapping[int, StageKindName],
         instances: Mapping[int, StageInstance],
         made: Sequence[StageInstance],
     ) -> StageInstance | None:

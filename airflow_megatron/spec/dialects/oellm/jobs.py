@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
-    from airflow_megatron.spec.model.schema import SlurmSection, StageKind
+    from airflow_megatron.spec.model.schema import SlurmSection, StageKindName
     from airflow_megatron.spec.model.stage_tree import Waits
 
-KINDS: Mapping[str, StageKind] = {
+KINDS: Mapping[str, StageKindName] = {
     "MegatronBackend": "train",
     "MegatronBridgeBackend": "convert",
     "OELLMEvalBackend": "evaluate",
@@ -96,7 +96,7 @@ class Place:
         return self.log_pattern.replace("{attempt}", "1")
 
 
-def kind_of(configuration: Configuration) -> StageKind:
+def kind_of(configuration: Configuration) -> StageKindName:
     """Return what a point runs.
 
     :raises JobError: for a backend that this package does not run
@@ -229,7 +229,7 @@ def _inactivity(configuration: Configuration) -> tuple[Event, ...]:
     return (Event("inactivity", "idle", "restart", after=float(seconds), limit=1),)
 
 
-def _restart(configuration: Configuration, kind: StageKind, warnings: list[str]) -> RestartSection:
+def _restart(configuration: Configuration, kind: StageKindName, warnings: list[str]) -> RestartSection:
     """Return the restart policy: ``job.chain_repeat`` attempts of a training wait in the queue, one for the other."""
     key = "job.chain_repeat"
     repeat = configuration.get(key)
@@ -289,7 +289,7 @@ def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, A
     return arguments
 
 
-def _iteration(configuration: Configuration, kind: StageKind, parent: Job | None) -> int | None:
+def _iteration(configuration: Configuration, kind: StageKindName, parent: Job | None) -> int | None:
     """Return the checkpoint that a point names: in its paths, or by ``ckpt_step``."""
     if kind == "train":
         step = configuration.get("backend.megatron.ckpt_step")
@@ -361,7 +361,7 @@ def _swept_values(
     return values
 
 
-def _kind_values(configuration: Configuration, kind: StageKind) -> dict[str, Any]:
+def _kind_values(configuration: Configuration, kind: StageKindName) -> dict[str, Any]:
     if kind == "convert":
         names: dict[str, tuple[str, ...]] = {
             "tokenizer": ("backend.tokenizer", "backend.hf_model"),

@@ -195,7 +195,7 @@ class _Writer:
         if job.command:
             section["command"] = list(job.command)
         params = {name: job.params[name] for name in job.variables if name not in RESOURCES}
-        if job.kind in ("convert", "evaluate") and job.iteration is not None and job.source is None:
+        if job.stage_kind.works_on and job.iteration is not None and job.source is None:
             params["iteration"] = job.iteration
         slurm = job.slurm.model_dump(exclude_none=True, exclude_unset=True)
         for word, values in (("params", params), ("slurm", slurm), ("env", dict(job.env))):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
-    from airflow_megatron.spec.model.schema import StageKind
+    from airflow_megatron.spec.model.schema import StageKindName
 
 SECTION: Final = "postprocess"
 _TO_TORCH, _TO_HF, _EVALUATES = "MegatronDistToTorchStep", "MegatronToHFStep", "OELLMEvalStep"
@@ -55,7 +55,7 @@ class Step:
     """
 
     name: str
-    kind: StageKind
+    kind: StageKindName
 
     @property
     def place(self) -> str:
@@ -63,7 +63,7 @@ class Step:
         return f"{SECTION}.{self.name}"
 
 
-def steps_of(configuration: Configuration, kind: StageKind) -> tuple[Step, ...]:
+def steps_of(configuration: Configuration, kind: StageKindName) -> tuple[Step, ...]:
     """Return the steps of a point that are stages here, in order.
 
     :param kind: what the point runs; only a training has any
@@ -81,7 +81,7 @@ def steps_of(configuration: Configuration, kind: StageKind) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def passed_over_steps(configuration: Configuration, kind: StageKind) -> Iterator[str]:
+def passed_over_steps(configuration: Configuration, kind: StageKindName) -> Iterator[str]:
     """Yield a warning for what of the section has no effect here, with the reason."""
     classes = dict(_classes(configuration))
     if classes and kind != "train":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
     from airflow_megatron.spec.dialects.oellm.sweep import SweepPoint
     from airflow_megatron.spec.model.jobs import Job
-    from airflow_megatron.spec.model.schema import StageKind
+    from airflow_megatron.spec.model.schema import StageKindName
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Built:
 
 def new_instance(
     stage: str,
-    kind: StageKind,
+    kind: StageKindName,
     parent: StageInstance | None,
     tree: Mapping[str, StageInstance],
     taken: set[str],
@@ -78,7 +78,7 @@ def new_instance(
     return instance
 
 
-def _branch(name: str, kind: StageKind, parent: StageInstance | None) -> str | None:
+def _branch(name: str, kind: StageKindName, parent: StageInstance | None) -> str | None:
     """Return the branch of a stage; what works on a checkpoint from elsewhere has its own."""
     if kind == "command":
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
-    from airflow_megatron.spec.model.schema import StageKind
+    from airflow_megatron.spec.model.schema import StageKindName
 
 RESOURCES: Final = ("nodes", "gpus_per_node", "cpus_per_task")
 MANAGED: Final = {
@@ -64,7 +64,7 @@ _OPTIONS: Final = frozenset(
 
 
 def slurm_section(
-    configuration: Configuration, kind: StageKind, defaults: SlurmSection | None, warnings: list[str]
+    configuration: Configuration, kind: StageKindName, defaults: SlurmSection | None, warnings: list[str]
 ) -> SlurmSection:
     """Return the resources and options of one point.
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
     from airflow_megatron.spec.model.jobs import Job
-    from airflow_megatron.spec.model.schema import StageKind
+    from airflow_megatron.spec.model.schema import StageKindName
 
 _KEYS = {"train": "backend.megatron.load", "convert": "backend.megatron_path", "evaluate": "backend.models"}
 
 
 def external_source(
     configuration: Configuration,
-    kind: StageKind,
+    kind: StageKindName,
     run_dir: str,
     made: Sequence[Job],
     parent: Job | None,
@@ -75,7 +75,7 @@ def external_source(
     return source
 
 
-def iteration_of_source(source: CheckpointSource, kind: StageKind) -> int | None:
+def iteration_of_source(source: CheckpointSource, kind: StageKindName) -> int | None:
     """Return the iteration that a job goes on from or works on; 0 for a model without one."""
     if kind == "train":
         return source.iteration if source.mode == "continue" else None

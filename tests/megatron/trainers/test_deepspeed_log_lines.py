@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_megatron.megatron.logs.deepspeed_log_lines import in_megatrons_words
 from airflow_megatron.megatron.logs.log_lines import (
     RECORD_LINES_ERE,
     CheckpointEvent,
@@ -20,6 +19,7 @@ from airflow_megatron.megatron.logs.log_lines import (
     parse_log,
 )
 from airflow_megatron.megatron.logs.training_run import TrainingRun
+from airflow_megatron.megatron.trainers.megatron_deepspeed.log_lines import in_megatrons_words
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
 PLAIN, COLOUR = ((LOGS / f"megatron_deepspeed-{name}.log").read_bytes() for name in ("cpu-dp2", "colour"))

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments.tables import ArgumentError
-from airflow_megatron.megatron.commands.deepspeed_config import TRAINER, accumulation_steps
+from airflow_megatron.megatron.trainers.megatron_deepspeed.configuration import TRAINER, accumulation_steps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_megatron.megatron.arguments.tables import ArgumentError, ArgumentTable, read_table, to_argv
-from airflow_megatron.megatron.arguments.trainers import TABLES_DIR
-from airflow_megatron.megatron.commands.alcf_launch import alcf_command, own_arguments
 from airflow_megatron.megatron.rules.command_line import reader
+from airflow_megatron.megatron.trainers.megatron_deepspeed.alcf_launch import alcf_command, own_arguments
+from airflow_megatron.megatron.trainers.trainer_table import TRAINERS_DIR
 
 RECORDED = json.loads(
     (Path(__file__).parents[2] / "fixtures" / "megatron_commands" / "train_alcf.json").read_text()
@@ -74,7 +74,7 @@ GIVEN: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def table() -> ArgumentTable:
-    return read_table(TABLES_DIR / "megatron_deepspeed.json")
+    return read_table(TRAINERS_DIR / "megatron_deepspeed" / "arguments.json")
 
 
 def values(table: ArgumentTable, **more: Any) -> dict[str, Any]:

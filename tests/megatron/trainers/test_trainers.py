@@ -16,7 +16,7 @@ from airflow_megatron.megatron.arguments.tables import (
     read_table,
     to_argv,
 )
-from airflow_megatron.megatron.arguments.trainers import TABLES_DIR, trainer_table
+from airflow_megatron.megatron.trainers.trainer_table import TRAINERS_DIR, trainer_table
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 from airflow_megatron.spec.model.schema import ArgumentSection, TrainerSection
 
@@ -36,7 +36,7 @@ def cluster(**trainers: TrainerSection) -> ClusterProfile:
 
 
 def test_the_thin_trainers_table_is_its_parser() -> None:
-    written = (TABLES_DIR / "megatron_core.json").read_text()
+    written = (TRAINERS_DIR / "megatron_core" / "arguments.json").read_text()
     assert table_text(make_table([dump_checkout(SCRIPTS, "megatron_core")])) == written
 
 

@@ -2,7 +2,7 @@
 
 Those that a spec can break, of ``megatron/arguments.py`` (``validate_args``) of argonne-lcf/Megatron-DeepSpeed, commit
 ffa3456d; batch and precision are checked with the configuration
-(:mod:`airflow_megatron.megatron.commands.deepspeed_config`).
+(:mod:`airflow_megatron.megatron.trainers.megatron_deepspeed.configuration`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments.tables import ArgumentError
-from airflow_megatron.megatron.commands.deepspeed_config import TRAINER
+from airflow_megatron.megatron.trainers.megatron_deepspeed.configuration import TRAINER
 from airflow_megatron.spec.expressions.file_values import path_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from airflow_megatron.megatron.arguments.tables import ArgumentError
-from airflow_megatron.megatron.commands.deepspeed_config import accumulation_steps, deepspeed_config
+from airflow_megatron.megatron.trainers.megatron_deepspeed.configuration import (
+    accumulation_steps,
+    deepspeed_config,
+)
 
 ARGUMENTS: dict[str, Any] = {"global_batch_size": 64, "micro_batch_size": 2, "bf16": True, "log_interval": 10}
 

@@ -1,0 +1,31 @@
+"""Checks before submission that a stage kind makes of its own jobs, and of their misspelt params."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.spec.documents.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_megatron.spec.model.jobs import Job
+
+
+def stage_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
+    """Yield what is wrong with jobs by the rules of their kinds, and their params that are probably misspelt."""
+    for job in jobs:
+        kind = job.stage_kind
+        for problem in kind.problems(job):
+            yield Finding(
+                *(problem.rule, job, problem.place, problem.message, problem.hint), warning=problem.warning
+            )
+        if kind.params is None:
+            continue
+        for name in job.variables:
+            if name not in job.params or name in kind.params:
+                continue
+            if hint := did_you_mean(name, kind.params, limit=1, alike=0.8):
+                message = f"{job.kind} does not read {name}"
+                yield Finding(f"param:{name}", job, (name,), message, hint, warning=True)

@@ -1,0 +1,5 @@
+"""The trainer ``megatron_core``: this project's own, over the package megatron-core.
+
+Imports ``trainers``.
+Others get it by its name.
+"""

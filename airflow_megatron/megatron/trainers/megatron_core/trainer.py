@@ -1,0 +1,33 @@
+"""The project's own trainer, ``Megatron-LM/pretrain_gpt.py``.
+
+It takes some of the release's arguments and more of its own; ``arguments.json`` is what ``airflow-megatron
+megatron-args Megatron-LM --release megatron_core`` writes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_megatron.megatron.arguments.tables import to_argv
+from airflow_megatron.megatron.trainers.trainer import MegatronTrainer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.megatron.arguments.tables import ArgumentTable
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+
+class MegatronCore(MegatronTrainer):
+    """A thin driver over the package megatron-core, for laptops, tests and small runs."""
+
+    checked_by = "program"
+    refuses_long_decay = True
+
+    def command(
+        self, job: Job, cluster: ClusterProfile, arguments: Mapping[str, Any], table: ArgumentTable
+    ) -> tuple[str, ...]:
+        """Return the command; the program is in this project's folder on the cluster."""
+        program = f"{cluster.megatron_lm_dir.rstrip('/')}/pretrain_gpt.py"
+        return (cluster.python_of(job.trainer), program, *to_argv(arguments, table))

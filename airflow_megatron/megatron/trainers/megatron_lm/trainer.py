@@ -1,0 +1,76 @@
+"""Upstream Megatron-LM's training scripts.
+
+They take the arguments of the release, or of the fork that the cluster has.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.arguments import lr_search
+from airflow_megatron.megatron.arguments.tables import (
+    PRETRAIN_GPT,
+    ArgumentError,
+    program_table,
+    releases_with,
+    to_argv,
+)
+from airflow_megatron.megatron.trainers.trainer import MegatronTrainer, checkout_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_megatron.megatron.arguments.tables import ArgumentTable
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+#: The releases before core_v0.16 validate every so many iterations when nothing is given; later ones have no default,
+#: and end a training that gives none at its start.
+_EVAL_INTERVAL: Final = 1000
+#: The table of ``megatron_core``, whose search has the same options.
+_SEARCH_OPTIONS: Final = Path(__file__).parents[1] / "megatron_core" / "arguments.json"
+
+
+class MegatronLM(MegatronTrainer):
+    """Upstream's ``pretrain_gpt.py``, or the script that ``entry:`` names, of a checkout on the cluster."""
+
+    has_entries = True
+    ramp_up_ignored_since = (0, 18)
+    always_distributed = True
+    checkout_script = "Megatron-LM/checkout.sh"
+    checked_by = "upstream_rules"
+    keeps_bounds = True
+
+    def table(self, release: str, entry: str | None) -> ArgumentTable:
+        """Return the arguments of a release's script."""
+        if entry is not None and release not in (known := releases_with(entry)):
+            raise ArgumentError(entry, release, f"{release} has no such script; {', '.join(known)} have it")
+        return program_table(release) if entry is None else program_table(release, entry)
+
+    def search_table(self, table: ArgumentTable) -> ArgumentTable:
+        """Return a table with the options of the search that stands before upstream's script."""
+        return lr_search.with_search(table, _SEARCH_OPTIONS)
+
+    def default_arguments(self, job: Job) -> dict[str, Any]:
+        """Give each job a folder for its index files: jobs that start at once would write them at the same time."""
+        return {"data_cache_path": job.layout.data_cache_dir}
+
+    def missing_arguments(self, table: ArgumentTable) -> dict[str, Any]:
+        """Return the interval of validation for releases that have no default."""
+        every = table.get("eval_interval")
+        return {"eval_interval": _EVAL_INTERVAL} if every and every.default is None else {}
+
+    def search_arguments(self, job: Job, arguments: dict[str, Any], table: ArgumentTable) -> dict[str, Any]:
+        """Return the arguments of a short training, and of the search that stands before it."""
+        return lr_search.search_arguments(job, arguments, table)
+
+    def command(
+        self, job: Job, cluster: ClusterProfile, arguments: Mapping[str, Any], table: ArgumentTable
+    ) -> tuple[str, ...]:
+        """Return the command, with the programs that start upstream's script before it."""
+        words, scripts = to_argv(arguments, table), cluster.megatron_lm_dir.rstrip("/")
+        starters = [f"{scripts}/upstream_on_cpu.py"] if cluster.trainer(job.trainer).device == "cpu" else []
+        starters += [f"{scripts}/{lr_search.STARTER}"] if job.stage_kind.searches else []
+        script = f"{checkout_of(job, cluster)}/{job.entry or PRETRAIN_GPT}"
+        return (cluster.python_of(job.trainer), *starters, script, *words)

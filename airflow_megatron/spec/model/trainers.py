@@ -1,0 +1,59 @@
+"""Trainers: what runs the trainings of a sweep. Each is a class, found by the name that ``trainer:`` gives.
+
+This package's own stand in :mod:`airflow_megatron.megatron.trainers`, a folder each. Another package registers its own
+with an entry point of the group ``airflow_megatron.trainers``; CONTRIBUTING.md shows one. Here stands what is known
+without a table of arguments; every trainer extends :class:`airflow_megatron.megatron.trainers.trainer.MegatronTrainer`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from airflow_megatron.spec.documents.checkpoint_directories import directory_name
+from airflow_megatron.spec.registry.registry import Registry
+
+
+class Trainer:
+    """A trainer. What it does not say is as for a fork of Megatron-LM that has arguments of its own."""
+
+    has_entries: ClassVar[bool] = False
+    """It has training scripts for other models than GPT, which ``entry:`` names."""
+    ramp_up_ignored_since: ClassVar[tuple[int, ...] | None] = None
+    """The first Megatron release with which it does not grow the batch, ``rampup_batch_size``."""
+    launchers: ClassVar[tuple[str, ...]] = ("torchrun", "srun")
+    """The launchers from which it takes its ranks."""
+    always_distributed: ClassVar[bool] = False
+    """It needs an address for its ranks to meet at, even when there is one."""
+    resumes_by_tag: ClassVar[bool] = False
+    """An attempt that goes on is told ``--load-tag``, the directory of the newest checkpoint."""
+    suggests_afterwards: ClassVar[bool] = False
+    """Its search for a learning rate writes the curve alone; ``lr_finder.py suggest`` reads it when it has ended."""
+    checkout_script: ClassVar[str] = ""
+    """The script that puts its checkout on a machine: ``SCRIPT RELEASE DIRECTORY``; empty where there is none."""
+
+    def load_words(self, iteration: int) -> tuple[str, ...]:
+        """Return the arguments that choose one checkpoint of the directory that it loads from."""
+        return ("--ckpt-step", str(iteration))
+
+    def checkpoint_directory(self, iteration: int) -> str:
+        """Return the name of the directory of a checkpoint."""
+        return directory_name(iteration)
+
+    def in_megatrons_words(self, block: bytes) -> bytes:
+        """Return whole lines of a log, of any trainer, with those of this one in Megatron-LM's words.
+
+        :return: the block itself where there is none
+        """
+        return block
+
+
+_TRAINERS: Final = "airflow_megatron.megatron.trainers"
+TRAINERS: Final = Registry(
+    Trainer,
+    "airflow_megatron.trainers",
+    {
+        "megatron_core": f"{_TRAINERS}.megatron_core.trainer:MegatronCore",
+        "megatron_lm": f"{_TRAINERS}.megatron_lm.trainer:MegatronLM",
+        "megatron_deepspeed": f"{_TRAINERS}.megatron_deepspeed.trainer:MegatronDeepSpeed",
+    },
+)

@@ -1,0 +1,118 @@
+"""Classes by name: a class of this package, or one that another package registers with an entry point."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic_core import PydanticKnownError, core_schema
+
+from airflow_megatron.errors import AirflowMegatronError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from importlib.metadata import EntryPoint
+
+    from pydantic import GetJsonSchemaHandler
+
+T = TypeVar("T")
+
+
+class RegistryError(AirflowMegatronError, RuntimeError):
+    """A class that another package registers and that cannot be used."""
+
+
+class Registry(Generic[T]):
+    """Classes of one base class, by name; an object of each is made when it is first asked for.
+
+    The metadata of installed packages is read only where a name is not one of this package's own.
+
+    :param base: what each class extends
+    :param group: group of the entry points
+    :param built_in: name → ``module:Class`` of this package's own, in the order in which messages list them; another
+        package cannot replace one of them
+    """
+
+    def __init__(self, base: type[T], group: str, built_in: Mapping[str, str]) -> None:
+        self.base, self.group, self.built_in = base, group, built_in
+        self._made: dict[str, T] = {}
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names: this package's own, then those of other packages in the order of the alphabet."""
+        return (*self.built_in, *sorted(self._registered.keys() - self.built_in.keys()))
+
+    def find(self, name: str) -> T | None:
+        """Return the object of a name, None for one that nothing registers.
+
+        :raises RegistryError: when another package's class cannot be loaded, or does not extend the base class
+        """
+        made = self._made.get(name)
+        if made is None and name in self:
+            made = self._made[name] = self._load(name)
+        return made
+
+    def __getitem__(self, name: str) -> T:
+        """Return the object of a name.
+
+        :raises KeyError: for one that nothing registers
+        :raises RegistryError: as :meth:`find`
+        """
+        found = self.find(name)
+        if found is None:
+            raise KeyError(f"no package here registers {name!r} as one of {self.group}")
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in self._registered
+
+    def __iter__(self) -> Iterator[T]:
+        return (self[name] for name in self.names())
+
+    @functools.cached_property
+    def _registered(self) -> Mapping[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self.group)}
+
+    def _load(self, name: str) -> T:
+        if name in self.built_in:
+            module, _, attribute = self.built_in[name].partition(":")
+            found: Any = getattr(importlib.import_module(module), attribute)
+        else:
+            point = self._registered[name]
+            try:
+                found = point.load()
+            except Exception as error:
+                message = f"{point.value}, which is registered as {name} of {self.group}, cannot be loaded"
+                raise RegistryError(f"{message}: {type(error).__name__}: {error}") from error
+            if not (isinstance(found, type) and issubclass(found, self.base)):
+                message = f"{point.value}, which is registered as {name} of {self.group}"
+                raise RegistryError(f"{message}, is no class that extends {self.base.__qualname__}")
+        made: T = found()
+        return made
+
+
+class RegisteredName:
+    """The type of a field that holds one of a registry's names, to stand in ``Annotated[str, …]``.
+
+    It checks and describes itself as a ``Literal`` of the names would.
+    """
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry = registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """Return the check of a value."""
+        return core_schema.no_info_plain_validator_function(self._checked)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Return the JSON Schema of a value."""
+        return {"enum": list(self.registry.names()), "type": "string"}
+
+    def _checked(self, value: Any) -> str:
+        if isinstance(value, str) and value in self.registry:
+            return value
+        *first, last = (repr(name) for name in self.registry.names())
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})
