@@ -1,4 +1,4 @@
-"""How long a sweep takes from its trigger to the last point's run: python benchmarks/launching.py [POINTS].
+"""Measure the time from a sweep's trigger to the last point's run: python benchmarks/launching.py [POINTS].
 
 The quick start's sweep with as many learning rates as asked for, in an Airflow of its own: API server, scheduler with
 the LocalExecutor, SQLite. No cluster is up: what is started waits or fails, and costs the scheduler what it does.

@@ -1,4 +1,4 @@
-"""What it takes to watch many jobs: python benchmarks/watching.py [JOBS …].
+"""Measure the cost of watching many jobs: python benchmarks/watching.py [JOBS …].
 
 Starts a local cluster of its own. Most jobs wait for a start time that does not come; some sleep for a minute and end
 one after the other. One process follows all of them with the trigger that Airflow's tasks use, and the shared poller.

@@ -1,4 +1,4 @@
-"""When to stop before the last iteration: a signal, a time limit, or an iteration count."""
+"""Conditions that stop a training before its last iteration: a signal, a time limit, or an iteration count."""
 
 from __future__ import annotations
 

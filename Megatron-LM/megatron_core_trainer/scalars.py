@@ -1,4 +1,4 @@
-"""Where the figures of a training go: TensorBoard, and Weights & Biases as upstream feeds it."""
+"""Writers of a training's scalars: TensorBoard, and Weights & Biases as upstream feeds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks before submission find, reported once for each stage instead of once for each point."""
+"""Findings of the checks before submission, reported once for each stage instead of once for each point."""
 
 from __future__ import annotations
 

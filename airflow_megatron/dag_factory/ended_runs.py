@@ -1,4 +1,4 @@
-"""Which runs that have pinned something have ended, by Airflow's database."""
+"""Find the runs with a pin that have ended, in Airflow's database."""
 
 from __future__ import annotations
 

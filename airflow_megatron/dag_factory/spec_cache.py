@@ -1,4 +1,4 @@
-"""What was found out about the specs of a folder, kept until a file that it depends on changes.
+"""Cache of the specs of a folder, valid until a file that an entry depends on changes.
 
 Every task is a process that reads its sweep's DAG anew, and the DAG processor reads the folder every half a minute:
 with the cache, a file that has not changed costs its digest. An entry holds the digests of all files that were read for

@@ -1,4 +1,4 @@
-"""What Airflow's DAG files ask for: the DAGs of all specs in ``sweep_specs/``, and what is wrong with the others."""
+"""Entry points of Airflow's DAG files: the DAGs of all specs in ``sweep_specs/``, and the errors of the others."""
 
 from __future__ import annotations
 

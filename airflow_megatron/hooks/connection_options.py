@@ -1,4 +1,4 @@
-"""What an Airflow connection of type ``slurm`` or ``ssh`` says about reaching a login node."""
+"""Options of an Airflow connection of type ``slurm`` or ``ssh`` that reaches a login node."""
 
 from __future__ import annotations
 

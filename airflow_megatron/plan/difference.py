@@ -1,4 +1,4 @@
-"""What changes from one plan to another: points that appear or vanish, and parameters that change."""
+"""Differences between two plans: points that appear or vanish, and parameters that change."""
 
 from __future__ import annotations
 

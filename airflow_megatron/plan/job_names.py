@@ -1,4 +1,4 @@
-"""What a job may be called on the command line: by its name, or by point and stage."""
+"""Names of jobs on the command line: the job's name, or point and stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What submitting a planned job takes: the script of an attempt, and the digest of what the job computes."""
+"""Scripts of a planned job's attempts, and the digest of what the job computes."""
 
 from __future__ import annotations
 

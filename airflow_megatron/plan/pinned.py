@@ -1,4 +1,4 @@
-"""What a run of a sweep executes, stored when it is planned: jobs, cluster profile, templates, the spec behind them."""
+"""The pin of a run: jobs, cluster profile, templates and spec, stored when the run is planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether another spec of the folder keeps the name that a spec gives its sweep."""
+"""Check that no other spec of the folder has the sweep's name."""
 
 from __future__ import annotations
 

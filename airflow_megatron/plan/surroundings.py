@@ -1,4 +1,4 @@
-"""What jobs need to become scripts: the cluster's profile, templates, and files that the profile names."""
+"""Inputs that turn jobs into scripts: the cluster's profile, templates, and files that the profile names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several spec files with one sweep name keeps the name."""
+"""Decide which of several spec files keeps a sweep name that they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which job makes the files that conditions speak of: a file of an earlier run of that job is not waited for.
+"""Find the job that makes each file of a condition: files of an earlier run of that job do not count.
 
 A fresh start, or a task that is cleared, leaves the files of the run before where they are.
 """

@@ -1,4 +1,4 @@
-"""What a training job finds on its nodes, as far as Megatron's own checks ask."""
+"""The nodes of a training job, as far as Megatron's own checks ask about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the programs that run in jobs would refuse: those beside them that say so at the desk are asked."""
+"""Ask the job-side programs before submission what they would reject."""
 
 from __future__ import annotations
 

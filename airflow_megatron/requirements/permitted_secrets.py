@@ -1,4 +1,4 @@
-"""What of Airflow's connections and variables specs may hand to jobs: what the operator names, nothing by default.
+"""Airflow connections and variables that specs may hand to jobs: those that the operator names, none by default.
 
 Whoever may drop a spec can have a job print what it is given, so a name in these lists is given to all of them.
 """

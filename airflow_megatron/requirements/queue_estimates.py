@@ -1,4 +1,4 @@
-"""How much of a cluster a sweep takes: GPU-hours, and jobs in the queue at the same time."""
+"""Size of a sweep: GPU-hours, and jobs in the queue at the same time."""
 
 from __future__ import annotations
 

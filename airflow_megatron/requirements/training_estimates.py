@@ -1,4 +1,4 @@
-"""What the training jobs of a plan will need on the GPUs of their cluster."""
+"""GPU requirements of a plan's training jobs on their cluster."""
 
 from __future__ import annotations
 

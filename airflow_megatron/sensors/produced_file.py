@@ -1,4 +1,4 @@
-"""What sensors that wait for a file of a job have in common."""
+"""Base of sensors that wait for a file of a job."""
 
 from __future__ import annotations
 

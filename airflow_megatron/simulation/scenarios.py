@@ -1,4 +1,4 @@
-"""What is simulated: one training that takes the whole cluster, and a sweep of small ones."""
+"""Scenarios: one training that takes the whole cluster, and a sweep of small ones."""
 
 from __future__ import annotations
 

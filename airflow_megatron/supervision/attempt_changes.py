@@ -1,4 +1,4 @@
-"""What an attempt of a job does otherwise than its plan says."""
+"""Changes of an attempt against the job's plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens between two attempts of a job: its checkpoints are put in order, and the next one's nodes chosen.
+"""Preparation of the next attempt: checkpoints are put in order, and nodes chosen.
 
 Everything follows from what is recorded on the cluster, so that a task that died may begin again anywhere.
 Checkpoints are touched only while no job of the run is in Slurm's queue and nothing of the next attempt was

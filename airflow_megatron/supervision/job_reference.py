@@ -1,4 +1,4 @@
-"""What a submitted job is known by to the tasks that follow it."""
+"""Reference to a submitted job, passed by XCom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm says now of the jobs of the user."""
+"""Current states of the user's jobs in Slurm."""
 
 from __future__ import annotations
 

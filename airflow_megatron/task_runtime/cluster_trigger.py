@@ -1,4 +1,4 @@
-"""What triggers that look at a cluster have in common."""
+"""Base of triggers that poll a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What triggers that wait for a file of a job have in common."""
+"""Base of triggers that wait for a file of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task's log tells of the job that the task waits for."""
+"""Report about a job in the log of the task that waits for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LOG_TAIL_BYTES = 64 * 1024
 MOST_BEHIND_BYTES = 1024 * 1024
 """A poll brings 64 KiB of a log; further behind than this (a triggerer that starts again) the reading skips ahead."""
-MOST_LOOKS_IN_VAIN = 4
+MAX_EMPTY_POLLS = 4
 MOST_RECORDS_SHOWN = 20
 """Errors and markers of one look that are written into the task's log, the last ones."""
 PROGRESS_PAUSE_S = 300.0
@@ -52,7 +52,7 @@ class JobReport:
         self._uncertainty = Uncertainty()
         self._next_progress = 0.0
         self._iterations = False
-        self._looks_in_vain = 0
+        self._empty_polls = 0
         self._told: int = max(known.get("offset", 0), log_from)
         # what was told already is read again, to be searched for the line that explains an end
         self.position = max(log_from, self._told - LOG_TAIL_BYTES // 2)
@@ -101,8 +101,8 @@ class JobReport:
         if not observation.log_size or observation.log_size <= self.position:
             return False
         # a poll that has many logs to bring leaves some for the next; a log that cannot be read never comes
-        self._looks_in_vain = 0 if observation.log_chunk else self._looks_in_vain + 1
-        return self._looks_in_vain < MOST_LOOKS_IN_VAIN
+        self._empty_polls = 0 if observation.log_chunk else self._empty_polls + 1
+        return self._empty_polls < MAX_EMPTY_POLLS
 
     def skip_ahead(self, observation: Observation, *, ended: bool) -> int | None:
         """Return the offset to go on from where reading everything would take too long, else None.

@@ -1,4 +1,4 @@
-"""What the configuration of a run may hold."""
+"""Keys of a run's configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a trigger is written to Airflow's database and made again in another process."""
+"""Serialization of triggers to Airflow's database."""
 
 from __future__ import annotations
 

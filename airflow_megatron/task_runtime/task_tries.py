@@ -1,4 +1,4 @@
-"""Which try of a task this is."""
+"""Number of a task's try."""
 
 from __future__ import annotations
 

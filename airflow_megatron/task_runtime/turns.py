@@ -60,7 +60,7 @@ def pass_turn(stage_dirs: Sequence[str], cluster: ClusterProfile, log: Any) -> N
         log.warning("%s", error)
         return
     if stages:
-        log.info("%s has ended; the task that judges it goes first", stages[0].rsplit("/", 1)[-1])
+        log.info("%s has ended; this task yields to its watch task", stages[0].rsplit("/", 1)[-1])
         raise AirflowRescheduleException(timezone.utcnow())
 
 

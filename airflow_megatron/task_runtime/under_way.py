@@ -1,4 +1,4 @@
-"""Which of a sweep's runs are under way, as Airflow says."""
+"""Active runs of a sweep, asked of Airflow."""
 
 from __future__ import annotations
 

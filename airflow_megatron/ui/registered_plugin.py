@@ -1,4 +1,4 @@
-"""Whether Airflow finds the plugin by the package's entry point; a second one of the same name is an import error."""
+"""Check whether Airflow finds the plugin by the package's entry point: two of one name are an import error."""
 
 from __future__ import annotations
 

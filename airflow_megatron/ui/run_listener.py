@@ -1,4 +1,4 @@
-"""What Airflow's own processes do when a person marks or clears a sweep's run."""
+"""Listener for runs that a person marks or clears, called in Airflow's own processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a cluster keeps its files: one directory that stays, and one short private directory for sockets."""
+"""Layout of a cluster's files: one directory that stays, and one short private directory for sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes belong to a cluster, and ending them: never a process that merely got an old number."""
+"""Find and end the processes of a cluster, never a process that merely got an old number."""
 
 from __future__ import annotations
 

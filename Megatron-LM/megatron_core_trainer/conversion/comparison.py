@@ -1,4 +1,4 @@
-"""Whether the converted model computes what Megatron's does: the tokens to compare on, and the logits' difference."""
+"""Compare a converted model with Megatron's: the tokens to compare on, and the difference of the logits."""
 
 from __future__ import annotations
 

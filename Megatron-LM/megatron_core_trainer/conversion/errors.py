@@ -1,4 +1,4 @@
-"""What keeps a conversion from being made."""
+"""Errors of conversions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its model, in the same words whichever release of Megatron-LM saved it."""
+"""Model settings of a checkpoint, under the same names for every release of Megatron-LM that saved it."""
 
 from __future__ import annotations
 

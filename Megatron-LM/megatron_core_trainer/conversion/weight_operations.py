@@ -1,4 +1,4 @@
-"""What has to be done to a Megatron weight to make Hugging Face ones of it.
+"""Operations that turn a Megatron weight into Hugging Face weights.
 
 Megatron keeps query, key and value of a query group together in one matrix, and gate and up projection of a gated
 feed-forward network in another; most Hugging Face models keep them apart.

@@ -1,4 +1,4 @@
-"""What training needs of a tokenizer: how many tokens there are and which one ends a document.
+"""The tokenizer as training sees it: the number of tokens, and the one that ends a document.
 
 A Hugging Face tokenizer directory is read as files; importing the library would cost a training job two seconds.
 """

@@ -1,4 +1,4 @@
-"""What to evaluate on: tasks with few-shot settings of their own; and one set of results from several runs."""
+"""Evaluation requests: tasks with few-shot settings of their own, and one set of results from several runs."""
 
 from __future__ import annotations
 

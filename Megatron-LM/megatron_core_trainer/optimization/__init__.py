@@ -1,4 +1,4 @@
-"""How weights change: optimizers, schedules, parametrizations and the search for a learning rate.
+"""Optimization: optimizers, schedules, parametrizations and the search for a learning rate.
 
 May import ``arguments`` and ``atomic_output``. ``optimizer``, ``library_optimizers`` and ``multipliers`` need
 torch, the others load without. The training uses ``optimizer`` and ``lr_curve``; the model ``parametrization``

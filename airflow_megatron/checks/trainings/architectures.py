@@ -1,4 +1,4 @@
-"""Whether the converter has a Hugging Face class for the models of a sweep: it is asked itself."""
+"""Check with the converter itself that it has a Hugging Face class for the models of a sweep."""
 
 from __future__ import annotations
 

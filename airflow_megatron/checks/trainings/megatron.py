@@ -1,4 +1,4 @@
-"""Whether upstream Megatron-LM would take the command lines of its training jobs."""
+"""Check the command lines of training jobs with upstream Megatron-LM's own rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this project's own trainer would take the command lines of its jobs: it is asked itself."""
+"""Check command lines with this project's own trainer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much the command line says: flags over ``AIRFLOW_MEGATRON_LOG_LEVEL`` over warnings."""
+"""Verbosity of the command line: flags, else ``AIRFLOW_MEGATRON_LOG_LEVEL``, else warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands on sweep specs have in common: their arguments, and loading what these name."""
+"""Arguments that the commands on sweep specs share, and loading the specs that they name."""
 
 from __future__ import annotations
 

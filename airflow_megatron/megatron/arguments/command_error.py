@@ -1,4 +1,4 @@
-"""What keeps a job's command from being made."""
+"""Error of a job's command that cannot be made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``.metadata`` of a distributed checkpoint says, read without PyTorch and without running anything.
+"""Read ``.metadata`` of a distributed checkpoint without PyTorch and without running anything.
 
 ``torch.distributed.checkpoint`` pickles one ``Metadata`` object: names of everything stored, and for each part
 the file, offset and length that hold it (``torch/distributed/checkpoint/metadata.py``, ``filesystem.py``). Here

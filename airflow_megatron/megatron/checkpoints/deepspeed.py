@@ -1,4 +1,4 @@
-"""Whether a checkpoint that DeepSpeed wrote is complete.
+"""Completeness of checkpoints that DeepSpeed wrote.
 
 The rules follow ``deepspeed/runtime/engine.py`` (``save_checkpoint``) and ``runtime/pipe/module.py`` of 0.17: below
 ``global_stepN`` every model-parallel rank MM writes ``mp_rank_MM_model_states.pt`` (ZeRO-3: every rank its

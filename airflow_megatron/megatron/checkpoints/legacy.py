@@ -1,4 +1,4 @@
-"""Whether a checkpoint in Megatron-LM's legacy ``torch`` format is complete.
+"""Completeness of checkpoints in Megatron-LM's legacy ``torch`` format.
 
 The rules follow ``get_checkpoint_name`` and ``save_checkpoint`` of ``megatron/training/checkpointing.py``,
 ``core_v0.5.0`` to ``core_v0.19.0``: every rank that holds a part of its own writes

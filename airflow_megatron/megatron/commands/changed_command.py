@@ -1,4 +1,4 @@
-"""Whether a training whose command has changed may go on from the checkpoints of the old one."""
+"""Decide whether a training with a changed command may continue from the checkpoints of the old one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a convert stage may ask of ``convert_to_hf.py``, and the options of its command line."""
+"""Options of a convert stage, as the command line of ``convert_to_hf.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an evaluate stage may ask of ``evaluate_hf.py``, and the options of its command line."""
+"""Options of an evaluate stage, as the command line of ``evaluate_hf.py``."""
 
 from __future__ import annotations
 

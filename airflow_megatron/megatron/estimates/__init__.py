@@ -1,4 +1,4 @@
-"""What a job will need, before it is submitted: parameters, operations, memory per GPU, GPU-hours.
+"""Estimates before submission: parameters, operations, memory per GPU, GPU-hours.
 
 >>> params = {
 ...     "num_layers": 36,

@@ -1,1 +1,1 @@
-"""Whether a training that runs does well: detectors that follow the lines of its log."""
+"""Health of a running training: detectors that follow the lines of its log."""

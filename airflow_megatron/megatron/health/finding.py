@@ -1,4 +1,4 @@
-"""What a detector says when it finds something."""
+"""Finding of a detector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a training that ended well has left out the evaluation that follows its last iteration.
+"""Detect trainings that ended well without the evaluation that follows the last iteration.
 
 Megatron evaluates the test set when training is done (``pretrain`` in ``megatron/training/training.py``). A job that is
 asked to stop at its last iteration, by a signal, its exit interval or its exit duration, ends with exit code 0 without.

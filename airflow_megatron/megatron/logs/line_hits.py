@@ -1,4 +1,4 @@
-"""Where a text stands in a block of lines, at most some times in each line.
+"""Find a text in a block of lines, at most some times in each line.
 
 A line that repeats the text a thousand times would make every reader of it look at the whole line as often.
 """

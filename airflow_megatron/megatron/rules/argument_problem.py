@@ -1,4 +1,4 @@
-"""What a check finds: one rule broken by one command line."""
+"""Problem of a command line: one rule that it breaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a job after its arguments were taken: the tokenizer, building the model, the first iteration."""
+"""Rules of failures after argument parsing: the tokenizer, building the model, the first iteration."""
 
 from __future__ import annotations
 

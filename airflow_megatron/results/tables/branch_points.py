@@ -1,4 +1,4 @@
-"""Where branches leave their trunk: whether their logs go on from it, and what sharing it saves.
+"""Branch points: whether a branch's log continues its trunk, and what sharing the trunk saves.
 
 A branch goes on when it loaded the checkpoint that was planned, counts iterations and samples on from it, and begins
 at the learning rate of its own schedule, which there is the trunk's.

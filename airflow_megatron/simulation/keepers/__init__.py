@@ -1,4 +1,4 @@
-"""Who follows jobs on a simulated site: this project's policy, a person, a loop.
+"""Who looks after jobs on a simulated site: this project's policy, a person, a loop.
 
 Imports ``site`` and ``supervision``.
 ``run`` and ``scenarios`` use it.

@@ -1,4 +1,4 @@
-"""What all can do who follow a job through its attempts until it is done."""
+"""Base of everything that follows a simulated job through its attempts until it is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this project's policy is compared with: a person alone, and a loop that submits what has left the queue."""
+"""Alternatives to this project's policy: a person alone, and a loop that submits what has left the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a person looks at the jobs, and when one acts on an alarm."""
+"""Times at which a person looks at the jobs, and acts on an alarm."""
 
 from __future__ import annotations
 

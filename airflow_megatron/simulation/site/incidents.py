@@ -1,4 +1,4 @@
-"""What happens to a site's nodes and services in the course of a run, drawn before it from a seed.
+"""Incidents of a site's nodes and services in the course of a run, drawn before it from a seed.
 
 The same seed gives every policy the same incidents at the same times on the same nodes, so that policies are
 compared on equal luck.

@@ -1,4 +1,4 @@
-"""Where the GPU-hours of a run went."""
+"""Ledger of a run's GPU-hours."""
 
 from __future__ import annotations
 

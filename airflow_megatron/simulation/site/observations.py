@@ -1,4 +1,4 @@
-"""What a poll of the simulated cluster finds out about an attempt: the same object that a real poll makes."""
+"""Observations of an attempt on the simulated cluster: the same objects that a real poll makes."""
 
 from __future__ import annotations
 

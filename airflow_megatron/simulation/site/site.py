@@ -1,4 +1,4 @@
-"""What a simulated site is like: its machines, how they fail, and who looks after them.
+"""Description of a simulated site: its machines, how they fail, and who looks after them.
 
 Every number is either published, and then the source is named, or a choice of this package, and then it says
 so. Rates of failure are of incidents that end or stop a job, per node and day, on nodes of 8 GPUs.

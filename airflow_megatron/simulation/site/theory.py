@@ -1,4 +1,4 @@
-"""What closed formulas say, to choose checkpoint intervals and to check the simulation against."""
+"""Closed formulas, to choose checkpoint intervals and to check the simulation against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training job does with its nodes: start, iterate, save, and lose what was not saved."""
+"""A simulated training job: it starts, iterates, saves, and loses what was not saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How soon a cluster needs to be asked again: often while something happens, rarely where nothing can be missed.
+"""Pace of polls: often while something happens, rarely where nothing can be missed.
 
 One rule: news of a watcher comes at most a hundredth later than it took to come about. Whoever has seen nothing change
 for 100 minutes is asked about every minute; a job near its walltime limit as often as one that has just begun.

@@ -1,4 +1,4 @@
-"""Jobs that have ended while nobody has said yet what became of them."""
+"""Ended jobs without a verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the Slurm commands of one cluster are called."""
+"""Commands of one cluster's Slurm, and how they are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be part of a shell script that talks to Slurm: paths, job names and ids, each checked and quoted."""
+"""Check and quote what enters shell scripts that talk to Slurm: paths, job names and ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recorded on the cluster about stages: one remote command for any number of them."""
+"""Records of stages on the cluster: one remote command reads any number of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rest of the package needs from a connection to a login node."""
+"""Interface of a connection to a login node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm prints about a job: ids, states, reasons, exit codes, and one poll's observation of it.
+"""Slurm's output about a job: ids, states, reasons, exit codes, and one poll's observation of it.
 
 Imports ``remote``.
 Others use ``job_states`` and ``observation``.

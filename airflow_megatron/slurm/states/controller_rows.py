@@ -1,4 +1,4 @@
-"""What ``scontrol -o show job`` prints: the exit code of jobs that slurmctld still remembers.
+"""Read ``scontrol -o show job``: the exit code of jobs that slurmctld still remembers.
 
 Asked where accounting cannot be: squeue shows that a job has failed, but not how. Fields come in the order of
 ``slurm_sprint_job_info`` (``src/api/job_info.c``, Slurm 20.02 to 25.05). Nothing is quoted, so a job's name,

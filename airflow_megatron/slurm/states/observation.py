@@ -1,4 +1,4 @@
-"""What a watcher asks about one job, and what one poll found out."""
+"""Questions of a watcher about one job, and the observation that one poll makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many nodes the next attempt of a training asks for, and which it keeps off, given what its partition has."""
+"""Choose the number of nodes of a training's next attempt, and the nodes it avoids, from what its partition has."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.records import ExitRecord
     from airflow_megatron.slurm.remote.stage_records import StageState
 
-_GONE_ON_FROM = (0, RERUN_EXIT_CODE, 128 + signal.SIGTERM)
-"""Exit codes after which a chained attempt runs: done, Megatron's wish to be resumed, asked to stop."""
+RESUMABLE_EXIT_CODES = (0, RERUN_EXIT_CODE, 128 + signal.SIGTERM)
+"""Exit codes after which a chained attempt runs: done, Megatron asks to be resumed, stopped by a signal."""
 
 
 def chain_prologue(previous_dir: str, tracker: str, train_iters: int) -> str:
@@ -42,7 +42,7 @@ def chain_prologue(previous_dir: str, tracker: str, train_iters: int) -> str:
         f"am_previous_dir={quote_path(previous_dir)}\n"
         f"am_tracker={quote_path(tracker)}\n"
         f"am_train_iters={train_iters}\n"
-        f"am_gone_on_from={quote(' '.join(map(str, _GONE_ON_FROM)))}\n"
+        f"am_resumable_exit_codes={quote(' '.join(map(str, RESUMABLE_EXIT_CODES)))}\n"
         f"{shell_file('chain_guard')}\n"
     )
 
@@ -52,7 +52,7 @@ def runs_after(record: ExitRecord | None) -> bool:
 
     :param record: the ``exit.json`` of the attempt before; None of one that was killed without warning
     """
-    return record is None or record.signal is not None or record.exit_code in _GONE_ON_FROM
+    return record is None or record.signal is not None or record.exit_code in RESUMABLE_EXIT_CODES
 
 
 def withdraw_chain_script(stage_dir: str, after: int, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:

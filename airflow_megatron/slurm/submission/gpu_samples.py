@@ -1,4 +1,4 @@
-"""Samples of the GPUs beside a training: shell text that takes them, and what a sweep's report makes of them."""
+"""Samples of the GPUs beside a training: the shell text that takes them, and their reader for the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is among those that wait to submit, decided by one look at the queue for all of them.
+"""Order of the tasks that wait to submit, decided by one query of the queue for all of them.
 
 A thousand waiting submissions must not become a thousand logins a minute. They wait in one process, and at each
 poll of the cluster as many of them are let go as there is room for, in the order in which they began to wait. Who

@@ -1,4 +1,4 @@
-"""What to do about sbatch's refusals: its texts name the rule that was broken, not the key of the spec."""
+"""Refusals of sbatch: retried or final, and which key of the spec to change."""
 
 from __future__ import annotations
 

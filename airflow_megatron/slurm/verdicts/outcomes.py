@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """What an attempt came to."""
+    """How an attempt ended."""
 
     FINISHED = "finished"
     """The stage has achieved what it was to achieve."""

@@ -1,4 +1,4 @@
-"""How far an attempt of a job got that this project knows nothing of but its log, its tracker and its outputs.
+"""Progress of a job that is known only by its log, its tracker and its outputs.
 
 A job that ends at its walltime is continued when it got further than the attempts before it. A log that grows is no
 progress: a job that hangs may write, and one that begins anew each time writes the same again.

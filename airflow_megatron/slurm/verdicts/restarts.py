@@ -1,4 +1,4 @@
-"""Whether a stage gets another attempt, when, and off which nodes."""
+"""Restart policy: whether a stage gets another attempt, when, and on which nodes."""
 
 from __future__ import annotations
 

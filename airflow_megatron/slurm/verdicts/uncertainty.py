@@ -1,4 +1,4 @@
-"""Telling that nothing certain has been known of a job for long."""
+"""Alert when a job's state stays unknown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALARM_S = 900.0
 
 
 class Uncertainty:
-    """Since when a job's verdict is ``unknown``; told every :data:`ALARM_S`, for as long as it stays so.
+    """Since when a job's verdict is ``unknown``; reported every :data:`ALARM_S` for as long as it stays so.
 
     A job whose records were purged (slurmdbd's ``PurgeJobAfter``, slurmctld's ``MinJobAge``) and that left no
     ``exit.json`` is never judged: it may have finished, or never have run. Somebody has to look.
@@ -24,7 +24,7 @@ class Uncertainty:
         self._since: float | None = None
 
     def alarm(self, verdict: Verdict, observation: Observation) -> str | None:
-        """Return what to tell, None while there is nothing to worry about.
+        """Return the text of an alarm, or None.
 
         :param verdict: the newest one
         :param observation: what it was made of

@@ -1,4 +1,4 @@
-"""What became of an attempt: one observation, weighed against what the stage was to achieve."""
+"""Verdict on an attempt: one observation, compared with what the stage was to achieve."""
 
 from __future__ import annotations
 

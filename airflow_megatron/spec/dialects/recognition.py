@@ -1,4 +1,4 @@
-"""Which tool's language a document is in, recognised without the modules that read it."""
+"""Recognise which tool's language a document is in, without loading the modules that read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the project's folders are: specs, cluster profiles, templates, and the machine's own ``.local/``.
+"""The project's folders: specs, cluster profiles, templates, and the machine's own ``.local/``.
 
 What Airflow's configuration names wins, then what lies in the project, then what came with the package.
 """

@@ -1,4 +1,4 @@
-"""Where the files are that come with the package beside its modules: in a checkout, or in the installed package.
+"""Locate the files that come with the package beside its modules, in a checkout or in the installed package.
 
 A wheel holds these folders of the checkout as package data (``pyproject.toml``, ``force-include``): the files that
 run, on this machine and in jobs, are the same in both.

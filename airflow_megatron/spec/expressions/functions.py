@@ -1,4 +1,4 @@
-"""What expressions in sweep specs can call: arithmetic, and the rules of thumb of Megatron training runs.
+"""Functions of expressions in sweep specs: arithmetic, and rules of thumb of Megatron training runs.
 
 All sizes are counts (tokens, iterations, parameters), all batch sizes are in sequences. A tokens argument may be
 written as people write it, ``2B`` or ``100_000_000``.

@@ -1,4 +1,4 @@
-"""What all foreign languages share: sidecars, and the shape of a foreign sweep.
+"""Base of foreign languages: sidecars, and the shape of a foreign sweep.
 
 Imports ``model`` and the rooms below.
 The dialects use it; other layers do not.

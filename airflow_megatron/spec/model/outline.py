@@ -1,4 +1,4 @@
-"""What Airflow's DAGs need to know of a sweep, small enough to be kept beside its spec's digest."""
+"""Outline of a sweep for Airflow's DAGs, small enough to be kept beside its spec's digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may stand in a sweep spec: pydantic models, from which the JSON Schema for editors is made as well.
+"""Schema of sweep specs: pydantic models, from which the JSON Schema for editors is made as well.
 
 Validation errors are turned into :class:`~airflow_megatron.spec.documents.errors.Problem` with file, line and hint.
 """

@@ -1,4 +1,4 @@
-"""Where jobs get the values of secret variables from: a private file on the cluster, or what Airflow keeps."""
+"""Sources of secret variables: a private file on the cluster, or Airflow's connections and variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep is, whatever language its spec is written in."""
+"""Sweep: the result of reading a spec in any language."""
 
 from __future__ import annotations
 

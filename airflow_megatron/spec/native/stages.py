@@ -1,4 +1,4 @@
-"""What the jobs of a stage have in common at every point of a native sweep, worked out once."""
+"""Values that the jobs of a stage share at every point of a native sweep, computed once."""
 
 from __future__ import annotations
 

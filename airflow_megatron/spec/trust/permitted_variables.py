@@ -1,4 +1,4 @@
-"""Which environment variables a spec may read: those that the operator names, none inside Airflow by default.
+"""Environment variables that a spec may read: those that the operator names, none inside Airflow by default.
 
 A spec is untrusted: whoever may drop one must not learn what the environment of Airflow's process holds. On the command
 line a person's own shell is read, so the variables that configurations usually draw on (folders, accounts, partitions)

@@ -1,4 +1,4 @@
-"""What ends a model whose layers are built without Transformer Engine: the norms, kernels and packages they need.
+"""Rules of layers built without Transformer Engine: the norms, kernels and packages they need.
 
 Each rule was seen in ``pretrain_gpt.py`` itself: of 72 command lines all were run with core_v0.16.1, the first 36 with
 core_v0.19.0 too; for the rest of core_v0.19.0 the rules are taken to be the same. Apex, and what else is named by

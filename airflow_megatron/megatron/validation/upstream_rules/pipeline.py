@@ -1,4 +1,4 @@
-"""How layers are spread over pipeline stages: even, uneven, virtual, or by a written layout."""
+"""Rules of the layers of pipeline stages: even, uneven, virtual, or by a written layout."""
 
 from __future__ import annotations
 

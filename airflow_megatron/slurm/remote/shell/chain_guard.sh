@@ -1,6 +1,6 @@
 # shellcheck shell=sh disable=SC2154
 # Included after job_guard.sh in the script of an attempt that waited in the queue for the one before to end, after:
-# am_attempt_dir, am_previous_dir, am_tracker, am_train_iters, am_gone_on_from (exit codes). Nobody may have looked since:
+# am_attempt_dir, am_previous_dir, am_tracker, am_train_iters, am_resumable_exit_codes (exit codes). Nobody may have looked since:
 # what is over is not begun again.
 
 am_previous_code() { # prints the exit code of an attempt before that crashed: neither done, nor asked to stop
@@ -15,7 +15,7 @@ if [ "$am_iteration" = "$am_train_iters" ]; then
   exit 0
 fi
 am_code=$(am_previous_code)
-case " $am_gone_on_from " in
+case " $am_resumable_exit_codes " in
   *" ${am_code:-0} "*) ;;
   *)
     echo "airflow-megatron: the attempt before ended with exit code $am_code; this one does not run"

@@ -22,7 +22,7 @@ am_try() { # COMMAND…; sets am_trouble to what it says when it fails
   return 1
 }
 
-am_refuse_unwritable() { # DIRECTORY; because of am_trouble: a full disk and what kills a command pass, nothing else does
+am_refuse_unwritable() { # DIRECTORY; because of am_trouble: full disks and killed commands are transient; everything else is permanent
   am_kind=refused
   case $am_trouble in
     *"No space left"* | *"uota exceeded"* | *Killed*)

@@ -1,4 +1,4 @@
-"""What AutoExperiment accepts without a word although it is hardly meant: found in the expanded jobs.
+"""Warnings about jobs that AutoExperiment accepts silently although they are hardly intended.
 
 Each warning is one of the file, not one of each job: it says how many jobs it is about.
 """

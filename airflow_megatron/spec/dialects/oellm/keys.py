@@ -1,4 +1,4 @@
-"""Which keys of an oellm-autoexp configuration this package honours, and why it passes over the others.
+"""Keys of oellm-autoexp configurations: those that are honoured, and why the others are not.
 
 Nothing is replaced in silence: a key that has no meaning here is named in a warning with the reason, a misspelt one is
 an error with the name that was meant. The known keys are the fields of upstream's dataclasses (``config/schema.py``,

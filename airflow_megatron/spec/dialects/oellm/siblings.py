@@ -1,4 +1,4 @@
-"""Which points of an oellm-autoexp sweep are siblings: the same combination in another stage.
+"""Siblings among the points of an oellm-autoexp sweep: the same combination in another stage.
 
 oellm-autoexp's rule (``dag_resolver.py``, c6d0cc0): the sibling of a point for ``${sibling.STAGE.…}`` has the same
 ``group_path`` after all positions are left out at which some point chooses a stage, and a stage whose name begins with

@@ -1,4 +1,4 @@
-"""What is wrong with a point of an oellm-autoexp sweep."""
+"""Errors of a point of an oellm-autoexp sweep."""
 
 from __future__ import annotations
 
