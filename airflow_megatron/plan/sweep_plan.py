@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 from pydantic import BaseModel
@@ -50,23 +50,23 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.sweep import Point, Sweep
 
 
-_last_plain: Final[dict[type[BaseModel], tuple[BaseModel, dict[str, Any]]]] = {}
-"""The section of each type that was written last, and as what: most jobs of a stage share theirs."""
+def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Encoder:
+    """Return an encoder that writes sections of the schema too, each once: the jobs of a stage share theirs."""
+    written: dict[int, tuple[BaseModel, dict[str, Any]]] = {}
+
+    def plain(value: object) -> object:
+        if not isinstance(value, BaseModel):
+            raise TypeError(f"{value!r} is no plain value")
+        known = written.get(id(value))
+        if known is None:
+            # with the section itself, so that no other one gets its id
+            known = written[id(value)] = value, value.model_dump(exclude_none=True, exclude_defaults=True)
+        return known[1]
+
+    return msgspec.json.Encoder(enc_hook=plain, order=order)
 
 
-def _plain(value: object) -> object:
-    """Return what the encoder takes in place of a value that it does not know: sections of the schema."""
-    if not isinstance(value, BaseModel):
-        raise TypeError(f"{value!r} is no plain value")
-    last = _last_plain.get(type(value))
-    if last is None or last[0] is not value:
-        last = value, value.model_dump(exclude_none=True, exclude_defaults=True)
-        _last_plain[type(value)] = last
-    return last[1]
-
-
-_rows = msgspec.json.Encoder(enc_hook=_plain)
-_pinned = msgspec.json.Encoder(enc_hook=_plain, order="deterministic")
+_ROWS_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Plan:
     @property
     def digest(self) -> str:
         """SHA-256, shortened, over everything resolved: equal plans have equal digests."""
-        hashed = hashlib.sha256()
+        hashed, encoder = hashlib.sha256(), _encoder("deterministic")
         for job in self.jobs:
-            hashed.update(_pinned.encode(msgspec.structs.replace(job, pin="") if job.pin else job))
+            hashed.update(encoder.encode(msgspec.structs.replace(job, pin="") if job.pin else job))
         return hashed.hexdigest()[:16]
 
     def jobs_of(self, point: str) -> list[Job]:
@@ -112,14 +112,17 @@ class Plan:
         return {**self._summary(), "jobs": [self._row(job) for job in self.jobs]}
 
     def json_text(self) -> Iterator[bytes]:
-        """Yield :meth:`to_json` as indented JSON in UTF-8, job by job: all rows at once would take gigabytes."""
-        head = msgspec.json.format(_rows.encode(self._summary()), indent=2).rstrip(b"}").rstrip()
+        """Yield :meth:`to_json` as indented JSON in UTF-8, in pieces: all rows at once would take gigabytes."""
+        encoder = _encoder()
+        head = msgspec.json.format(encoder.encode(self._summary()), indent=2).rstrip(b"}").rstrip()
         yield head + b',\n  "jobs": ['
-        separator = b"\n    "
-        for job in self.jobs:
-            row = msgspec.json.format(_rows.encode(self._row(job)), indent=2)
-            yield separator + row.replace(b"\n", b"\n    ")  # strings hold no line ends: JSON escapes them
-            separator = b",\n    "
+        separator = b""
+        for first in range(0, len(self.jobs), _ROWS_AT_ONCE):
+            rows = [self._row(job) for job in self.jobs[first : first + _ROWS_AT_ONCE]]
+            # indented as in the whole text
+            text = msgspec.json.format(encoder.encode({"jobs": rows}), indent=2)
+            yield separator + text.removeprefix(b'{\n  "jobs": [').removesuffix(b"\n  ]\n}")
+            separator = b","
         yield b"\n  ]\n}\n" if self.jobs else b"]\n}\n"
 
     def _summary(self) -> dict[str, Any]:

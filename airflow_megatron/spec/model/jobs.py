@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,8 +30,7 @@ _OMITTED_WHEN_EMPTY = ("pin", "wrapper", "wrapped_ranks", "monitor", "entry", "d
 _CONDITIONS = ("start", "cancel", "finish")
 
 
-@dataclass(frozen=True, slots=True)
-class Dependency:
+class Dependency(msgspec.Struct, frozen=True):
     """What a job waits for.
 
     :param job: name of the other job
@@ -255,7 +253,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data, from which :meth:`from_json` makes an equal job."""
         data = {name: getattr(self, name) for name in _FIELDS}
-        data["depends_on"] = [dataclasses.asdict(dependency) for dependency in self.depends_on]
+        data["depends_on"] = [msgspec.structs.asdict(dependency) for dependency in self.depends_on]
         data["slurm"] = self.slurm.model_dump(exclude_none=True, exclude_defaults=True)
         data["restart"] = self.restart.model_dump()
         data["health"] = self.health.model_dump() if self.health else None
