@@ -5,7 +5,6 @@ A fresh start, or a task that is cleared, leaves the files of the run before whe
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,18 +37,20 @@ def _with_owners(job: Job, owners: dict[str, Job]) -> Job:
             return condition
         parts = tuple(part for item in condition.parts if (part := owned(item, own)) is not None)
         if condition.kind != "file":
-            return dataclasses.replace(condition, parts=parts)
+            return msgspec.structs.replace(condition, parts=parts)
         owner = _owner(condition.path, owners)
         if owner is not None and own is not None and owner.run_dir == own.run_dir:
             owner = own
-        return dataclasses.replace(condition, producer=owner.stage_dir if owner else "")
+        return msgspec.structs.replace(condition, producer=owner.stage_dir if owner else "")
 
     return msgspec.structs.replace(
         job,
         start=owned(job.start),
         cancel=owned(job.cancel),
         finish=owned(job.finish, job),
-        events=tuple(dataclasses.replace(event, condition=owned(event.condition)) for event in job.events),
+        events=tuple(
+            msgspec.structs.replace(event, condition=owned(event.condition)) for event in job.events
+        ),
     )
 
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from airflow_megatron.slurm.states.observation import CommandAnswer, Observation, Unreachable
@@ -200,7 +201,7 @@ def test_work_named_by_a_pattern() -> None:
 
 
 def test_the_last_checkpoint_is_wanted_whatever_the_spacing() -> None:
-    leaf = replace(FRESH, iteration=0, spacing=50, last=110)
+    leaf = msgspec.structs.replace(FRESH, iteration=0, spacing=50, last=110)
     assert wanted_iterations([10, 50, 60, 100, 110], leaf) == [10, 60, 110]
 
 

@@ -5,9 +5,9 @@ They say *what* to look for; :mod:`airflow_megatron.supervision.condition_watch`
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,8 +28,7 @@ EventSource = Literal["log", "state", "idle"]
 EventAction = Literal["cancel", "restart", "rollback", "finish", "fail", "run", "notify"]
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """Something that holds on a cluster, or not yet.
 
     :param kind: ``finished``/``ended``: another job's verdict; ``checkpoint``: a complete checkpoint of exactly
@@ -74,11 +73,8 @@ class Condition:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data without the fields that have their default."""
-        data = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default
-        }
+        values = msgspec.structs.asdict(self)
+        data = {name: value for name, value in values.items() if name == "kind" or value != _DEFAULTS[name]}
         if self.parts:
             data["parts"] = [part.to_json() for part in self.parts]
         return data
@@ -110,8 +106,10 @@ class Condition:
                 return word.join(f"({part})" if part.parts else str(part) for part in self.parts)
 
 
-@dataclass(frozen=True)
-class Event:
+_DEFAULTS = dict(zip(Condition.__struct_fields__[1:], Condition.__struct_defaults__, strict=True))
+
+
+class Event(msgspec.Struct, frozen=True):
     """Something that shows while a job runs, and what is done about it.
 
     :param name: for the log
@@ -140,7 +138,7 @@ class Event:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
-        data = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        data = msgspec.structs.asdict(self)
         data["condition"] = self.condition.to_json() if self.condition else None
         return data
 
