@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,8 +20,9 @@ from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.jobs import Job
-from airflow_megatron.supervision.attempt_chain import extend_chain, is_chained, withdraw_chain
-from airflow_megatron.supervision.attempt_preparation import RunNotFitError, StillWriting, prepare_attempt
+from airflow_megatron.supervision.attempt_chain import is_chained, withdraw_chain
+from airflow_megatron.supervision.attempt_preparation import RunNotFitError, StillWriting
+from airflow_megatron.supervision.attempt_submission import submit_attempt
 from airflow_megatron.supervision.attempts import (
     JobAttempts,
     NextAttempt,
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_megatron.slurm.remote.stage_records import StageState
-    from airflow_megatron.supervision.attempt_changes import AttemptChanges
 
 ATTEMPT_RECORD = "attempt"
 STILL_WRITING_PAUSE_S = 5
@@ -110,22 +111,6 @@ def wait_for_login_node(
     attempts.log.warning("%s; waiting until the login node answers", error)
     away = SubmissionOutcome("deferred", None, str(error), waits_for="room")
     return wait_for_room(attempts, number, away, poll_interval=poll_interval, carry=carry)
-
-
-def submitted(
-    attempts: JobAttempts, number: int, outcome: SubmissionOutcome, prepared: AttemptChanges
-) -> JobHandle:
-    """Return the handle of an attempt that is in Slurm now, those that wait for its end submitted behind it."""
-    extend_chain(attempts, number, str(outcome.job_id), prepared)
-    return JobHandle(
-        attempts.job.name,
-        number,
-        outcome.job_id,
-        resumes_from=prepared.resumes_from,
-        job_name=outcome.job_name,
-        first=prepared.first,
-        log_from=prepared.log_from,
-    )
 
 
 class SlurmSubmitOperator(EndsTestRun, BaseOperator):
@@ -211,14 +196,14 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
                     fresh = bool(self.fresh_start) and not (cleared or self.shared)
                     record = {"number": number, "fresh": fresh}
             context["task_state_store"].set(ATTEMPT_RECORD, {**record, "phase": "submitting"})
-            prepared = prepare_attempt(attempts, number, state, fresh_start=bool(record.get("fresh")))
-            if isinstance(prepared, StillWriting):
-                self.log.info("%s", prepared.reason)
-                self._pause(STILL_WRITING_PAUSE_S)
-            early = self._decided_early(attempts, state, number, prepared.first)
-            if early is not None:
-                return self._done(context, early)
-            outcome = attempts.submit(number, prepared, origin=task_origin(context))
+            submitted = submit_attempt(
+                attempts,
+                number,
+                functools.partial(self._decided_early, attempts, state, number),
+                state=state,
+                fresh_start=bool(record.get("fresh")),
+                origin=task_origin(context),
+            )
         except RunNotFitError as error:
             context["task_state_store"].delete(ATTEMPT_RECORD)
             raise AirflowFailException(f"{job.name}: {error}") from None
@@ -231,16 +216,16 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
                 trigger=wait_for_login_node(attempts, number, error, poll_interval=self.poll_interval),
                 method_name="submit_when_reached",
             )
-        if outcome.status == "deferred":
-            self.log.warning("the job cannot be submitted now: %s", outcome.message)
+        if isinstance(submitted, StillWriting):
+            self._pause(STILL_WRITING_PAUSE_S)
+        if isinstance(submitted, SubmissionOutcome):
             self.defer(
                 trigger=wait_for_room(
-                    attempts, number, outcome, poll_interval=self.poll_interval, since=since
+                    attempts, number, submitted, poll_interval=self.poll_interval, since=since
                 ),
                 method_name="submit_again",
             )
-        self.log.info("%s", outcome.message)
-        return self._done(context, submitted(attempts, number, outcome, prepared))
+        return self._done(context, submitted)
 
     def _decided_early(
         self, attempts: JobAttempts, state: StageState | None, number: int, first: int

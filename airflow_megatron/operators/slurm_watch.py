@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,7 +16,6 @@ from airflow_megatron.notices.notice import end_notice, event_notice
 from airflow_megatron.notifications.notices import send
 from airflow_megatron.operators.slurm_submit import (
     job_attempts,
-    submitted,
     wait_for_login_node,
     wait_for_room,
 )
@@ -23,24 +23,19 @@ from airflow_megatron.requirements.training_arguments import TrainingArguments
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.slurm.submission.job_script import attempt_of
-from airflow_megatron.slurm.verdicts.progress import with_progress
+from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
 from airflow_megatron.slurm.verdicts.recorded import stage_verdict
 from airflow_megatron.slurm.verdicts.restarts import (
     Done,
     Follow,
     GiveUp,
     Restart,
-    deciding,
     explained,
     given_up,
-    judged_with,
     next_step,
     read_verdict,
-    series,
-    stopping_verdict,
 )
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
-from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.attempt_chain import (
     follows_by_itself,
@@ -50,18 +45,20 @@ from airflow_megatron.supervision.attempt_chain import (
 from airflow_megatron.supervision.attempt_preparation import (
     RunNotFitError,
     StillWriting,
-    prepare_attempt,
     restart_policy,
 )
+from airflow_megatron.supervision.attempt_submission import submit_attempt
 from airflow_megatron.supervision.attempts import (
     SubmissionRefusedError,
     attempt_after_giving_up,
     was_waited_for,
 )
 from airflow_megatron.supervision.early_conditions import conditions_of, holds, runs_of_others
-from airflow_megatron.supervision.expected_ends import as_expected, ends_with_evaluation
+from airflow_megatron.supervision.expected_ends import ends_with_evaluation
+from airflow_megatron.supervision.job_event import JobEvent
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.live_log import harmless
+from airflow_megatron.supervision.next_steps import at_end, concluded, history, while_running
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import (
     job_surroundings,
@@ -80,7 +77,6 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_megatron.slurm.remote.stage_records import StageState
     from airflow_megatron.slurm.verdicts.restarts import NextStep
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.schema import NotifySection
@@ -173,7 +169,8 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         if judged is not None:
             # an earlier try of this task died between its verdict and what follows from it
             handle = JobHandle(job.name, latest.number, latest.job_id, job_name=latest.job_name)
-            return self._go_on(job, handle, judged, self._next_step(job, state, judged, latest.number), {})
+            step = next_step(history(state, latest.number), judged, restart_policy(job))
+            return self._go_on(job, handle, judged, step, None)
         if latest.number > handle.attempt:
             return self._submit_next(job, latest.number)  # an earlier try began it
         return self._wait(job, handle)
@@ -181,54 +178,53 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Act on a verdict, or on what was seen while the job runs."""
         job = Job.from_json(self.job)  # type: ignore[arg-type]
-        handle = JobHandle.from_json(event["carry"]["handle"])
-        if "verdict" not in event and "seen" in event:
-            return self._act(job, handle, event)
-        if "verdict" not in event:
-            self._show_tail(event)
+        what = JobEvent.from_json(event)
+        handle = what.handle
+        if what.is_deadline:
+            self._show_tail(what)
             raise AirflowFailException(
                 f"{job.name}: no verdict before the task's timeout; the job goes on in Slurm"
             )
-        verdict = as_expected(job, Verdict.from_json(event["verdict"]))
-        seen = [] if verdict.outcome is Outcome.DUPLICATE else event.get("seen", [])
-        self._carry_out(job, handle, seen, event)
-        decided = deciding(seen, finished=verdict.outcome is Outcome.FINISHED)
-        if decided is not None:
-            verdict = judged_with(verdict, decided)
-            if decided["do"] == "cancel":
-                self._cancelled(job, handle, verdict)
-        return self._follow_up(job, handle, verdict, event)
+        seen = what.seen or ()
+        if what.verdict is None:
+            self._carry_out(job, handle, seen, what)
+            ended = while_running(seen, handle.job_id)
+            if ended is None:
+                self._keep_tail(what)
+                return self._wait(job, handle, what.memory)
+        else:
+            if what.verdict.outcome is not Outcome.DUPLICATE:
+                self._carry_out(job, handle, seen, what)
+            ended = at_end(job, what.verdict, seen)
+        if ended.cancelled:
+            self._cancelled(job, handle, ended.verdict)
+        # recorded before the job is cancelled: whoever goes on after this process has died knows what was meant
+        return self._follow_up(job, handle, ended.verdict, what)
 
-    def _follow_up(
-        self, job: Job, handle: JobHandle, verdict: Verdict, event: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _follow_up(self, job: Job, handle: JobHandle, verdict: Verdict, event: JobEvent) -> dict[str, Any]:
         """Record a verdict and do what follows from it."""
         attempts = job_attempts(job, self.log)
         state = attempts.state()
         recorded = stage_verdict(state)
         if recorded is not None and recorded.withdrawn and recorded.attempt == handle.attempt:
             raise AirflowFailException(f"{job.name} was cancelled: {recorded.reason}")
-        verdict = dataclasses.replace(verdict, judged=time.time())
-        if verdict.stopped and job.trains:
-            # an attempt that hung before it saved has made no progress
-            verdict = dataclasses.replace(verdict, iteration=tracked_iteration(state.tracker) or 0)
-        verdict = with_progress(verdict, _history(state, handle.attempt))
-        step = self._next_step(job, state, verdict, handle.attempt)
+        verdict, step = concluded(
+            verdict,
+            history(state, handle.attempt),
+            restart_policy(job),
+            now=time.time(),
+            tracker=state.tracker,
+            trains=job.trains,
+        )
         if isinstance(step, Follow):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
         given_up_for = step.reason if isinstance(step, GiveUp) else ""
         attempts.record_verdict(handle.attempt, verdict, given_up=given_up_for)
-        send(self._notify(job), end_notice(job, handle.attempt, verdict, step, event.get("log_tail", ())))
+        send(self._notify(job), end_notice(job, handle.attempt, verdict, step, event.log_tail))
         return self._go_on(job, handle, verdict, step, event)
 
-    @staticmethod
-    def _next_step(job: Job, state: StageState, verdict: Verdict, number: int | None = None) -> NextStep:
-        """Return what follows from the verdict on an attempt, the newest one when no number is given."""
-        history = _history(state, number or state.latest_attempt)
-        return next_step(history, verdict, restart_policy(job))
-
     def _go_on(
-        self, job: Job, handle: JobHandle, verdict: Verdict, step: NextStep, event: Mapping[str, Any]
+        self, job: Job, handle: JobHandle, verdict: Verdict, step: NextStep, event: JobEvent | None
     ) -> dict[str, Any]:
         """Do what follows from a verdict that is recorded."""
         attempts = job_attempts(job, self.log)
@@ -251,36 +247,24 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             self.log.warning(
                 "attempt %d %s; next attempt in %.0f s%s", handle.attempt, step.reason, step.delay_s, off
             )
-            self._keep_tail(event)
+            if event is not None:
+                self._keep_tail(event)
             return self._submit_after(job, step.delay_s, handle.attempt + 1)
         reason = step.reason if isinstance(step, GiveUp) else verdict.reason
         attempts.record_end(handle.attempt, given_up(verdict, reason))
-        if event:
+        if event is not None:
             self._show_tail(event)
         said = explained(reason, verdict.line)
-        error = f" The log says: {event['error']}" if event.get("error") else ""
+        error = f" The log says: {event.error}" if event is not None and event.error else ""
         raise AirflowFailException(f"{job.name}: {said}.{error} Whole log: {job.log_file(handle.attempt)}")
 
-    def _act(self, job: Job, handle: JobHandle, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what an event of the running job, or its cancel condition, asks for."""
-        self._carry_out(job, handle, event["seen"], event)
-        seen = deciding(event["seen"])
-        if seen is None:
-            self._keep_tail(event)
-            return self._wait(job, handle, event["memory"])
-        verdict = stopping_verdict(seen, handle.job_id)
-        if verdict.outcome is Outcome.CANCELLED:
-            self._cancelled(job, handle, verdict)
-        # recorded before the job is cancelled: whoever goes on after this process has died knows what was meant
-        return self._follow_up(job, handle, verdict, event)
-
     def _carry_out(
-        self, job: Job, handle: JobHandle, seen: Sequence[Mapping[str, Any]], event: Mapping[str, Any]
+        self, job: Job, handle: JobHandle, seen: Sequence[Mapping[str, Any]], event: JobEvent
     ) -> None:
         """Report what was seen, and run the commands that it asks for."""
         for item in seen:
             self.log.warning("%s: %s", item["do"], item["reason"])
-            notice = event_notice(job, handle.attempt, str(handle.job_id), item, event.get("log_tail", ()))
+            notice = event_notice(job, handle.attempt, str(handle.job_id), item, event.log_tail)
             send(self._notify(job), notice)
             if item["do"] == "run":
                 variables = {f"am_match_{name}": text for name, text in item["groups"].items()}
@@ -351,14 +335,9 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 method_name="submit_started",
             )
         try:
-            prepared = prepare_attempt(attempts, number)
-            if isinstance(prepared, StillWriting):
-                self.log.info("%s", prepared.reason)
-                return self._submit_after(job, self.poll_interval, number)
-            if job.cancel is not None and holds(job.cancel, attempts, number, prepared.first):
-                attempts.record_end(number - 1, _cancelled_early(job), intended=True)
-                raise AirflowSkipException(f"{job.name} was cancelled: {_cancelled_early(job).reason}")
-            outcome = attempts.submit(number, prepared)
+            submitted = submit_attempt(
+                attempts, number, functools.partial(_refuse_cancelled, attempts, number)
+            )
         except RunNotFitError as error:
             verdict = Verdict(Outcome.FAILED, str(error))
             attempts.record_end(max(number - 1, 1), verdict)
@@ -376,21 +355,21 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 ),
                 method_name="submit_again",
             )
-        if outcome.status == "deferred":
-            self.log.warning("the job cannot be submitted now: %s", outcome.message)
+        if isinstance(submitted, StillWriting):
+            return self._submit_after(job, self.poll_interval, number)
+        if isinstance(submitted, SubmissionOutcome):
             self.defer(
                 trigger=wait_for_room(
                     attempts,
                     number,
-                    outcome,
+                    submitted,
                     poll_interval=self.poll_interval,
                     since=since,
                     carry={"number": number},
                 ),
                 method_name="submit_again",
             )
-        self.log.info("%s", outcome.message)
-        return self._wait(job, submitted(attempts, number, outcome, prepared))
+        return self._wait(job, submitted)
 
     def _wait(
         self,
@@ -446,30 +425,33 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             self.log.warning("%s; the conditions of %s are asked of all attempts", error, attempts.job.name)
         return {"runs": {**runs, attempts.job.stage_dir: handle.run_began}}
 
-    def _keep_tail(self, event: Mapping[str, Any]) -> None:
+    def _keep_tail(self, event: JobEvent) -> None:
         """Write the last lines that the trigger has shown into this task's own log.
 
         Of the triggers that wait within one try, Airflow 3.3 keeps the log of the newest only
         (``TriggerLoggingFactory`` opens the file anew).
         """
-        for line in event.get("log_tail", ()):
+        for line in event.log_tail:
             self.log.info("| %s", line)
 
-    def _show_tail(self, event: Mapping[str, Any]) -> None:
-        lines = event.get("log_tail", ())[-LINES_OF_FAILURE:] or ["(the job wrote nothing)"]
+    def _show_tail(self, event: JobEvent) -> None:
+        lines = event.log_tail[-LINES_OF_FAILURE:] or ("(the job wrote nothing)",)
         self.log.error("last lines of the job's log:\n%s", "\n".join(lines))
-        decided_by = event.get("verdict", {}).get("line")
+        decided_by = event.verdict.line if event.verdict is not None else None
         if decided_by:
             self.log.error("the line that decided: %s", harmless(decided_by.encode()))
 
 
-def _cancelled_early(job: Job) -> Verdict:
-    return Verdict(Outcome.CANCELLED, f"its cancel condition holds before it is submitted: {job.cancel}")
+def _refuse_cancelled(attempts: JobAttempts, number: int, first: int) -> None:
+    """Do not submit an attempt of a job whose cancel condition holds.
 
-
-def _history(state: StageState, number: int) -> list[Verdict]:
-    """Return the verdicts on the attempts before one that count with it, oldest first."""
-    return series([attempt.verdict for attempt in state.attempts if attempt.number < number])
+    :raises AirflowSkipException: when it does; the end of the job is recorded
+    """
+    job = attempts.job
+    if holds(job.cancel, attempts, number, first):
+        reason = f"its cancel condition holds before it is submitted: {job.cancel}"
+        attempts.record_end(number - 1, Verdict(Outcome.CANCELLED, reason), intended=True)
+        raise AirflowSkipException(f"{job.name} was cancelled: {reason}")
 
 
 def _pieces(job: Job) -> list[str]:

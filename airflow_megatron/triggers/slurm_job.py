@@ -32,13 +32,15 @@ from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_
 from airflow_megatron.slurm.verdicts.absence import Absence
 from airflow_megatron.slurm.verdicts.progress import Progress
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
-from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Expectation, Outcome, Verdict, judge
+from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict
 from airflow_megatron.spec.layout.run_layout import AttemptDir
 from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.model.conditions import Event
 from airflow_megatron.spec.model.schema import HealthSection
-from airflow_megatron.supervision.condition_watch import OwnAttempt, Truth, with_finish
+from airflow_megatron.supervision.attempt_follower import AttemptFollower, OwnConditions
+from airflow_megatron.supervision.condition_watch import OwnAttempt, Truth
 from airflow_megatron.supervision.event_watch import EventWatch
+from airflow_megatron.supervision.job_event import JobEvent
 from airflow_megatron.task_runtime.cluster_poller import trigger_hook
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.task_runtime.condition_follower import followed
@@ -148,8 +150,6 @@ class SlurmJobTrigger(ClusterTrigger):
         """Follow the job; a cluster that does not answer is waited for."""
         if self.secrets:
             await asyncio.to_thread(mask_secrets, self.secrets)  # in a thread, as connections are looked up
-        expectation = self._expectation()
-        signatures = site_signatures(self.signatures, self.log)
         report = JobReport(self.log, self.log_file, self.memory.get("log"), self.log_from)
         # the beginning of a log that was read before is not read again
         resume = ResumeCheck(0 if self.memory.get("log") else self.resumes_from)
@@ -157,9 +157,11 @@ class SlurmJobTrigger(ClusterTrigger):
             [Event.from_json(item) for item in self.conditions.get("events", ())], self.memory.get("events")
         )
         health = self._training_health()
-        absence = Absence(self.job_id, self.visibility_window)
-        ended: float | None = None
-        at_end: list[dict[str, Any]] = []
+        follower = AttemptFollower(
+            self._expectation(),
+            Absence(self.job_id, self.visibility_window),
+            site_signatures(self.signatures, self.log),
+        )
         async with (
             self.poller.subscribe(self._watch(report.position)) as subscription,
             self._condition("cancel") as cancel,
@@ -170,54 +172,44 @@ class SlurmJobTrigger(ClusterTrigger):
                 if (scratch := resume.read(report.records)) is not None:
                     yield self._event(report, seen=[{"do": "fail", "reason": scratch, "permanent": True}])
                     return
-                cancelled = await cancel.look()
-                finished = await finish.look()
-                verdict = judge(observation, expectation, log_tail=bytes(report.tail), signatures=signatures)
-                verdict = absence.weigh(verdict, observation)
-                over_for = 0.0
-                if verdict.outcome.is_verdict:
-                    ended = time.monotonic() if ended is None else ended
-                    over_for = time.monotonic() - ended
-                    verdict = with_finish(verdict, finished, finish.missing(), over_for)
-                report.state(verdict, observation)
-                skipped_to = report.skip_ahead(observation, ended=verdict.outcome.is_verdict)
+                conditions = OwnConditions(
+                    await cancel.look(),
+                    await finish.look(),
+                    finish.missing(),
+                    behind=cancel.is_behind or finish.is_behind,
+                )
+                look = follower.look(observation, bytes(report.tail), conditions)
+                report.state(look.verdict, observation)
+                skipped_to = report.skip_ahead(observation, ended=look.has_ended)
                 if skipped_to is not None:
                     subscription.update(log_offset=skipped_to)
-                if cancelled is Truth.YES and (finished is not Truth.YES or not verdict.outcome.is_verdict):
+                if look.is_cancelled:
                     reason = f"its cancel condition holds: {self.conditions['cancel_text']}"
                     yield self._event(report, seen=[{"do": "cancel", "reason": reason}])
                     return
-                if verdict.outcome.is_verdict:
-                    over = skipped_to is None and not report.unread(observation)
-                    over = over and not (cancel.is_behind or finish.is_behind)
-                    # the last lines may still show
-                    over = over and (over_for >= SETTLE_S or not self._missing(verdict, report))
-                    at_end += await self._seen(events, observation, report, end=verdict if over else None)
-                    if not over:
+                if look.has_ended:
+                    last = look.is_last(
+                        log_read=skipped_to is None and not report.unread(observation),
+                        incomplete=bool(self._missing(look.verdict, report)),
+                    )
+                    showed = await self._seen(events, observation, report, end=look.verdict if last else None)
+                    ended = follower.end(look, showed, last=last)
+                    if ended is None:
                         continue
-                    if _announces_end(at_end) and not expectation.announced:
-                        expectation = replace(expectation, announced=True)
-                        verdict = judge(
-                            observation, expectation, log_tail=bytes(report.tail), signatures=signatures
-                        )
-                        if not verdict.outcome.is_verdict:
-                            continue  # what it left may still show
-                        verdict = with_finish(verdict, finished, finish.missing(), over_for)
+                    verdict, at_end = ended
                     if self.kind == "command":
                         verdict = replace(verdict, progress=self._progress(observation, report))
                     elif missing := self._missing(verdict, report):
                         verdict = replace(verdict, warning=missing)
                     report.finish()
-                    yield self._event(report, verdict=verdict.to_json(), seen=at_end, error=report.error)
+                    yield self._event(report, verdict=verdict, seen=at_end, error=report.error)
                     return
-                seen = at_end + await self._seen(events, observation, report)
-                at_end = []
-                seen += [alarm.to_json() for alarm in _alarms(health, observation, report)]
-                if _announces_end(seen):
-                    expectation = replace(expectation, announced=True)
+                showed = await self._seen(events, observation, report)
+                showed += [alarm.to_json() for alarm in _alarms(health, observation, report)]
+                seen = follower.see(showed)
                 if seen:
                     memory: dict[str, Any] = {"log": report.memory(), "events": events.memory()}
-                    memory["announced"] = expectation.announced
+                    memory["announced"] = follower.announced
                     if health is not None:
                         memory["health"] = health.memory()
                     yield self._event(report, seen=seen, memory=memory)
@@ -268,10 +260,10 @@ class SlurmJobTrigger(ClusterTrigger):
         return holding
 
     def _event(self, report: JobReport, **values: Any) -> TriggerEvent:
-        told: Any = {**values, "log_tail": report.last_lines()}
+        event: Any = JobEvent(log_tail=tuple(report.last_lines()), **values).to_json()
         if self.secrets:
-            told = redact(told)
-        return TriggerEvent({**told, "carry": self.carry})
+            event = redact(event)
+        return TriggerEvent({**event, "carry": self.carry})
 
     async def on_kill(self) -> None:
         """Cancel the job: a person marked the waiting task failed or success, or cleared it."""
@@ -349,10 +341,6 @@ class SlurmJobTrigger(ClusterTrigger):
     def _is_complete(self, files: Mapping[str, int]) -> bool:
         # asked only about the checkpoint that the tracker names: formats without a file that is written last rely on it
         return checkpoint_verdict(files, iteration=self.train_iters, tracked=self.train_iters).is_complete
-
-
-def _announces_end(seen: Sequence[Mapping[str, Any]]) -> bool:
-    return any(item["do"] == "finish" for item in seen)
 
 
 def _alarms(health: TrainingHealth | None, observation: Observation, report: JobReport) -> list[Alarm]:

@@ -7,8 +7,14 @@ import logging
 import pytest
 
 from airflow_megatron.operators.slurm_watch import LINES_OF_FAILURE, SlurmWatchOperator
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+from airflow_megatron.supervision.job_event import JobEvent
 
 LINES = [f"line {number}" for number in range(50)]
+
+
+def failed(lines: list[str], line: str | None) -> JobEvent:
+    return JobEvent(Verdict(Outcome.FAILED, "exit code 1", line=line), log_tail=tuple(lines))
 
 
 @pytest.fixture
@@ -21,7 +27,7 @@ def watching(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
 def test_of_a_failure_the_last_lines_and_the_one_that_decided(
     watching: SlurmWatchOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watching._show_tail({"log_tail": LINES, "verdict": {"line": "RuntimeError: \x1b[31mno\x1b[0m memory"}})
+    watching._show_tail(failed(LINES, "RuntimeError: \x1b[31mno\x1b[0m memory"))
     shown, decided = [record.getMessage() for record in caplog.records]
     assert shown.splitlines()[1:] == LINES[-LINES_OF_FAILURE:]
     assert decided == "the line that decided: RuntimeError: no memory"
@@ -30,12 +36,12 @@ def test_of_a_failure_the_last_lines_and_the_one_that_decided(
 def test_of_a_failure_that_no_line_explains(
     watching: SlurmWatchOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watching._show_tail({"log_tail": [], "verdict": {"line": None}})
+    watching._show_tail(failed([], None))
     assert [record.getMessage().splitlines()[-1] for record in caplog.records] == ["(the job wrote nothing)"]
 
 
 def test_what_the_next_wait_would_make_airflow_forget(
     watching: SlurmWatchOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watching._keep_tail({"log_tail": LINES})
+    watching._keep_tail(JobEvent(log_tail=tuple(LINES)))
     assert [record.getMessage() for record in caplog.records] == [f"| {line}" for line in LINES]

@@ -76,7 +76,7 @@ TEST_LOSS = (
 async def test_a_training_without_its_last_evaluation_is_finished_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, log: bytes, evaluates: bool, warns: bool
 ) -> None:
-    monkeypatch.setattr("airflow_megatron.triggers.slurm_job.SETTLE_S", 0.0)
+    monkeypatch.setattr("airflow_megatron.supervision.attempt_follower.SETTLE_S", 0.0)
     look = ended(TORCH_DIST, "20", len(log))
     monkeypatch.setattr(ClusterTrigger, "poller", ScriptedPoller([look, look, look], log))
     event = await anext(aiter(trigger(final_evaluation=evaluates).run()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.checkpoints.completeness import checkpoint_verdict
@@ -15,17 +15,18 @@ from airflow_megatron.simulation.site.training import directory
 from airflow_megatron.slurm.repair.quarantine import NoQuarantine, decide
 from airflow_megatron.slurm.repair.rollback import RollbackError, choose_rollback
 from airflow_megatron.slurm.submission.allocation import choose_allocation
+from airflow_megatron.slurm.verdicts.absence import Absence
 from airflow_megatron.slurm.verdicts.restarts import (
     Done,
     Restart,
     excluded_nodes,
-    next_step,
-    stopping_verdict,
 )
-from airflow_megatron.slurm.verdicts.verdict import Expectation, judge
+from airflow_megatron.slurm.verdicts.verdict import Expectation
 from airflow_megatron.spec.model.conditions import Event
+from airflow_megatron.supervision.attempt_follower import AttemptFollower
 from airflow_megatron.supervision.attempt_preparation import LONGEST_ANSWER
 from airflow_megatron.supervision.event_watch import EventWatch
+from airflow_megatron.supervision.next_steps import concluded, while_running
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,8 +46,8 @@ _SINFO_LINE: Final = len("batch* n00001 allocated\n")
 class ProjectKeeper(Keeper):
     """Does what ``SlurmWatchOperator`` and its trigger do, and decides nothing itself.
 
-    The verdict is :func:`~airflow_megatron.slurm.verdicts.verdict.judge`'s, the next step
-    :func:`~airflow_megatron.slurm.verdicts.restarts.next_step`'s, a hang is what
+    The verdict is :class:`~airflow_megatron.supervision.attempt_follower.AttemptFollower`'s, the next step
+    :func:`~airflow_megatron.supervision.next_steps.concluded`'s, a hang is what
     :class:`~airflow_megatron.supervision.event_watch.EventWatch` calls one,
     :func:`~airflow_megatron.slurm.repair.quarantine.decide` says which checkpoint is set aside,
     :func:`~airflow_megatron.slurm.repair.rollback.choose_rollback` which one to go back to, and
@@ -78,8 +79,14 @@ class ProjectKeeper(Keeper):
             if attempt.ended is not None:
                 self.book_wait("noticing", attempt.ended)
             if verdict is not None:
-                verdict = replace(verdict, judged=since)
-                step = next_step(series, verdict, self.policy.restart)
+                verdict, step = concluded(
+                    verdict,
+                    series,
+                    self.policy.restart,
+                    now=since,
+                    tracker=str(self.training.tracked or ""),
+                    trains=True,
+                )
                 if isinstance(step, Done):
                     return
                 series.append(verdict)
@@ -125,6 +132,9 @@ class ProjectKeeper(Keeper):
     def _watch(self, attempt: Attempt) -> Steps[Verdict | None]:
         """Return the verdict on an attempt, None when a person has taken over."""
         events = EventWatch(self._events)
+        clock = partial(getattr, self.environment, "now")
+        window = self.cluster.site.visibility_window_s
+        follower = AttemptFollower(self._expectation, Absence(attempt.job_id, window, clock), clock=clock)
         while True:
             progressed = not self._is_quiet(attempt)
             if progressed:
@@ -135,14 +145,17 @@ class ProjectKeeper(Keeper):
                         return None
             yield self._next_poll()
             observation = observe(self.cluster, attempt)
-            verdict = judge(observation, self._expectation, log_tail=attempt.log)
-            if verdict.outcome.is_verdict:
-                return verdict
-            for seen in events.read(observation, progressed=progressed):
-                events.count(seen.event)
+            look = follower.look(observation, attempt.log)
+            if (ended := follower.end(look, last=look.is_last(log_read=True))) is not None:
+                return ended[0]
+            seen = events.read(observation, progressed=progressed)
+            stopped = while_running([item.to_json() for item in seen], attempt.job_id)
+            if stopped is not None:
+                for item in seen:
+                    events.count(item.event)
                 self.cluster.ledger.false_alarms += not attempt.stalled
                 self.cluster.cancel(attempt)
-                return stopping_verdict(seen.to_json(), attempt.job_id)
+                return stopped.verdict
 
     def _is_quiet(self, attempt: Attempt) -> bool:
         """Whether the next polls could find something: the attempt has ended, hangs, or takes long to start."""

@@ -1,0 +1,162 @@
+"""From what polls find of an attempt to its verdict: the loop that triggers and the simulation share.
+
+::
+
+    observation ─ judge ─► verdict ─ forgotten ─► ─ finish condition ─► verdict ─► (the last look) announced end
+
+:func:`~airflow_megatron.slurm.verdicts.verdict.judge` weighs one observation. Amendments follow in this order: a job
+that everybody has forgotten is lost (:class:`~airflow_megatron.slurm.verdicts.absence.Absence`); the job's own finish
+condition decides whether an attempt that has ended was its last (:func:`.condition_watch.with_finish`); and a job that
+has announced its end is judged by what it left, not by the way in which it ended. What follows from a verdict is
+:mod:`airflow_megatron.supervision.next_steps`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, judge
+from airflow_megatron.supervision.condition_watch import Truth, with_finish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from airflow_megatron.slurm.states.observation import Observation
+    from airflow_megatron.slurm.verdicts.absence import Absence
+    from airflow_megatron.slurm.verdicts.signatures import Signature
+    from airflow_megatron.slurm.verdicts.verdict import Expectation, Verdict
+
+
+@dataclass(frozen=True)
+class OwnConditions:
+    """What is known of a job's own conditions at one look.
+
+    :param cancel: whether it is to be cancelled, None without such a condition
+    :param finish: whether it is done, None without such a condition
+    :param missing: what does not hold of the latter
+    :param behind: logs that they speak of have lines that were not read yet
+    """
+
+    cancel: Truth | None = None
+    finish: Truth | None = None
+    missing: str = ""
+    behind: bool = False
+
+
+NO_CONDITIONS: Final = OwnConditions()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one observation says of an attempt.
+
+    :param verdict: on the attempt, if it has one yet
+    :param conditions: of the job
+    :param ended_for: seconds for which the attempt is known to have ended
+    :param observation: what it was made of
+    :param log_tail: the last bytes of the log
+    """
+
+    verdict: Verdict
+    conditions: OwnConditions
+    ended_for: float
+    observation: Observation
+    log_tail: bytes
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the attempt has a verdict."""
+        return self.verdict.outcome.is_verdict
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether its cancel condition holds, and it has not finished all the same."""
+        finished = self.conditions.finish is Truth.YES and self.has_ended
+        return self.conditions.cancel is Truth.YES and not finished
+
+    def is_last(self, *, log_read: bool, incomplete: bool = False) -> bool:
+        """Whether nothing more is expected of an attempt that has ended.
+
+        :param log_read: its log was read to the end
+        :param incomplete: lines are missing that may still show
+        """
+        settled = self.ended_for >= SETTLE_S or not incomplete
+        return self.has_ended and log_read and not self.conditions.behind and settled
+
+
+class AttemptFollower:
+    """Follows one attempt from look to look.
+
+    :param expectation: what its stage is to achieve
+    :param absence: since when nobody has known the job
+    :param signatures: what lines of its log mean; the shipped catalogue when left out
+    :param clock: seconds that only go forward; of this machine when left out
+    """
+
+    def __init__(
+        self,
+        expectation: Expectation,
+        absence: Absence,
+        signatures: Sequence[Signature] | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._expectation, self._absence, self._signatures = expectation, absence, signatures
+        self._clock = clock or (lambda: time.monotonic())
+        self._ended: float | None = None
+        self._at_end: list[dict[str, Any]] = []
+
+    @property
+    def announced(self) -> bool:
+        """Whether the job has announced its end."""
+        return self._expectation.announced
+
+    def look(
+        self, observation: Observation, log_tail: bytes, conditions: OwnConditions = NO_CONDITIONS
+    ) -> Look:
+        """Return what an observation says."""
+        verdict = self._absence.weigh(self._judged(observation, log_tail), observation)
+        ended_for = 0.0
+        if verdict.outcome.is_verdict:
+            now = self._clock()
+            self._ended = now if self._ended is None else self._ended
+            ended_for = now - self._ended
+            verdict = with_finish(verdict, conditions.finish, conditions.missing, ended_for)
+        return Look(verdict, conditions, ended_for, observation, log_tail)
+
+    def see(self, seen: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Take in what showed while the attempt runs; return it with what showed when it seemed to have ended."""
+        found = [*self._at_end, *map(dict, seen)]
+        self._at_end = []
+        self._take_announcement(found)
+        return found
+
+    def end(
+        self, look: Look, seen: Iterable[Mapping[str, Any]] = (), *, last: bool
+    ) -> tuple[Verdict, list[dict[str, Any]]] | None:
+        """Take in what showed of an attempt that has ended.
+
+        :param last: nothing more is expected of it (:meth:`Look.is_last`)
+        :returns: the verdict on it and all that showed at its end; None as long as one has to look again
+        """
+        self._at_end += map(dict, seen)
+        if not last:
+            return None
+        if not self._take_announcement(self._at_end):
+            return look.verdict, self._at_end
+        verdict = self._judged(look.observation, look.log_tail)
+        if not verdict.outcome.is_verdict:
+            return None  # what it left may still show
+        conditions = look.conditions
+        return with_finish(verdict, conditions.finish, conditions.missing, look.ended_for), self._at_end
+
+    def _judged(self, observation: Observation, log_tail: bytes) -> Verdict:
+        return judge(observation, self._expectation, log_tail=log_tail, signatures=self._signatures)
+
+    def _take_announcement(self, seen: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether the job announces its end now, and has not before."""
+        if self.announced or not any(item["do"] == "finish" for item in seen):
+            return False
+        self._expectation = replace(self._expectation, announced=True)
+        return True

@@ -1,0 +1,146 @@
+"""From observations to a verdict and a next step: one owner, whoever asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.states.observation import AccountingRow, Observation, QueueRow
+from airflow_megatron.slurm.verdicts.absence import MIN_ANSWERS, Absence
+from airflow_megatron.slurm.verdicts.outcomes import Outcome
+from airflow_megatron.slurm.verdicts.restarts import GiveUp, Restart, RestartPolicy
+from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Expectation, Verdict
+from airflow_megatron.supervision.attempt_follower import AttemptFollower, OwnConditions
+from airflow_megatron.supervision.condition_watch import Truth
+from airflow_megatron.supervision.next_steps import concluded, while_running
+
+if TYPE_CHECKING:
+    from airflow_megatron.supervision.attempt_follower import Look
+
+NOW = 1000.0
+COMMAND = Expectation("command")
+RUNNING = Observation(NOW, queue=QueueRow("7", "a", JobState.RUNNING), queue_ok=True, accounting_ok=True)
+GONE = Observation(NOW, queue_ok=True, accounting_ok=True)
+
+
+def ended(state: JobState, code: int) -> Observation:
+    row = AccountingRow("7", "a", state, state.value, code, 0, started=100.0, ended=500.0, elapsed=400.0)
+    return Observation(NOW, queue_ok=True, accounting=row, accounting_ok=True)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def follower(clock: Clock, expectation: Expectation = COMMAND) -> AttemptFollower:
+    return AttemptFollower(expectation, Absence("7", 60.0, clock), clock=clock)
+
+
+def outcome_of(look: Look) -> Outcome:
+    return look.verdict.outcome
+
+
+def test_a_running_job_has_no_verdict(clock: Clock) -> None:
+    look = follower(clock).look(RUNNING, b"")
+    assert (outcome_of(look), look.has_ended, look.is_last(log_read=True)) == (Outcome.ACTIVE, False, False)
+
+
+def test_an_ended_job_has_one_when_its_log_is_read(clock: Clock) -> None:
+    follow = follower(clock)
+    look = follow.look(ended(JobState.COMPLETED, 0), b"")
+    assert follow.end(look, last=look.is_last(log_read=False)) is None
+    verdict = follow.end(look, last=look.is_last(log_read=True))
+    assert verdict is not None
+    assert verdict[0].outcome is Outcome.FINISHED
+
+
+def test_a_job_that_everybody_has_forgotten_is_lost(clock: Clock) -> None:
+    follow = follower(clock)
+    for _ in range(MIN_ANSWERS):
+        assert outcome_of(follow.look(GONE, b"")) is Outcome.UNKNOWN
+        clock.now += 10.0
+    clock.now += 60.0
+    assert outcome_of(follow.look(GONE, b"")) is Outcome.RETRYABLE
+
+
+def test_a_finish_condition_decides_once_it_has_had_time_to_show(clock: Clock) -> None:
+    follow, open_ = follower(clock), OwnConditions(finish=Truth.NO, missing="file /r/x")
+    assert outcome_of(follow.look(ended(JobState.COMPLETED, 0), b"", open_)) is Outcome.UNKNOWN
+    clock.now += SETTLE_S
+    assert outcome_of(follow.look(ended(JobState.COMPLETED, 0), b"", open_)) is Outcome.ROLLED_OVER
+    holds = OwnConditions(finish=Truth.YES)
+    assert outcome_of(follow.look(ended(JobState.FAILED, 1), b"", holds)) is Outcome.FINISHED
+
+
+@pytest.mark.parametrize(("finish", "cancelled"), [(None, True), (Truth.NO, True), (Truth.YES, False)])
+def test_a_job_that_has_finished_is_not_cancelled(
+    clock: Clock, finish: Truth | None, cancelled: bool
+) -> None:
+    conditions = OwnConditions(cancel=Truth.YES, finish=finish)
+    assert follower(clock).look(ended(JobState.COMPLETED, 0), b"", conditions).is_cancelled is cancelled
+    assert follower(clock).look(RUNNING, b"", conditions).is_cancelled
+
+
+def test_a_job_that_has_announced_its_end_is_judged_by_what_it_left(clock: Clock) -> None:
+    follow = follower(clock)
+    look = follow.look(ended(JobState.CANCELLED, 0), b"")
+    assert outcome_of(look) is Outcome.CANCELLED
+    announced = [{"do": "finish", "reason": "its last line"}]
+    verdict = follow.end(look, announced, last=True)
+    assert verdict is not None
+    assert (verdict[0].outcome, verdict[1]) == (Outcome.FINISHED, announced)
+    assert follow.announced
+
+
+def test_what_showed_when_it_seemed_to_have_ended_counts_while_it_runs(clock: Clock) -> None:
+    follow = follower(clock)
+    look = follow.look(ended(JobState.COMPLETED, 0), b"")
+    assert follow.end(look, [{"do": "notify", "reason": "a"}], last=False) is None
+    assert [item["reason"] for item in follow.see([{"do": "notify", "reason": "b"}])] == ["a", "b"]
+    assert follow.see([]) == []
+
+
+class TestNextSteps:
+    LOST = Verdict(Outcome.RETRYABLE, "node failure", JobState.NODE_FAIL, iteration=10)
+
+    def test_after_a_lost_node(self) -> None:
+        verdict, step = concluded(self.LOST, [], RestartPolicy(), now=5.0)
+        assert (verdict.judged, isinstance(step, Restart)) == (5.0, True)
+
+    def test_a_training_that_hung_has_progressed_as_far_as_its_tracker_says(self) -> None:
+        stopped = while_running([{"do": "restart", "reason": "idle"}], "7")
+        assert stopped is not None
+        verdict, _ = concluded(
+            stopped.verdict, [self.LOST], RestartPolicy(), now=5.0, tracker="10\n", trains=True
+        )
+        assert verdict.iteration == 10
+        hung = [replace(verdict, judged=1.0)] * 2
+        _, step = concluded(
+            stopped.verdict,
+            [self.LOST, *hung],
+            RestartPolicy(no_progress=3),
+            now=5.0,
+            tracker="10",
+            trains=True,
+        )
+        assert isinstance(step, GiveUp)
+
+    def test_what_asks_for_nothing_ends_nothing(self) -> None:
+        assert while_running([{"do": "notify", "reason": "x"}], "7") is None
+
+    def test_a_cancel_condition_is_for_good(self) -> None:
+        stopped = while_running([{"do": "cancel", "reason": "x"}], "7")
+        assert stopped is not None
+        assert (stopped.cancelled, stopped.verdict.outcome) == (True, Outcome.CANCELLED)

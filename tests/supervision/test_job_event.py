@@ -1,0 +1,51 @@
+"""What a trigger hands to a worker, in the form in which Airflow's database keeps it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+from airflow_megatron.supervision.job_event import JobEvent
+from airflow_megatron.supervision.job_reference import JobHandle
+
+HANDLE = JobHandle("j", 2, "7", first=1)
+CARRY = {"handle": HANDLE.to_json()}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        JobEvent(Verdict(Outcome.FAILED, "x", exit_code=1), seen=(), error="no memory", carry=CARRY),
+        JobEvent(seen=({"do": "notify", "reason": "a"},), memory={"log": {"offset": 3}}, log_tail=("a",)),
+        JobEvent(log_tail=("last",), carry=CARRY),
+    ],
+)
+def test_what_is_written_is_read(event: JobEvent) -> None:
+    assert JobEvent.from_json(json.loads(json.dumps(event.to_json()))) == event
+
+
+def test_which_keys_say_what_has_happened() -> None:
+    """Workers of 7332a23 tell the three kinds apart by them."""
+    ended = JobEvent(Verdict(Outcome.FINISHED, "x"), seen=()).to_json()
+    assert set(ended) == {"verdict", "seen", "error", "log_tail", "carry"}
+    assert set(JobEvent(seen=(), memory={}).to_json()) == {"seen", "memory", "log_tail", "carry"}
+    assert set(JobEvent().to_json()) == {"log_tail", "carry"}
+
+
+def test_of_an_earlier_version() -> None:
+    event: dict[str, Any] = {
+        "verdict": {"outcome": "finished", "reason": "x"},
+        "carry": {"handle": {"attempt": 2}},
+    }
+    read = JobEvent.from_json({**event, "from_the_future": 1})
+    assert read.handle == JobHandle("", 2, None)
+    assert not read.is_deadline
+    assert JobEvent.from_json({"log_tail": [], "carry": CARRY}).is_deadline
+
+
+def test_without_a_reference() -> None:
+    with pytest.raises(ValueError, match="no number of an attempt"):
+        _ = JobEvent().handle
