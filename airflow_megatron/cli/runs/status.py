@@ -24,10 +24,10 @@ from airflow_megatron.results.readings.progress import (
 )
 from airflow_megatron.results.readings.snapshot import SnapshotError
 from airflow_megatron.results.readings.sweep_jobs import read_jobs
+from airflow_megatron.slurm.polling.queue_states import fetch_queue_states
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.supervision.attempts import slurm_commands
-from airflow_megatron.supervision.queue_states import fetch_queue_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
