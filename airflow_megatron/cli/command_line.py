@@ -29,6 +29,7 @@ class CommandPlace(NamedTuple):
 
 _CLI = "airflow_megatron.cli"
 COMMANDS: Final[dict[str, CommandPlace]] = {
+    "init": CommandPlace(f"{_CLI}.setup.init_command:init", "Make a project."),
     "lint": CommandPlace(f"{_CLI}.plans.spec_commands:lint", "Check sweep specs; exit 1 when one is wrong."),
     "plan": CommandPlace(
         f"{_CLI}.plans.spec_commands:plan", "Draw the stage tree of a sweep, or list its jobs."
@@ -54,7 +55,8 @@ COMMANDS: Final[dict[str, CommandPlace]] = {
         f"{_CLI}.simulation_commands:simulate", "Compare restart policies on a simulated cluster."
     ),
     "cluster": CommandPlace(
-        f"{_CLI}.local.cluster_commands:app", "The local Slurm cluster: up, down, status."
+        f"{_CLI}.setup.cluster_commands:app",
+        "The local Slurm cluster; put onto a cluster what its jobs need.",
     ),
     "import": CommandPlace(
         f"{_CLI}.plans.import_commands:app", "Turn another tool's configuration into a sweep spec."

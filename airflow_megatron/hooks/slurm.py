@@ -83,12 +83,13 @@ class SlurmHook(BaseHook):
         return asyncio.run(once())
 
     @contextmanager
-    def session(self) -> Iterator[Callable[[str], CommandResult]]:
+    def session(self, timeout: float = SCRIPT_TIMEOUT_S) -> Iterator[Callable[[str], CommandResult]]:
         """Give a function that runs scripts as :meth:`run` does, all over one connection, for who looks often.
 
         The connection is opened on first use. When it breaks between two scripts, the second is run again over a new
         one, so scripts must do no harm when they run twice.
 
+        :param timeout: seconds that a script may take
         :raises LoginRefusedError: when the Airflow connection cannot be used
         """
         with asyncio.Runner() as runner:
@@ -99,13 +100,13 @@ class SlurmHook(BaseHook):
                 nonlocal has_answered
                 may_be_stale, has_answered = has_answered, False
                 try:
-                    result = runner.run(transport.run(script, timeout=SCRIPT_TIMEOUT_S))
+                    result = runner.run(transport.run(script, timeout=timeout))
                 except LoginRefusedError:
                     raise
                 except TransportError:
                     if not may_be_stale:
                         raise
-                    result = runner.run(transport.run(script, timeout=SCRIPT_TIMEOUT_S))
+                    result = runner.run(transport.run(script, timeout=timeout))
                 has_answered = True
                 return result
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from airflow_megatron.cli.local.local_connection import AirflowCommandError, local_connections, run_airflow
 from airflow_megatron.cli.local.patience import Patience
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
 from airflow_megatron.errors import AirflowMegatronError
@@ -93,17 +94,7 @@ class LocalAirflow:
         """
         keep_new_files_private()
         make_private(self.home)
-        ssh = cluster["ssh"]
-        connection = {
-            "slurm_local": {
-                "conn_type": "ssh",
-                "host": ssh["host"],
-                "port": ssh["port"],
-                "login": ssh["user"],
-                "extra": json.dumps({"key_file": ssh["key_file"], "host_key": ssh["host_key"]}),
-            }
-        }
-        wanted = json.dumps(connection, indent=1)
+        wanted = json.dumps(local_connections(cluster), indent=1)
         marker = self.home / "connections.json"
         if marker.exists() and marker.read_text() == wanted and (self.home / "airflow.db").exists():
             return
@@ -269,16 +260,10 @@ class LocalAirflow:
         return all((parts.get(name) or {}).get("status") == "healthy" for name in needed)
 
     def _airflow(self, *words: str) -> None:
-        result = subprocess.run(
-            [sys.executable, "-m", "airflow", *words],
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if result.returncode:
-            raise LocalAirflowError(f"airflow {' '.join(words)} failed:\n{result.stdout[-4000:]}")
+        try:
+            run_airflow(*words, environment=self.environment())
+        except AirflowCommandError as error:
+            raise LocalAirflowError(str(error)) from None
 
     def _log_tail(self) -> str:
         return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-25:])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -13,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_megatron.cli.local.local_airflow import LocalAirflow, LocalAirflowError
+from airflow_megatron.cli.local.local_cluster import run_local_cluster
+from airflow_megatron.cli.local.local_connection import cluster_description
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
 from airflow_megatron.cli.runs.progress_table import short_duration
 from airflow_megatron.cli.runs.status import looks_at
@@ -22,7 +22,7 @@ from airflow_megatron.plan.sweep_plan import Plan, check_sweep
 from airflow_megatron.results.readings.progress import ProgressGrid, StageState, changed_lines
 from airflow_megatron.results.readings.snapshot import SnapshotError
 from airflow_megatron.slurm.remote.transport import TransportError
-from airflow_megatron.spec.documents.project import local_dir, project_folder
+from airflow_megatron.spec.documents.project import local_dir
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.trainers import TRAINERS
 
@@ -98,15 +98,14 @@ def local_services() -> Iterator[LocalAirflow]:
     signal.signal(signal.SIGTERM, _interrupt)
     keep_new_files_private()
     make_private(local_dir())
-    was_up = _cluster("status", quiet=True) == 0
+    was_up = run_local_cluster("status", quiet=True) == 0
     airflow = LocalAirflow()
     try:
         _say("starting the Slurm cluster" if not was_up else "the Slurm cluster is up already")
-        if not was_up and _cluster("up"):
+        if not was_up and run_local_cluster("up"):
             raise QuickstartError("the local Slurm cluster did not start; see above")
-        description = json.loads((local_dir() / "cluster" / "cluster.json").read_text())
         _say("preparing Airflow")
-        airflow.prepare(description)
+        airflow.prepare(cluster_description())
         _say("starting Airflow")
         airflow.start()
         _say(f"Airflow is at {airflow.address}")
@@ -119,7 +118,7 @@ def local_services() -> Iterator[LocalAirflow]:
         airflow.stop()
         if not was_up:
             _say("stopping the Slurm cluster")
-            _cluster("down", quiet=True)
+            run_local_cluster("down", quiet=True)
 
 
 def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
@@ -181,14 +180,6 @@ def _show_results(plan: Plan) -> None:
     print(f"\n{table.read_text()}")
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         print(f"wrote {os.path.relpath(path)}")
-
-
-def _cluster(command: str, *, quiet: bool = False) -> int:
-    words = [sys.executable, str(project_folder("docker") / "local_cluster"), command]
-    sink = subprocess.DEVNULL if quiet else None
-    return subprocess.run(
-        [*words, "--dir", str(local_dir() / "cluster")], stdout=sink, stderr=sink, check=False
-    ).returncode
 
 
 def _say(text: str) -> None:

@@ -11,9 +11,12 @@ import configparser
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SECTION: Final = "megatron"
 SWEEP_SPECS_FOLDER: Final = "sweep_specs_folder"
@@ -33,24 +36,24 @@ def airflow_configuration() -> Path:
     return Path(_expanded(named)).absolute() if named else airflow_home() / "airflow.cfg"
 
 
-def option_variable(option: str) -> str:
+def option_variable(option: str, section: str = SECTION) -> str:
     """Return the environment variable of an option."""
-    return f"AIRFLOW__{SECTION.upper()}__{option.upper()}"
+    return f"AIRFLOW__{section.upper()}__{option.upper()}"
 
 
-def configured(option: str) -> str:
+def configured(option: str, section: str = SECTION) -> str:
     """Return the value of an option; empty where it is not set.
 
     :raises SpecError: when ``airflow.cfg`` cannot be read
     """
-    named = os.environ.get(option_variable(option))
+    named = os.environ.get(option_variable(option, section))
     if named is None:
         path = airflow_configuration()
         try:
             status = path.stat()
         except OSError:
             return ""
-        named = dict(_section(path, status.st_mtime_ns, status.st_size)).get(option, "")
+        named = _values(path, section, status.st_mtime_ns, status.st_size).get(option, "")
     return _expanded(named.strip())
 
 
@@ -61,8 +64,8 @@ def configured_folder(option: str) -> Path | None:
 
 
 @lru_cache(maxsize=8)
-def _section(path: Path, changed: int, size: int) -> tuple[tuple[str, str], ...]:
-    """Return the section's options and values.
+def _values(path: Path, section: str, changed: int, size: int) -> Mapping[str, str]:
+    """Return the options of a section.
 
     :param changed: when the file was changed; it and the size are there for the cache
     """
@@ -70,7 +73,7 @@ def _section(path: Path, changed: int, size: int) -> tuple[tuple[str, str], ...]
     parser = configparser.ConfigParser()
     try:
         parser.read_string(path.read_text(encoding="utf-8"), str(path))
-        return tuple(parser.items(SECTION)) if parser.has_section(SECTION) else ()
+        return dict(parser.items(section)) if parser.has_section(section) else {}
     except (configparser.Error, OSError, UnicodeDecodeError) as error:
         line = getattr(error, "lineno", None) or 0
         reason = str(error).splitlines()[0]

@@ -1,0 +1,17 @@
+"""The program of the local Slurm cluster, ``docker/local_cluster``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from airflow_megatron.spec.documents.project import local_dir, project_folder
+
+
+def run_local_cluster(command: str, *options: str, quiet: bool = False) -> int:
+    """Run one of its commands for the cluster of this machine's own; return the exit status."""
+    words = [sys.executable, str(project_folder("docker") / "local_cluster"), command, *options]
+    if command != "install":
+        words += ["--dir", str(local_dir() / "cluster")]
+    sink = subprocess.DEVNULL if quiet else None
+    return subprocess.run(words, stdout=sink, stderr=sink, check=False).returncode

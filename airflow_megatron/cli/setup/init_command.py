@@ -1,0 +1,98 @@
+"""``airflow-megatron init``: make a project, and run its first sweep's cluster on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from airflow_megatron.cli.local.local_cluster import run_local_cluster
+from airflow_megatron.cli.local.local_connection import (
+    AirflowCommandError,
+    cluster_description,
+    import_connections,
+    local_connections,
+)
+from airflow_megatron.cli.local.private_files import make_private
+from airflow_megatron.cli.setup.new_project import make_project
+from airflow_megatron.spec.documents.configuration import airflow_configuration, airflow_home, configured
+from airflow_megatron.spec.documents.project import clusters_dir, local_dir, sweep_specs_dir
+
+CONNECTION = """\
+airflow connections add slurm_mycluster --conn-type slurm --conn-host LOGIN_NODE --conn-login me \\
+    --conn-extra '{"key_file": "~/.ssh/id_ed25519", "host_key": "ssh-ed25519 AAAA…"}'"""
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder")],
+    local_cluster: Annotated[
+        bool,
+        typer.Option(
+            "--local-cluster",
+            help="Also install and start a Slurm cluster on this machine, make the environment of its jobs, "
+            "and add its connection to Airflow: first_sweep.yaml runs there",
+        ),
+    ] = False,
+) -> None:
+    """Make a project: a sweep spec, cluster profiles and the DAG files; files that are there stay as they are."""
+    folder = Path(os.path.abspath(folder.expanduser()))  # noqa: PTH100
+    try:
+        for path, is_new in make_project(folder):
+            print(f"{'wrote' if is_new else 'kept '} {folder / path}")
+    except OSError as error:
+        print(f"the project cannot be written: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    missing = _missing_configuration(folder)
+    if missing:
+        print(
+            f"\nAdd to {airflow_configuration()}, or set the variables AIRFLOW__MEGATRON__… that stand for it:\n"
+        )
+        print(missing)
+    if local_cluster:
+        raise typer.Exit(_start_local_cluster())
+    print(
+        f"\nFor a cluster, copy {folder / 'clusters' / 'example-slurm.yaml'} and give Airflow its connection:\n"
+    )
+    print(CONNECTION)
+    print(
+        "\nThe programs and the environment of its jobs: airflow-megatron cluster install NAME\n"
+        f"For a cluster on this machine: airflow-megatron init {folder} --local-cluster"
+    )
+
+
+def _missing_configuration(folder: Path) -> str:
+    """Return the lines of airflow.cfg with which Airflow reads this project; empty where it does so already."""
+    lines = []
+    dags = Path(configured("dags_folder", "core") or airflow_home() / "dags")
+    if dags.resolve() != (folder / "dags").resolve():
+        lines += ["[core]", f"dags_folder = {folder / 'dags'}"]
+    own = {"sweep_specs_folder": sweep_specs_dir(), "clusters_folder": clusters_dir()}
+    wanted = {"sweep_specs_folder": folder / "sweep_specs", "clusters_folder": folder / "clusters"}
+    if any(own[option].resolve() != wanted[option].resolve() for option in own):
+        lines += ["[megatron]", *(f"{option} = {path}" for option, path in wanted.items())]
+    return "\n".join(line.replace("%", "%%") for line in lines)
+
+
+def _start_local_cluster() -> int:
+    """Install and start a cluster on this machine, and let Airflow reach it; return the exit status."""
+    from airflow_megatron.cli.setup.cluster_install import InstallationChoice, install_on
+
+    print()
+    make_private(local_dir())
+    for command in ("install", "up"):
+        status = run_local_cluster(command)
+        if status:
+            return status
+    try:
+        import_connections(local_connections(cluster_description()))
+    except AirflowCommandError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("Airflow has the connection slurm_local")
+    status = install_on("local", InstallationChoice(parts=("programs", "environment"), python=sys.executable))
+    if status == 0:
+        print("\nRun the first sweep: airflow dags trigger first-sweep")
+    return status

@@ -1,0 +1,67 @@
+"""Making a project: specs, cluster profiles and DAG files in one folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_megatron.spec.documents.shipped_files import shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OWN = files(__package__) / "new_project"
+
+
+class ProjectFile(NamedTuple):
+    """A file of a project.
+
+    :param path: relative to the project
+    :param is_new: whether it was written now; else it was there, and stays as it was
+    """
+
+    path: str
+    is_new: bool
+
+
+def make_project(folder: Path) -> list[ProjectFile]:
+    """Write the files of a project that are not there; what is there stays as it is.
+
+    :raises OSError: when the folder cannot be made or written
+    """
+    return [ProjectFile(path, _written(folder / path, text)) for path, text in _project_files()]
+
+
+def _project_files() -> Iterator[tuple[str, str]]:
+    yield "sweep_specs/first_sweep.yaml", (_OWN / "first_sweep.yaml").read_text(encoding="utf-8")
+    for name in ("local.yaml", "example-slurm.yaml"):
+        yield f"clusters/{name}", (shipped("sbatch") / "clusters" / name).read_text(encoding="utf-8")
+    for path in sorted(shipped("dags").glob("*.py")):
+        yield f"dags/{path.name}", path.read_text(encoding="utf-8")
+
+
+def _written(path: Path, text: str) -> bool:
+    """Write a file whole or not at all, and never over another.
+
+    :return: whether it was written
+    """
+    if os.path.lexists(path):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(draft).chmod(0o666 & ~umask)
+        with suppress(FileExistsError):
+            os.link(draft, path)
+            return True
+        return False
+    finally:
+        os.unlink(draft)  # noqa: PTH108

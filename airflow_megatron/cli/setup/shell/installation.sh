@@ -1,0 +1,157 @@
+# shellcheck shell=sh disable=SC2154
+# Part of cluster_install.py's scripts. Each function prints a word for what it did, or "failed REASON".
+# What it makes lies in a folder of its own beside PATH, in PATH.versions; PATH is a link that is moved to it when it
+# is complete, by one rename: jobs that run go on with what they began with, and nothing is ever half there.
+
+am_failed() {
+  printf 'failed %s\n' "$(printf '%s\n' "$*" | tail -n 12)"
+}
+
+am_is_ours() { # PATH: nothing is there, or a link that these functions have made
+  if [ -h "$1" ]; then
+    case $(readlink "$1") in "$(basename "$1").versions/"*) return 0 ;; esac
+    return 1
+  fi
+  [ ! -e "$1" ]
+}
+
+am_turn_to() { # PATH NAME: let PATH be the version NAME
+  am_link=$1.versions/.link.$$
+  ln -s "$(basename "$1").versions/$2" "$am_link" && mv -fT "$am_link" "$1"
+}
+
+am_matches() { # FOLDER MANIFEST: lines of sha256sum
+  [ -d "$1" ] && (cd "$1" && printf '%s\n' "$2" | sha256sum --check --status 2>/dev/null)
+}
+
+am_put_programs() { # PATH DIGEST MANIFEST BASE64: a tar.gz
+  if am_matches "$1" "$3"; then
+    echo same
+    return
+  fi
+  if ! am_is_ours "$1"; then
+    am_failed "$1 holds something else, which was not put there by this command: move it away, or name another folder"
+    return
+  fi
+  am_draft=$1.versions/$2.$$
+  if ! am_why=$(
+    exec 2>&1
+    mkdir -p "$am_draft" && printf '%s' "$4" | base64 -d | tar -xzf - -C "$am_draft"
+  ) || ! am_matches "$am_draft" "$3"; then
+    rm -rf "$am_draft"
+    am_failed "$1 cannot be written: $am_why"
+    return
+  fi
+  if am_why=$(am_turn_to "$1" "$2.$$" 2>&1); then echo made; else am_failed "$1 cannot be put in place: $am_why"; fi
+}
+
+am_stamp() { # PROGRAMS: what install.sh writes into an environment that is complete
+  cat "$1/requirements.lock" "$1/install.sh" | sha256sum
+}
+
+am_environment_is_current() { # VENV PROGRAMS
+  [ -x "$1/bin/python" ] && [ "$(cat "$1/.requirements.sha256" 2>/dev/null)" = "$(am_stamp "$2")" ]
+}
+
+am_says_whether_current() { # VENV PROGRAMS
+  if am_environment_is_current "$1" "$2"; then echo same; else echo other; fi
+}
+
+am_make_environment() { # VENV PROGRAMS [PIP_ARGUMENT...]: PYTHON and pip's variables are in the environment
+  am_venv=$1 am_programs=$2
+  shift 2
+  if am_environment_is_current "$am_venv" "$am_programs"; then
+    echo same
+    return
+  fi
+  if ! am_is_ours "$am_venv"; then
+    am_failed "$am_venv is another environment, which was not made by this command: move it away, or name another one"
+    return
+  fi
+  am_draft=$(date +%Y%m%dT%H%M%S).$$
+  am_place=$am_venv.versions/$am_draft
+  if ! am_why=$(
+    exec 2>&1
+    trap 'rm -rf "$am_place"; exit 1' HUP INT TERM
+    mkdir -p "$am_venv.versions" && sh "$am_programs/install.sh" "$am_place" "$@"
+  ); then
+    rm -rf "$am_place"
+    am_failed "$am_why"
+  elif am_why=$(am_turn_to "$am_venv" "$am_draft" 2>&1); then
+    echo made
+  else
+    am_failed "$am_venv cannot be put in place: $am_why"
+  fi
+}
+
+am_checkout() { # PROGRAMS RELEASE DIR
+  if am_why=$(sh "$1/checkout.sh" "$2" "$3" 2>&1); then
+    case $am_why in *already) echo same ;; *) echo made ;; esac
+  else
+    am_failed "$am_why"
+  fi
+}
+
+am_unpack_checkout() { # DIR COMMIT ARCHIVE
+  am_draft=$1.$$
+  if ! am_why=$(
+    exec 2>&1
+    trap 'rm -rf "$am_draft"; exit 1' HUP INT TERM
+    mkdir -p "$am_draft" && tar -xzf "$3" -C "$am_draft"
+  ); then
+    rm -rf "$am_draft"
+    am_failed "$1 cannot be written: $am_why"
+  elif [ -e "$1" ] || ! mv -T "$am_draft" "$1"; then
+    rm -rf "$am_draft"
+    am_failed "$1 was made by somebody else meanwhile; run the command again"
+  else
+    rm -f "$3"
+    echo made
+  fi
+}
+
+am_commit_of() { # DIR: "absent", or the commit that is checked out there, empty where there is none
+  if [ -e "$1" ] || [ -h "$1" ]; then
+    am_head=$(cat "$1/.git/HEAD" 2>/dev/null)
+    case $am_head in "ref: "*) am_head=$(cat "$1/.git/${am_head#ref: }" 2>/dev/null) ;; esac
+    echo "at $am_head"
+  else
+    echo absent
+  fi
+}
+
+am_size() { # FILE DIGEST: "complete", or the bytes that are there
+  if [ -f "$1" ]; then
+    if [ "$(sha256sum <"$1" | cut -d' ' -f1)" = "$2" ]; then echo complete; else rm -f "$1" && echo 0; fi
+  else
+    stat -c %s "$1.part" 2>/dev/null || echo 0
+  fi
+}
+
+am_append() { # FILE OFFSET BASE64: prints the size that FILE.part has then
+  am_why=$(
+    exec 2>&1
+    mkdir -p "$(dirname "$1")" || exit 1
+    am_there=$(stat -c %s "$1.part" 2>/dev/null) || am_there=0
+    if [ "$am_there" = "$2" ]; then printf '%s' "$3" | base64 -d >>"$1.part"; fi
+  ) || {
+    am_failed "$1 cannot be written: $am_why"
+    return
+  }
+  stat -c %s "$1.part"
+}
+
+am_complete() { # FILE DIGEST
+  if [ "$(sha256sum <"$1.part" | cut -d' ' -f1)" = "$2" ]; then
+    mv -f "$1.part" "$1" && echo made
+  else
+    rm -f "$1.part"
+    am_failed "$1 did not arrive as it was sent; run the command again"
+  fi
+}
+
+am_about_python() { # PYTHON: version, machine, C library
+  am_why=$("$1" -c 'import platform, sys
+print("%d.%d" % sys.version_info[:2], platform.machine(), *platform.libc_ver())' 2>&1) \
+    && printf 'python %s\n' "$am_why" || am_failed "$1: $am_why"
+}

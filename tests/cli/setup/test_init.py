@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from command_line import runner
+
+from airflow_megatron.cli.local.local_connection import connection_command, local_connections
+from airflow_megatron.spec.documents import project
+from airflow_megatron.spec.documents.configuration import option_variable
+from airflow_megatron.spec.documents.shipped_files import shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from command_line import Answer
+
+FILES = [
+    *("clusters/example-slurm.yaml", "clusters/local.yaml"),
+    *("dags/sweep_spec_errors.py", "dags/sweeps.py"),
+    "sweep_specs/first_sweep.yaml",
+]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Answer]:
+    for name in (project.HOME_VARIABLE, project.SWEEP_SPECS_VARIABLE, "AIRFLOW__CORE__DAGS_FOLDER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
+    return runner(monkeypatch, capsys)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_project_is_made_whole(call: Callable[..., Answer], tmp_path: Path) -> None:
+    answer = call("init", str(tmp_path / "a project"))
+    assert answer.status == 0
+    assert files(tmp_path / "a project") == FILES
+    assert all(f"wrote {tmp_path / 'a project' / name}" in answer.stdout for name in FILES)
+    for name in ("sweeps.py", "sweep_spec_errors.py"):
+        assert (tmp_path / "a project" / "dags" / name).read_text() == (shipped("dags") / name).read_text()
+    assert "airflow connections add" in answer.stdout
+
+
+def test_what_is_there_stays(call: Callable[..., Answer], tmp_path: Path) -> None:
+    call("init", str(tmp_path))
+    (tmp_path / "clusters" / "local.yaml").write_text("mine")
+    (tmp_path / "dags" / "sweeps.py").unlink()
+    (tmp_path / "dags" / "sweeps.py").symlink_to("nowhere")
+    (tmp_path / "sweep_specs" / "first_sweep.yaml").unlink()
+    answer = call("init", str(tmp_path))
+    assert answer.status == 0
+    assert (tmp_path / "clusters" / "local.yaml").read_text() == "mine"
+    assert (tmp_path / "dags" / "sweeps.py").is_symlink()
+    assert answer.stdout.count("wrote ") == 1
+    assert answer.stdout.count("kept ") == len(FILES) - 1
+
+
+def test_a_folder_that_cannot_be_made(call: Callable[..., Answer], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answer = call("init", str(tmp_path / "file"))
+    assert answer.status == 1
+    assert "the project cannot be written" in answer.stderr
+
+
+def test_the_configuration_that_it_prints_is_all_that_airflow_needs(
+    call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "100% ours"
+    printed = call("init", str(folder)).stdout
+    lines = printed.partition("[core]")[2].partition("\n\n")[0]
+    home = tmp_path / "airflow"
+    home.mkdir(exist_ok=True)
+    (home / "airflow.cfg").write_text(f"[core]{lines}\n")
+    assert project.sweep_specs_dir() == folder / "sweep_specs"
+    assert project.clusters_dir() == folder / "clusters"
+    assert "[core]" not in call("init", str(folder)).stdout
+    assert "[megatron]" not in call("init", str(folder)).stdout
+    monkeypatch.setenv(option_variable("clusters_folder"), "/elsewhere")
+    assert "[megatron]" in call("init", str(folder)).stdout
+
+
+def test_the_first_sweep_is_right(
+    call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("init", str(tmp_path))
+    monkeypatch.setenv(project.HOME_VARIABLE, str(tmp_path))
+    answer = call("lint", "first_sweep")
+    assert answer.status == 0, answer.stderr
+    assert "2 points, 5 jobs" in answer.stdout
+    text = (tmp_path / "sweep_specs" / "first_sweep.yaml").read_text()
+    keys = yaml.safe_load(text)
+    comments = [line for line in text.splitlines() if "#" in line]
+    assert len(comments) >= len(keys), "every section is explained"
+
+
+def test_the_connection_to_the_local_cluster() -> None:
+    description = {
+        "ssh": {
+            "host": "127.0.0.1",
+            "port": 2222,
+            "user": "me",
+            "key_file": "/it's/key",
+            "host_key": "ssh-ed25519 AAAA",
+        }
+    }
+    program = "import sys, json; print(json.dumps(sys.argv[1:]))"
+    words = subprocess.run(
+        ["sh", "-c", connection_command(description).replace("airflow", f'"$P" -c "{program}"', 1)],
+        env={**os.environ, "P": sys.executable},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    given = yaml.safe_load(words.stdout)
+    wanted = local_connections(description)["slurm_local"]
+    assert given[:3] == ["connections", "add", "slurm_local"]
+    assert dict(zip(given[3::2], given[4::2], strict=True)) == {
+        "--conn-type": "ssh",
+        "--conn-host": "127.0.0.1",
+        "--conn-port": "2222",
+        "--conn-login": "me",
+        "--conn-extra": wanted["extra"],
+    }
