@@ -82,6 +82,7 @@ def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
 def login(monkeypatch: pytest.MonkeyPatch) -> Answers:
     answers = Answers()
     monkeypatch.setattr(SlurmHook, "run", lambda _, script, **options: answers(script, **options))
+    monkeypatch.setattr("airflow_megatron.supervision.attempts.TROUBLE_WINDOW_S", 0)
     return answers
 
 
