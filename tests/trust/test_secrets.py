@@ -318,4 +318,4 @@ def test_a_folder_and_a_foreign_file_are_no_secrets(tmp_path: Path) -> None:
 def test_the_template_of_foreign_files_is_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(AUTOEXPERIMENT)
     (tmp_path / "job.sbatch").write_text(TEMPLATE)
-    assert "am_secret" not in shown(tmp_path / "study.yaml")
+    assert "am_secret()" not in shown(tmp_path / "study.yaml")

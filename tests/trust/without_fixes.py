@@ -340,7 +340,7 @@ FIXES: Final = (
         "M3",
         "pickles that take for ever",
         "megatron/checkpoints/evidence_reader.py",
-        "        signal.setitimer(signal.ITIMER_PROF, SECONDS + SECONDS_PER_GIB * size / 2**30)\n",
+        "        signal.setitimer(signal.ITIMER_PROF, seconds + SECONDS_PER_GIB * size / 2**30)\n",
         "        del size\n",
         (f"{CHECKPOINTS}::test_no_pickle_takes_all_time_or_memory",),
     ),
