@@ -31,6 +31,7 @@ from airflow_megatron.spec.documents.quantities import slurm_time
 from airflow_megatron.spec.expressions.file_values import path_of
 from airflow_megatron.spec.expressions.resolution import script_environment
 from airflow_megatron.spec.layout.run_layout import SweepLayout, tracker_of
+from airflow_megatron.spec.model.launch import COMMAND, CONTAINER_RUNTIMES, LAUNCHERS, Launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -126,6 +127,8 @@ def render_job_script(
     name = template_name(job)
     attempt = attempt_of(job, number)
     processes = job.world_size if job.runs_trainer and not job.own_launch else 1
+    launch = _launch(job, cluster, attempt, processes)
+    launched_by = LAUNCHERS[cluster.launcher_of(job.trainer)]
     try:
         template = environment.get_template(name)
         return template.render(
@@ -145,9 +148,11 @@ def render_job_script(
             branch_arguments=tuple(branch_arguments),
             needed_to_start=needed_to_start,
             file_values=file_values,
-            launcher=_launcher(job, cluster, processes),
+            launcher=_launcher(job, cluster, launch),
             launched_by=cluster.launcher_of(job.trainer),
-            alone=_launcher(job, cluster, 1),
+            launch_preparation=launched_by.preparation(launch) if processes > 1 else "",
+            launch_rest=launched_by.rest(launch) if processes > 1 else COMMAND,
+            alone=_launcher(job, cluster, _launch(job, cluster, attempt, 1)),
             processes=processes,
             nodes=_count(job.slurm.nodes),
         )
@@ -303,13 +308,13 @@ def _count(value: int | str | None) -> int:
 
 
 def _uses_srun(cluster: ClusterProfile, job: Job) -> bool:
-    launcher = cluster.launcher_of(job.trainer)
-    several_nodes = launcher == "torchrun" and _count(job.slurm.nodes) > 1
-    return job.runs_trainer and not job.own_launch and (launcher == "srun" or several_nodes)
+    launcher = LAUNCHERS[cluster.launcher_of(job.trainer)]
+    return job.runs_trainer and not job.own_launch and launcher.under_srun(_count(job.slurm.nodes))
 
 
 def _one_task_per_process(cluster: ClusterProfile, job: Job) -> bool:
-    return job.runs_trainer and (cluster.launcher_of(job.trainer) in ("srun", "mpiexec") or job.own_launch)
+    launcher = LAUNCHERS[cluster.launcher_of(job.trainer)]
+    return job.runs_trainer and (launcher.one_task_per_process or job.own_launch)
 
 
 def _cpus_of_task(cluster: ClusterProfile, job: Job) -> int | None:
@@ -336,49 +341,45 @@ def container_of(job: Job, cluster: ClusterProfile) -> ContainerSection | None:
     return own.model_copy(update=update)
 
 
-def _launcher(job: Job, cluster: ClusterProfile, processes: int) -> list[str]:
-    """Return the words before the command: srun, container, torchrun; ``$`` variables are set by the template."""
-    words: list[str] = []
-    nodes = _count(job.slurm.nodes)
-    launcher = cluster.launcher_of(job.trainer)
-    if job.runs_trainer and launcher not in job.trained_by.launchers:
+def _launch(job: Job, cluster: ClusterProfile, attempt: Attempt, processes: int) -> Launch:
+    """Return what a launcher has to start."""
+    return Launch(
+        python=cluster.python_of(job.trainer),
+        processes=processes,
+        per_node=_count(job.slurm.gpus_per_node),
+        nodes=_count(job.slurm.nodes),
+        hosts_file=quote(f"{attempt.directory}/hosts"),
+        wrapped=bool(job.wrapper),
+    )
+
+
+def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
+    """Return the words before the command: srun, container, torchrun; what the job alone knows is in the script."""
+    name = cluster.launcher_of(job.trainer)
+    launcher = LAUNCHERS[name]
+    if job.runs_trainer and not launcher.for_every_trainer and name not in job.trained_by.launchers:
         raise JobScriptError(
-            f"{launcher} does not pass ranks to {job.trainer}; use the launcher torchrun or srun"
+            f"{name} does not pass ranks to {job.trainer}; use the launcher torchrun or srun"
         )
     container = container_of(job, cluster)
-    direct = processes == 1 and not (container and container.runtime == "pyxis")
-    if not direct and (_uses_srun(cluster, job) or (container and container.runtime == "pyxis")):
+    runtime = CONTAINER_RUNTIMES[container.runtime] if container else None
+    in_container = runtime.words(container) if container and runtime else []
+    by_srun = runtime is not None and runtime.by_srun
+    several = launch.processes > 1
+    words: list[str] = []
+    if by_srun or (several and _uses_srun(cluster, job)):
         words += ["srun", "--kill-on-bad-exit=1"]
         # from Slurm 22.05 on srun does not take it over from sbatch, and a task would get one core
         cpus = _cpus_of_task(cluster, job)
         words += [f"--cpus-per-task={cpus}"] if cpus else []
-        if processes == 1 and job.runs_trainer and job.world_size > 1:
+        if not several and job.runs_trainer and job.world_size > 1:
             words += ["--nodes=1", "--ntasks=1"]
-        if container and container.runtime == "pyxis":
-            words += [f"--container-image={container.image}", *container.options]
-            words += [f"--container-mounts={','.join(container.binds)}"] if container.binds else []
-    if processes > 1 and launcher == "mpiexec":
-        if container and container.runtime == "pyxis":
-            raise JobScriptError("mpiexec cannot start a pyxis container; use the launcher srun")
-        words += ["mpiexec", "-n", str(processes), "-ppn", str(_count(job.slurm.gpus_per_node))]
-    if container and container.runtime != "pyxis":
-        gpus = [] if {"--rocm", "--nv", "--nvccli"} & {*container.options} else ["--nv"]
-        words += [container.runtime, "exec", *gpus, *container.options]
-        words += [word for bind in container.binds for word in ("--bind", bind)]
-        words.append(container.image)
-    if processes > 1 and launcher == "deepspeed":
-        # its other launchers start the processes of one node without MPI, which Megatron-DeepSpeed speaks
-        words += [cluster.python_of(job.trainer), "-m", "deepspeed.launcher.runner"]
-        words += ["--force_multi", "--no_ssh_check", "--launcher", "MPICH"]
-    if processes > 1 and launcher == "torchrun":
-        words += [
-            cluster.python_of(job.trainer),
-            "-m",
-            "torch.distributed.run",
-            f"--nproc-per-node={_count(job.slurm.gpus_per_node)}",
-        ]
-        words += [f"--nnodes={nodes}"] if nodes > 1 else ["--standalone"]
-    return words
+        words += in_container if by_srun else []
+    if several and by_srun and not launcher.reaches_srun_containers and container:
+        raise JobScriptError(f"{name} cannot start a {container.runtime} container; use the launcher srun")
+    words += launcher.words_before_container(launch) if several else []
+    words += [] if by_srun else in_container
+    return words + (launcher.words(launch) if several else [])
 
 
 def _secret_files(job: Job, attempt: Attempt) -> dict[str, str]:

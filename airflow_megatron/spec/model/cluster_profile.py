@@ -15,7 +15,7 @@ from airflow_megatron.spec.trust.permitted_variables import SETTING, permitted_v
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_megatron.spec.model.schema import Launcher, TrainerName
+    from airflow_megatron.spec.model.schema import TrainerName
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -40,7 +40,7 @@ class ClusterProfile(ClusterSection):
         """Return the Python that a trainer runs in."""
         return self.trainer(trainer).python or self.python
 
-    def launcher_of(self, trainer: TrainerName) -> Launcher:
+    def launcher_of(self, trainer: TrainerName) -> str:
         """Return how several processes of a trainer start."""
         return self.trainer(trainer).launcher or self.launcher
 

@@ -23,6 +23,7 @@ from pydantic import (
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.quantities import parse_duration
+from airflow_megatron.spec.model.launch import CONTAINER_RUNTIMES, LAUNCHERS
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 from airflow_megatron.spec.model.trainers import TRAINERS
 from airflow_megatron.spec.registry.registry import RegisteredName
@@ -356,7 +357,8 @@ Entry: TypeAlias = Literal[
     "pretrain_gpt.py", "pretrain_bert.py", "pretrain_t5.py", "pretrain_mamba.py", "pretrain_vlm.py"
 ]
 """Upstream's training scripts."""
-Launcher: TypeAlias = Literal["torchrun", "srun", "mpiexec", "deepspeed"]
+LauncherName: TypeAlias = Annotated[str, RegisteredName(LAUNCHERS)]
+CommonLauncher: TypeAlias = Annotated[str, RegisteredName(LAUNCHERS, "for_every_trainer")]
 StageKindName: TypeAlias = Annotated[str, RegisteredName(STAGE_KINDS)]
 
 
@@ -424,7 +426,7 @@ MonitorValue: TypeAlias = Annotated[
 class ContainerSection(Strict):
     """The container that a job's commands run in."""
 
-    runtime: Literal["apptainer", "singularity", "pyxis"]
+    runtime: Annotated[str, RegisteredName(CONTAINER_RUNTIMES)]
     image: str
     binds: list[str] = []
     options: list[str] = []
@@ -562,7 +564,7 @@ class TrainerSection(Strict):
     by environment variables and starts the processes itself."""
     python: str | None = None
     """Python of its environment, where that is not the profile's."""
-    launcher: Launcher | None = None
+    launcher: LauncherName | None = None
     """How its processes start, where that is not the profile's ``launcher``; ``mpiexec`` and ``deepspeed`` start
     Megatron-DeepSpeed only."""
     env: dict[str, str | int | float] = {}
@@ -631,7 +633,7 @@ class ClusterSection(Strict):
     """Python of the trainer environment."""
     megatron_lm_dir: str
     """This project's ``Megatron-LM/`` folder on the cluster."""
-    launcher: Literal["torchrun", "srun"] = "torchrun"
+    launcher: CommonLauncher = "torchrun"
     gpu_option: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
     """How GPUs are asked for."""
     slurm: SlurmSection = SlurmSection.model_construct()

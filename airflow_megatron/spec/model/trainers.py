@@ -20,8 +20,8 @@ class Trainer:
     """It has training scripts for other models than GPT, which ``entry:`` names."""
     ramp_up_ignored_since: ClassVar[tuple[int, ...] | None] = None
     """The first Megatron release with which it does not grow the batch, ``rampup_batch_size``."""
-    launchers: ClassVar[tuple[str, ...]] = ("torchrun", "srun")
-    """The launchers from which it takes its ranks."""
+    launchers: ClassVar[tuple[str, ...]] = ()
+    """Launchers from which it takes its ranks, besides those that serve every trainer."""
     always_distributed: ClassVar[bool] = False
     """It needs an address for its ranks to meet at, even when there is one."""
     resumes_by_tag: ClassVar[bool] = False

@@ -96,10 +96,12 @@ class RegisteredName:
     """The type of a field that holds one of a registry's names, to stand in ``Annotated[str, …]``.
 
     It checks and describes itself as a ``Literal`` of the names would.
+
+    :param trait: an attribute that must hold of the class; any class when empty
     """
 
-    def __init__(self, registry: Registry[Any]) -> None:
-        self.registry = registry
+    def __init__(self, registry: Registry[Any], trait: str = "") -> None:
+        self.registry, self.trait = registry, trait
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         """Return the check of a value."""
@@ -109,10 +111,16 @@ class RegisteredName:
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         """Return the JSON Schema of a value."""
-        return {"enum": list(self.registry.names()), "type": "string"}
+        return {"enum": self._names(), "type": "string"}
+
+    def _names(self) -> list[str]:
+        return [name for name in self.registry.names() if self._holds(name)]
+
+    def _holds(self, name: str) -> bool:
+        return not self.trait or bool(getattr(self.registry[name], self.trait))
 
     def _checked(self, value: Any) -> str:
-        if isinstance(value, str) and value in self.registry:
+        if isinstance(value, str) and value in self.registry and self._holds(value):
             return value
-        *first, last = (repr(name) for name in self.registry.names())
+        *first, last = (repr(name) for name in self._names())
         raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class MegatronDeepSpeed(MegatronTrainer):
     """argonne-lcf/Megatron-DeepSpeed, of a checkout on the cluster."""
 
-    launchers = ("torchrun", "srun", "mpiexec", "deepspeed")
+    launchers = ("mpiexec", "deepspeed")
     resumes_by_tag = True
     suggests_afterwards = True
     leaves_out_saving = False

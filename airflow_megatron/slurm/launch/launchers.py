@@ -1,0 +1,83 @@
+"""Programs that start the processes of a training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.spec.model.launch import COMMAND, WITHOUT_PYTHON, Launcher
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.model.launch import Launch
+
+_RANKS: Final = "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"
+
+
+class Torchrun(Launcher):
+    """PyTorch's ``torchrun``, one on each node; under srun on several nodes."""
+
+    def under_srun(self, nodes: int) -> bool:
+        """Return whether there are several nodes."""
+        return nodes > 1
+
+    def words(self, launch: Launch) -> list[str]:
+        """Return torchrun itself."""
+        several = [f"--nnodes={launch.nodes}"] if launch.nodes > 1 else ["--standalone"]
+        return [launch.python, "-m", "torch.distributed.run", f"--nproc-per-node={launch.per_node}", *several]
+
+    def rest(self, launch: Launch) -> str:
+        """Return where the nodes meet, and the program: it starts Python unless other words come first."""
+        meet = (
+            '--rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" '
+            if launch.nodes > 1
+            else ""
+        )
+        return f"{meet}{f'--no-python {COMMAND}' if launch.wrapped else WITHOUT_PYTHON}"
+
+
+class Srun(Launcher):
+    """Slurm's srun, a task for each process."""
+
+    one_task_per_process = True
+
+    def under_srun(self, nodes: int) -> bool:
+        """Return true: it is srun."""
+        return True
+
+    def rest(self, launch: Launch) -> str:
+        """Return a shell that gives the process its rank."""
+        return f"bash -c '{_RANKS}; exec \"$@\"' rank {COMMAND}"
+
+
+class Mpiexec(Launcher):
+    """An MPI launcher that knows Slurm's nodes; trainers read their ranks from MPI."""
+
+    for_every_trainer = False
+    one_task_per_process = True
+    reaches_srun_containers = False
+
+    def words_before_container(self, launch: Launch) -> list[str]:
+        """Return mpiexec itself, which starts a container for each process."""
+        return ["mpiexec", "-n", str(launch.processes), "-ppn", str(launch.per_node)]
+
+
+class DeepSpeed(Launcher):
+    """DeepSpeed's launcher over MPICH: its others start the processes of one node without MPI."""
+
+    for_every_trainer = False
+
+    def words(self, launch: Launch) -> list[str]:
+        """Return the launcher itself."""
+        return [
+            *(launch.python, "-m", "deepspeed.launcher.runner"),
+            *("--force_multi", "--no_ssh_check", "--launcher", "MPICH"),
+        ]
+
+    def preparation(self, launch: Launch) -> str:
+        """Return lines that write the nodes into a file."""
+        slots = launch.processes // launch.nodes
+        return f"hosts={launch.hosts_file}\nscontrol show hostnames | sed 's/$/ slots={slots}/' >\"$hosts\"\n"
+
+    def rest(self, launch: Launch) -> str:
+        """Return where the processes meet, and the program: it starts Python unless other words come first."""
+        meet = '--hostfile "$hosts" --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT"'
+        return f"{meet} {f'--no_python {COMMAND}' if launch.wrapped else WITHOUT_PYTHON}"

@@ -1,0 +1,105 @@
+"""How the commands of a job start: in which container, and which program starts the processes of a training.
+
+Both are classes, found by the names that a cluster profile gives. This package's own stand in
+:mod:`airflow_megatron.slurm.launch`; another package registers its own with entry points of the groups
+``airflow_megatron.container_runtimes`` and ``airflow_megatron.launchers``, as CONTRIBUTING.md shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from airflow_megatron.spec.registry.registry import Registry
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.model.schema import ContainerSection
+
+
+class ContainerRuntime:
+    """A container runtime: the words that run a command in a container."""
+
+    by_srun: ClassVar[bool] = False
+    """It is a plugin of Slurm's: srun starts the container, and :meth:`words` are options of srun."""
+
+    def words(self, container: ContainerSection) -> list[str]:
+        """Return the words before a command, each quoted where it is written into a script."""
+        raise NotImplementedError(f"{type(self).__name__} has no words")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Processes of a training that are to be started; there is more than one.
+
+    :param python: of the trainer
+    :param processes: all of them
+    :param per_node: of them on each node
+    :param nodes: number of nodes
+    :param hosts_file: where a list of the nodes can be written, quoted for the shell
+    :param wrapped: words of the spec's stand before the interpreter
+    """
+
+    python: str
+    processes: int
+    per_node: int
+    nodes: int
+    hosts_file: str
+    wrapped: bool
+
+
+COMMAND: Final = '"${command[@]}"'
+"""All words of the command, in a job's script."""
+WITHOUT_PYTHON: Final = '"${command[@]:1}"'
+
+
+class Launcher:
+    """A program that starts the processes of a training."""
+
+    for_every_trainer: ClassVar[bool] = True
+    """Every trainer takes its ranks from it; else those that name it in ``launchers``."""
+    one_task_per_process: ClassVar[bool] = False
+    """Slurm gives each process a task of its own, not each node."""
+    reaches_srun_containers: ClassVar[bool] = True
+    """It can start processes in a container that srun starts."""
+
+    def under_srun(self, nodes: int) -> bool:
+        """Return whether srun starts it, or the processes: with ``ntasks-per-node`` as its tasks are."""
+        return False
+
+    def words_before_container(self, launch: Launch) -> list[str]:
+        """Return the words before those of the container."""
+        return []
+
+    def words(self, launch: Launch) -> list[str]:
+        """Return the words before the command, in the container."""
+        return []
+
+    def preparation(self, launch: Launch) -> str:
+        """Return lines of shell before it is started, each with its end."""
+        return ""
+
+    def rest(self, launch: Launch) -> str:
+        """Return shell text after :meth:`words`: what is known in the job alone, and :data:`COMMAND`."""
+        return COMMAND
+
+
+_LAUNCH: Final = "airflow_megatron.slurm.launch"
+CONTAINER_RUNTIMES: Final = Registry(
+    ContainerRuntime,
+    "airflow_megatron.container_runtimes",
+    {
+        "apptainer": f"{_LAUNCH}.container_runtimes:Apptainer",
+        "singularity": f"{_LAUNCH}.container_runtimes:Singularity",
+        "pyxis": f"{_LAUNCH}.container_runtimes:Pyxis",
+    },
+)
+LAUNCHERS: Final = Registry(
+    Launcher,
+    "airflow_megatron.launchers",
+    {
+        "torchrun": f"{_LAUNCH}.launchers:Torchrun",
+        "srun": f"{_LAUNCH}.launchers:Srun",
+        "mpiexec": f"{_LAUNCH}.launchers:Mpiexec",
+        "deepspeed": f"{_LAUNCH}.launchers:DeepSpeed",
+    },
+)
