@@ -5,12 +5,14 @@ export AIRFLOW_MEGATRON_LOCAL := $(LOCAL)
 # Bytecode is kept, whatever the caller says: without it each process of the tests compiles Airflow and all tests anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test studies install ui check fast integration clean
+.PHONY: help quickstart test studies record install ui check fast integration clean
 
 help:
 	@echo "make quickstart   install what is missing and run a small sweep: YAML to result table"
 	@echo "make test         install what is missing and run all tests"
 	@echo "make studies      run every shipped spec, shrunk, with the trainer that it names; needs Megatron-LM"
+	@echo "make record       record what a release of Megatron-LM takes, and where the rules judge otherwise:"
+	@echo "                  make record RELEASE=core_v0.18.0 CHECKOUT=DIRECTORY"
 	@echo "make ui           start cluster and Airflow, print the address of the web page"
 	@echo "make check        lint and type checks"
 	@echo "make fast         the tests that need no cluster"
@@ -30,6 +32,9 @@ test: install check fast integration
 
 studies: install
 	@$(BIN)/python tests/studies
+
+record: install
+	@$(BIN)/python tests/studies/record_release.py $(RELEASE) $(CHECKOUT)
 
 check:
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from airflow_megatron.supervision.attempts import attempt_record
 
 if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
-    from airflow_megatron.spec.model.schema import Trainer
+    from airflow_megatron.spec.model.schema import TrainerName
 
 MODEL = "megatron: {num_layers: 2, hidden_size: 64, num_attention_heads: 4, max_position_embeddings: 128,\
  seq_length: 128, global_batch_size: 8, micro_batch_size: 8, lr: 1e-3, data_path: [/d],\
@@ -43,7 +43,7 @@ def training(
     return list(check_sweep(load_sweep_text(text, "s.yaml"), cluster).jobs)
 
 
-def with_checkout(cluster: ClusterProfile, trainer: Trainer) -> ClusterProfile:
+def with_checkout(cluster: ClusterProfile, trainer: TrainerName) -> ClusterProfile:
     section = cluster.trainer(trainer).model_copy(update={"checkout": "/upstream"})
     return cluster.model_copy(update={"trainers": {trainer: section}})
 
@@ -77,7 +77,7 @@ def begins(job: Job, cluster: ClusterProfile) -> str:
 )
 @pytest.mark.parametrize("trainer", ["megatron_core", "megatron_lm"])
 def test_a_training_loads_it_until_it_has_its_own(
-    cluster: ClusterProfile, trainer: Trainer, start: str, words: str, needs: str, iteration: int | None
+    cluster: ClusterProfile, trainer: TrainerName, start: str, words: str, needs: str, iteration: int | None
 ) -> None:
     cluster = with_checkout(cluster, "megatron_lm")
     (job,) = training(start, cluster, more=f"trainer: {trainer}")

@@ -70,7 +70,7 @@ def test_our_own(place: str, words: list[str], tmp_path: Path, monkeypatch: pyte
 )
 def test_make(place: str, words: list[str]) -> None:
     makefile = (project_root() / "Makefile").read_text()
-    for target in words[1:]:
+    for target in (word for word in words[1:] if "=" not in word):  # else a variable
         assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), place
 
 

@@ -52,6 +52,43 @@ def make_table(dumps: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def with_release(table: dict[str, Any], dump: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with one more release, or with one that it has read anew.
+
+    Rows keep their places, and rows that no release has before come last, so that a new release reads as a diff.
+
+    :param table: what :func:`make_table` returns
+    :param dump: of the release
+    """
+    one = make_table([dump])
+    rows = [*table["arguments"]]
+    places = {json.dumps(row): index for index, row in enumerate(rows)}
+    moved = []
+    for row in one["arguments"]:
+        text = json.dumps(row)
+        if text not in places:
+            places[text] = len(rows)
+            rows.append(row)
+        moved.append(places[text])
+
+    def of(indices: list[int]) -> list[int]:
+        return [moved[index] for index in indices]
+
+    name: str = dump["release"]
+    releases = {**table["releases"], name: of(one["releases"][name])}
+    programs = {script: dict(own) for script, own in table["programs"].items()}
+    for script, own in one["programs"].items():
+        adds = own[name]
+        packages = {package: of(more) for package, more in adds["packages"].items()}
+        programs.setdefault(script, {})[name] = {**adds, "adds": of(adds["adds"]), "packages": packages}
+    return {
+        "columns": table["columns"],
+        "releases": _in_order(releases),
+        "programs": {script: _in_order(own) for script, own in programs.items()},
+        "arguments": rows,
+    }
+
+
 def table_text(table: dict[str, Any]) -> str:
     """Write a table as JSON, one argument a line, so that a new release reads as a diff.
 
@@ -103,7 +140,15 @@ def _enum_name(value: Any) -> Any:
 
 
 def _release_order(dump: dict[str, Any]) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", dump["release"])]
+    return _numbers(dump["release"])
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", release)]
+
+
+def _in_order(by_release: dict[str, Any]) -> dict[str, Any]:
+    return {name: by_release[name] for name in sorted(by_release, key=_numbers)}
 
 
 def main(paths: list[str]) -> int:

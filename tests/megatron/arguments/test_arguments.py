@@ -51,10 +51,10 @@ def read_back(params: dict[str, object], release: str = RELEASE) -> argparse.Nam
 def test_releases() -> None:
     assert known_releases() == (
         "core_v0.12.0", "core_v0.13.1", "core_v0.14.0", "core_v0.15.3",
-        "core_v0.16.1", "core_v0.17.1", "core_v0.18.2", "core_v0.19.0",
+        "core_v0.16.1", "core_v0.17.1", "core_v0.18.0", "core_v0.18.2", "core_v0.19.0",
     )  # fmt: skip
     sizes = [len(argument_table(release)) for release in known_releases()]
-    assert sizes == [455, 501, 513, 565, 651, 704, 750, 807]
+    assert sizes == [455, 501, 513, 565, 651, 704, 750, 750, 807]
 
 
 def test_lookup_by_dest_and_by_flag() -> None:

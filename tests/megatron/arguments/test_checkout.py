@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import signal
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_megatron.megatron.arguments.checkout import CheckoutError, checkout_table, dump_checkout
-from airflow_megatron.megatron.arguments.table_writer import make_table
+from airflow_megatron.megatron.arguments.table_writer import make_table, with_release
+from airflow_megatron.megatron.arguments.tables import TABLE_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,3 +162,41 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
         dump_checkout(tmp_path)
     with pytest.raises(CheckoutError, match="does not build: NameError"):
         dump_checkout(make_checkout(tmp_path, "undefined"))
+
+
+def test_a_release_is_added_to_a_table() -> None:
+    table = json.loads(TABLE_FILE.read_text())
+    dumps = [_dump_of(table, release) for release in table["releases"]]
+    older, newer = [dump for dump in dumps if dump["release"] in ("core_v0.17.1", "core_v0.19.0")]
+    made = with_release(make_table([newer]), older)
+    assert list(made["releases"]) == ["core_v0.17.1", "core_v0.19.0"]
+    assert (
+        made["arguments"][: len(newer["arguments"])]
+        == make_table([newer])["arguments"][: len(newer["arguments"])]
+    )
+    for dump in (older, newer):
+        again, alone = _dump_of(made, dump["release"]), _dump_of(make_table([dump]), dump["release"])
+        assert again == alone == dump
+    assert with_release(made, older) == made
+
+
+def _dump_of(table: dict[str, Any], release: str) -> dict[str, Any]:
+    """Return what a release's part of a table was made from."""
+
+    def of(indices: list[int]) -> list[dict[str, Any]]:
+        rows = [dict(zip(table["columns"], table["arguments"][index], strict=True)) for index in indices]
+        for row in rows:
+            if row["dest"] == "exit_signal" and row["choices"]:
+                row["choices"] = [signal.Signals[name].value for name in row["choices"]]
+        return rows
+
+    programs = {
+        script: {
+            "defaults": own[release]["defaults"],
+            "adds": of(own[release]["adds"]),
+            "packages": {package: of(more) for package, more in own[release]["packages"].items()},
+        }
+        for script, own in table["programs"].items()
+        if release in own
+    }
+    return {"release": release, "arguments": of(table["releases"][release]), "programs": programs}

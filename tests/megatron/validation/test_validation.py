@@ -63,6 +63,21 @@ def test_verdicts_are_upstreams(release: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("recording", sorted(RECORDED.glob("core_v*.jsonl")), ids=lambda path: path.stem)
+def test_recorded_verdicts_on_machines_are_upstreams(recording: Path) -> None:
+    """Recorded by ``make record``, each line with the machine that it is for."""
+    lines = [line for text in recording.read_text().splitlines() if "env" in (line := json.loads(text))]
+    assert recording.stem in RELEASES or len(lines) >= 300
+    for line in lines:
+        machine = Machine.of(
+            transformer_engine=line["transformer_engine"],
+            compute_capability=line.get("compute_capability"),
+            environment=line["env"],
+        )
+        problems = check(line["argv"], line["world_size"], recording.stem, machine=machine)
+        assert bool(problems) is not line["ok"], (line, problems)
+
+
 @pytest.mark.parametrize("release", known_releases())
 def test_base_job_is_taken_by_every_release(release: str) -> None:
     assert rules_broken(release) == []
