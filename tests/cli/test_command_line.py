@@ -40,20 +40,30 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     assert all(f"  {name} " in done.stdout for name in COMMANDS)
 
 
-def test_a_plan_without_notifiers_imports_nothing_that_judges_jobs(tmp_path: Path) -> None:
+JUDGES = (
+    "airflow_megatron.notices",
+    "airflow_megatron.slurm.verdicts",
+    "airflow_megatron.megatron.logs",
+    "airflow",
+)
+
+
+@pytest.mark.parametrize("words", [["plan", "--format", "names"], ["lint", "--quiet"]], ids=" ".join)
+def test_a_look_at_a_spec_imports_neither_airflow_nor_what_judges_jobs(
+    words: list[str], tmp_path: Path
+) -> None:
     spec = tmp_path / "small.yaml"
     spec.write_text(
         "point: a\nstages: {go: {kind: command, command: [echo, hi]}}\nsweep: {params: {b: [1]}}\nparams: {b: 1}\n"
     )
-    names = ("airflow_megatron.notices", "airflow_megatron.slurm.verdicts", "airflow_megatron.megatron.logs")
     code = (
-        f"import sys\nsys.argv = ['airflow-megatron', 'plan', {str(spec)!r}, '--format', 'names']\n"
+        f"import sys\nsys.argv = ['airflow-megatron', {words[0]!r}, {str(spec)!r}, *{words[1:]!r}]\n"
         "from airflow_megatron.cli.app import main\n"
         "try:\n    main()\nexcept SystemExit as ended:\n    assert not ended.code\n"
-        f"print([name for name in {names!r} if name in sys.modules], file=sys.stderr)"
+        f"print([name for name in {JUDGES!r} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr.strip()) == ("a.go\n", "[]")
+    assert (done.stdout, done.stderr.strip()) == ("a.go\n" if words[0] == "plan" else "", "[]")
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,9 +55,9 @@ class SidecarSection(Strict):
     release: str | None = None
     restart: RestartSection | None = None
     health: HealthRules | None = None
-    max_active_points: int | None = Field(default=None, ge=1)
-    max_jobs: int | None = Field(default=None, ge=1)
-    poll_interval: float | None = Field(default=None, ge=1)
+    max_active_points: int | None = Field(default=None, ge=1, le=100_000)
+    max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
+    poll_interval: float | None = Field(default=None, ge=1, le=86_400)
     tags: list[str] | None = None
     notify: list[NotifySection] | None = None
     secrets: Secrets | None = None

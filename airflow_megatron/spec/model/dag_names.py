@@ -2,7 +2,7 @@
 
 Airflow 3.3 (``airflow.sdk.definitions._internal.node``): a DAG id or task id has at most 250 characters, a group id at
 most 200, all of letters, digits, ``_``, ``-`` and ``.``; a tag at most 100 (``airflow.sdk.definitions.dag``). No two
-tasks or groups of a DAG share an id.
+tasks or groups of a DAG share an id, and a task follows tasks of its own DAG without a circle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
@@ -60,7 +60,7 @@ def sweep_of(dag_id: str) -> str:
 
 
 def name_problems(sweep: Sweep) -> Iterator[Problem]:
-    """Yield what Airflow would refuse of a sweep's name, tags and stages."""
+    """Yield what Airflow would refuse of a sweep's name, tags and stages; it takes the DAGs of one without problems."""
     yield from _own_name_problems(sweep)
     yield from _tag_problems(sweep)
     yield from _stage_problems(sweep)
@@ -110,6 +110,31 @@ def _stage_problems(sweep: Sweep) -> Iterator[Problem]:
     for instance in tree:
         for message, hint in _of_stage(instance, names):
             yield sweep.document.problem(("stages", instance.stage), message, hint)
+    made: dict[str, StageInstance] = {}
+    for instance in tree:
+        for message, hint in _unmade(instance, made):
+            yield sweep.document.problem(("stages", instance.stage, "start"), message, hint)
+        made[instance.name] = instance
+
+
+def _unmade(instance: StageInstance, made: Mapping[str, StageInstance]) -> Iterator[tuple[str, str]]:
+    """Yield what keeps the tasks of a stage from following those of others, and what to write instead.
+
+    :param made: the stages before it
+    """
+    name = instance.name
+    if name in made:
+        yield f"two stages are named {_short(name)}", "rename one"
+    waits = (instance.parent, *instance.after, *instance.after_end)
+    for other in dict.fromkeys(stage for stage in waits if stage is not None):
+        if other == name:
+            yield f"the stage {_short(name)} waits for itself", "name a stage that comes before it"
+        elif other not in made:
+            message = f"the stage {_short(name)} waits for {_short(other)}, which is made after it"
+            yield message, "name a stage, or a for_each value, that comes before it"
+        elif instance.scope == "sweep" and made[other].scope != "sweep":
+            message = f"{_short(name)} runs once for the sweep and waits for {_short(other)} of each point"
+            yield message, "give it scope: point"
 
 
 def _of_stage(instance: StageInstance, names: set[str]) -> Iterator[tuple[str, str]]:

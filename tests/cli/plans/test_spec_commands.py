@@ -81,6 +81,7 @@ class TestLint:
         assert call("lint", "small.yaml") == Answer(
             0, f"small.yaml: 3 points, 18 jobs, digest {plan.digest}\n", ""
         )
+        assert call("lint", "small.yaml", "--build-dags").status == 0
 
     def test_warnings_are_printed_and_no_failure(self, call: Callable[..., Answer]) -> None:
         answer = call("lint", "odd.yaml")

@@ -268,6 +268,18 @@ def test_jobs_that_cannot_be_told_apart_are_points_of_their_own(cluster: Cluster
     assert [job.name for point in sweep.points for job in sweep.jobs(point, cluster)] == ["n1", "n2"]
 
 
+def test_stages_get_names_of_their_own() -> None:
+    text = (
+        "name: n{termination_str}\ntemplate: t\noutput_file: o\ncmd: sbatch x\nsbatch_script: s\nMODE:\n"
+        + "".join(
+            f"- {label}: {{termination_str: s{index}}}\n"
+            for index, label in enumerate(("a", "a b", "a,b", "a-b-2"))
+        )
+    )
+    names = [instance.name for instance in _load(text).tree]
+    assert names == ["a", "a-b", "a-b-2", "a-b-2-2"]
+
+
 def test_point_names_are_short_and_plain() -> None:
     sweep = _load(
         f"path: ['/data/{'x' * 200}', '/data/{'x' * 200}y', 'a b', 'a-b']\n"

@@ -138,6 +138,7 @@ MISTAKES = {
     "a misspelt key within": ("restart:\n  fialed: 1\n", ":2:3", "did you mean 'failed'?"),
     "a wrong value": ("max_jobs: many\n", ":1:1", "a whole number"),
     "nothing": ("max_jobs: 0\n", ":1:1", "greater than or equal to 1"),
+    "no end": ("poll_interval: .inf\n", ":1:1", "less than or equal to 86400"),
     "a trainer that does not exist": ("trainer: megatron\n", ":1:1", "megatron_lm"),
     "what the file itself says": ("slurm: {nodes: 2}\n", ":1:1", "unknown key 'slurm'"),
     "no mapping": ("- a\n", ":1:1", "expected keys with values"),

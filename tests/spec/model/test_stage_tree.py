@@ -144,6 +144,24 @@ def test_equal_documents_give_equal_trees() -> None:
             "the tasks of an array are submitted together, before the points' start conditions are asked",
         ),
         ("  a: {kind: train, for_each: {x: [b]}}\n  a_b: {kind: train}\n", "two stages are named 'a_b'"),
+        (
+            "  a: {kind: train}\n  b: {kind: train, parent: a, start: {finished: b}}\n",
+            "s.yaml:5:31: the stage 'b' waits for itself (name a stage that comes before it)",
+        ),
+        (
+            (
+                "  a: {kind: train}\n"
+                "  b: {kind: train, parent: a, for_each: {x: [1, 2]}, start: {any: [{finished: b_2}]}}\n"
+            ),
+            "the stage 'b_1' waits for 'b_2', which is made after it",
+        ),
+        (
+            (
+                "  a: {kind: train}\n  b: {kind: train, scope: sweep}\n"
+                "  c: {kind: train, parent: b, scope: sweep, start: {finished: [a]}}\n"
+            ),
+            "'c' runs once for the sweep and waits for 'a' of each point (give it scope: point)",
+        ),
     ],
 )
 def test_what_is_no_tree(stages: str, message: str) -> None:

@@ -225,11 +225,17 @@ def _parents_first(stages: Sequence[StageOutline]) -> Iterator[StageOutline]:
 def _stage_names(keys: Sequence[StageKey]) -> dict[StageKey, str]:
     names: dict[StageKey, str] = {}
     used: Counter[str] = Counter()
+    taken: set[str] = set()
     for key in keys:
         words = [re.sub(r"[^A-Za-z0-9_-]", "-", label.replace(".", "p")) for _, label in key]
         name = re.sub(r"^[^A-Za-z0-9]+", "", "_".join(word for word in words if word))[:90] or ONLY_STAGE
         used[name] += 1
-        names[key] = name if used[name] == 1 else f"{name}-{used[name]}"
+        own = name if used[name] == 1 else f"{name}-{used[name]}"
+        while own in taken:
+            used[name] += 1
+            own = f"{name}-{used[name]}"
+        taken.add(own)
+        names[key] = own
     return names
 
 
