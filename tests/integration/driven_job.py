@@ -66,10 +66,13 @@ class DrivenJob:
         return self.watch(self.submit())
 
 
-def driven(task: BaseOperator) -> dict[str, Any]:
+def driven(task: BaseOperator, resumed: Callable[..., Any] | None = None, **arguments: Any) -> dict[str, Any]:
+    """Return what a task returns, its deferrals waited out.
+
+    :param resumed: the method that resumes it, called with ``arguments``; its ``execute`` when left out
+    """
     context: Any = {"ti": TaskInstance(), "task": task, "task_state_store": Store()}
-    step: Callable[..., Any] = task.execute
-    arguments: dict[str, Any] = {}
+    step = resumed or task.execute
     while True:
         try:
             return step(context, **arguments)
