@@ -43,6 +43,12 @@ COMMANDS: Final[dict[str, CommandPlace]] = {
     "status": CommandPlace(f"{_CLI}.runs.run_commands:status", "Show how far every job of a sweep is."),
     "cancel": CommandPlace(f"{_CLI}.runs.run_commands:cancel", "Stop a sweep, or some of its points."),
     "report": CommandPlace(f"{_CLI}.runs.run_commands:report", "Write the report of a sweep's run."),
+    "archive": CommandPlace(
+        f"{_CLI}.housekeeping.commands:archive", "Write what a sweep has left into one file on its cluster."
+    ),
+    "delete": CommandPlace(
+        f"{_CLI}.housekeeping.commands:delete", "Delete what a sweep has left; first print what that is."
+    ),
     "quickstart": CommandPlace(
         f"{_CLI}.runs.run_commands:quickstart", "Run a small sweep on a local cluster, start to end."
     ),

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from airflow import settings
+from airflow_database import reconnect
 
 from airflow_megatron.cli.runs.status import looks_at
 from airflow_megatron.plan.sweep_plan import check_sweep
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 
     from command_line import Answer
     from login_site import LoginSite
-
-
-def reconnect() -> None:
-    """Let Airflow take up the database that its configuration names now."""
-    settings.dispose_orm()
-    settings.configure_vars()
-    settings.configure_orm()
 
 
 class TestStatus:

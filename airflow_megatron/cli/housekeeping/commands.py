@@ -1,0 +1,95 @@
+"""The commands that archive and delete what sweeps have left."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from airflow_megatron.cli.plans.spec_options import ClusterOption, SelectOption, complete_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SweepArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SWEEP",
+        help="A spec, or the name of a sweep whose spec is gone",
+        autocompletion=complete_spec,
+    ),
+]
+
+
+def delete(
+    sweep: SweepArgument,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete; without it, print what would be deleted")
+    ] = False,
+    run: Annotated[
+        str, typer.Option("--run", metavar="RUN", help="One run's records; folders are shared by all runs")
+    ] = "",
+    select: SelectOption = "",
+    cluster: ClusterOption = None,
+) -> None:
+    """Delete what a sweep has left: folders on the cluster, reports, stored plans, runs in Airflow's database."""
+    if run and select.strip():
+        print("--run and --select exclude each other: runs share the folders of points", file=sys.stderr)
+        raise typer.Exit(2)
+    from airflow_megatron.cli.housekeeping.delete import delete as delete_remains
+    from airflow_megatron.cli.housekeeping.delete import refuse_under_way, what_is_there
+    from airflow_megatron.cli.housekeeping.remains import known_sweep, remains_of
+
+    with _reported():
+        remains = remains_of(known_sweep(sweep), select, run, cluster)
+        refuse_under_way(remains)
+        if yes:
+            for line in delete_remains(remains):
+                print(f"deleted {line}", flush=True)
+            return
+        lines = list(what_is_there(remains))
+        for line in lines:
+            print(line if line.startswith("left alone") else f"would delete {line}")
+        if lines:
+            print("nothing was deleted; --yes deletes it")
+        else:
+            print(f"{remains.sweep} has left nothing")
+
+
+def archive(
+    sweep: SweepArgument,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="PATH", help="On the cluster: an absolute path, .tar.gz or .tar.zst"),
+    ] = "",
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Checkpoints and converted models too")
+    ] = False,
+    select: SelectOption = "",
+    cluster: ClusterOption = None,
+) -> None:
+    """Write records, logs, results, reports and plans of a sweep into one file on its cluster."""
+    from airflow_megatron.cli.housekeeping.archive import archives
+    from airflow_megatron.cli.housekeeping.remains import known_sweep, remains_of
+
+    with _reported():
+        remains = remains_of(known_sweep(sweep), select, cluster=cluster)
+        for written in archives(remains, to=to, checkpoints=checkpoints):
+            print(f"wrote {written.path}, {written.bytes / 2**20:.1f} MiB", flush=True)
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Print an expected error without a traceback, and end with status 1."""
+    from airflow_megatron.cli.housekeeping.remains import HousekeepingError
+    from airflow_megatron.plan.pins.pin_store import PinError
+    from airflow_megatron.slurm.remote.run_archive import ArchiveError
+    from airflow_megatron.slurm.remote.transport import TransportError
+
+    try:
+        yield
+    except (ArchiveError, HousekeepingError, PinError, TransportError) as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from None

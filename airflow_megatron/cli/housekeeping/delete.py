@@ -1,0 +1,145 @@
+"""``airflow-megatron delete``: remove what a sweep has left."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.cli.housekeeping.remains import HousekeepingError
+from airflow_megatron.cli.runs.login_node import ANSWER_WINDOW_S, command_line_hook, login_node
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.slurm.remote.run_folders import folders_script, parse_folders
+from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.supervision.attempts import answered, slurm_commands
+from airflow_megatron.supervision.queue_states import fetch_queue_states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_megatron.cli.housekeeping.remains import Remains, Site
+    from airflow_megatron.slurm.remote.run_folders import FolderAnswer
+    from airflow_megatron.slurm.remote.transport import CommandResult
+
+log = logging.getLogger(__name__)
+
+REMOVAL_S: Final = 6 * 3600.0
+"""Seconds for which a login node may remove folders, or measure them: checkpoints are many and large."""
+
+
+def refuse_under_way(remains: Remains) -> None:
+    """Refuse to touch what Airflow or Slurm works on.
+
+    :raises HousekeepingError: naming runs, or jobs
+    :raises airflow_megatron.slurm.remote.transport.TransportError: when a login node does not answer
+    """
+    under_way = [
+        f"{dag_id} {run}"
+        for dag_id, runs in remains.airflow_runs.items()
+        for run, has_ended in runs.items()
+        if not has_ended
+    ]
+    jobs = [name for site in remains.sites for name in _jobs_in_slurm(site)]
+    if under_way or jobs:
+        what = [f"run {name} is under way" for name in under_way] + [
+            f"job {name} is in Slurm" for name in jobs
+        ]
+        more = f" and {len(what) - 8} more" if len(what) > 8 else ""
+        raise HousekeepingError(
+            f"{'; '.join(what[:8])}{more}. Wait for the end, or stop it: airflow-megatron cancel {remains.sweep}"
+        )
+
+
+def _jobs_in_slurm(site: Site) -> list[str]:
+    """Return the names of the jobs that have an attempt in the queue."""
+    folders = [job.stage_dir for job in site.jobs]
+    with login_node(site.cluster) as run:
+        states = answered(
+            run, stage_state_script(folders), partial(parse_stage_states, folders), log, ANSWER_WINDOW_S
+        )
+        ids = {
+            attempt.job_id: job.name
+            for job in site.jobs
+            for attempt in states[job.stage_dir].attempts
+            if attempt.job_id is not None
+        }
+        if not ids:
+            return []
+        queue = fetch_queue_states(slurm_commands(site.cluster), run)
+    if queue is None:
+        raise HousekeepingError(
+            f"squeue does not answer on {site.cluster.name}: whether jobs run is not known"
+        )
+    return sorted(
+        {name for job_id, name in ids.items() if job_id in queue and not JobState(queue[job_id]).ended}
+    )
+
+
+def what_is_there(remains: Remains) -> Iterator[str]:
+    """Yield a line for each thing that would be deleted, or is left.
+
+    :raises airflow_megatron.slurm.remote.transport.TransportError: when a login node does not answer
+    """
+    for site in remains.sites:
+        for answer in _on(site, remove=False):
+            if answer.problem:
+                yield f"left alone: {answer.problem}"
+            elif answer.exists:
+                yield f"{answer.path} on {site.cluster.name}, {answer.kibibytes / 1024:.1f} MiB"
+        for path in site.elsewhere:
+            yield f"left alone: {path} on {site.cluster.name} is not in the sweep's own folder"
+    for folder in remains.reports:
+        yield f"{folder} on this machine"
+    for dag_id, runs in remains.airflow_runs.items():
+        names = ", ".join(list(runs)[:4]) + (" …" if len(runs) > 4 else "")
+        yield f"{len(runs)} runs of {dag_id} in Airflow's database: {names}"
+
+
+def delete(remains: Remains) -> Iterator[str]:
+    """Delete it, folders first; yield a line for each thing that is gone, or could not be deleted.
+
+    Killed at any instant, the command can be run again.
+
+    :raises HousekeepingError: when a folder could not be removed; runs and stored plans, which name it, stay
+    :raises airflow_megatron.slurm.remote.transport.TransportError: when a login node does not answer
+    """
+    problems: list[str] = []
+    for site in remains.sites:
+        for answer in _on(site, remove=True):
+            if answer.problem:
+                problems.append(f"{answer.path} on {site.cluster.name}: {answer.problem}")
+            else:
+                yield f"{answer.path} on {site.cluster.name}"
+    if problems:
+        raise HousekeepingError("not removed: " + "; ".join(problems))
+    for folder in remains.reports:
+        shutil.rmtree(folder)
+        yield f"{folder} on this machine"
+    yield from _delete_runs(remains)
+
+
+def _delete_runs(remains: Remains) -> Iterator[str]:
+    from airflow.utils.session import create_session
+
+    from airflow_megatron.dag_factory.deleted_runs import delete_runs
+
+    store = PinStore()
+    for dag_id, runs in remains.airflow_runs.items():
+        with create_session() as session:
+            gone = delete_runs(dag_id, session, list(runs))
+        for run in gone:
+            store.forget(dag_id, run)
+        yield f"{len(gone)} runs of {dag_id} in Airflow's database"
+    if remains.points is None:
+        noted = [remains.run] if remains.run else store.runs(remains.sweep)
+        for run in noted:  # those that Airflow does not know any more
+            store.forget(remains.sweep, run)
+
+
+def _on(site: Site, *, remove: bool) -> list[FolderAnswer]:
+    run = partial(command_line_hook(site.cluster).run, timeout=REMOVAL_S)
+    script = folders_script(site.cluster.run_root, site.folders, remove=remove)
+    parse: Callable[[CommandResult], list[FolderAnswer]] = partial(parse_folders, site.folders)
+    return answered(run, script, parse, log, ANSWER_WINDOW_S)

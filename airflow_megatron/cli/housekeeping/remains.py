@@ -1,0 +1,183 @@
+"""What a sweep has left: folders on its clusters, runs in Airflow, stored plans and reports here."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_megatron.cli.plans.spec_options import load_spec
+from airflow_megatron.cli.runs.cancel import jobs_to_cancel
+from airflow_megatron.errors import AirflowMegatronError
+from airflow_megatron.plan.pinned import PinnedSweep, surroundings_of
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.point_choice import choose_points
+from airflow_megatron.plan.run_results import results_dir, run_results_dir
+from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.slurm.remote.run_folders import below
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.model.dag_names import point_dag_id
+from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from pathlib import Path
+
+    from airflow.models.dagrun import DagRun
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.sweep import Sweep
+
+
+class HousekeepingError(AirflowMegatronError):
+    """A sweep cannot be archived or deleted as it is; the message says what to do first."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a sweep has folders.
+
+    :param cluster: the profile
+    :param jobs: the chosen jobs there
+    :param folders: what is theirs below the run root, absolute, none inside of another
+    :param elsewhere: run directories that are not in the sweep's own folder
+    """
+
+    cluster: ClusterProfile
+    jobs: tuple[Job, ...]
+    folders: tuple[str, ...]
+    elsewhere: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What was chosen of what a sweep has left.
+
+    :param sweep: its name
+    :param points: the chosen points, None for all
+    :param run: id of the chosen run, empty for all
+    :param sites: its folders; none when one run is chosen, as the runs of a sweep share them
+    :param airflow_runs: DAG → run → whether it has ended
+    :param reports: folders of reports here
+    """
+
+    sweep: str
+    points: frozenset[str] | None
+    run: str
+    sites: tuple[Site, ...]
+    airflow_runs: dict[str, dict[str, bool]]
+    reports: tuple[Path, ...]
+
+
+def known_sweep(word: str) -> Sweep:
+    """Return the sweep of a spec; when there is none of that name any more, the sweep that was planned last under it.
+
+    :raises SpecError: when there is neither
+    """
+    try:
+        return load_spec(word)
+    except SpecError:
+        store = PinStore()
+        runs = store.runs(word) or store.runs(point_dag_id(word))
+        dag_id = word if store.runs(word) else point_dag_id(word)
+        digest = store.newest(dag_id, runs[0]) if runs else None
+        if digest is None:
+            raise
+        pinned = PinnedSweep.read(digest, store)
+        return load_sweep_text(pinned.text, pinned.file, pinned.sources)
+
+
+def remains_of(sweep: Sweep, select: str = "", run: str = "", cluster: str | None = None) -> Remains:
+    """Return what there is of a sweep, of some of its points, or of one run.
+
+    :param select: which points, empty for all
+    :param run: id of a run, empty for all
+    :param cluster: the profile instead of the spec's own
+    :raises SpecError: when no point matches, or the spec is wrong
+    :raises HousekeepingError: when Airflow's database cannot be reached
+    """
+    points = frozenset(point.name for point in choose_points(sweep, select)) if select.strip() else None
+    sites: list[Site] = []
+    if not run:
+        jobs = jobs_to_cancel(plan_sweep(sweep, sweep_cluster(sweep, cluster)), None)
+        sites = _sites(sweep.name, jobs, points)
+    reports = (
+        [run_results_dir(sweep.name, run)] if run else [results_dir(sweep.name)] if points is None else []
+    )
+    return Remains(
+        sweep.name,
+        points,
+        run,
+        tuple(sites),
+        _airflow_runs(sweep.name, points, run),
+        tuple(path for path in reports if path.is_dir() and not path.is_symlink()),
+    )
+
+
+def _sites(sweep: str, jobs: Iterable[Job], points: Collection[str] | None) -> list[Site]:
+    of_root: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        profile = surroundings_of(job).cluster
+        of_root.setdefault((profile.ssh_conn_id, profile.run_root), []).append(job)
+    found: list[Site] = []
+    for (_, root), here in of_root.items():
+        chosen = [job for job in here if points is None or job.point in points]
+        own = posixpath.join(root.rstrip("/") or "/", sweep)
+        inside = [job for job in chosen if below(own, job.run_dir)]
+        elsewhere = sorted({job.run_dir for job in chosen} - {job.run_dir for job in inside})
+        folders = [own] if points is None else point_folders(own, here, points)
+        if chosen:
+            profile = surroundings_of(chosen[0]).cluster
+            found.append(Site(profile, tuple(chosen), tuple(folders), tuple(elsewhere)))
+    return found
+
+
+def point_folders(own: str, jobs: Sequence[Job], points: Collection[str]) -> list[str]:
+    """Return the folders of some points in a sweep's own: a point's whole folder where no other job is in it.
+
+    :param own: the sweep's folder
+    :param jobs: all jobs of the sweep there
+    :param points: the chosen ones
+    """
+    others = [job.run_dir for job in jobs if job.point not in points]
+    found: set[str] = set()
+    for point in points:
+        dirs = sorted({job.run_dir for job in jobs if job.point == point and below(own, job.run_dir)})
+        whole = posixpath.commonpath(dirs) if dirs else own
+        found |= set(dirs) if below(own, whole) is None else {whole}
+    clear = {path for path in found if not any(_is_within(other, path) for other in others)}
+    return sorted(path for path in clear if not any(below(other, path) for other in clear))
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return posixpath.normpath(path) == posixpath.normpath(folder) or below(folder, path) is not None
+
+
+def _airflow_runs(sweep: str, points: Collection[str] | None, run: str) -> dict[str, dict[str, bool]]:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    def of_points(row: DagRun) -> bool:
+        conf = row.conf or {}
+        if run:
+            return conf.get("run") == run
+        return points is None or str(conf.get("point")) in points
+
+    try:
+        from airflow.utils.session import create_session
+
+        from airflow_megatron.dag_factory.deleted_runs import runs_of
+
+        with create_session() as session:
+            found = {point_dag_id(sweep): runs_of(point_dag_id(sweep), session, of_points)}
+            if points is None:
+                found[sweep] = runs_of(sweep, session, lambda row: not run or row.run_id == run)
+    except SQLAlchemyError as error:
+        reason = str(error).splitlines()[0]
+        raise HousekeepingError(
+            f"Airflow's database cannot be reached (AIRFLOW_HOME is {os.environ.get('AIRFLOW_HOME')}): {reason}; run "
+            "this command where Airflow runs"
+        ) from None
+    return {dag_id: runs for dag_id, runs in found.items() if runs}

@@ -1,0 +1,35 @@
+# shellcheck shell=sh
+# Included by run_archive.py, after: am_root, am_to, am_extra (base64 of a tar.gz), am_left_out (options of tar).
+
+am_fail() { printf 'failed %s\n' "$*"; }
+
+am_archive() { # FOLDER…: puts folders below am_root into one archive, complete or not at all
+  cd -P "$am_root" 2>/dev/null || { am_fail "there is no $am_root"; return; }
+  if [ -z "$am_to" ]; then
+    command -v zstd >/dev/null 2>&1 && am_to=$am_default.tar.zst || am_to=$am_default.tar.gz
+    mkdir -p "${am_to%/*}" || { am_fail "${am_to%/*} cannot be made"; return; }
+  fi
+  case $am_to in
+    *.tar.zst) am_pack='zstd -q -T0' ;;
+    *) am_pack=gzip ;;
+  esac
+  if ! command -v "${am_pack%% *}" >/dev/null 2>&1; then am_fail "${am_pack%% *} is missing"; return; fi
+  if [ -e "$am_to" ]; then am_fail "$am_to exists"; return; fi
+  for am_one in "$@"; do
+    if [ -L "./$am_one" ]; then am_fail "$am_root/$am_one is a symbolic link"; return; fi
+    if [ ! -d "./$am_one" ]; then am_fail "there is no $am_root/$am_one"; return; fi
+  done
+  am_parts=$(mktemp -d "${am_to%/*}/.archive.XXXXXX") || { am_fail "${am_to%/*} cannot be written to"; return; }
+  trap 'rm -rf "$am_parts"' EXIT
+  printf '%s' "$am_extra" | base64 -d | tar -xzf - -C "$am_parts" 2>"$am_parts/.said" ||
+    { am_fail "$(head -n 1 "$am_parts/.said")"; return; }
+  # the status of tar: 1 when a file has changed meanwhile, as the log of a job that runs
+  {
+    # shellcheck disable=SC2086
+    tar -cf - $am_left_out -C "$am_parts" airflow-megatron -C "$am_root" -- "$@" 2>"$am_parts/.said"
+    printf '%s' "$?" >"$am_parts/.status"
+  } | $am_pack >"$am_parts/.packed" || { am_fail "no space, or ${am_pack%% *} was killed"; return; }
+  if [ "$(cat "$am_parts/.status")" -gt 1 ]; then am_fail "$(tail -n 1 "$am_parts/.said")"; return; fi
+  mv "$am_parts/.packed" "$am_to" || { am_fail "$am_to cannot be written"; return; }
+  printf 'wrote %s %s\n' "$(wc -c <"$am_to")" "$am_to"
+}

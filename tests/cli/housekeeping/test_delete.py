@@ -1,0 +1,222 @@
+"""delete, against a real login node and a real Airflow database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunType
+from airflow_database import empty_database
+from sqlalchemy import select
+
+from airflow_megatron.cli.housekeeping.remains import point_folders
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.slurm.submission.job_script import attempt_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from login_site import LoginSite
+
+    from airflow_megatron.spec.model.jobs import Job
+
+
+@pytest.fixture(scope="module", autouse=True)
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with empty_database(tmp_path_factory.mktemp("airflow") / "airflow.db"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_runs() -> Iterator[None]:
+    yield
+    with create_session() as session:
+        for run in session.scalars(select(DagRun)):
+            session.delete(run)
+
+
+def airflow_run(dag_id: str, run_id: str, state: DagRunState = DagRunState.SUCCESS, **conf: str) -> None:
+    with create_session() as session:
+        run = DagRun(dag_id=dag_id, run_id=run_id, run_type=DagRunType.MANUAL, state=state, conf=conf)
+        run.run_after = datetime.now(UTC)
+        session.add(run)
+
+
+def airflow_runs() -> set[str]:
+    with create_session() as session:
+        assert not session.scalars(select(TaskInstance)).all()
+        return {f"{run.dag_id} {run.run_id}" for run in session.scalars(select(DagRun))}
+
+
+@pytest.fixture
+def jobs(site: LoginSite) -> list[Job]:
+    """A finished run with a report, and an earlier one without folders of its own."""
+    jobs = site.run_sweep("first")
+    for number, job in enumerate(jobs, 101):
+        site.finished(job, str(number))
+    for dag_id, run_id, conf in (
+        ("study", "first", {}),
+        ("study", "zeroth", {}),
+        ("study.point", "left", {"point": "left", "run": "first"}),
+        ("study.point", "right", {"point": "right", "run": "first"}),
+        ("study.point", "left~2", {"point": "left", "run": "zeroth"}),
+        ("other", "first", {}),
+    ):
+        airflow_run(dag_id, run_id, **conf)
+    report = site.place / "local" / "results" / "study" / "runs" / "first"
+    report.mkdir(parents=True)
+    (report / "report.html").write_text("x")
+    (site.runs / "other").mkdir()
+    return jobs
+
+
+EVERYTHING = {"study first", "study zeroth", "study.point left", "study.point right", "study.point left~2"}
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_nothing_goes_without_yes(site: LoginSite, jobs: list[Job]) -> None:
+    before = tree(site.place)
+    answer = site.call("delete", "study")
+    assert answer.status == 0, answer.stderr
+    assert f"would delete {site.runs}/study on site, 0." in answer.stdout
+    assert "would delete 3 runs of study.point in Airflow's database: left, left~2, right" in answer.stdout
+    assert answer.stdout.endswith("nothing was deleted; --yes deletes it\n")
+    assert set(tree(site.place)) - set(before) <= {"pins/.lock"}
+    assert airflow_runs() == EVERYTHING | {"other first"}
+
+
+def test_all_of_a_sweep(site: LoginSite, jobs: list[Job]) -> None:
+    answer = site.call("delete", "study", "--yes")
+    assert answer.status == 0, answer.stderr
+    assert not (site.runs / "study").exists()
+    assert (site.runs / "other").is_dir()
+    assert not (site.place / "local" / "results" / "study").exists()
+    assert airflow_runs() == {"other first"}
+    assert PinStore().runs("study") == []
+    again = site.call("delete", "study", "--yes")
+    assert again.status == 0
+    assert "would" not in again.stdout
+
+
+def test_some_points(site: LoginSite, jobs: list[Job]) -> None:
+    answer = site.call("delete", "study", "--select", "left", "--yes")
+    assert answer.status == 0, answer.stderr
+    assert tree(site.runs / "study")[0] == "right"
+    assert not (site.runs / "study" / "left").exists()
+    assert airflow_runs() == EVERYTHING - {"study.point left", "study.point left~2"} | {"other first"}
+    assert (site.place / "local" / "results" / "study").is_dir()
+
+
+def test_one_run(site: LoginSite, jobs: list[Job]) -> None:
+    answer = site.call("delete", "study", "--run", "first", "--yes")
+    assert answer.status == 0, answer.stderr
+    assert (site.runs / "study" / "left").is_dir()
+    assert airflow_runs() == {"study zeroth", "study.point left~2", "other first"}
+    assert tree(site.place / "local" / "results") == ["study", "study/runs"]
+    assert PinStore().runs("study") == []
+
+
+def test_a_run_and_points_at_once(site: LoginSite, jobs: list[Job]) -> None:
+    answer = site.call("delete", "study", "--run", "first", "--select", "left", "--yes")
+    assert answer.status == 2
+    assert "--run and --select exclude each other" in answer.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("--yes",), ("--select", "left", "--yes")])
+def test_a_job_in_slurm(words: tuple[str, ...], site: LoginSite, jobs: list[Job]) -> None:
+    """Whatever its records say: squeue is asked."""
+    name = attempt_of(jobs[0], 1).job_name
+    site.command("squeue", f'for last; do :; done; echo "${{last%%|*}}|101|RUNNING|0|0|0|1|n1|None|{name}"')
+    answer = site.call("delete", "study", *words)
+    assert answer.status == 1
+    assert "job study.left.work is in Slurm" in answer.stderr
+    assert "airflow-megatron cancel study" in answer.stderr
+    assert (site.runs / "study" / "left").is_dir()
+    assert airflow_runs() == EVERYTHING | {"other first"}
+
+
+@pytest.mark.parametrize("state", [DagRunState.RUNNING, DagRunState.QUEUED])
+@pytest.mark.parametrize("words", [(), ("--select", "right"), ("--run", "first")])
+def test_a_run_under_way(
+    words: tuple[str, ...], state: DagRunState, site: LoginSite, jobs: list[Job]
+) -> None:
+    airflow_run("study.point", "right~2", state, point="right", run="first")
+    answer = site.call("delete", "study", *words, "--yes")
+    assert answer.status == 1
+    assert "run study.point right~2 is under way" in answer.stderr
+    assert (site.runs / "study" / "left").is_dir()
+
+
+def test_a_queue_that_cannot_be_read(site: LoginSite, jobs: list[Job]) -> None:
+    site.command("squeue", "echo slurmctld is away >&2; exit 1")
+    answer = site.call("delete", "study", "--yes")
+    assert answer.status == 1
+    assert "squeue does not answer on site" in answer.stderr
+    assert (site.runs / "study" / "left").is_dir()
+
+
+def test_links_are_not_followed(site: LoginSite, jobs: list[Job], tmp_path: Path) -> None:
+    """Neither inside of what is removed, nor on the way to it."""
+    precious = tmp_path / "precious"
+    (precious / "left").mkdir(parents=True)
+    (precious / "data").write_text("x")
+    (site.runs / "study" / "left" / "data").symlink_to(precious)
+    assert site.call("delete", "study", "--select", "left", "--yes").status == 0
+    assert (precious / "data").read_text() == "x"
+    (site.runs / "study").rename(site.runs / "moved")
+    (site.runs / "study").symlink_to(precious)
+    for words in ((), ("--select", "right")):
+        answer = site.call("delete", "study", *words, "--yes")
+        assert answer.status == 1
+        assert f"{site.runs}/study is a symbolic link" in answer.stderr
+    assert tree(precious) == ["data", "left"]
+    assert "study first" in airflow_runs()
+
+
+def test_a_sweep_whose_spec_is_gone(site: LoginSite, jobs: list[Job]) -> None:
+    site.spec.unlink()
+    answer = site.call("delete", "study", "--yes")
+    assert answer.status == 0, answer.stderr
+    assert not (site.runs / "study").exists()
+    assert site.call("delete", "study").status == 1
+
+
+def test_a_login_node_that_is_away(site: LoginSite, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_megatron.cli.housekeeping.delete.ANSWER_WINDOW_S", 1.0)
+    site.server.stop()
+    answer = site.call("delete", "study", "--yes")
+    assert answer.status == 1
+    assert "cannot be reached" in answer.stderr
+    assert airflow_runs() == EVERYTHING | {"other first"}
+
+
+@pytest.mark.parametrize(
+    ("dirs", "expected"),
+    [
+        ({"a": ["/r/s/a/x", "/r/s/a/y"], "b": ["/r/s/b"]}, ["/r/s/a"]),
+        ({"a": ["/r/s/a", "/r/s/a/y"], "b": ["/r/s/b"]}, ["/r/s/a"]),
+        ({"a": ["/r/s/a/x"], "b": ["/r/s/a/y"]}, ["/r/s/a/x"]),
+        ({"a": ["/r/s/a"], "b": ["/r/s/a/y"]}, []),
+        ({"a": ["/r/s/a"], "b": ["/r/s/a"]}, []),
+        ({"a": ["/r/s/a/x", "/r/s/b/x"], "b": ["/r/s/c"]}, ["/r/s/a/x", "/r/s/b/x"]),
+        ({"a": ["/r/s"], "b": ["/r/s/b"]}, []),
+        ({"a": ["/elsewhere/a"], "b": ["/r/s/b"]}, []),
+        ({"a": ["/r/s/../t"], "b": ["/r/s/b"]}, []),
+        ({"a": ["/r/sa"], "b": ["/r/s/b"]}, []),
+    ],
+)
+def test_folders_of_points(dirs: dict[str, list[str]], expected: list[str]) -> None:
+    planned: Any = [
+        SimpleNamespace(point=point, run_dir=path) for point, paths in dirs.items() for path in paths
+    ]
+    assert point_folders("/r/s", planned, {"a"}) == expected
