@@ -17,7 +17,7 @@ from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.spec.model.jobs import Job
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "upgrade"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "upgrade"))
 
 from recorded import Recording
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from slurm_cluster import SlurmCluster
 
 pytestmark = pytest.mark.integration
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
