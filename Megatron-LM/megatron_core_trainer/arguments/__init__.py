@@ -1,0 +1,35 @@
+"""The trainer's command line: upstream Megatron-LM's flags, as far as this trainer honours them.
+
+Names, types and defaults are those of core_v0.16.1 (``megatron/training/arguments.py``); the differences are that
+``--exit-duration-in-mins`` takes fractions, ``--data-cache-path`` defaults to memory, ``--rope-scaling-factor`` has an
+effect, and there are more optimizers, schedules and flags (:data:`EXTENSIONS`). A flag that upstream knows and this
+trainer does not is an error, never silently ignored. The namespace is saved in every checkpoint.
+"""
+
+from __future__ import annotations
+
+from megatron_core_trainer.arguments.completion import check_machine, complete_args
+from megatron_core_trainer.arguments.errors import ArgumentError
+from megatron_core_trainer.arguments.model_settings import (
+    MODEL_SETTINGS,
+    Tokenizer,
+    pad_vocab,
+    take_model_settings,
+)
+from megatron_core_trainer.arguments.parser import EXTENSIONS, build_parser, parse_args, run_on_cpu
+from megatron_core_trainer.arguments.printing import print_args
+
+__all__ = [
+    "EXTENSIONS",
+    "MODEL_SETTINGS",
+    "ArgumentError",
+    "Tokenizer",
+    "build_parser",
+    "check_machine",
+    "complete_args",
+    "pad_vocab",
+    "parse_args",
+    "print_args",
+    "run_on_cpu",
+    "take_model_settings",
+]

@@ -1,0 +1,192 @@
+"""Complete and check the arguments of the optimizer and its schedules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from megatron_core_trainer.arguments.errors import ArgumentError
+from megatron_core_trainer.arguments.value_checks import positive, require
+from megatron_core_trainer.optimization import lr_finder_options
+from megatron_core_trainer.optimization.optimizer_choices import LIBRARY, MEGATRON_CORE, parse_settings
+from megatron_core_trainer.optimization.parametrization import DEFAULTS as MUP_DEFAULTS
+from megatron_core_trainer.optimization.schedules import INFINITE_STYLES
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def length_unit(args: argparse.Namespace) -> str:
+    """Return the unit of the training's length, ``iters`` or ``samples``: the end of its arguments' names."""
+    return "iters" if args.train_samples is None else "samples"
+
+
+def check_parametrization(args: argparse.Namespace) -> None:
+    """Check the arguments of muP and CompleteP.
+
+    :raises ArgumentError: naming the flags that do not fit.
+    """
+
+    def given(*names: str) -> str:
+        return ", ".join(
+            f"--{name.replace('_', '-')}" for name in names if getattr(args, name) != MUP_DEFAULTS[name]
+        )
+
+    if not args.use_mup:
+        if flags := given(*MUP_DEFAULTS):
+            raise ArgumentError(f"{flags} has no meaning without --use-mup; give --use-mup, or leave it out")
+        return
+    positive(
+        args,
+        *("mup_base_hidden_size", "mup_embedding_mult", "mup_output_mult", "mup_base_head_dim", "depth_base"),
+    )
+    choice = LIBRARY.get(args.optimizer)
+    if choice is not None and not choice.entrywise:
+        fitting = [*MEGATRON_CORE, *sorted(name for name, other in LIBRARY.items() if other.entrywise)]
+        raise ArgumentError(
+            f"--use-mup knows no rule for --optimizer {args.optimizer}, which does not move each weight by about the"
+            f" learning rate as Adam does; it has rules for {', '.join(fitting)}"
+        )
+    if not args.enable_depth_scale:
+        if flags := given("depth_base", "depth_alpha"):
+            raise ArgumentError(
+                f"{flags} has no meaning without --enable-depth-scale; give it, or leave it out"
+            )
+        return
+    require(args, "depth_base")
+    if args.optimizer == "sgd":
+        raise ArgumentError("--enable-depth-scale has rules for Adam and its kin, not for --optimizer sgd")
+    if not 0.5 <= args.depth_alpha <= 1:
+        raise ArgumentError(f"--depth-alpha must lie between 0.5 and 1 (CompleteP), not {args.depth_alpha}")
+
+
+def check_optimizer(args: argparse.Namespace) -> None:
+    """Check that the optimizer works with the parallelism, the schedule and its own settings.
+
+    :raises ArgumentError: naming the flags that do not fit.
+    """
+    name = args.optimizer
+    choice = LIBRARY.get(name)
+    if choice is None:
+        if args.optimizer_settings:
+            raise ArgumentError(
+                f"--optimizer-settings are for the library's optimizers; {name} has flags of its own"
+            )
+        return
+    if args.use_distributed_optimizer:
+        raise ArgumentError(
+            f"--use-distributed-optimizer divides the state of {', '.join(MEGATRON_CORE)} only; leave it out with"
+            f" --optimizer {name}"
+        )
+    if choice.whole_tensors and args.tensor_model_parallel_size > 1:
+        raise ArgumentError(
+            f"--optimizer {name} needs whole weight matrices, which --tensor-model-parallel-size"
+            f" {args.tensor_model_parallel_size} divides; use pipeline and data parallelism"
+        )
+    plain = args.lr_decay_style == "constant" and not args.lr_constant_plus_cooldown
+    if choice.schedule_free and not plain and not args.lr_finder:
+        raise ArgumentError(
+            f"--optimizer {name} averages the weights in place of a falling learning rate: give --lr-decay-style"
+            " constant (warm-up is fine)"
+        )
+    try:
+        parse_settings(args.optimizer_settings)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
+
+
+def complete_lr_finder(args: argparse.Namespace) -> None:
+    """Replace the schedule by that of a learning-rate search, where one is asked for.
+
+    :raises ArgumentError: naming the flags that do not fit.
+    """
+    if not args.lr_finder:
+        return
+    if not args.save:
+        raise ArgumentError("--lr-finder needs --save: it writes SAVE/lr_finder/")
+    if args.load and not args.finetune:
+        raise ArgumentError("--lr-finder starts its own schedule: give --finetune with --load, or no --load")
+    if (problem := lr_finder_options.problem(args)) is not None:
+        raise ArgumentError(problem)
+    # The sweep is the schedule; what it ends in is a loss that is not finite, which is no error here.
+    args.lr, args.min_lr, args.lr_decay_style = args.lr_finder_end_lr, 0.0, "constant"
+    args.lr_warmup_iters, args.lr_warmup_fraction, args.lr_warmup_init = 0, None, 0.0
+    args.lr_constant_plus_cooldown = False
+    args.check_for_nan_in_loss_and_grad = False
+    args.save_interval = args.save_interval or args.train_iters
+
+
+def complete_learning_rate(args: argparse.Namespace) -> None:
+    """Fill in and check the schedules of learning rate and weight decay, as upstream's scheduler asserts them.
+
+    :raises ArgumentError: naming the flags that do not fit.
+    """
+    require(args, "lr")
+    unit = length_unit(args)
+    wsd_decay, warmup = getattr(args, f"lr_wsd_decay_{unit}"), getattr(args, f"lr_warmup_{unit}")
+    positive(args, "lr_decay_iters", "lr_decay_samples")
+    if not 0 <= args.min_lr <= args.lr:
+        raise ArgumentError(f"--min-lr ({args.min_lr}) must lie between 0 and --lr ({args.lr})")
+    if args.lr_warmup_init > args.lr:
+        raise ArgumentError(f"--lr-warmup-init ({args.lr_warmup_init}) must not exceed --lr ({args.lr})")
+    decay = getattr(args, f"lr_decay_{unit}") or getattr(args, f"train_{unit}")
+    if args.lr_warmup_fraction is not None:
+        if warmup:
+            raise ArgumentError(f"give --lr-warmup-fraction or --lr-warmup-{unit}, not both")
+        if not 0 <= args.lr_warmup_fraction < 1:
+            raise ArgumentError(f"--lr-warmup-fraction must lie in [0, 1), not {args.lr_warmup_fraction}")
+    elif warmup >= decay:
+        raise ArgumentError(f"--lr-warmup-{unit} ({warmup}) must be below --lr-decay-{unit} ({decay})")
+    if args.lr_decay_style == "WSD":
+        if wsd_decay is None:
+            raise ArgumentError(f"--lr-decay-style WSD needs --lr-wsd-decay-{unit} (0: no decay)")
+        if wsd_decay < 0:
+            raise ArgumentError(f"--lr-wsd-decay-{unit} must not be negative")
+        if wsd_decay > decay:
+            raise ArgumentError(
+                f"--lr-wsd-decay-{unit} ({wsd_decay}) must not exceed --lr-decay-{unit} ({decay})"
+            )
+    _check_closed_forms(
+        args, warmup if args.lr_warmup_fraction is None else args.lr_warmup_fraction * decay, decay
+    )
+    setattr(args, f"lr_decay_{unit}", decay)
+    if args.override_opt_param_scheduler and args.use_checkpoint_opt_param_scheduler:
+        raise ArgumentError(
+            "--override-opt_param-scheduler and --use-checkpoint-opt_param-scheduler exclude each other"
+        )
+    if args.start_weight_decay is None and args.end_weight_decay is None:
+        args.start_weight_decay = args.end_weight_decay = args.weight_decay
+    elif args.start_weight_decay is None or args.end_weight_decay is None:
+        raise ArgumentError("--start-weight-decay and --end-weight-decay go together")
+    if args.weight_decay_incr_style == "constant" and args.start_weight_decay != args.end_weight_decay:
+        raise ArgumentError(
+            "different start and end weight decay need --weight-decay-incr-style linear or cosine"
+        )
+    if not 0 <= args.start_weight_decay <= args.end_weight_decay:
+        raise ArgumentError("weight decay must not be negative and may only grow")
+
+
+def _check_closed_forms(args: argparse.Namespace, warmup: float, decay: int) -> None:
+    if args.lr_constant_plus_cooldown:
+        share = args.lr_constant_plus_cooldown_frac
+        if args.lr_decay_style != "constant":
+            raise ArgumentError("--lr_constant_plus_cooldown goes with --lr-decay-style constant")
+        if not 0 < share <= 1 or warmup + share * decay > decay:
+            raise ArgumentError(
+                f"--lr_constant_plus_cooldown_frac ({share}) must be above zero, and warm-up and cooldown must fit into"
+                f" --lr-decay-iters ({decay})"
+            )
+    if args.lr_decay_style not in INFINITE_STYLES:
+        return
+    if not 0 < args.min_lr < args.constant_lr <= args.lr:
+        raise ArgumentError(
+            f"--lr-decay-style {args.lr_decay_style} falls exponentially at its end: 0 < --min-lr ({args.min_lr}) <"
+            f" --constant-lr ({args.constant_lr}) <= --lr ({args.lr}) must hold"
+        )
+    positive(args, "lr_cooldown_fraction", "timescale")
+    if args.lr_constant_fraction < 0:
+        raise ArgumentError("--lr-constant-fraction must not be negative")
+    if warmup + (args.lr_cooldown_fraction + args.lr_constant_fraction) * decay >= decay:
+        raise ArgumentError(
+            "warm-up, --lr-cooldown-fraction and --lr-constant-fraction must leave something of --lr-decay-iters"
+            f" ({decay})"
+        )
