@@ -46,8 +46,9 @@ check:
 fast:
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not integration and not trainer"
 
+# most of the time of these is waiting; tests/work_groups.py says what is begun first, and what a worker does alone
 integration:
-	$(BIN)/pytest -n 2 --dist loadfile -m "integration or trainer"
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "integration or trainer"
 
 clean:
 	-$(BIN)/airflow-megatron cluster down --purge

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from trainer_harness import REPOSITORY, SMALL_DATA, Data, Outcome, Trainer, pretrain_args
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,13 +22,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def trainer() -> Trainer:
+def trainer() -> Iterator[Trainer]:
     """The scripts, in the environment that AIRFLOW_MEGATRON_TRAINER_PYTHON or .local/venv-trainer names."""
     named = os.environ.get("AIRFLOW_MEGATRON_TRAINER_PYTHON")
     python = Path(named) if named else REPOSITORY / ".local" / "venv-trainer" / "bin" / "python"
     if not python.exists():
         pytest.fail(f"no trainer environment at {python}: run Megatron-LM/install.sh .local/venv-trainer")
-    return Trainer(python)
+    trainer = Trainer(python)
+    yield trainer
+    trainer.warm.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,9 @@ import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from warm_interpreter import WarmInterpreter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +33,16 @@ VALIDATION = re.compile(
     r" lm loss value: (?P<loss>\d\.\d{6}E[+-]\d\d) \| lm loss PPL: (?P<ppl>\d\.\d{6}E[+-]\d\d) \| \n\1$",
     re.MULTILINE,
 )
+
+RUN_WARM: Final = frozenset({"pretrain_gpt.py", "convert_to_hf.py"})
+"""Scripts that load little else than the warm interpreter has loaded."""
+TIMEOUT_S: Final = 180
+
+
+def clean_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment without what a job's has, and more variables."""
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MASTER_", "RANK", "WORLD_"))}
+    return {**ours, "OMP_NUM_THREADS": "1", **more}
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,7 @@ class Trainer:
 
     def __init__(self, python: Path) -> None:
         self.python = python
+        self.warm = WarmInterpreter(python)
 
     def start(
         self, script: str | Path, *args: object, environment: Mapping[str, str] | None = None
@@ -85,15 +98,12 @@ class Trainer:
         :param args: its arguments.
         :param environment: variables to add.
         """
-        clean = {
-            k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "MASTER_", "RANK", "WORLD_"))
-        }
         return subprocess.Popen(
             [str(self.python), str(SCRIPTS / script), *map(str, args)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**clean, "OMP_NUM_THREADS": "1", **(environment or {})},
+            env=clean_environment(environment or {}),
         )
 
     def run(self, script: str, *args: object, environment: Mapping[str, str] | None = None) -> Outcome:
@@ -103,7 +113,18 @@ class Trainer:
         :param args: its arguments.
         :param environment: variables to add.
         """
+        if script in RUN_WARM and not environment:
+            (outcome,) = self._run_warm(script, args, [{}])
+            return outcome
         return self.wait(self.start(script, *args, environment=environment))
+
+    def _run_warm(
+        self, script: str, args: Sequence[object], environments: Sequence[Mapping[str, str]]
+    ) -> list[Outcome]:
+        """Run a script in forks of an interpreter that has loaded torch."""
+        words = [str(word) for word in args]
+        found = self.warm.run(SCRIPTS / script, words, [*map(clean_environment, environments)], TIMEOUT_S)
+        return [Outcome(*one) for one in found]
 
     def wait(self, process: subprocess.Popen[str]) -> Outcome:
         """Wait for a script.
@@ -111,7 +132,7 @@ class Trainer:
         :param process: as returned by :meth:`start`.
         """
         try:
-            stdout, stderr = process.communicate(timeout=180)
+            stdout, stderr = process.communicate(timeout=TIMEOUT_S)
         finally:
             process.kill()
         return Outcome(process.returncode, stdout, stderr)
@@ -144,10 +165,10 @@ class Trainer:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        processes = [
-            self.start(script, *args, environment={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(count)
-        ]
+        ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+        if script in RUN_WARM:
+            return self._run_warm(str(script), args, ranks)
+        processes = [self.start(script, *args, environment=rank) for rank in ranks]
         return [self.wait(process) for process in processes]
 
 

@@ -1,0 +1,65 @@
+"""Which files of tests one worker runs one after another, and in what order workers take them up.
+
+Files without a row are groups of their own. What takes longest is begun first; files that share what is dear to start
+(Airflow's daemons beside a cluster, an interpreter that has loaded torch) are one group.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    import pytest
+
+TOGETHER: Final[dict[str, tuple[str, ...]]] = {
+    "airflow 1": (
+        "sweeps/test_conditions",
+        "sweeps/test_chain",
+        "sweeps/test_secrets_of_jobs",
+        "sweeps/test_clear_and_mark",
+        "sweeps/test_corrected_spec",
+        "attempts/test_killed_workers",
+    ),
+    "airflow 2": (
+        "sweeps/test_stop_and_throttle",
+        "sweeps/test_stopped_sweeps",
+        "sweeps/test_failed_point",
+        "attempts/test_interrupted_jobs",
+        "attempts/test_health",
+    ),
+    "storm": ("storm/test_storm", "faults/test_faults_in_airflow"),
+    "trainer": ("tests/trainer/",),
+    "upstream": ("sweeps/test_studies", "attempts/test_upstream"),
+    "dags test": ("sweeps/test_dags_test", "sweeps/test_bad_cluster", "attempts/test_notices_of_jobs"),
+    "attempts": (
+        "attempts/test_attempt_chain",
+        "attempts/test_damaged_runs",
+        "attempts/test_fewer_nodes",
+        "attempts/test_restart_budgets",
+    ),
+}
+"""Name of a group → parts of the paths of its files; groups in the order in which they are begun."""
+_RANKS: Final = {group: rank for rank, group in enumerate(TOGETHER)}
+
+
+def group_of(nodeid: str) -> str:
+    """Return the name of the group of a test; that of its file where it has no other."""
+    file = nodeid.split("::", 1)[0]
+    for group, parts in TOGETHER.items():
+        if any(part in file for part in parts):
+            return group
+    return file
+
+
+class GroupScheduling(LoadFileScheduling):
+    """``--dist loadfile``, with the groups as files."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests in the order in which their groups are begun, those of a group and of the rest as collected."""
+    return sorted(items, key=lambda item: _RANKS.get(group_of(item.nodeid), len(_RANKS)))
