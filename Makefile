@@ -15,8 +15,8 @@ help:
 	@echo "                  make record RELEASE=core_v0.18.0 CHECKOUT=DIRECTORY"
 	@echo "make ui           start cluster and Airflow, print the address of the web page"
 	@echo "make check        lint and type checks"
-	@echo "make fast         the tests that need no cluster"
-	@echo "make integration  the tests on the local cluster"
+	@echo "make fast         the tests that need neither a cluster nor much time"
+	@echo "make integration  the tests on the local cluster, and all others that take long"
 	@echo "make clean        stop the local cluster and delete everything in $(LOCAL)"
 
 install:
@@ -44,11 +44,11 @@ check:
 
 # a third one works while others wait for what they have started; what the tests of a file share is made once
 fast:
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not integration and not trainer"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not integration and not trainer and not slow"
 
 # most of the time of these is waiting; tests/work_groups.py says what is begun first, and what a worker does alone
 integration:
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "integration or trainer"
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "integration or trainer or slow"
 
 clean:
 	-$(BIN)/airflow-megatron cluster down --purge

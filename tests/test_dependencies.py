@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import re
 import sys
@@ -48,9 +49,13 @@ def imported(folder: Path) -> Iterator[tuple[str, Path]]:
                 yield node.module.partition(".")[0], path
 
 
+distributions_of_packages = functools.cache(importlib.metadata.packages_distributions)
+
+
+@functools.cache
 def distributions(folder: Path) -> dict[str, Path]:
     """Return the distributions that a folder's modules are imported from, each with a file that does so."""
-    known = importlib.metadata.packages_distributions()
+    known = distributions_of_packages()
     found: dict[str, Path] = {}
     for module, path in imported(folder):
         if module in sys.stdlib_module_names or (ROOT / module).exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import subprocess
 import sys
 from collections import Counter
@@ -65,6 +66,7 @@ ROOM_OF = {name_of(path): room_of(path) for path in MODULES}
 """The room of each module."""
 
 
+@functools.cache
 def imported(path: Path) -> list[tuple[int, str]]:
     """Return (line, module) of every import of a file, those for type checkers only included."""
     found: list[tuple[int, str]] = []

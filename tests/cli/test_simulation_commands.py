@@ -6,6 +6,8 @@ import pytest
 
 from tests.command_line import runner
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(monkeypatch, capsys):

@@ -29,6 +29,8 @@ from airflow_megatron.spec.trust.isolation import Limits, run_isolated
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.slow
+
 GOOD_DAGS = ["good", "good.point", "zz", "zz.point"]
 HOSTILE: tuple[Callable[[], Iterator[tuple[str, str, str]]], ...] = (
     hostile_specs.reserved_names,

@@ -12,6 +12,8 @@ from airflow_megatron.spec.documents.project import project_root
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 MOST_S = 0.3
 NOT_FOR_TASKS = (
     "airflow_megatron.dag_factory.spec_folder",

@@ -23,6 +23,8 @@ from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.slow
+
 both = pytest.mark.parametrize("transport", ["asyncssh", "openssh"])
 
 

@@ -26,6 +26,8 @@ from airflow_megatron.ui.result_folders import ResultFolders
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 VALUES = (
     "Infinity",
     "-Infinity",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_megatron.results.readings.sweep_jobs import SweepJob
     from airflow_megatron.results.report.report import Report
 
+pytestmark = pytest.mark.slow
+
 NOWHERE = {"name": "n", "point": "p", "stage": "pretrain", "kind": "train", "run_dir": "/nowhere"}
 """A job of which there is nothing yet."""
 

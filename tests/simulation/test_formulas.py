@@ -16,6 +16,8 @@ from airflow_megatron.simulation.site.site import DAY, HOUR, PUBLISHED_RATES, Si
 from airflow_megatron.simulation.site.statistics import mean, quantile
 from airflow_megatron.simulation.site.theory import best_save_interval, expected_ettr, failures_per_second
 
+pytestmark = pytest.mark.slow
+
 NO_PAUSE = next(policy for policy in POLICIES if policy.name == "no pause")
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import random
     from types import ModuleType
 
+pytestmark = pytest.mark.slow
+
 
 def _fuzzer() -> ModuleType:
     path = project_root() / "benchmarks" / "fuzz_specs.py"

@@ -19,6 +19,8 @@ from airflow_megatron.spec.trust.permitted_variables import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 VALUE = "k3ep-th1s-0ut-of-s1ght"
 NAMES = (
     "AIRFLOW__CORE__FERNET_KEY",

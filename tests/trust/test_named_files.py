@@ -16,6 +16,8 @@ from airflow_megatron.spec.documents.named_files import MAX_BYTES, SETTING, Name
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SECRET = "k3ep-th1s-0ut-of-s1ght"
 CONTENTS = {
     "words": f"{SECRET}\n",

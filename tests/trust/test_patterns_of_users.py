@@ -21,6 +21,8 @@ from airflow_megatron.supervision.event_watch import EventWatch
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 LOOP_S = 0.1
 """For how long one pattern may hold the process that waits for all jobs, on one line of 64 kB."""
 

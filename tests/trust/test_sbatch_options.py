@@ -28,6 +28,8 @@ from airflow_megatron.spec.spec_files import load_sweep
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 ALWAYS = [
     *(
         "--array=1-10",

@@ -26,6 +26,8 @@ from airflow_megatron.spec.layout.tracker import tracked_iteration
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 MOST_S = 1.0
 """Of this thread's processor time; without bounds it is minutes, or all memory."""
 

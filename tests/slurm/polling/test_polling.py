@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_megatron.slurm.polling import poll as polling
 from airflow_megatron.slurm.polling.pacing import left_out
 from airflow_megatron.slurm.polling.poll import (
-    CHECKPOINT_SECONDS,
     LOG_BYTES_PER_JOB,
     parse_accounting_row,
     parse_poll,
@@ -286,8 +286,9 @@ def test_a_listing_of_checkpoints_that_was_killed_is_no_listing(slurm, tmp_path,
         poll(slurm, watch)
 
 
-def test_a_folder_that_a_job_has_filled_delays_no_other(slurm, tmp_path):
+def test_a_folder_that_a_job_has_filled_delays_no_other(slurm, tmp_path, monkeypatch):
     """A listing that takes too long is left out, of its own job alone; the others are whole."""
+    monkeypatch.setattr(polling, "CHECKPOINT_SECONDS", 4)
     watches = []
     for number in range(100):
         folder = tmp_path / f"run {number}" / "checkpoints"
@@ -303,7 +304,7 @@ def test_a_folder_that_a_job_has_filled_delays_no_other(slurm, tmp_path):
     victim.chmod(0o755)
     begin = time.monotonic()
     result = slurm.run(poll_script(watches))
-    assert time.monotonic() - begin < 2 * CHECKPOINT_SECONDS
+    assert time.monotonic() - begin < 2 * polling.CHECKPOINT_SECONDS
     seen = parse_poll(watches, result)
     assert f"{full.parent} cannot be listed within" in seen["42"].unreachable.reason
     others = [seen[watch.key] for watch in watches if watch.key != "42"]

@@ -25,6 +25,8 @@ from airflow_megatron.slurm.states.observation import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 SEPARATORS = {
     "line feed": b"\n",
     "carriage return": b"\r",
