@@ -14,7 +14,8 @@ from command_line import Answer, runner
 from example_specs import CHAIN
 from typer.testing import CliRunner
 
-from airflow_megatron.cli.local import cluster_commands
+from airflow_megatron.cli.local import local_cluster
+from airflow_megatron.cli.setup import cluster_commands
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents.project import clusters_dir, project_root
@@ -166,7 +167,9 @@ def test_the_local_cluster_is_made_as_large_as_the_profiles_say(monkeypatch: pyt
         started.append(words)
         return subprocess.CompletedProcess(words, 0)
 
-    monkeypatch.setattr(cluster_commands.subprocess, "run", run)
+    monkeypatch.setattr(local_cluster.subprocess, "run", run)
+    monkeypatch.setattr(cluster_commands, "cluster_description", dict)  # which `up` writes
+    monkeypatch.setattr(cluster_commands, "connection_command", str)
     for profile in sorted(clusters_dir().glob("gpu-node-*.yaml")):
         (command,) = re.findall(r"`airflow-megatron (cluster up [^`]*)`", profile.read_text())
         count = profile.stem.removeprefix("gpu-node-")
