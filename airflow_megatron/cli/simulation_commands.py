@@ -51,6 +51,7 @@ def simulate(
     if importlib.util.find_spec("simpy") is None:
         print("the simulation needs simpy: pip install 'airflow-megatron[simulation]'", file=sys.stderr)
         raise typer.Exit(1)
+    from airflow_megatron.results.plots.figures import missing_for_plots
     from airflow_megatron.simulation.keepers.policies import POLICIES
     from airflow_megatron.simulation.reports.comparison import compare
     from airflow_megatron.simulation.reports.plots import draw
@@ -86,7 +87,10 @@ def simulate(
         (output / "simulation.md").write_text(report, encoding="utf-8")
         data = json.dumps([result.to_json() for result in results], indent=1)
         (output / "simulation.json").write_text(data, encoding="utf-8")
-        for plot in draw(results):
+        missing = missing_for_plots()
+        if missing:
+            print(missing, file=sys.stderr)
+        for plot in [] if missing else draw(results):
             (output / f"{plot.name}.png").write_bytes(plot.png)
             (output / f"{plot.name}.svg").write_bytes(plot.svg)
 

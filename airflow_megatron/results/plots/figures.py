@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import logging
 import textwrap
@@ -58,6 +59,13 @@ class Plot:
     note: str
     png: bytes
     svg: bytes
+
+
+def missing_for_plots() -> str:
+    """Return what to install before anything can be drawn; empty where it is there."""
+    if importlib.util.find_spec("matplotlib") is not None:
+        return ""
+    return "there are no plots without matplotlib: pip install 'airflow-megatron[plots]'"
 
 
 class FigureMaker:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from airflow_megatron.results.plots.figures import missing_for_plots
 from airflow_megatron.results.plots.lr_searches import draw_searches, read_searches, search_table
 from airflow_megatron.results.plots.plots import draw_plots
 from airflow_megatron.results.readings.progress import ProgressGrid, progress_grid
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from airflow_megatron.results.plots.figures import Plot
     from airflow_megatron.results.readings.snapshot import SweepSnapshot
     from airflow_megatron.results.tables.points import PointTable
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +145,11 @@ def write_report(
         heading = "".join(f"{line}\n\n" for line in (f"# {title}", *about))
         texts = {name: heading + text if name.endswith(".md") else text for name, text in texts.items()}
     tables = tuple(write_atomically(out / name, text) for name, text in texts.items())
-    plots = [
-        *draw_plots(table),
-        *draw_searches(searches),
-    ]  # after the tables: they are there whatever happens here
+    missing = missing_for_plots()
+    if missing:
+        log.warning("%s", missing)
+    # after the tables: they are there whatever happens here
+    plots = [] if missing else [*draw_plots(table), *draw_searches(searches)]
     pictures = []
     for plot in plots:
         pictures.append(write_atomically(out / f"{plot.name}.png", plot.png))
