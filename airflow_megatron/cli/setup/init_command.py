@@ -15,6 +15,7 @@ from airflow_megatron.cli.local.local_connection import (
     cluster_description,
     import_connections,
     local_connections,
+    run_airflow,
 )
 from airflow_megatron.cli.local.private_files import make_private
 from airflow_megatron.cli.setup.new_project import make_project
@@ -94,5 +95,14 @@ def _start_local_cluster() -> int:
     print("Airflow has the connection slurm_local")
     status = install_on("local", InstallationChoice(parts=("programs", "environment"), python=sys.executable))
     if status == 0:
+        _show_new_dags()
         print("\nRun the first sweep: airflow dags trigger first-sweep")
     return status
+
+
+def _show_new_dags() -> None:
+    """Let Airflow read new DAG files at once; its processor looks for new ones every five minutes."""
+    try:
+        run_airflow("dags", "reserialize")
+    except AirflowCommandError as error:  # its processor reads them all the same
+        print(error, file=sys.stderr)
