@@ -12,25 +12,35 @@ from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.spec.model.dag_names import point_dag_id, sweep_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session
 
 
-def note_ended_runs(session: Session) -> None:
-    """Note which of the runs that have pinned something have ended, with all points of theirs, or have gone."""
+def note_ended_runs(session: Session, sweep: str | None = None) -> None:
+    """Note which of the runs that have pinned something have ended, with all points of theirs, or have gone.
+
+    Two queries for each DAG with such runs, and their notes alone are read: a sweep may have thousands that have ended.
+
+    :param sweep: whose runs are looked at; those of all sweeps when left out
+    """
     session.flush()  # Airflow's sessions do it at their end: the run that has just ended would seem to go on
     store = PinStore()
-    for dag_id in store.dags():
-        for noted in store.noted_runs(dag_id):
-            if not noted.ended and not _is_under_way(dag_id, noted.run_id, session):
-                store.set_ended(dag_id, noted.run_id)
+    for dag_id in store.dags() if sweep is None else (sweep, point_dag_id(sweep)):
+        noted = [run.run_id for run in store.under_way(dag_id)]
+        if not noted:
+            continue
+        still = _under_way(dag_id, noted, session)
+        for run_id in noted:
+            if run_id not in still:
+                store.set_ended(dag_id, run_id)
 
 
-def _is_under_way(dag_id: str, run_id: str, session: Session) -> bool:
-    under_way = (
-        select(DagRun.run_id).where(DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING])).limit(1)
-    )
-    if session.scalar(under_way.where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) is not None:
-        return True
-    # a sweep's run that has failed by itself leaves its points to go on
-    points = under_way.where(DagRun.dag_id == point_dag_id(dag_id))
-    return dag_id == sweep_of(dag_id) and session.scalar(points) is not None
+def _under_way(dag_id: str, run_ids: Sequence[str], session: Session) -> set[str]:
+    """Return which of some runs go on; a sweep's run that has failed by itself leaves its points to go on."""
+    states = DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING])
+    points = select(DagRun.run_id).where(states, DagRun.dag_id == point_dag_id(dag_id)).limit(1)
+    if dag_id == sweep_of(dag_id) and session.scalar(points) is not None:
+        return set(run_ids)
+    own = select(DagRun.run_id).where(states, DagRun.dag_id == dag_id)
+    return set(session.scalars(own)).intersection(run_ids)

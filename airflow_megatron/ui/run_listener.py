@@ -40,7 +40,7 @@ def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:
 
         stopped = stop_points_of(dag_run, session)
         log.info("stopped %d points of %s %s", len(stopped), dag_run.dag_id, dag_run.run_id)
-    _note_ended_runs(session)
+    _note_ended_runs(session, sweep_of(dag_run.dag_id))
 
 
 @hookimpl
@@ -54,7 +54,7 @@ def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
         return
     if _is_sweep(dag_run) and _is_marked_failed(dag_run, session):
         dag_run.set_state(DagRunState.FAILED)
-    _note_ended_runs(session)
+    _note_ended_runs(session, sweep_of(dag_run.dag_id))
 
 
 @hookimpl
@@ -111,10 +111,10 @@ def _is_marked_failed(dag_run: DagRun, session: Session) -> bool:
     return states == [TaskInstanceState.FAILED, TaskInstanceState.SKIPPED]
 
 
-def _note_ended_runs(session: Session) -> None:
+def _note_ended_runs(session: Session, sweep: str | None = None) -> None:
     from airflow_megatron.dag_factory.ended_runs import note_ended_runs
 
-    note_ended_runs(session)
+    note_ended_runs(session, sweep)
 
 
 def _is_sweep(dag_run: DagRun) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -198,6 +199,50 @@ def test_dags_follow_the_spec_again_when_all_points_have_ended(
     assert under_way("chain") == ["manual__1"]
     on_starting(SimpleNamespace(job_type="TriggererJob"))
     assert under_way("chain") == ["manual__1"]
+
+
+def test_the_end_of_a_run_reads_the_notes_of_runs_under_way_alone(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))
+    store, read = PinStore(), list[str]()
+    for number in range(40):
+        store.set_newest("chain", f"old{number}", "0" * 64)
+        store.set_ended("chain", f"old{number}")
+    for number in range(3):
+        run_of(session, "chain", f"manual__{number}")
+        store.set_newest("chain", f"manual__{number}", "0" * 64)
+    store.set_newest("another", "of another sweep", "0" * 64)
+    sweep = run_of(session, "chain", "manual__9")
+    sweep.state = DagRunState.SUCCESS
+    store.set_newest("chain", "manual__9", "0" * 64)
+    noted = PinStore._noted
+
+    def counting(path: Path) -> Any:
+        read.append(path.name)
+        return noted(path)
+
+    monkeypatch.setattr(PinStore, "_noted", staticmethod(counting))
+    on_dag_run_success(dag_run=sweep, msg="")
+    assert set(read) == {"_manual__0", "_manual__1", "_manual__2", "_manual__9"}
+    assert {run.run_id for run in store.under_way("chain")} == {"manual__0", "manual__1", "manual__2"}
+    assert [run.run_id for run in store.under_way("another")] == ["of another sweep"]
+
+
+def test_runs_that_an_older_version_has_noted_are_found(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))
+    store = PinStore()
+    for number in range(3):
+        store.set_newest("chain", f"manual__{number}", "0" * 64)
+    store.set_ended("chain", "manual__0")
+    shutil.rmtree(store.root / "under_way")
+    assert {run.run_id for run in store.under_way("chain")} == {"manual__1", "manual__2"}
+    store.set_newest("chain", "manual__3", "0" * 64)
+    assert {run.run_id for run in store.under_way("chain")} == {"manual__1", "manual__2", "manual__3"}
+    store.forget("chain", "manual__3")
+    assert {run.run_id for run in store.under_way("chain")} == {"manual__1", "manual__2"}
 
 
 def test_a_scheduler_that_starts_looks_for_runs_that_have_gone(

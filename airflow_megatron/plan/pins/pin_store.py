@@ -18,7 +18,7 @@ from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.project import PINS_VARIABLE, pins_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _DIGEST_LENGTH: Final = 64
 
@@ -114,14 +114,24 @@ class PinStore:
         if known.pins and known.ended is not ended:
             self._note(dag_id, known._replace(ended=ended))
 
+    def under_way(self, dag_id: str) -> list[NotedRun]:
+        """Return the runs of a DAG that have pinned something and have not ended, the newest first.
+
+        Looked at whenever DAGs are built and runs end, so only the notes of such runs are read, however many there are.
+        """
+        marks = self._marks(dag_id)
+        if not marks.is_dir():  # an older version of the package has noted these runs
+            return [run for run in self.noted_runs(dag_id) if not run.ended]
+        notes = (self._noted(self._run(dag_id, "").parent / path.name) for path in marks.iterdir())
+        return _newest_first(run for run in notes if run.pins and not run.ended)
+
     def runs(self, dag_id: str) -> list[str]:
         """Return the ids of the runs of a DAG that have pinned something, the newest first."""
         return [run.run_id for run in self.noted_runs(dag_id)]
 
     def noted_runs(self, dag_id: str) -> list[NotedRun]:
         """Return the runs of a DAG that have pinned something, the newest first."""
-        found = [run for run in map(self._noted, self._notes(dag_id)) if run.pins]
-        return sorted(found, key=lambda run: (-run.written, run.run_id))
+        return _newest_first(run for run in map(self._noted, self._notes(dag_id)) if run.pins)
 
     def is_readable(self) -> bool:
         """Return whether what is noted of every run can be read."""
@@ -139,7 +149,9 @@ class PinStore:
 
     def forget(self, dag_id: str, run_id: str) -> None:
         """Drop what is noted of a run."""
-        self._run(dag_id, run_id).unlink(missing_ok=True)
+        path = self._run(dag_id, run_id)
+        path.unlink(missing_ok=True)
+        (self._marks(dag_id) / path.name).unlink(missing_ok=True)
 
     def pins(self, dag_id: str) -> set[str]:
         """Return the digests of all pins of all runs of a DAG."""
@@ -172,7 +184,21 @@ class PinStore:
             yield
 
     def _note(self, dag_id: str, run: NotedRun) -> None:
-        _write(self._run(dag_id, run.run_id), json.dumps(run._asdict()).encode())
+        path, marks = self._run(dag_id, run.run_id), self._marks(dag_id)
+        if not marks.is_dir():
+            for known in self.noted_runs(dag_id):
+                if not known.ended:
+                    self._mark(dag_id, known.run_id)
+        # a mark too many is passed over, one too few would hide the run
+        if not run.ended:
+            self._mark(dag_id, run.run_id)
+        _write(path, json.dumps(run._asdict()).encode())
+        if run.ended:
+            (marks / path.name).unlink(missing_ok=True)
+
+    def _mark(self, dag_id: str, run_id: str) -> None:
+        """Mark a run as under way."""
+        _write(self._marks(dag_id) / self._run(dag_id, run_id).name, b"")
 
     @staticmethod
     def _noted(path: Path) -> NotedRun:
@@ -203,8 +229,16 @@ class PinStore:
     def _run(self, dag_id: str, run_id: str) -> Path:
         return self.root / "runs" / _file_name(dag_id) / _file_name(run_id)
 
+    def _marks(self, dag_id: str) -> Path:
+        """Return the folder with an empty file for each run of a DAG that is under way."""
+        return self.root / "under_way" / _file_name(dag_id)
+
     def _owner(self, sweep: str) -> Path:
         return self.root / "owners" / _file_name(sweep)
+
+
+def _newest_first(runs: Iterable[NotedRun]) -> list[NotedRun]:
+    return sorted(runs, key=lambda run: (-run.written, run.run_id))
 
 
 def content_digest(content: bytes) -> str:

@@ -32,7 +32,7 @@ def outlines_in_flight(
     :param without: a run that does not count
     """
     dags = (sweep, point_dag_id(sweep))
-    runs = [run for dag_id in dags for run in store.noted_runs(dag_id) if not run.ended]
+    runs = [run for dag_id in dags for run in store.under_way(dag_id)]
     digests: dict[str, str] = {}
     for run in sorted(runs, key=lambda run: -run.written):
         if run.run_id != without:
