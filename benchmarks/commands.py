@@ -116,6 +116,9 @@ def of_ours(directory: Path) -> list[Row]:
         timed("airflow-megatron --help", [*program, "--help"], env=environment),
         timed("lint, 4 points", [*program, "lint", "quickstart"], env=environment),
         timed(
+            "lint --build-dags, 4 points", [*program, "lint", "quickstart", "--build-dags"], env=environment
+        ),
+        timed(
             "plan --format json, 1,080 jobs",
             [*program, "plan", str(spec), "--format", "json"],
             env=environment,

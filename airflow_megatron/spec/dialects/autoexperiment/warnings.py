@@ -157,7 +157,7 @@ def _at(count: int, expansion: Expansion) -> str:
 
 
 def _value(params: Mapping[str, Any], key: str) -> Any:
-    return params.get(key, params.get(key.lower()))
+    return params[key] if key in params else params.get(key.lower())
 
 
 def _number(params: Mapping[str, Any], key: str) -> float | None:
@@ -172,7 +172,7 @@ def _text(params: Mapping[str, Any], key: str) -> str:
 
 
 def _from_iteration_0(params: Mapping[str, Any], finding: _Finding) -> None:
-    if _number(params, "ITER") == 0 and _ZERO_WORD.search(_text(params, "start_condition_cmd")):
+    if _ZERO_WORD.search(_text(params, "start_condition_cmd")) and _number(params, "ITER") == 0:
         finding.add(params["name"])
 
 
@@ -182,9 +182,10 @@ def _suffix_glob(params: Mapping[str, Any], finding: _Finding) -> None:
 
 
 def _zero_rate_tail(params: Mapping[str, Any], finding: _Finding) -> None:
+    if str(_value(params, "LR_DECAY_STYLE")).upper() != "WSD":
+        return
     end, decayed = _number(params, "TRAIN_ITERS"), _number(params, "LR_DECAY_ITERS")
-    style = str(_value(params, "LR_DECAY_STYLE")).upper()
-    if style == "WSD" and end is not None and decayed is not None and decayed < end:
+    if end is not None and decayed is not None and decayed < end:
         finding.add(f"{end - decayed:.0f} of {end:.0f}", end - decayed)
 
 
@@ -194,15 +195,11 @@ def _crash_counts_as_end(params: Mapping[str, Any], finding: _Finding) -> None:
 
 
 def _ends_before_last_save(params: Mapping[str, Any], finding: _Finding) -> None:
+    ends = _text(params, "termination_cmd")
+    if not (_text(params, "start_condition_cmd") and "after training is done" in ends and "convert" in ends):
+        return
     iterations, interval = _number(params, "TRAIN_ITERS"), _number(params, "SAVE_INTERVAL")
-    if (
-        _text(params, "start_condition_cmd")
-        and "after training is done" in _text(params, "termination_cmd")
-        and "convert" in _text(params, "termination_cmd")
-        and iterations
-        and interval
-        and iterations % interval
-    ):
+    if iterations and interval and iterations % interval:
         finding.add(params["name"])
 
 
