@@ -28,6 +28,8 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Slurm",
                 "python-modules": [
                     "airflow_megatron.operators.cancel_left",
+                    "airflow_megatron.operators.described_job",
+                    "airflow_megatron.operators.slurm_job",
                     "airflow_megatron.operators.slurm_submit",
                     "airflow_megatron.operators.slurm_watch",
                     "airflow_megatron.operators.submit_arrays",
@@ -50,6 +52,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_megatron.sensors.condition",
                     "airflow_megatron.sensors.log",
                     "airflow_megatron.sensors.produced_file",
+                    "airflow_megatron.sensors.slurm_job",
                 ],
             },
             {
@@ -93,6 +96,7 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": CONNECTION_FIELDS,
             }
         ],
+        "task-decorators": [{"name": "slurm", "class-name": "airflow_megatron.decorators.slurm.slurm_task"}],
         "notifications": ["airflow_megatron.notifications.json_lines.JsonLinesNotifier"],
         "extra-links": ["airflow_megatron.links.sweep_results.SweepResultsLink"],
         "cli": ["airflow_megatron.cli.airflow_command.airflow_commands"],

@@ -42,6 +42,7 @@ def test_integrations_are_declared(kind: str) -> None:
 
 def test_everything_named_exists() -> None:
     paths = [*INFO["notifications"], *INFO["extra-links"], *INFO["cli"]]
+    paths += [item["class-name"] for item in INFO["task-decorators"]]
     paths += [item["hook-class-name"] for item in INFO["connection-types"]]
     for path in paths:
         module, _, name = path.rpartition(".")

@@ -168,13 +168,13 @@ class StageTasks:
         if instance.waits == "checkpoint":
             return CheckpointSensor(
                 task_id="await_checkpoint",
-                checkpoint_dir=f"{{{{ {paths}.checkpoint_dir }}}}",
+                path=f"{{{{ {paths}.checkpoint_dir }}}}",
                 iteration=f"{{{{ ({own} or none) and {own}['depends_on'][0]['iteration'] }}}}",
                 **producer,
             )
         return LogSensor(
             task_id="await_log",
-            log_file=f"{{{{ {paths}.log_pattern }}}}",
+            path=f"{{{{ {paths}.log_pattern }}}}",
             pattern=f"{{{{ ({own} or none) and '%r' | format({own}['depends_on'][0]['pattern']) }}}}",
             **producer,
         )

@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.connection_options import ConnectionOptions
+from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.transport import (
     CommandResult,
     LoginRefusedError,
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.profile import SlurmCommands
 
 SCRIPT_TIMEOUT_S: Final = 120.0
+JOBS_DIR: Final = "airflow-jobs"
+"""Directory of jobs of no sweep, in the user's home."""
 
 
 class SlurmHook(BaseHook):
@@ -43,7 +47,7 @@ class SlurmHook(BaseHook):
     """
 
     conn_name_attr = "ssh_conn_id"
-    default_conn_name = "ssh_default"
+    default_conn_name = "slurm_default"
     conn_type = "slurm"
     hook_name = "Slurm"
 
@@ -81,6 +85,31 @@ class SlurmHook(BaseHook):
                 return await transport.run(script, timeout=timeout)
 
         return asyncio.run(once())
+
+    @classmethod
+    def named(
+        cls, slurm_conn_id: str | None, ssh_conn_id: str | None, cluster: str | None = None
+    ) -> SlurmHook | None:
+        """Return the hook for what a task names, the default connection's when it names nothing; None for a profile.
+
+        :param cluster: name of a cluster profile
+        :raises AirflowFailException: when it names several
+        """
+        conn_ids = [name for name in (slurm_conn_id, ssh_conn_id) if name]
+        if len(conn_ids) + bool(cluster) > 1:
+            raise AirflowFailException("give one of slurm_conn_id, ssh_conn_id and cluster")
+        return None if cluster else cls(conn_ids[0] if conn_ids else cls.default_conn_name)
+
+    def work_dir(self) -> str:
+        """Return the directory of jobs of no sweep: the connection's, else ``airflow-jobs`` in the user's home.
+
+        :raises TransportError: when the login node cannot be asked
+        """
+        named = self.options().work_dir
+        if named is not None:
+            return named
+        (home, *_) = unframed(self.run(framed("cd && pwd -P")))
+        return f"{home.rstrip('/')}/{JOBS_DIR}"
 
     @contextmanager
     def session(self, timeout: float = SCRIPT_TIMEOUT_S) -> Iterator[Callable[[str], CommandResult]]:

@@ -7,12 +7,12 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.job_secrets import secret_values
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
+from airflow_megatron.operators.described_job import JOB_RECORD, DescribedJobOperator, submitted_job
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
@@ -33,7 +33,6 @@ from airflow_megatron.supervision.attempts import (
 )
 from airflow_megatron.supervision.early_conditions import holds
 from airflow_megatron.supervision.job_reference import JobHandle
-from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import job_surroundings, report_changes, without_job
 from airflow_megatron.task_runtime.task_tries import just_cleared
 from airflow_megatron.triggers.pause import PauseTrigger
@@ -113,8 +112,12 @@ def wait_for_login_node(
     return wait_for_room(attempts, number, away, poll_interval=poll_interval, carry=carry)
 
 
-class SlurmSubmitOperator(EndsTestRun, BaseOperator):
-    """Submit a job of a sweep to Slurm, exactly once, and return a handle for the operators that watch it.
+class SlurmSubmitOperator(DescribedJobOperator):
+    """Submit a job to Slurm, exactly once, and return a handle for the operators that watch it.
+
+    The job is one of a sweep (``job``), or described by the other arguments; then the result is for
+    :class:`~airflow_megatron.sensors.slurm_job.SlurmJobSensor`: ``job_id``, ``attempt``, ``run_dir``, ``log_file``,
+    and in ``job`` and ``handle`` what the sensor needs.
 
     A job that has finished already is passed over. A task that died between submission and record takes up the job
     that it submitted. A task that is cleared after it had succeeded submits the next attempt, and cancels the
@@ -127,17 +130,18 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
     :param attempt: the attempt that this run's array contains already, None when there is none (templated)
     :param shared: other runs use the job too: neither a fresh start nor a clear of this one runs it again when it has
         finished, or replaces it while it runs
+    :param kwargs: a job of one's own, see :class:`~airflow_megatron.operators.described_job.DescribedJobOperator`
     """
 
-    template_fields: Sequence[str] = ("job", "fresh_start", "attempt")
-    template_fields_renderers = {"job": "json"}  # noqa: RUF012
+    template_fields: Sequence[str] = ("job", "fresh_start", "attempt", *DescribedJobOperator.template_fields)
+    template_fields_renderers = {"job": "json", **DescribedJobOperator.template_fields_renderers}  # noqa: RUF012
     ui_color = "#dbe9f6"
     operator_extra_links = (SweepResultsLink(),)
 
     def __init__(
         self,
         *,
-        job: Mapping[str, Any] | str | None,
+        job: Mapping[str, Any] | str | None = None,
         fresh_start: bool | str = False,
         poll_interval: float = 15.0,
         attempt: int | str | None = None,
@@ -153,6 +157,11 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit, or take up what an earlier try submitted."""
+        if self.describes_job:
+            self.job = (not just_cleared(context) and submitted_job(context)) or self.described_job(
+                context
+            ).to_json()
+            context["task_state_store"].set(JOB_RECORD, self.job)
         if self.job is not None and just_cleared(context):
             report_changes(context, Job.from_json(self.job), self.log)  # type: ignore[arg-type]
         return self._submit(context)
@@ -275,7 +284,17 @@ class SlurmSubmitOperator(EndsTestRun, BaseOperator):
 
     def _done(self, context: Context, handle: JobHandle) -> dict[str, Any]:
         context["task_state_store"].set(ATTEMPT_RECORD, {"phase": "done", "number": handle.attempt})
-        return handle.to_json()
+        if not self.describes_job:
+            return handle.to_json()
+        job = Job.from_json(self.job)  # type: ignore[arg-type]
+        return {
+            "job_id": handle.job_id,
+            "attempt": handle.attempt,
+            "run_dir": job.run_dir,
+            "log_file": job.log_file(handle.attempt),
+            "job": self.job,
+            "handle": handle.to_json(),
+        }
 
 
 def _ended_handle(

@@ -17,6 +17,7 @@ from airflow_megatron.spec.documents.commit import commit_of
 from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
 from airflow_megatron.spec.documents.named_files import NamedFileError, read_named_file, read_spec_file
 from airflow_megatron.spec.documents.project import project_root
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.spec.model.outline import SweepOutline
 
@@ -260,6 +261,8 @@ def surroundings_of(job: Job) -> Surroundings:
     :raises PinError: when the pinned copy cannot be read
     :raises SpecError: when there is no such profile
     """
+    if job.profile:
+        return Surroundings.now(ClusterProfile.model_validate(job.profile))
     return pinned_surroundings(job.pin, job.cluster)
 
 

@@ -22,24 +22,24 @@ class CheckpointSensor(ProducedFileSensor):
     Completeness is judged by the checkpoint's format, from one listing; see
     :func:`airflow_megatron.megatron.checkpoints.completeness.checkpoint_verdict`.
 
-    :param checkpoint_dir: Megatron's ``--save`` directory; None skips the task (templated)
+    :param path: Megatron's ``--save`` directory; None skips the task (templated)
     :param iteration: the iteration (templated)
     :param kwargs: as for :class:`~airflow_megatron.sensors.produced_file.ProducedFileSensor`
     """
 
-    template_fields: Sequence[str] = (*ProducedFileSensor.template_fields, "checkpoint_dir", "iteration")
+    template_fields: Sequence[str] = (*ProducedFileSensor.template_fields, "path", "iteration")
 
-    def __init__(self, *, checkpoint_dir: str | None, iteration: int | str | None, **kwargs: Any) -> None:
+    def __init__(self, *, path: str | None, iteration: int | str | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_dir = checkpoint_dir
+        self.path = path
         self.iteration = iteration
 
     def trigger(self) -> CheckpointTrigger:
         """Return what waits for the checkpoint."""
-        if not self.checkpoint_dir or self.iteration is None:
+        if not self.path or self.iteration is None:
             raise without_job()
         return CheckpointTrigger(
-            checkpoint_dir=self.checkpoint_dir, iteration=int(self.iteration), **self.trigger_arguments()
+            checkpoint_dir=self.path, iteration=int(self.iteration), **self.trigger_arguments()
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
@@ -47,7 +47,7 @@ class CheckpointSensor(ProducedFileSensor):
         self.take_turn(context, event)
         if event["status"] != "complete":
             raise AirflowFailException(
-                f"no complete checkpoint of iteration {self.iteration} in {self.checkpoint_dir}: {event.get('reason')}"
+                f"no complete checkpoint of iteration {self.iteration} in {self.path}: {event.get('reason')}"
             )
         self.log.info("%s is complete", event["path"])
         return str(event["path"])

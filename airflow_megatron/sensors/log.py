@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 class LogSensor(ProducedFileSensor):
     """Wait until a line of a file on the cluster matches a regular expression.
 
-    :param log_file: the file, with ``{attempt}`` in it where each attempt of the job has its own; None skips the task
+    :param path: the file, with ``{attempt}`` in it where each attempt of the job has its own; None skips the task
         (templated)
-    :param pattern: regular expression, searched in each line (templated)
+    :param pattern: regular expression of RE2's syntax, searched in each line in linear time (templated)
     :param kwargs: as for :class:`~airflow_megatron.sensors.produced_file.ProducedFileSensor`
     """
 
-    template_fields: Sequence[str] = (*ProducedFileSensor.template_fields, "log_file", "pattern")
+    template_fields: Sequence[str] = (*ProducedFileSensor.template_fields, "path", "pattern")
 
-    def __init__(self, *, log_file: str | None, pattern: str | None, **kwargs: Any) -> None:
+    def __init__(self, *, path: str | None, pattern: str | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.log_file = log_file
+        self.path = path
         self.pattern = pattern
 
     def trigger(self) -> LogPatternTrigger:
         """Return what waits for the line."""
-        if not self.log_file or self.pattern is None:
+        if not self.path or self.pattern is None:
             raise without_job()
         try:
             line_pattern(self.pattern)
@@ -47,12 +47,12 @@ class LogSensor(ProducedFileSensor):
         if isinstance(self.producer, Mapping):
             # a line that an earlier attempt of this run has written counts too
             arguments["producer_attempt"] = JobHandle.from_json(self.producer).run_began
-        return LogPatternTrigger(log_file=self.log_file, pattern=self.pattern, **arguments)
+        return LogPatternTrigger(log_file=self.path, pattern=self.pattern, **arguments)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """Return the line, or fail with the reason why there will be none."""
         self.take_turn(context, event)
         if event["status"] != "found":
-            raise AirflowFailException(f"{self.log_file}: {event.get('reason')}")
+            raise AirflowFailException(f"{self.path}: {event.get('reason')}")
         self.log.info("found: %s", event["line"])
         return str(event["line"])

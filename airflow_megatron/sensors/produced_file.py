@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.slurm.remote.transport import LoginRefusedError
 from airflow_megatron.supervision.attempts import slurm_commands
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import cluster_profile
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_megatron.slurm.remote.profile import SlurmCommands
     from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
 
 
@@ -28,19 +32,26 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
     The sensor fails at once when the job that should write has ended without. ``timeout`` bounds the wait.
 
     :param cluster: name of the cluster profile (templated)
+    :param slurm_conn_id: Airflow connection to the login node instead, of type ``slurm`` or ``ssh`` (templated)
+    :param ssh_conn_id: the same, for who thinks of it as an SSH connection (templated)
     :param producer: handle of the job that writes (templated)
     :param producer_dir: stage directory of that job (templated)
     :param pin: digest of the stored plan that holds the profile, empty for the profile as it is now (templated)
     :param poll_interval: seconds between two looks at the cluster
     """
 
-    template_fields: Sequence[str] = ("cluster", "producer", "producer_dir", "pin")
+    template_fields: Sequence[str] = (
+        *("cluster", "slurm_conn_id", "ssh_conn_id"),
+        *("producer", "producer_dir", "pin"),
+    )
     ui_color = "#e6f1f2"
 
     def __init__(
         self,
         *,
-        cluster: str,
+        cluster: str | None = None,
+        slurm_conn_id: str | None = None,
+        ssh_conn_id: str | None = None,
         producer: Mapping[str, Any] | str | None = None,
         producer_dir: str | None = None,
         pin: str = "",
@@ -49,6 +60,8 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.cluster = cluster
+        self.slurm_conn_id = slurm_conn_id
+        self.ssh_conn_id = ssh_conn_id
         self.producer = producer
         self.producer_dir = producer_dir
         self.pin = pin
@@ -72,25 +85,36 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
     def trigger_arguments(self) -> dict[str, Any]:
         """Return the arguments that the triggers of these sensors share.
 
-        :raises AirflowFailException: when the cluster profile cannot be used
+        :raises AirflowFailException: when the cluster profile, or the connection, cannot be used
         """
-        cluster = cluster_profile(self.cluster, self.pin)
+        ssh_conn_id, commands = self._connection()
         attempt = self.producer.get("attempt", 1) if isinstance(self.producer, Mapping) else 1
         return {
-            "ssh_conn_id": cluster.ssh_conn_id,
-            "commands": dataclasses.asdict(slurm_commands(cluster)),
+            "ssh_conn_id": ssh_conn_id,
+            "commands": dataclasses.asdict(commands),
             "producer_dir": self.producer_dir or None,
             "producer_attempt": int(attempt),
             "poll_interval": self.poll_interval,
             "deadline": turn_deadline(time.time() + self.timeout),
         }
 
+    def _connection(self) -> tuple[str, SlurmCommands]:
+        """Return the connection to the login node, and how Slurm's commands are found there."""
+        hook = SlurmHook.named(self.slurm_conn_id, self.ssh_conn_id, self.cluster)
+        if hook is None:
+            profile = cluster_profile(str(self.cluster), self.pin)
+            return profile.ssh_conn_id, slurm_commands(profile)
+        try:
+            return hook.ssh_conn_id, hook.commands
+        except LoginRefusedError as error:
+            raise AirflowFailException(str(error)) from None
+
     def take_turn(self, context: Context, event: Mapping[str, Any]) -> None:
         """Wait again when a turn is over and the time is not: see :mod:`airflow_megatron.task_runtime.turns`.
 
-        :param event: what the trigger said
+        :param event: of the trigger
         """
         if event["status"] == "timeout" and has_time_left(context, self.timeout):
-            if self.producer_dir:
+            if self.producer_dir and self.cluster:
                 pass_turn([self.producer_dir], cluster_profile(self.cluster, self.pin), self.log)
             self._wait()

@@ -20,9 +20,11 @@ from login_node import LoginNode
 import airflow_megatron
 from airflow_megatron.get_provider_info import get_provider_info
 from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
+from airflow_megatron.operators.described_job import DescribedJobOperator
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
+from airflow_megatron.operators.slurm_job import SlurmJobOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
@@ -35,6 +37,7 @@ from airflow_megatron.sensors.condition import StartConditionSensor
 from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.sensors.produced_file import ProducedFileSensor
+from airflow_megatron.sensors.slurm_job import SlurmJobSensor
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.jobs import Job
@@ -55,10 +58,12 @@ GIVEN: dict[type[BaseOperator], dict[str, Any]] = {
     SubmitArraysOperator: {"pinned": {}},
     SweepReportOperator: {"pinned": {}},
     CancelLeftJobsOperator: {"source": "resolve", "stages": ["a"]},
-    CheckpointSensor: {"cluster": "local", "checkpoint_dir": None, "iteration": None},
-    LogSensor: {"cluster": "local", "log_file": None, "pattern": None},
+    CheckpointSensor: {"path": None, "iteration": None},
+    LogSensor: {"path": None, "pattern": None},
     PointRunsSensor: {"point_dag_id": "x.point", "runs": {}},
     StartConditionSensor: {"job": None},
+    SlurmJobOperator: {"command": "hostname"},
+    SlurmJobSensor: {"submission": {}},
 }
 
 
@@ -108,7 +113,10 @@ def classes_of(package: str) -> set[type]:
 
 
 def test_no_operator_is_forgotten_here() -> None:
-    assert (classes_of("operators") | classes_of("sensors")) - {ProducedFileSensor} == set(GIVEN)
+    assert (classes_of("operators") | classes_of("sensors")) - {
+        ProducedFileSensor,
+        DescribedJobOperator,
+    } == set(GIVEN)
 
 
 @pytest.mark.parametrize("operator", GIVEN, ids=lambda operator: operator.__name__)
@@ -142,8 +150,8 @@ def test_what_the_provider_names_exists() -> None:
     [
         SlurmSubmitOperator(task_id="a", job=None),
         SlurmWatchOperator(task_id="b", job=None, handle=None),
-        CheckpointSensor(task_id="c", cluster="local", checkpoint_dir=None, iteration=None),
-        LogSensor(task_id="d", cluster="local", log_file=None, pattern=None),
+        CheckpointSensor(task_id="c", cluster="local", path=None, iteration=None),
+        LogSensor(task_id="d", cluster="local", path=None, pattern=None),
     ],
     ids=lambda task: type(task).__name__,
 )
@@ -369,7 +377,7 @@ class TestWaiting:
         sensor = CheckpointSensor(
             task_id="c",
             cluster="local",
-            checkpoint_dir="/r/checkpoints",
+            path="/r/checkpoints",
             iteration="130",
             producer={"attempt": 2},
             producer_dir="/r/.jobs/pretrain",
@@ -390,7 +398,7 @@ class TestWaiting:
             sensor.execute_complete({}, {"status": "missed", "reason": "ended"})
 
     def test_for_a_line(self) -> None:
-        sensor = LogSensor(task_id="c", cluster="local", log_file="/r/a.out", pattern="x+")
+        sensor = LogSensor(task_id="c", cluster="local", path="/r/a.out", pattern="x+")
         with pytest.raises(TaskDeferred):
             sensor.execute({})
         assert sensor.execute_complete({}, {"status": "found", "line": "xx"}) == "xx"
@@ -399,10 +407,10 @@ class TestWaiting:
 
     def test_for_a_line_that_no_pattern_describes(self) -> None:
         with pytest.raises(AirflowFailException, match=r"'\(' is not a regular expression"):
-            LogSensor(task_id="c", cluster="local", log_file="/r/a.out", pattern="(").execute({})
+            LogSensor(task_id="c", cluster="local", path="/r/a.out", pattern="(").execute({})
 
     def test_on_an_unknown_cluster(self) -> None:
-        sensor = LogSensor(task_id="c", cluster="lokal", log_file="/r/a.out", pattern="x")
+        sensor = LogSensor(task_id="c", cluster="lokal", path="/r/a.out", pattern="x")
         with pytest.raises(AirflowFailException, match="did you mean 'local'"):
             sensor.execute({})
 

@@ -29,7 +29,7 @@ def context(started_before: float = 0) -> Any:
 
 def sensor() -> LogSensor:
     return LogSensor(
-        task_id="c", cluster="local", log_file="/r/a.out", pattern="x", producer_dir="/r/.jobs/a", timeout=60
+        task_id="c", cluster="local", path="/r/a.out", pattern="x", producer_dir="/r/.jobs/a", timeout=60
     )
 
 

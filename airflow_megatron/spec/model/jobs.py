@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs", "wrapper", "wrapped_ranks")
-_OMITTED_WHEN_EMPTY = ("pin", "wrapper", "wrapped_ranks", "monitor", "entry", "delivered", "container")
+_OMITTED_WHEN_EMPTY = (
+    *("pin", "profile", "wrapper", "wrapped_ranks"),
+    *("monitor", "entry", "delivered", "container"),
+)
 _CONDITIONS = ("start", "cancel", "finish")
 
 
@@ -108,6 +111,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     :param container: instead of the cluster profile's; None for that one
     :param monitor: ``every``, seconds between two samples of the GPUs, and the ``command`` asked; empty for none
     :param pin: digest of the plan that a run has pinned and that it was read from, empty for a job that is planned now
+    :param profile: the cluster profile itself, of a job of no sweep that names none; empty for the one called *cluster*
     """
 
     name: str
@@ -159,6 +163,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     monitor: Mapping[str, Any] = msgspec.field(default_factory=dict)
     container: ContainerSection | None = None
     pin: str = ""
+    profile: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         """Compare everything but ``pin``."""
@@ -270,6 +275,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
         data["events"] = [event.to_json() for event in self.events]
         data["monitor"] = dict(self.monitor)
         data["container"] = self.container.model_dump(exclude_defaults=True) if self.container else None
+        data["profile"] = dict(self.profile)
         for name in _OMITTED_WHEN_EMPTY:
             if not data[name]:
                 del data[name]

@@ -1,0 +1,31 @@
+"""Runs the function of a ``@task.slurm`` inside its job; copied there, so it needs nothing but Python."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(directory: Path) -> None:
+    """Call the function of ``function.py`` as ``arguments.json`` says, and write ``result.json``.
+
+    :param directory: of the attempt
+    """
+    call = json.loads((directory / "arguments.json").read_text(encoding="utf-8"))
+    path = directory / "function.py"
+    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
+    result = names[call["function"]](*call["args"], **call["kwargs"])
+    try:
+        text = json.dumps(result)
+    except (TypeError, ValueError) as error:
+        sys.exit(
+            f"the result of {call['function']} is not JSON ({error}): return plain values, or write a file"
+        )
+    draft = directory / "result.json.new"
+    draft.write_text(text + "\n", encoding="utf-8")
+    draft.replace(directory / "result.json")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

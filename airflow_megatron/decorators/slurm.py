@@ -1,0 +1,144 @@
+"""``@task.slurm``: a function as a Slurm job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.bases.decorator import DecoratedOperator, determine_kwargs, task_decorator_factory
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_megatron.operators.slurm_job import SlurmJobOperator
+from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.slurm.remote.framing import framed, unframed
+from airflow_megatron.slurm.remote.quoting import quote_path
+from airflow_megatron.slurm.submission.job_script import attempt_of
+from airflow_megatron.spec.trust.json_records import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from airflow.sdk import Context
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+    from airflow_megatron.spec.model.jobs import Job
+
+LARGEST_RESULT: Final = 1 << 20
+"""Bytes of a function's result as JSON: it becomes an XCom."""
+_SET_BY_FUNCTION: Final = "(what the function returns)"
+_RUNNER: Final = Path(__file__).with_name("run_function.py")
+
+
+class SlurmDecoratedOperator(DecoratedOperator, SlurmJobOperator):
+    """Run a Python function on the cluster, or the shell command that it returns.
+
+    A Python function runs there in ``python``, whose environment has what it imports; like that of
+    ``@task.virtualenv`` it sees nothing of the DAG file but itself. Arguments and result travel as JSON.
+
+    :param python_callable: the function
+    :param shell: it runs in Airflow's worker, and returns the command that the job runs
+    :param python: Python on the cluster, a path or a name on the nodes' PATH (templated as ``command``)
+    :param op_args: positional arguments (templated)
+    :param op_kwargs: keyword arguments (templated)
+    :param kwargs: the job, see :class:`~airflow_megatron.operators.slurm_job.SlurmJobOperator`
+    """
+
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *SlurmJobOperator.template_fields,
+    )
+    template_fields_renderers = {  # noqa: RUF012
+        **DecoratedOperator.template_fields_renderers,
+        **SlurmJobOperator.template_fields_renderers,
+    }
+    custom_operator_name = "@task.slurm"
+    overwrite_rtif_after_execution = True
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        shell: bool = False,
+        python: str = "python3",
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if {"command", "script"} & kwargs.keys():
+            raise TypeError("@task.slurm runs a function; command and script are for SlurmJobOperator")
+        super().__init__(
+            python_callable=python_callable,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            command=_SET_BY_FUNCTION if shell else [python],
+            **kwargs,
+        )
+        self.shell = shell
+        self.python = python
+        self.job_template = None if shell else "function.sbatch.j2"
+
+    def execute(self, context: Context) -> Any:
+        """Submit the function, or take up what an earlier try submitted, and wait for it."""
+        if self.shell:
+            self.command = self.python_callable(*self.op_args, **self._keywords(context))
+            if not isinstance(self.command, str) or not self.command.strip():
+                raise AirflowFailException("a function of @task.slurm(shell=True) returns a shell command")
+            self.render_template_fields(context)
+        return SlurmJobOperator.execute(self, context)
+
+    def job_files(self, context: Context) -> dict[str, str]:
+        """Return the function, its arguments, and what calls it."""
+        if self.shell:
+            return {}
+        call = {
+            "function": self.python_callable.__name__,
+            "args": list(self.op_args),
+            "kwargs": dict(self._keywords(context)),
+        }
+        try:
+            arguments = json.dumps(call)
+        except (TypeError, ValueError) as error:
+            raise AirflowFailException(
+                f"the arguments of {self.python_callable.__name__} are not JSON ({error}): pass plain values"
+            ) from None
+        return {
+            "run_function.py": _RUNNER.read_text(encoding="utf-8"),
+            # annotations may name what only the DAG file imports
+            "function.py": f"from __future__ import annotations\n\n{self.get_python_source()}",  # type: ignore[no-untyped-call]
+            "arguments.json": arguments,
+        }
+
+    def result(self, context: Context, job: Job, ended: Mapping[str, Any]) -> Any:
+        """Return what the function returned; the job's own facts are the XCom ``job``."""
+        facts = super().result(context, job, ended)
+        context["ti"].xcom_push(key="job", value=facts)
+        return facts if self.shell else self._returned(job, int(ended["attempt"]))
+
+    def _keywords(self, context: Context) -> Mapping[str, Any]:
+        """Return the keyword arguments, those that name a part of the context filled in."""
+        return determine_kwargs(self.python_callable, self.op_args, {**context, **self.op_kwargs})
+
+    def _returned(self, job: Job, attempt: int) -> Any:
+        path = f"{attempt_of(job, attempt).directory}/result.json"
+        script = framed(f"head -c {LARGEST_RESULT + 1} {quote_path(path)}")
+        (text, *_) = [*job_attempts(job, self.log).answered(script, unframed), ""]
+        if len(text) > LARGEST_RESULT:
+            raise AirflowFailException(
+                f"the result of {job.name} has more than {LARGEST_RESULT >> 20} MiB: write a file, and return its path"
+            )
+        result = read_json(f"[{text}]")
+        if not isinstance(result, list) or len(result) != 1:
+            raise AirflowFailException(f"{path} holds no result")
+        return result[0]
+
+
+def slurm_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+    """Make a task of a function that runs as a Slurm job.
+
+    :param python_callable: the function
+    :param kwargs: see :class:`SlurmDecoratedOperator`
+    """
+    return task_decorator_factory(
+        python_callable=python_callable, decorated_operator_class=SlurmDecoratedOperator, **kwargs
+    )

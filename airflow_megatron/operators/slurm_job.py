@@ -1,0 +1,184 @@
+"""Operator that runs a job of one's own on Slurm, from its submission to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import get_current_context
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_megatron.operators.described_job import JOB_RECORD, DescribedJobOperator, submitted_job
+from airflow_megatron.operators.slurm_submit import ATTEMPT_RECORD, job_attempts, wait_for_login_node
+from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
+from airflow_megatron.plan.job_scripts import job_digest
+from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.verdicts.verdict import Outcome
+from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.supervision.attempts import next_attempt
+from airflow_megatron.task_runtime.point_runs import runs_without_scheduler
+from airflow_megatron.task_runtime.task_tries import just_cleared
+from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+    from airflow_megatron.supervision.job_reference import JobHandle
+
+CANCEL_S = 25.0
+"""Seconds for cancelling the job of a task that is killed; Airflow gives it 30."""
+
+
+class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
+    """Run a job on Slurm, exactly once, and wait until it is done.
+
+    Whatever dies meanwhile, worker, triggerer, connection, the job is neither lost nor submitted twice: the next try
+    of the task takes it up. An attempt that ends early is followed by another as ``restart`` allows. The job's log
+    shows in the task's. Marking the task failed, clearing or killing it cancels the job; clearing runs it again.
+
+    Returns ``job_id``, ``state`` (Slurm's), ``outcome``, ``reason``, ``attempt``, ``exit_code``, ``elapsed`` (seconds),
+    ``nodes``, ``run_dir``, ``log_file`` and ``outputs``; the XCom ``job_id`` is there while the job runs.
+
+    :param deferrable: wait in the triggerer, which costs no worker; otherwise in the worker
+    :param poll_interval: seconds between two looks at the cluster; all tasks that wait share them
+    :param timeout: seconds after which the task fails although the job goes on; None waits as long as it takes
+    :param cancel_on_kill: cancel the job when the task is marked failed, cleared or killed
+    :param kwargs: the job, see :class:`~airflow_megatron.operators.described_job.DescribedJobOperator`
+    """
+
+    template_fields: Sequence[str] = DescribedJobOperator.template_fields
+    template_fields_renderers = DescribedJobOperator.template_fields_renderers
+    operator_extra_links = ()  # type: ignore[assignment]
+    job_template: str | None = None
+    """The sbatch template of a command, None for the usual one."""
+
+    def __init__(
+        self,
+        *,
+        deferrable: bool = True,
+        poll_interval: float = 15.0,
+        timeout: float | None = None,
+        cancel_on_kill: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            job=None,
+            handle=None,
+            poll_interval=poll_interval,
+            timeout=timeout,
+            cancel_on_kill=cancel_on_kill,
+            **kwargs,
+        )
+        self.deferrable = deferrable
+        self._waits_for: BaseTrigger | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Submit the job, or take up what an earlier try submitted, and wait for it."""
+        return self._carried_out(context, partial(self._begin, context))
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Go on after a trigger has fired, with the job that was submitted."""
+        return self._carried_out(
+            context, partial(super().resume_execution, next_method, next_kwargs, context)
+        )
+
+    def begin_again(self, context: Context, event: Any = None) -> dict[str, Any]:
+        """Begin anew when the login node answers."""
+        return self._begin(context)
+
+    def result(self, context: Context, job: Job, ended: Mapping[str, Any]) -> Any:
+        """Return what the task returns.
+
+        :param ended: the verdict on the last attempt, with its number
+        """
+        attempt = int(ended["attempt"])
+        return {
+            "job_id": ended.get("job_id"),
+            "state": ended.get("state"),
+            "outcome": ended["outcome"],
+            "reason": ended["reason"],
+            "attempt": attempt,
+            "exit_code": ended.get("exit_code"),
+            "elapsed": ended.get("elapsed"),
+            "nodes": ended.get("node_list", ""),
+            "run_dir": job.run_dir,
+            "log_file": job.log_file(attempt),
+            "outputs": list(job.outputs),
+        }
+
+    def _begin(self, context: Context) -> dict[str, Any]:
+        store: Any = context["task_state_store"]
+        cleared = just_cleared(context)
+        known = None if cleared else submitted_job(context)
+        attempts = None
+        try:
+            job = Job.from_json(known) if known else self.described_job(context, template=self.job_template)
+            self.job = job.to_json()
+            attempts = job_attempts(job, self.log)
+            state = attempts.state()
+            chosen = next_attempt(state, rerun=cleared, digest=job_digest(job))
+            number = chosen.number
+            if not cleared and (record := store.get(ATTEMPT_RECORD)):
+                number = max(int(record["number"]), state.latest_attempt)
+            verdict = state.verdict or {}
+            if not cleared and number == state.latest_attempt == verdict.get("attempt"):
+                return self._judged(job, verdict)
+            if chosen.replaces is not None and state.job_id:
+                attempts.cancel(chosen.replaces, state.job_id, state.job_name)
+        except LoginRefusedError as error:
+            raise AirflowFailException(str(error)) from None
+        except TransportError as error:
+            if attempts is None:
+                raise
+            trigger = wait_for_login_node(attempts, 1, error, poll_interval=self.poll_interval)
+            self.defer(trigger=trigger, method_name="begin_again")
+        store.set(ATTEMPT_RECORD, {"number": number})
+        store.set(JOB_RECORD, self.job)
+        return self._submit_next(job, number)
+
+    def _judged(self, job: Job, verdict: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the verdict that an earlier try has recorded before it died."""
+        if verdict["outcome"] != Outcome.FINISHED:
+            raise AirflowFailException(f"{job.name}: {verdict.get('reason')}")
+        return dict(verdict)
+
+    def _wait(self, job: Job, handle: JobHandle, memory: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        get_current_context()["ti"].xcom_push(key="job_id", value=handle.job_id)
+        return super()._wait(job, handle, memory)
+
+    def _carried_out(self, context: Context, step: Callable[[], Mapping[str, Any]]) -> Any:
+        """Take steps until the job is done; where the task may not defer, wait for what they wait for here."""
+        while True:
+            self._waits_for = None
+            try:
+                ended = step()
+            except TaskDeferred as deferred:
+                if not self.deferrable or runs_without_scheduler():
+                    self._waits_for = deferred.trigger  # nobody else would cancel the job
+                if self.deferrable:
+                    raise
+                event = asyncio.run(_first_event(deferred.trigger))
+                step = partial(getattr(self, deferred.method_name), context, event=event)
+            else:
+                return self.result(context, Job.from_json(self.job), ended)  # type: ignore[arg-type]
+
+    def on_kill(self) -> None:
+        """Cancel the job that this process waits for."""
+        trigger: Any = self._waits_for
+        if isinstance(trigger, SlurmJobTrigger):
+            # in a thread: this one is in the midst of an event loop
+            cancelling = threading.Thread(target=lambda: asyncio.run(trigger.on_kill()), daemon=True)
+            cancelling.start()
+            cancelling.join(CANCEL_S)
+        super().on_kill()
+
+
+async def _first_event(trigger: BaseTrigger) -> Any:
+    async for event in trigger.run():
+        return event.payload
+    raise AirflowFailException(f"{type(trigger).__name__} ended without an event")

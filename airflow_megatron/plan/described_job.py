@@ -1,0 +1,219 @@
+"""Jobs that somebody's own DAG describes, outside all sweeps."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
+from airflow_megatron.slurm.remote.quoting import QuotingError, checked_path
+from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
+from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.spec.model.schema import RestartSection, SlurmSection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+STAGE: Final = "job"
+"""The stage that such a job is, in the names of its directories and logs."""
+_COUNTS: Final = ("nodes", "gpus_per_node", "cpus_per_task")
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._=+@-]+")
+
+
+class DescriptionError(ValueError):
+    """A job that cannot be described like this; the message says what to write instead."""
+
+
+@dataclass(frozen=True)
+class JobDescription:
+    """What a task says of its job.
+
+    :param name: for people, and the beginning of its name in Slurm
+    :param owner: the DAG
+    :param command: words, or one line for bash; empty for a script
+    :param script: text of a whole sbatch script
+    :param resources: the keys of :class:`~airflow_megatron.spec.model.schema.SlurmSection`, None for what is left out
+    :param env: environment of the command
+    :param outputs: files without which it has not finished; relative ones to its directory
+    :param restart: its restart policy
+    :param template: the sbatch template of a command, None for the usual one
+    :param files: what is written before the command starts: name in its directory → text
+    """
+
+    name: str
+    owner: str
+    command: str | Sequence[str] = ()
+    script: str | None = None
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Sequence[str] = ()
+    restart: RestartSection = field(default_factory=RestartSection)
+    template: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def job(self, run_dir: str, profile: ClusterProfile, *, is_named: bool) -> Job:
+        """Return the job.
+
+        :param run_dir: its directory on the cluster, absolute
+        :param profile: its cluster
+        :param is_named: the profile is one of the project's, found by its name
+        :raises DescriptionError: when it cannot be submitted
+        """
+        if bool(self.command) == bool(self.script):
+            raise DescriptionError(f"{self.name}: give either command or script")
+        resources = slurm_section(self.resources)
+        if self.script is not None:
+            if not self.script.startswith("#!"):
+                raise DescriptionError(
+                    f"{self.name}: script is the text of an sbatch script, which begins with #!/bin/bash; "
+                    "for the text of a file write Path(…).read_text()"
+                )
+            resources = SlurmSection(options=[*_sbatch_words(resources), *resources.options])
+        else:
+            resources = _with_defaults(profile, resources)
+        job = Job(
+            name=self.name,
+            sweep=self.owner,
+            point="",
+            stage=STAGE,
+            kind="command",
+            cluster=profile.name,
+            trainer="megatron_core",
+            release="",
+            branch=None,
+            params={},
+            explicit_arguments=(),
+            variables=(),
+            swept=(),
+            depends_on=(),
+            run_dir=_checked(run_dir),
+            command=self._words(),
+            outputs=tuple(_checked(_inside(run_dir, path)) for path in self.outputs),
+            slurm=resources,
+            env={str(key): str(value) for key, value in self.env.items()},
+            restart=self.restart,
+            template=self.template,
+            script=self.script,
+            files={_inside(run_dir, name): text for name, text in self.files.items()},
+            profile={} if is_named else profile.model_dump(mode="json", exclude_defaults=True),
+        )
+        for finding in sbatch_findings([job]):
+            if not finding.warning:
+                raise DescriptionError(f"{self.name}: {finding.message}; {finding.hint}")
+        return job
+
+    def _words(self) -> tuple[str, ...]:
+        if isinstance(self.command, str):
+            return ("bash", "-c", self.command) if self.command else ()
+        return tuple(str(word) for word in self.command)
+
+
+def connection_profile(conn_id: str, work_dir: str, *, slurm_bin: str, login_shell: bool) -> ClusterProfile:
+    """Return the profile of a cluster of which only a connection is known.
+
+    :param work_dir: directory of the jobs, shared by all nodes
+    """
+    return ClusterProfile(
+        name=conn_id,
+        ssh_conn_id=conn_id,
+        run_root=work_dir,
+        python="python3",
+        megatron_lm_dir=work_dir,
+        slurm_bin=slurm_bin or None,
+        login_shell=login_shell,
+    )
+
+
+def run_directory(root: str, dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
+    """Return the directory of a task's job, which no other task instance has.
+
+    :param root: directory of all such jobs
+    :param map_index: -1 for a task that is not mapped
+    """
+    parts = [root.rstrip("/"), *(_file_name(text) for text in (dag_id, run_id, task_id))]
+    return "/".join([*parts, str(map_index)] if map_index >= 0 else parts)
+
+
+def restart_section(given: Mapping[str, Any] | None) -> RestartSection:
+    """Return the restart policy that a task gives.
+
+    :raises DescriptionError: for keys and values that there are not
+    """
+    try:
+        return RestartSection.model_validate(dict(given or {}))
+    except ValidationError as error:
+        raise DescriptionError(f"restart: {_first(error)}") from None
+
+
+def slurm_section(resources: Mapping[str, Any]) -> SlurmSection:
+    """Return resources that may be texts, as templates render them.
+
+    :raises DescriptionError: when one cannot be read
+    """
+    values = {key: value for key, value in resources.items() if value is not None and value != ""}
+    for key in _COUNTS:
+        text = str(values.get(key, "0")).strip()
+        if not text.isdecimal():
+            raise DescriptionError(f"{key} is {values[key]!r}; write a whole number")
+        if key in values:
+            values[key] = int(text)
+    time = values.get("time")
+    try:
+        if time is not None:
+            values["time"] = parse_duration(time.total_seconds() if isinstance(time, timedelta) else time)
+        options = values.get("options", ())
+        values["options"] = options.split() if isinstance(options, str) else [str(word) for word in options]
+        return SlurmSection.model_validate(values)
+    except ValidationError as error:
+        raise DescriptionError(_first(error)) from None
+    except ValueError as error:
+        raise DescriptionError(f"time: {error}") from None
+
+
+def _with_defaults(profile: ClusterProfile, own: SlurmSection) -> SlurmSection:
+    """Return resources with the cluster's own where the task leaves them out; GPUs are asked for by who names them."""
+    given = own.model_dump(exclude_none=True, exclude_defaults=True)
+    usual = profile.slurm.model_dump(exclude_none=True, exclude_defaults=True, exclude={"gpus_per_node"})
+    partition = profile.partition(given.get("partition") or usual.get("partition")).slurm
+    usual |= partition.model_dump(exclude_none=True, exclude_defaults=True, exclude={"gpus_per_node"})
+    return SlurmSection.model_validate({**usual, **given})
+
+
+def _sbatch_words(resources: SlurmSection) -> list[str]:
+    """Return resources as the options of sbatch, for a script of one's own."""
+    values = resources.model_dump(
+        exclude_none=True, exclude_defaults=True, exclude={"options", "signal_before"}
+    )
+    if "time" in values:
+        values["time"] = slurm_time(int(values["time"]))
+    return [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
+
+
+def _file_name(text: str) -> str:
+    """Return a text as the name of a file; two texts never share one."""
+    safe = _UNSAFE.sub("_", text)[:100]
+    if safe == text and safe.strip("."):
+        return text
+    return f"{safe.strip('.')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _inside(directory: str, path: str) -> str:
+    return path if path.startswith("/") else f"{directory}/{path}"
+
+
+def _checked(path: str) -> str:
+    try:
+        return checked_path(path)
+    except QuotingError as error:
+        raise DescriptionError(str(error)) from None
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors(include_url=False)[0]
+    return f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg']}"
