@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(airflow_megatron.__file__).parent
 AIRFLOW_CLASSES = frozenset(
-    {"decorators", "hooks", "links", "notifications", "operators", "sensors", "task_runtime", "triggers"}
+    {
+        "assets",
+        "decorators",
+        "hooks",
+        "links",
+        "notifications",
+        "operators",
+        "sensors",
+        "task_runtime",
+        "triggers",
+    }
 )
 BELOW: dict[str, frozenset[str]] = {
     "spec": frozenset(),

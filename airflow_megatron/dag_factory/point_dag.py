@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator, Param, TaskGroup
 
+from airflow_megatron.assets.sweep_assets import announce_stage, stage_alias
 from airflow_megatron.dag_factory.callbacks import callbacks
 from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
@@ -113,6 +114,8 @@ class StageTasks:
                 poll_interval=self.sweep.settings.poll_interval,
                 notify=self.sweep.settings.notify,
                 on_success_callback=callbacks(self.sweep, "finished"),
+                outlets=[stage_alias(self.sweep.name, instance.name)],
+                post_execute=announce_stage,
             )
             wait = self._wait(instance)
         submit >> watch

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, Param
 
+from airflow_megatron.assets.sweep_assets import announce_report, report_alias
 from airflow_megatron.dag_factory.callbacks import callbacks
 from airflow_megatron.dag_factory.point_dag import StageTasks
 from airflow_megatron.links.sweep_results import PAGE_ROUTE, URL_PREFIX
@@ -104,7 +105,11 @@ def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
             poll_interval=sweep.settings.poll_interval,
         )
         report = SweepReportOperator(
-            task_id=REPORT, pinned=pinned, on_success_callback=callbacks(sweep, "report", always=True)
+            task_id=REPORT,
+            pinned=pinned,
+            on_success_callback=callbacks(sweep, "report", always=True),
+            outlets=[report_alias(sweep.name)],
+            post_execute=announce_report,
         )
         shared = StageTasks(sweep, plan, fresh_start="{{ params.fresh_start }}")
         for instance in sweep.shared_stages:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
+from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.quoting import QuotingError, checked_path
 from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -26,7 +27,7 @@ _COUNTS: Final = ("nodes", "gpus_per_node", "cpus_per_task")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._=+@-]+")
 
 
-class DescriptionError(ValueError):
+class DescriptionError(AirflowMegatronError, ValueError):
     """A job that cannot be described like this; the message says what to write instead."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,8 @@ from sweep_site import wait_until
 from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sweep_site import SweepSite
 
 pytestmark = pytest.mark.integration
@@ -34,6 +37,42 @@ def test_one_point_then_the_sweep(site: SweepSite) -> None:
     for point in ("a", "b"):
         assert (runs / point / "write" / "letters").read_text() == f"{point}\n"
         assert (runs / point / "read" / "logs" / "read-1.out").read_text().splitlines()[-1] == point
+
+
+CONSUMER = """
+from airflow.sdk import DAG, task
+from airflow_megatron.assets.sweep_assets import report_alias, stage_alias
+
+for name, alias in (("after_write", stage_alias("commands", "write")), ("after_report", report_alias("commands"))):
+    with DAG(name, schedule=alias, is_paused_upon_creation=False):
+        task(lambda: None).override(task_id="use")()
+"""
+
+
+def test_other_dags_are_scheduled_on_what_a_sweep_finishes(site: SweepSite, tmp_path: Path) -> None:
+    (tmp_path / "sweeps.py").symlink_to(site.place / "project" / "dags" / "sweeps.py")
+    (tmp_path / "consumer.py").write_text(CONSUMER)
+    environment = {
+        "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path),
+        "AIRFLOW_MEGATRON_LOCAL": str(tmp_path / "local"),
+    }
+    (tmp_path / "local").mkdir()
+    status, output = site.run_dags_test("commands.point", {"point": "b"}, timeout=400, **environment)
+    assert status == 0, output[-4000:]
+    with sqlite3.connect(site.without_scheduler.home / "airflow.db") as database:
+        events = {
+            uri: json.loads(extra)
+            for uri, extra in database.execute(
+                "SELECT asset.uri, asset_event.extra FROM asset_event JOIN asset ON asset.id = asset_event.asset_id"
+            )
+        }
+        waiting = {name for (name,) in database.execute("SELECT target_dag_id FROM asset_dag_run_queue")}
+    written = events["megatron://commands/write/b"]
+    assert (written["sweep"], written["stage"], written["point"]) == ("commands", "write", "b")
+    assert written["outputs"] == [f"{written['run_dir']}/letters"]
+    assert {"megatron://commands/read/b", "megatron://commands/shared"} <= set(events)
+    assert "after_write" in waiting
+    assert "after_report" not in waiting
 
 
 def test_a_fresh_start_waits_for_files_of_its_own(site: SweepSite) -> None:

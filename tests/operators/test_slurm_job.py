@@ -1,0 +1,91 @@
+"""SlurmJobOperator, SlurmSubmitOperator and SlurmJobSensor of somebody's own DAG, without a cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_megatron.operators.slurm_job import SlurmJobOperator
+from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
+from airflow_megatron.plan.described_job import DescriptionError
+from airflow_megatron.sensors.slurm_job import SlurmJobSensor
+
+
+class Store(dict[str, Any]):
+    """Stands where a task's state store stands."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
+def context(**changes: Any) -> Any:
+    instance = SimpleNamespace(
+        dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0, **changes
+    )
+    return {"ti": instance, "task": SimpleNamespace(retries=0), "task_state_store": Store()}
+
+
+def test_arguments_of_the_dag_reach_them() -> None:
+    defaults = {"slurm_conn_id": "alps", "partition": "long", "time": "1h"}
+    with DAG("d", schedule=None, default_args=defaults):
+        tasks = [
+            SlurmJobOperator(task_id="a", command="hostname"),
+            SlurmSubmitOperator(task_id="b", command="hostname", time="2h"),
+        ]
+    assert [(task.slurm_conn_id, task.partition, task.time) for task in tasks] == [
+        ("alps", "long", "1h"),
+        ("alps", "long", "2h"),
+    ]
+
+
+def test_a_dag_of_them_is_stored_and_mapped() -> None:
+    with DAG("d", schedule=None) as dag:
+        SlurmJobOperator.partial(task_id="a", slurm_conn_id="alps", nodes=2).expand(command=["x", "y"])
+        submit = SlurmSubmitOperator(task_id="b", script="#!/bin/sh\nhostname")
+        SlurmJobSensor(task_id="c", submission=submit.output)
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    assert stored.get_task("c").upstream_task_ids == {"b"}
+
+
+def test_a_restart_policy_that_there_is_not_is_refused_when_the_dag_is_read() -> None:
+    with pytest.raises(DescriptionError, match="restart: retries"):
+        SlurmJobOperator(task_id="a", command="x", restart={"retries": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"slurm_conn_id": "a", "ssh_conn_id": "b"}, "give one of slurm_conn_id, ssh_conn_id and cluster"),
+        ({"slurm_conn_id": "a", "cluster": "local"}, "give one of slurm_conn_id, ssh_conn_id and cluster"),
+        ({"cluster": "lokal"}, "did you mean 'local'"),
+        ({"cluster": "local", "nodes": "many"}, "nodes is 'many'; write a whole number"),
+        ({"cluster": "local", "options": ["--wrap=x"]}, "which a job may not set"),
+    ],
+)
+def test_what_cannot_be_submitted_fails_at_once(arguments: dict[str, Any], told: str) -> None:
+    for operator in (SlurmJobOperator, SlurmSubmitOperator):
+        task = operator(task_id="t", command="hostname", **arguments)
+        with pytest.raises(AirflowFailException) as caught:
+            task.execute(context())
+        assert told in str(caught.value)
+
+
+def test_a_mapped_task_has_a_job_of_its_own() -> None:
+    task = SlurmJobOperator(task_id="t", cluster="local", command="hostname")
+    jobs = []
+    for index in (-1, 0, 1):
+        given = context()
+        given["ti"].map_index = index
+        jobs.append(task.described_job(given))
+    assert len({job.run_dir for job in jobs}) == 3
+    assert [job.name for job in jobs] == ["d.t", "d.t.0", "d.t.1"]
+
+
+def test_the_sensor_names_what_it_needs() -> None:
+    with pytest.raises(AirflowFailException, match=r"pass submit\.output"):
+        SlurmJobSensor(task_id="t", submission={"job_id": "7"}).execute(context())
