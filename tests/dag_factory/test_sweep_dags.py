@@ -138,7 +138,7 @@ class TestTasks:
         }
         sensor: Any = built(tmp_path)["x.point"].get_task("a.b.await_log")
         context = {**MACROS, "planned_job": lambda task, stage: {"run_dir": "/r", "log": None}}
-        rendered = sensor.render_template(sensor.log_file, context)
+        rendered = sensor.render_template(sensor.path, context)
         assert rendered == "/r/logs/a-{attempt}.out"  # of whichever attempt writes the line
 
     def test_every_wait_is_behind_the_submission_that_it_waits_for(self) -> None:
@@ -203,7 +203,7 @@ class TestTemplates:
         }
         wait = dag.get_task("cooldown_300k.await_checkpoint")
         wait.render_template_fields(context, wait.get_template_env())
-        assert (wait.checkpoint_dir, wait.iteration, wait.cluster) == ("/r/checkpoints", 130, "alps")
+        assert (wait.path, wait.iteration, wait.cluster) == ("/r/checkpoints", 130, "alps")
         assert (wait.producer, wait.producer_dir) == (handle, "/r/.jobs/pretrain")
 
     @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ class TestTemplates:
         for name in ("cooldown_300k.await_checkpoint", "pretrain.submit", "pretrain.watch"):
             task = dag.get_task(name)
             task.render_template_fields(context, task.get_template_env())
-        assert dag.get_task("cooldown_300k.await_checkpoint").checkpoint_dir is None
+        assert dag.get_task("cooldown_300k.await_checkpoint").path is None
         assert dag.get_task("pretrain.submit").job is None
         assert dag.get_task("pretrain.watch").handle is None
 
