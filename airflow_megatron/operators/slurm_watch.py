@@ -7,6 +7,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import pendulum
 from airflow.sdk import BaseOperator, get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -244,9 +245,9 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             return {"job": job.name, "attempt": handle.attempt, **verdict.to_json()}
         if isinstance(step, Restart):
             off = f", off {', '.join(step.exclude_nodes)}" if step.exclude_nodes else ""
-            self.log.warning(
-                "attempt %d %s; next attempt in %.0f s%s", handle.attempt, step.reason, step.delay_s, off
-            )
+            pause = pendulum.duration(seconds=round(step.delay_s))
+            when = f"in {pause.in_words()}" if pause else "now"
+            self.log.warning("attempt %d %s; next attempt %s%s", handle.attempt, step.reason, when, off)
             if event is not None:
                 self._keep_tail(event)
             return self._submit_after(job, step.delay_s, handle.attempt + 1)

@@ -106,9 +106,16 @@ def _lines(about: Mapping[str, Any]) -> list[str]:
     if about["selection"]:
         points += f" ({about['selection']})"
     lines = [about["description"]] if about["description"] else []
-    lines.append(f"{points} on {about['cluster']}, run {about['run']}, written {about['written']}")
+    lines.append(f"{points} on {about['cluster']}, run {about['run']}, written {_moment(about['written'])}")
     lines.append(f"plan {about['digest']}" + (f", commit {about['commit']}" if about["commit"] else ""))
     return lines
+
+
+def _moment(written: str) -> str:
+    """Return an ISO time as people read it, with its time zone: ``2026-11-22 14:05 UTC``."""
+    import pendulum  # who writes a report reads times; who plans does not
+
+    return pendulum.instance(datetime.fromisoformat(written)).format("YYYY-MM-DD HH:mm z")
 
 
 def _about(plan: Plan, reported: ReportedRun, digest: str, written: datetime) -> dict[str, Any]:

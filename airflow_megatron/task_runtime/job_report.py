@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import pendulum
+
 from airflow_megatron.megatron.logs.log_lines import ErrorRecord, IterationRecord, LogParser, MarkerRecord
 from airflow_megatron.slurm.verdicts.uncertainty import Uncertainty
 from airflow_megatron.supervision.live_log import BYTES_PER_ATTEMPT, LiveLog, harmless
@@ -127,7 +129,8 @@ class JobReport:
         """Log a state or problem once, when it changes."""
         if observation.unreachable is not None:
             minutes = (observation.time - observation.unreachable.since) / 60
-            text = f"the login node has not answered for {minutes:.0f} min: {observation.unreachable.reason}"
+            silence = pendulum.duration(minutes=max(round(minutes), 1)).in_words()
+            text = f"the login node has not answered for {silence}: {observation.unreachable.reason}"
             level = self._log.error if minutes * 60 > UNKNOWN_ALARM_S else self._log.warning
         elif (alarm := self._uncertainty.alarm(verdict, observation)) is not None:
             text, level = alarm, self._log.error
