@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import random
+import json
 from typing import TYPE_CHECKING
 
 import pytest
-from command_lines import judged, mutated
+from record_release import LINES, differences, record_arguments, record_verdicts
 from shipped import launch_specs
 from upstream import UpstreamMissingError, find_upstream
 from upstream_answers import command_line_of, upstream_answers
 
+from airflow_megatron.megatron.arguments.tables import TABLE_FILE
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.spec_files import load_sweep
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.trainer
 
 RELEASE = "core_v0.16.1"
-MUTATIONS = 250
 
 
 @pytest.fixture
@@ -40,15 +40,20 @@ def test_upstream_takes_the_launch_commands_of_the_studies(checkout: Path) -> No
     assert refused == []
 
 
-def test_mutated_command_lines_are_judged_as_upstream_judges_them(checkout: Path) -> None:
-    chance = random.Random(16)
-    lines = [mutated(chance, RELEASE) for _ in range(MUTATIONS)]
-    answers = upstream_answers(lines, checkout, RELEASE)
-    judged_otherwise = [
-        (line, answer, problems)
-        for line, answer in zip(lines, answers, strict=True)
-        if bool(problems := judged(line, RELEASE)) is answer["ok"]
-    ]
-    assert judged_otherwise == []
-    taken = sum(answer["ok"] for answer in answers)
-    assert MUTATIONS // 4 < taken < MUTATIONS * 9 // 10  # both kinds are among them
+def test_a_release_is_recorded(checkout: Path, tmp_path: Path) -> None:
+    """What ``make record`` does, for a release that the table has lost: the rules judge as upstream judges."""
+    table = json.loads(TABLE_FILE.read_text())
+    without = {
+        **table,
+        "releases": {name: rows for name, rows in table["releases"].items() if name != RELEASE},
+    }
+    (tmp_path / "arguments.json").write_text(json.dumps(without))
+    told = record_arguments(RELEASE, checkout, tmp_path / "arguments.json")
+    assert told == f"{len(table['releases'][RELEASE])} arguments, 0 that no table had"
+    assert json.loads((tmp_path / "arguments.json").read_text()) == table
+    recorded = record_verdicts(RELEASE, checkout, tmp_path)
+    assert differences(RELEASE, recorded) == {}
+    taken = sum(line["ok"] for line in recorded)
+    assert LINES // 4 < taken < LINES * 9 // 10  # both kinds are among them
+    wrong = [{**line, "ok": not line["ok"]} for line in recorded[:20]]
+    assert sum(map(len, differences(RELEASE, wrong).values())) == 20
