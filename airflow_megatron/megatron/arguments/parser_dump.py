@@ -294,7 +294,7 @@ def program_arguments(checkout: Path, script: str) -> tuple[argparse.ArgumentPar
 
 #: Module of a checkout → what makes a parser of it.
 BUILDERS: Final[dict[str, Callable[[types.ModuleType], argparse.ArgumentParser]]] = {
-    "megatron_core_trainer.arguments": _thin_trainer,
+    "megatron_core_trainer.arguments.parser": _thin_trainer,
     "megatron.training.arguments": _megatron_lm,
     "megatron.arguments": _from_parse_args,  # Megatron-DeepSpeed, and Megatron-LM before core_v0.7
 }
