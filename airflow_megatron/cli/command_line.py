@@ -43,6 +43,9 @@ COMMANDS: Final[dict[str, CommandPlace]] = {
     "status": CommandPlace(f"{_CLI}.runs.run_commands:status", "Show how far every job of a sweep is."),
     "cancel": CommandPlace(f"{_CLI}.runs.run_commands:cancel", "Stop a sweep, or some of its points."),
     "report": CommandPlace(f"{_CLI}.runs.run_commands:report", "Write the report of a sweep's run."),
+    "rerun": CommandPlace(
+        f"{_CLI}.runs.rerun:rerun", "Repeat a run from its stored plan, and say what differs now."
+    ),
     "archive": CommandPlace(
         f"{_CLI}.housekeeping.commands:archive", "Write what a sweep has left into one file on its cluster."
     ),

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_megatron.megatron.commands.commands import branch_arguments, needed_to_start
+from airflow_megatron.plan.job_origins import job_origins
 from airflow_megatron.slurm.submission.job_script import render_job_script
 from airflow_megatron.spec.documents.project import templates_dir
 
@@ -49,4 +50,5 @@ def job_script(
         needed_to_start=needed_to_start(job),
         exclude=exclude,
         chained=chained,
+        origins=job_origins(job, cluster),
     )

@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from airflow_megatron import __version__
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.megatron.commands.commands import branch_arguments
 from airflow_megatron.plan.job_scripts import job_digest, job_script
@@ -379,6 +380,8 @@ def attempt_record(
         params=dict(job.params),
         loads=branch_arguments(job) or None,
         origin=dict(origin or {}),
+        package=__version__,
+        pin=job.pin,
         **dataclasses.asdict(changes),
     ).to_json()
 

@@ -105,6 +105,8 @@ class JobRecord:
     :param after_job: id of the attempt before, for whose end this one waits in Slurm's queue.
     :param first: the first attempt of this run of the job, 0 where that is not known.
     :param log_from: bytes of its log that were there before.
+    :param package: version of this package that has submitted it, empty where not recorded.
+    :param pin: digest of the stored plan that it is from, empty for none.
     """
 
     job: str
@@ -123,6 +125,8 @@ class JobRecord:
     after_job: str | None = None
     first: int = 0
     log_from: int = 0
+    package: str = ""
+    pin: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object to write."""
@@ -154,6 +158,8 @@ class JobRecord:
             after_job=word(value.get("after_job")),
             first=whole(value.get("first"), 0),
             log_from=whole(value.get("log_from"), 0),
+            package=word(value.get("package")) or "",
+            pin=word(value.get("pin")) or "",
         )
 
 

@@ -20,6 +20,7 @@ from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.submission.attempt_chain import chain_prologue
 from airflow_megatron.slurm.submission.gpu_samples import sampling_functions
 from airflow_megatron.slurm.submission.job_guard import job_epilogue, job_prologue
+from airflow_megatron.slurm.submission.provenance import Origins, recording_lines
 from airflow_megatron.slurm.submission.sbatch_options import (
     DIRECTIVE,
     head_directives,
@@ -106,6 +107,7 @@ def render_job_script(
     needed_to_start: str | None = None,
     exclude: Iterable[str] = (),
     chained: bool = False,
+    origins: Origins | None = None,
 ) -> str:
     """Render the script of an attempt.
 
@@ -116,6 +118,7 @@ def render_job_script(
     :param needed_to_start: a path without which these arguments name nothing
     :param exclude: nodes to keep off, besides the spec's own
     :param chained: it is submitted before the attempt before it has ended
+    :param origins: what it records of its programs and inputs; nothing when left out
     :raises JobScriptError: when the template is missing or reads a name that does not exist
     """
     if job.script is not None:
@@ -138,7 +141,9 @@ def render_job_script(
             number=number,
             trainer=job.trained_by,
             directives=_directives(job, cluster, attempt, number, exclude),
-            prologue=job_prologue(attempt.directory) + (_chain_prologue(job, number) if chained else ""),
+            prologue=job_prologue(attempt.directory)
+            + (_chain_prologue(job, number) if chained else "")
+            + (recording_lines(origins, attempt.directory, cluster.run_root) if origins else ""),
             epilogue=job_epilogue(),
             env=_environment(job, cluster),
             command=(*_wrapper(job), *job.command),

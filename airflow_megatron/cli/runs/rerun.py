@@ -1,0 +1,181 @@
+"""``airflow-megatron rerun``: a run again, from what it has pinned, and what differs now."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from airflow_megatron import __version__
+from airflow_megatron.cli.plans.spec_options import complete_cluster
+from airflow_megatron.cli.runs.login_node import login_node
+from airflow_megatron.plan.job_origins import job_origins
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.submission.provenance import (
+    differences,
+    parse_question,
+    parse_record,
+    question_script,
+    record_script,
+)
+from airflow_megatron.spec.documents.commit import commit_of
+from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.project import project_root, sweep_specs_dir
+from airflow_megatron.spec.native.sweep import NativeSweep
+from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from airflow_megatron.plan.sweep_plan import Plan
+
+_POINTS = ".point"
+
+
+def rerun(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Id of a sweep's run, or SWEEP/RUN")],
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="Another cluster profile", autocompletion=complete_cluster),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the new sweep; SWEEP-rerun when left out")
+    ] = "",
+) -> None:
+    """Write a spec that repeats a run from its stored plan, in a folder of its own, and say what differs now."""
+    try:
+        pinned = pinned_run(run)
+        path = write_spec(pinned, cluster or pinned.cluster, name)
+        plan = check_sweep(load_sweep(path))
+    except PinError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from None
+    for line in changes(pinned, plan):
+        print(f"differs: {line}")
+    print(f"wrote {path}")
+    chosen = (
+        f" --conf '{json.dumps({'points': ','.join(pinned.points)})}'"
+        if pinned.choice or pinned.limit
+        else ""
+    )
+    print(f"start it: airflow dags trigger {plan.sweep}{chosen}")
+
+
+def pinned_run(run: str) -> PinnedSweep:
+    """Return what a run has pinned last.
+
+    :param run: its id, or ``SWEEP/RUN`` where several sweeps have a run of that id
+    :raises PinError: when there is none, or several
+    """
+    store = PinStore()
+    known = {
+        (dag_id, run_id)
+        for dag_id in store.dags()
+        if not dag_id.endswith(_POINTS)
+        for run_id in store.runs(dag_id)
+    }
+    found = sorted(pair for pair in known if run in (pair[1], "/".join(pair)))
+    if len(found) != 1:
+        names = ["/".join(pair) for pair in (found or sorted(known))]
+        hint = did_you_mean(run, names) or f"runs: {', '.join(names[:8]) or 'none'}"
+        problem = "several sweeps have" if found else "no sweep has"
+        raise PinError(f"{problem} a run {run!r} that has stored a plan; {hint}")
+    return PinnedSweep.read(str(store.newest(*found[0])), store)
+
+
+def write_spec(pinned: PinnedSweep, cluster: str, name: str = "") -> Path:
+    """Write the spec of a run under another name, with what it drew on in it; return the new file.
+
+    :param name: the sweep's ``<sweep>-rerun``, ``-rerun2`` … when empty
+    :raises SpecError: when it cannot be run there
+    :raises PinError: when the file exists, or another tool's file was pinned
+    """
+    sweep = load_sweep_text(pinned.text, pinned.file, pinned.sources)
+    if not isinstance(sweep, NativeSweep):
+        raise PinError(
+            f"{pinned.sweep} is written in another tool's language; give a copy of {pinned.file} a new name"
+        )
+    folder = sweep_specs_dir()
+    number = 1
+    chosen = name or f"{pinned.sweep}-rerun"
+    while not name and (folder / f"{chosen}.yaml").exists():
+        number += 1
+        chosen = f"{pinned.sweep}-rerun{number}"
+    path = folder / f"{chosen}.yaml"
+    if "/" in chosen or chosen.startswith("."):
+        raise PinError(f"{chosen!r} cannot be the name of a sweep")
+    data = {**sweep.document.data, "name": chosen, "cluster": cluster}
+    origin = f"# From the plan {pinned.pin} of {pinned.sweep}, made by airflow-megatron {pinned.package}.\n"
+    text = origin + json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    check_sweep(load_sweep_text(text, str(path)))  # a wrong one is not left in the folder
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise PinError(f"{path} exists; choose another --name") from None
+    return path
+
+
+def changes(pinned: PinnedSweep, plan: Plan) -> Iterator[str]:
+    """Yield what is another now than when a run was planned and worked, a line each.
+
+    :param plan: of the new sweep
+    """
+    now = Surroundings.now(plan.cluster)
+    if pinned.package != __version__:
+        yield f"planned by airflow-megatron {pinned.package}, now {__version__}"
+    commit = commit_of(project_root())
+    if pinned.commit != commit:
+        yield f"the project was at commit {pinned.commit[:12] or 'unknown'}, now {commit[:12] or 'unknown'}"
+    if plan.cluster == pinned.cluster:
+        yield from pinned.surroundings.changes(now)
+    else:
+        yield f"cluster {pinned.cluster}, now {plan.cluster}"
+    before = pinned.plan()
+    roots = [
+        f"{around.cluster.run_root.rstrip('/')}/{sweep}"
+        for around, sweep in ((pinned.surroundings, pinned.sweep), (now, plan.sweep))
+    ]
+    commands = {(job.point, job.stage): _at(job.command, roots[1]) for job in plan.jobs}
+    other = [
+        job.name
+        for job in before.jobs
+        if commands.get((job.point, job.stage), ()) != _at(job.command, roots[0])
+    ]
+    if other:
+        more = f" and {len(other) - 4} more" if len(other) > 4 else ""
+        yield f"the command of {', '.join(other[:4])}{more}"
+    yield from _programs(pinned, before, plan, now)
+
+
+def _at(command: tuple[str, ...], root: str) -> tuple[str, ...]:
+    return tuple(str(word).replace(root, "<sweep>") for word in command)
+
+
+def _programs(pinned: PinnedSweep, before: Plan, plan: Plan, now: Surroundings) -> Iterator[str]:
+    """Yield what differs in the programs: what an attempt has recorded, beside what the login node has now."""
+    jobs = sorted(before.jobs, key=lambda job: not job.runs_trainer)
+    folders = [job.stage_dir for job in jobs]
+    try:
+        with login_node(pinned.surroundings.cluster) as run:
+            recorded = parse_record(
+                folders, run(record_script(folders, pinned.surroundings.cluster.run_root))
+            )
+        if recorded is None:
+            yield "what its jobs ran with is not recorded"
+            return
+        was = next(job for job in jobs if job.stage_dir == recorded[0])
+        job = next((job for job in plan.jobs if job.stage == was.stage), plan.jobs[0])
+        with login_node(now.cluster) as run:
+            found = parse_question(run(question_script(job_origins(job, now.cluster))))
+    except TransportError as error:
+        yield f"unknown in the programs: {error}"
+        return
+    yield from differences(recorded[1], found)

@@ -1,0 +1,75 @@
+"""rerun, against a login node on which a run has left its records."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from airflow_megatron import __version__
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.spec_files import load_sweep
+
+if TYPE_CHECKING:
+    from login_site import LoginSite
+
+
+def test_the_spec_as_it_was_then(site: LoginSite) -> None:
+    before = site.run_sweep("first")
+    site.spec.write_text(site.spec.read_text().replace("[left, right]", "[up]"))
+    answer = site.call("rerun", "first")
+    assert answer.status == 0, answer.stderr
+    path = site.spec.parent / "study-rerun.yaml"
+    assert f"wrote {path}\nstart it: airflow dags trigger study-rerun\n" in answer.stdout
+    assert "differs: what its jobs ran with is not recorded" in answer.stdout
+    assert "the command of" not in answer.stdout
+    plan = check_sweep(load_sweep(path))
+    assert [(job.point, job.stage, job.command) for job in plan.jobs] == [
+        (job.point, job.stage, job.command) for job in before
+    ]
+    assert {job.run_dir for job in plan.jobs}.isdisjoint({job.run_dir for job in before})
+    again = site.call("rerun", "study/first")
+    assert f"wrote {site.spec.parent}/study-rerun2.yaml" in again.stdout
+
+
+def test_what_differs_now(site: LoginSite) -> None:
+    job = site.run_sweep("first")[0]
+    attempt = site.submitted(job, "101")
+    record = {
+        "package": "0.0.1",
+        "checkouts": [{"path": "/opt/Megatron-LM", "commit": "a" * 40}],
+        "environment": "ab12",
+        "containers": [],
+    }
+    (attempt / "provenance.json").write_text(json.dumps(record))
+    environments = site.runs / ".environments"
+    environments.mkdir()
+    (environments / "ab12.json").write_text(json.dumps({"packages": ["no-such-package==1.0"]}))
+    profile = site.place / "sbatch" / "clusters" / "site.yaml"
+    (profile.parent / "other.yaml").write_text(
+        profile.read_text().replace(str(site.runs), f"{site.runs}/elsewhere")
+    )
+    answer = site.call("rerun", "first", "--cluster", "other", "--name", "again")
+    assert answer.status == 0, answer.stderr
+    assert "differs: cluster site, now other\n" in answer.stdout
+    assert f"differs: airflow-megatron 0.0.1 → {__version__}\n" in answer.stdout
+    assert "differs: /opt/Megatron-LM aaaaaaaaaaaa → /opt/Megatron-LM unknown\n" in answer.stdout
+    # /usr/bin/python3 of this machine, as the profile says
+    assert "no-such-package 1.0 → not installed" in answer.stdout or "packages are not known" in answer.stdout
+    plan = check_sweep(load_sweep(site.spec.parent / "again.yaml"))
+    assert all(job.run_dir.startswith(f"{site.runs}/elsewhere/again/") for job in plan.jobs)
+
+
+def test_some_points(site: LoginSite) -> None:
+    site.run_sweep("part", "left")
+    answer = site.call("rerun", "part")
+    assert """airflow dags trigger study-rerun --conf '{"points": "left"}'""" in answer.stdout
+
+
+def test_refused(site: LoginSite) -> None:
+    site.run_sweep("first")
+    answer = site.call("rerun", "frist")
+    assert answer.status == 1
+    assert "no sweep has a run 'frist' that has stored a plan" in answer.stderr
+    answer = site.call("rerun", "first", "--name", "study")
+    assert answer.status == 1
+    assert "study.yaml exists; choose another --name" in answer.stderr
