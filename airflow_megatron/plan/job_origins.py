@@ -8,7 +8,6 @@ from airflow_megatron.megatron.arguments.data_blends import BLENDS
 from airflow_megatron.slurm.submission.job_script import container_of
 from airflow_megatron.slurm.submission.provenance import Origins
 from airflow_megatron.spec.expressions.file_values import path_of
-from airflow_megatron.spec.model.launch import CONTAINER_RUNTIMES
 
 if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -21,16 +20,11 @@ def job_origins(job: Job, cluster: ClusterProfile) -> Origins:
     checkouts = [cluster.megatron_lm_dir, *([checkout] if checkout and job.runs_trainer else [])]
     prefixes = [word for name in BLENDS for word in _words(job.params.get(name))] if job.runs_trainer else []
     container = container_of(job, cluster)
-    enter: tuple[str, ...] | None = ()
-    if container is not None:
-        runtime = CONTAINER_RUNTIMES[container.runtime]
-        enter = None if runtime.by_srun else tuple(runtime.words(container))
     return Origins(
         cluster.python_of(job.trainer),
         tuple(checkouts),
         tuple(f"{prefix}.idx" for prefix in dict.fromkeys(prefixes)),
         container.image if container else None,
-        enter,
     )
 
 

@@ -36,15 +36,13 @@ class Origins:
     :param python: the Python that runs the trainer
     :param checkouts: folders of checkouts
     :param indexes: data indexes, ``.idx``
-    :param image: of the container that it runs in, None for none
-    :param enter: the words that run a command in the container, None where only srun can
+    :param image: of the container that it runs in, None for none; it identifies the packages that are in it
     """
 
     python: str
     checkouts: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
     image: str | None = None
-    enter: tuple[str, ...] | None = ()
 
 
 def recording_lines(origins: Origins, attempt_dir: str, run_root: str) -> str:
@@ -159,7 +157,6 @@ def _versions(packages: object) -> dict[str, str]:
 
 
 def _functions(origins: Origins) -> str:
-    run_in = "return 1" if origins.enter is None else " ".join([*map(quote, origins.enter), '"$@"'])
     inputs = [f"printf '%s' {quote(_member('package', __version__))}"]
     inputs += _listed(
         "checkouts", [("path", path, f"am_commit {quote_path(path)}") for path in origins.checkouts]
@@ -170,8 +167,7 @@ def _functions(origins: Origins) -> str:
     inputs += _listed("indexes", [("path", path, f"am_digest {quote_path(path)}") for path in indexes])
     return "\n".join(
         [
-            f"am_in_image() {{ {run_in}; }}",
-            f"am_python={quote(origins.python)}",
+            f"am_python={quote('' if origins.image else origins.python)}",
             "am_inputs() {",
             *inputs,
             "}",

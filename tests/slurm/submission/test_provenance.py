@@ -107,16 +107,13 @@ def test_uncommitted_changes(origins: Origins, tmp_path: Path) -> None:
     assert record(origins, tmp_path)["checkouts"][0]["changed"] is True
 
 
-@pytest.mark.parametrize(
-    ("enter", "is_known"), [(("env",), True), (("/no/apptainer", "exec"), False), (None, False)]
-)
-def test_a_container(enter: tuple[str, ...] | None, is_known: bool, origins: Origins, tmp_path: Path) -> None:
+def test_a_container_identifies_its_packages(origins: Origins, tmp_path: Path) -> None:
     image = Path(origins.indexes[0]).parent / "image.sif"
-    found = record(Origins(origins.python, (), (), str(image), enter), tmp_path)
+    found = record(Origins(origins.python, (), (), str(image)), tmp_path)
     (described,) = found["containers"]
     assert described["image"] == str(image)
     assert described["sha256_of_first_mib"] == hashlib.sha256(b"SIF").hexdigest()
-    assert (found["environment"] is not None) is is_known
+    assert found["environment"] is None
 
 
 def test_a_job_goes_on_whatever_becomes_of_the_record(tmp_path: Path) -> None:

@@ -1,17 +1,16 @@
 # shellcheck shell=sh disable=SC2154,SC2016
-# Included by provenance.py, after: am_in_image, which runs a command in the job's container, and am_python.
+# Included by provenance.py, after: am_python, empty in a container, and am_inputs.
 
 # The packages beside a Python, name==version: from the folders' names, as starting it takes long on a shared disk.
-am_list='python=$(command -v "$1") || exit 1
-prefix=${python%/*}
-prefix=${prefix%/*}
-for folder in "$prefix"/lib/python3*/site-packages "$prefix"/lib64/python3*/site-packages \
-  "$prefix"/lib/python3/dist-packages "$prefix"/local/lib/python3*/dist-packages; do
-  if [ -d "$folder" ]; then ls "$folder"; fi
-done'
-
 am_packages() {
-  am_in_image sh -c "$am_list" list "$am_python" 2>/dev/null </dev/null |
+  [ -n "$am_python" ] || return 0
+  am_prefix=$(command -v "$am_python") || return 0
+  am_prefix=${am_prefix%/*}
+  am_prefix=${am_prefix%/*}
+  for am_one in "$am_prefix"/lib/python3*/site-packages "$am_prefix"/lib64/python3*/site-packages \
+    "$am_prefix"/lib/python3/dist-packages "$am_prefix"/local/lib/python3*/dist-packages; do
+    if [ -d "$am_one" ]; then ls "$am_one" 2>/dev/null || true; fi
+  done |
     sed -n -e 's/-py3[0-9.]*\.egg-info$/.egg-info/' -e 's/^\([A-Za-z0-9._-]*\)-\([0-9A-Za-z.+!_]*\)\.\(dist\|egg\)-info$/\1==\2/p' |
     LC_ALL=C sort -u
 }
