@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
 TOGETHER: Final[dict[str, tuple[str, ...]]] = {
+    "upstream": ("sweeps/test_studies", "attempts/test_upstream"),
     "airflow 1": (
         "sweeps/test_conditions",
         "sweeps/test_chain",
@@ -29,10 +30,10 @@ TOGETHER: Final[dict[str, tuple[str, ...]]] = {
         "attempts/test_interrupted_jobs",
         "attempts/test_health",
     ),
-    "storm": ("storm/test_storm", "faults/test_faults_in_airflow"),
-    "trainer": ("tests/trainer/",),
-    "upstream": ("sweeps/test_studies", "attempts/test_upstream"),
     "dags test": ("sweeps/test_dags_test", "sweeps/test_bad_cluster", "attempts/test_notices_of_jobs"),
+    "storm": ("storm/test_storm", "faults/test_faults_in_airflow"),
+    "trainings": ("trainer/training/", "trainer/checkpoints/"),
+    "trainer": ("tests/trainer/",),
     "attempts": (
         "attempts/test_attempt_chain",
         "attempts/test_damaged_runs",

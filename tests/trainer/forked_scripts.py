@@ -1,8 +1,8 @@
 """Run the trainer's scripts in forks of this process, which has loaded what takes each of them seconds to load.
 
-Started by ``warm_interpreter.WarmInterpreter`` in the trainer's environment. Each line of standard input is a request;
-the answer is a line with the exit statuses of its processes. A fork runs the script as ``__main__``, with the request's
-arguments and environment, and ends as an interpreter does.
+Started by ``warm_interpreter.WarmInterpreter`` in the trainer's environment; prints ``ready`` when they are loaded.
+Then each line of standard input is a request; the answer is a line with the exit statuses of its processes. A fork runs
+the script as ``__main__``, with the request's arguments and environment, and ends as an interpreter does.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def main() -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
+    print("ready", flush=True)
     while line := sys.stdin.readline():
         request = json.loads(line)
         children = []

@@ -68,7 +68,7 @@ class WarmInterpreter:
         return list(json.loads(line))
 
     def _started(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        server = subprocess.Popen(
             [str(self.python), "-W", "ignore", str(SERVER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -76,6 +76,9 @@ class WarmInterpreter:
             text=True,
             start_new_session=True,
         )
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"  # no part of any script's time
+        return server
 
     def close(self) -> None:
         """End the interpreter and what it runs."""
