@@ -49,6 +49,9 @@ SEARCH_PATH = os.pathsep.join(
     ]
 )
 
+#: The folder that Python runs as the program: in a checkout, or in an installed package.
+_PROGRAM = Path(__file__).resolve().parent
+
 POLICY_FILE = Path("/usr/sbin/policy-rc.d")
 SAVED_POLICY_FILE = Path("/usr/sbin/policy-rc.d.saved-by-local-cluster")
 #: Exit status 101 means "action forbidden by policy" (Debian's invoke-rc.d policy layer).
@@ -71,7 +74,7 @@ def program(name: str) -> str:
     """
     found = shutil.which(name, path=SEARCH_PATH)
     if found is None:
-        raise ClusterError(f"{name} is not installed; run: {sys.executable} docker/local_cluster install")
+        raise ClusterError(f"{name} is not installed; run: {sys.executable} {_PROGRAM} install")
     return str(Path.cwd() / found)
 
 

@@ -95,6 +95,15 @@ def test_the_wheel_holds_every_file_that_runs(wheel: Path) -> None:
     assert "airflow_megatron/py.typed" in held
 
 
+def test_an_editable_package_copies_no_folder(tmp_path: Path) -> None:
+    code = f"import hatchling.build as build; build.build_editable({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    (path,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        held = [name for name in archive.namelist() if ".dist-info/" not in name]
+        assert [archive.read(name).decode().strip() for name in held] == [str(ROOT)]
+
+
 def test_every_command_explains_itself(run: Callable[..., str]) -> None:
     answer = json.loads(run("-c", HELP))
     assert answer["plugin"] is True

@@ -1,6 +1,6 @@
 """Locate the files that come with the package beside its modules, in a checkout or in the installed package.
 
-A wheel holds these folders of the checkout as package data (``pyproject.toml``, ``force-include``): the files that
+A wheel holds these folders of the checkout as package data (``pyproject.toml``, ``sources``): the files that
 run, on this machine and in jobs, are the same in both.
 """
 
