@@ -40,17 +40,12 @@ def gpu_hours(jobs: Iterable[Job]) -> GpuHours:
     """Return the GPU-hours that jobs can take at most, one attempt of each."""
     total = GpuHours()
     for job in jobs:
-        gpus = count(job.slurm.nodes, 1) * count(job.slurm.gpus_per_node, 0)
+        gpus = job.slurm.node_count * job.slurm.gpus
         if not gpus:
             continue
         seconds = job.slurm.time
-        total += GpuHours(gpus * seconds / 3600) if isinstance(seconds, int) else GpuHours(unbounded=1)
+        total += GpuHours(unbounded=1) if seconds is None else GpuHours(gpus * seconds / 3600)
     return total
-
-
-def count(value: object, otherwise: int) -> int:
-    """Return a resolved resource as a number."""
-    return value if isinstance(value, int) else otherwise
 
 
 def most_jobs_at_once(tree: Sequence[StageInstance], points: int, settings: SweepSettings) -> int:

@@ -242,7 +242,7 @@ class _Preparation:
 
     def _changes(self, resumes_from: int, partition: Mapping[str, bool]) -> AttemptChanges:
         job = self._job
-        wanted = int(job.slurm.nodes or 1)
+        wanted = job.slurm.nodes or 1
         allocation = choose_allocation(
             wanted,
             job.restart.nodes if self._has_checkpoints else (),

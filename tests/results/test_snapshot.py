@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from run_tree import iteration_line, take_snapshot
 
-from airflow_megatron.megatron.logs.log_lines import ErrorRecord, IterationRecord, parse_log
+from airflow_megatron.megatron.logs.log_lines import ErrorRecord, IterationRecord, LogParser, parse_log
 from airflow_megatron.results.readings.snapshot import SnapshotError, parse_snapshot, snapshot_script
+from airflow_megatron.slurm.remote.framing import BEGIN, END
 from airflow_megatron.slurm.remote.quoting import QuotingError
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def test_every_cut_is_noticed(tree: RunTree) -> None:
         with pytest.raises(SnapshotError, match="cut off"):
             parse_snapshot(whole[:cut])
     lines = whole.splitlines(keepends=True)
-    for missing in range(1, len(lines) - 1):
+    for missing in range(lines.index(f"{BEGIN}\n") + 1, lines.index(f"{END}\n") - 1):
         with pytest.raises(SnapshotError, match="damaged"):
             parse_snapshot("".join(lines[:missing] + lines[missing + 1 :]))
 
@@ -182,3 +183,16 @@ def test_other_shells(tree: RunTree, shell: str) -> None:
 def test_iteration_lines_has_a_lower_bound() -> None:
     with pytest.raises(ValueError, match="at least 2"):
         snapshot_script(["/x"], iteration_lines=1)
+
+
+def test_a_log_is_parsed_once_for_all_who_ask(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.write(tree.root / "p" / "logs" / "pretrain-1.out", long_log(20))
+    run = take_snapshot([str(tree.root / "p")]).run(str(tree.root / "p"))
+    parsed: list[int] = []
+    feed = LogParser.feed
+    monkeypatch.setattr(LogParser, "feed", lambda self, data: parsed.append(len(data)) or feed(self, data))
+    first, last = run.records("pretrain"), run.training("pretrain").last
+    assert (run.records("pretrain"), run.training("pretrain").last) == (first, last)
+    assert last is not None
+    assert last.iteration == 20
+    assert len(parsed) == 1

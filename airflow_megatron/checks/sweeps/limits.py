@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
-from airflow_megatron.requirements.queue_estimates import count, gpu_hours, most_jobs_at_once
+from airflow_megatron.requirements.queue_estimates import gpu_hours, most_jobs_at_once
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
 
@@ -41,7 +41,7 @@ def limit_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Fin
 
 def _beyond(job: Job, limits: LimitsSection | PartitionSection, giver: str) -> Iterator[Finding]:
     """Yield the resources of a job that are beyond what a cluster or a partition gives one job."""
-    nodes = count(job.slurm.nodes, 1)
+    nodes = job.slurm.node_count
     if limits.max_nodes is not None and nodes > limits.max_nodes:
         yield Finding(
             "nodes",
@@ -52,7 +52,7 @@ def _beyond(job: Job, limits: LimitsSection | PartitionSection, giver: str) -> I
         )
     seconds = job.slurm.time
     longest = None if limits.max_time is None else parse_duration(limits.max_time)
-    if longest is not None and isinstance(seconds, int) and seconds > longest:
+    if longest is not None and seconds is not None and seconds > longest:
         yield Finding(
             "time",
             job,
@@ -64,7 +64,7 @@ def _beyond(job: Job, limits: LimitsSection | PartitionSection, giver: str) -> I
 
 def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[Finding]:
     """Yield the resources of a job that no node of the partition has."""
-    gpus = count(job.slurm.gpus_per_node, 0)
+    gpus = job.slurm.gpus
     if partition.gpus_per_node is not None and gpus > partition.gpus_per_node:
         yield Finding(
             "gpus_per_node",
@@ -74,7 +74,7 @@ def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[F
             f"gpus_per_node of at most {partition.gpus_per_node}, on more nodes, or another partition",
         )
     processes = max(gpus, 1) if job.runs_trainer else 1
-    cores = count(job.slurm.cpus_per_task, 1) * processes
+    cores = processes * (1 if job.slurm.cpus_per_task is None else job.slurm.cpus_per_task)
     if partition.cpus_per_node is not None and cores > partition.cpus_per_node:
         yield Finding(
             "cpus_per_task",

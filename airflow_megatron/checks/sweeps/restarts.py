@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.checks.trainings.loading import loading_findings
 from airflow_megatron.megatron.arguments.tables import ArgumentError, to_argv
-from airflow_megatron.requirements.queue_estimates import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,7 +57,7 @@ def _nodes(training: TrainingArguments) -> Iterator[Finding]:
     sizes = job.restart.nodes
     if not sizes:
         return
-    wanted = count(job.slurm.nodes, 1)
+    wanted = job.slurm.node_count
     if sorted(set(sizes), reverse=True) != sizes or sizes[0] >= wanted:
         hint = f"numbers below slurm.nodes ({wanted}), the largest first"
         yield Finding("nodes-order", job, place, f"restart.nodes is {sizes}", hint)
@@ -66,7 +65,7 @@ def _nodes(training: TrainingArguments) -> Iterator[Finding]:
     model = prod(training.count(name) or 1 for name in _MODEL_SIZES)
     micro, batch = training.count("micro_batch_size"), training.count("global_batch_size")
     for nodes in sizes:
-        gpus = nodes * count(job.slurm.gpus_per_node, 1)
+        gpus = nodes * (1 if job.slurm.gpus_per_node is None else job.slurm.gpus_per_node)
         if gpus % model:
             parallel = f"tensor × pipeline × context (or sequence) parallel size ({model})"
             message = f"{nodes} nodes have {gpus} GPUs, which {parallel} does not divide"

@@ -21,7 +21,7 @@ def walltime_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fi
     for training in trainings.values():
         job, minutes = training.job, training.number("exit_duration_in_mins")
         seconds = job.slurm.time
-        if minutes is not None and isinstance(seconds, int) and minutes * 60 >= seconds:
+        if minutes is not None and seconds is not None and minutes * 60 >= seconds:
             yield Finding(
                 "exit-after-walltime",
                 job,

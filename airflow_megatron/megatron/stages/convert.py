@@ -63,11 +63,7 @@ class Convert(CheckpointStage):
     def problems(self, job: Job) -> Iterator[StageProblem]:
         """Yield a conversion by a library without a GPU."""
         converter = job.params.get("converter")
-        if (
-            converter in LIBRARIES
-            and job.slurm.gpus_per_node is not None
-            and not int(job.slurm.gpus_per_node)
-        ):
+        if converter in LIBRARIES and job.slurm.gpus_per_node is not None and not job.slurm.gpus_per_node:
             yield StageProblem(
                 "converter",
                 ("converter",),

@@ -63,7 +63,7 @@ class Evaluate(CheckpointStage):
         """Yield an evaluation that vLLM spreads over more GPUs than there are."""
         if job.params.get("eval_backend") != "vllm":
             return
-        gpus = 1 if job.slurm.gpus_per_node is None else int(job.slurm.gpus_per_node)
+        gpus = 1 if job.slurm.gpus_per_node is None else job.slurm.gpus_per_node
         needs = _vllm_gpus(job.params.get("eval_backend_arguments") or {})
         if needs > gpus:
             yield StageProblem(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.megatron.logs.training_run import TrainingRun
 from airflow_megatron.slurm.verdicts.restarts import explained
 from airflow_megatron.slurm.verdicts.verdict import Outcome
 from airflow_megatron.spec.trust.json_records import word
@@ -272,7 +271,7 @@ def _state(
 
 
 def _last_iteration(run: RunSnapshot, job: SweepJob) -> IterationRecord | None:
-    return TrainingRun.of(run.records(job.stage)).last
+    return run.training(job.stage).last
 
 
 def progress_lines(grid: ProgressGrid) -> list[str]:

@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.megatron.logs.log_lines import RECORD_LINES_ERE, LogParser, Record
+from airflow_megatron.megatron.logs.training_run import TrainingRun
+from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.records import (
     ExitRecord,
-    SubmittedJob,
     read_object,
 )
+from airflow_megatron.slurm.remote.stage_records import attempt_state
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.submission.gpu_samples import SUMMARY, GpuUse, read_summary
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
 from airflow_megatron.spec.layout.run_layout import (
@@ -54,10 +57,8 @@ from airflow_megatron.spec.layout.run_layout import (
 from airflow_megatron.spec.layout.tracker import tracked_iteration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-_BEGIN: Final = "airflow-megatron snapshot 1 begin"
-_END: Final = "airflow-megatron snapshot 1 end"
 
 # Keeps about `most` iteration lines, evenly spread, and the last `tail` of them; of the other lines the first
 # and the last `others`. Each kept line is printed behind a blank, in the order of the log.
@@ -162,20 +163,30 @@ class RunSnapshot:
     converted: list[int] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
     tracked: int | None = None
+    _records: dict[tuple[str, int], Sequence[Record]] = field(default_factory=dict, repr=False, compare=False)
+    _trainings: dict[str, TrainingRun] = field(default_factory=dict, repr=False, compare=False)
 
     def records(self, stage: str) -> list[Record]:
-        """Parse a stage's logs.
+        """Return what a stage's logs say; each log is parsed once, however often one asks.
 
         :param stage: name of the stage.
         :returns: the records of its attempts, oldest attempt first.
         """
-        records: list[Record] = []
-        for log in self.logs:
-            if log.stage == stage:
-                parser = LogParser()
-                records += parser.feed(log.data)
-                records += parser.finish()
-        return records
+        return [record for log in self.logs if log.stage == stage for record in self._parsed(log)]
+
+    def training(self, stage: str) -> TrainingRun:
+        """Return a stage's logs as those of one training, put together once."""
+        known = self._trainings.get(stage)
+        if known is None:
+            known = self._trainings[stage] = TrainingRun.of(self.records(stage))
+        return known
+
+    def _parsed(self, log: LogExtract) -> Sequence[Record]:
+        known = self._records.get((log.stage, log.attempt))
+        if known is None:
+            parser = LogParser()
+            known = self._records[log.stage, log.attempt] = [*parser.feed(log.data), *parser.finish()]
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +222,7 @@ def snapshot_script(
     paths = (f"*/{OWNER_RECORD}", LR_FINDER_REPORT, LR_FINDER_CURVE)
     names = " -o ".join([*tests, *(f"-path {quote(path)}" for path in paths)])
     directories = " ".join(quote_path(run_dir) for run_dir in run_dirs)
-    return f"""\
-LC_ALL=C
-export LC_ALL
+    return framed(f"""\
 pattern={quote(RECORD_LINES_ERE)}
 thin={quote(_THIN)}
 newline='
@@ -251,15 +260,13 @@ one_run() {{
     {tail}grep -aE -e "$pattern" {source} | awk {options} "$thin"
   done
 }}
-printf '%s\\n' {quote(_BEGIN)}
 {{
   for run in {directories or '""'}; do
     [ -z "$run" ] || ( one_run "$run" )
   done
   printf '@end\\n'
 }} | gzip -c | base64
-printf '%s\\n' {quote(_END)}
-"""
+""")
 
 
 def parse_snapshot(text: str) -> SweepSnapshot:
@@ -269,13 +276,12 @@ def parse_snapshot(text: str) -> SweepSnapshot:
     :returns: the snapshot.
     :raises SnapshotError: when the answer is cut off.
     """
-    lines = [line.strip() for line in text.split("\n")]
-    for mark in (_BEGIN, _END):
-        if mark not in lines:
-            raise SnapshotError(f"the cluster's answer is cut off: the line {mark!r} is missing; ask again")
-    begin, end = lines.index(_BEGIN), lines.index(_END)
     try:
-        content = gzip.decompress(base64.b64decode("".join(lines[begin + 1 : end]), validate=True))
+        lines = unframed(CommandResult(0, text, ""))
+    except TransportError:
+        raise SnapshotError("the cluster's answer is cut off; ask again") from None
+    try:
+        content = gzip.decompress(base64.b64decode("".join(map(str.strip, lines)), validate=True))
     except (binascii.Error, EOFError, OSError, zlib.error) as error:
         raise SnapshotError(f"the cluster's answer is damaged ({error}); ask again") from error
     return _read_sections(content)
@@ -366,15 +372,15 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
             elif record.name == VERDICT_RECORD:
                 _keep_object(run, run.verdicts, record.stage, path, text)
     for (stage, number), held in sorted(attempts.items()):
-        submitted = SubmittedJob.from_record(held.get(JOB_ID_RECORD, ""))
+        left = attempt_state(number, held)
         run.attempts.setdefault(stage, []).append(
             AttemptSnapshot(
                 number=number,
-                job_id=submitted.job_id if submitted else None,
-                chained=CHAINED_RECORD in held,
+                job_id=left.job_id,
+                chained=left.chained,
                 started=OWNER_RECORD in held or EXIT_RECORD in held,
                 job=read_object(held.get(JOB_RECORD)),
-                exit=ExitRecord.from_json(read_object(held.get(EXIT_RECORD))),
+                exit=left.exit,
                 gpus=tuple(
                     use
                     for path, text in held.items()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.estimates.hardware import GPUS
 from airflow_megatron.megatron.logs.log_lines import MemoryRecord
-from airflow_megatron.megatron.logs.training_run import TrainingRun
 from airflow_megatron.results.readings.progress import StageState, stage_status
 from airflow_megatron.results.tables.points import Figure, PointTable
 
@@ -87,7 +86,7 @@ def benchmark_rows(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[Be
 def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
     records = run.records(job.stage)
     skip = int(job.measure.get("skip") or 0)
-    counted = [record for record in TrainingRun.of(records).iterations if record.iteration > skip]
+    counted = [record for record in run.training(job.stage).iterations if record.iteration > skip]
     steps = [record.elapsed_ms for record in counted if record.elapsed_ms]
     speeds = [record.throughput for record in counted if record.throughput]
     memory = _memory_of_ranks(records)

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_megatron.megatron.logs.training_run import TrainingRun
 from airflow_megatron.results.readings.evaluations import measurements
 from airflow_megatron.results.readings.progress import StageState, stage_status
 from airflow_megatron.results.readings.sweep_jobs import SweepJob, format_value
@@ -20,6 +19,7 @@ from airflow_megatron.results.tables.vocabulary_padding import padding_parameter
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from airflow_megatron.megatron.logs.training_run import TrainingRun
     from airflow_megatron.results.readings.snapshot import RunSnapshot, SweepSnapshot
 
 
@@ -167,7 +167,7 @@ def flatten_evaluation(results: Mapping[str, Any]) -> tuple[dict[str, float], di
 
 
 def _branch(run: RunSnapshot, job: SweepJob) -> Branch:
-    training = TrainingRun.of(run.records(job.stage))
+    training = run.training(job.stage)
     status = stage_status(run, job)
     last = training.last
     seq_length = job.seq_length

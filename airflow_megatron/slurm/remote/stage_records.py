@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.attempt import Attempt
@@ -13,7 +13,16 @@ from airflow_megatron.slurm.remote.quoting import quote_path
 from airflow_megatron.slurm.remote.records import ExitRecord, JobRecord, SubmittedJob, read_object
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
-from airflow_megatron.spec.layout.run_layout import AttemptDir, StageDir
+from airflow_megatron.spec.layout.run_layout import (
+    BEGAN_AT_RECORD,
+    CHAINED_RECORD,
+    EXIT_RECORD,
+    JOB_ID_RECORD,
+    OWNER_RECORD,
+    VERDICT_RECORD,
+    AttemptDir,
+    StageDir,
+)
 from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
@@ -141,20 +150,42 @@ def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict
     }
 
 
-def _attempt_state(number: int, values: Mapping[str, str]) -> AttemptState:
-    job = SubmittedJob.from_record(values.get("job_id", ""))
+_FILES: Final = {
+    "job_id": JOB_ID_RECORD,
+    "owner": OWNER_RECORD,
+    "exit": EXIT_RECORD,
+    "judged": VERDICT_RECORD,
+    "chained": CHAINED_RECORD,
+    "began_at": BEGAN_AT_RECORD,
+}
+"""Word of ``shell/stage_state.sh`` → the file whose text follows it."""
+
+
+def attempt_state(
+    number: int, files: Mapping[str, str], *, claimed: bool = False, array: Attempt | None = None
+) -> AttemptState:
+    """Return what an attempt left behind.
+
+    :param files: name below the attempt's directory → text, of those that are there
+    """
+    job = SubmittedJob.from_record(files.get(JOB_ID_RECORD, ""))
     return AttemptState(
         number=number,
         job_id=job.job_id if job else None,
-        owner_job_id=values.get("owner", "").strip() or None,
-        claimed="claimed" in values,
-        exit=ExitRecord.from_json(read_object(values.get("exit"))),
-        verdict=read_object(values.get("judged")),
+        owner_job_id=files.get(OWNER_RECORD, "").strip() or None,
+        claimed=claimed,
+        exit=ExitRecord.from_json(read_object(files.get(EXIT_RECORD))),
+        verdict=read_object(files.get(VERDICT_RECORD)),
         job_name=job.job_name if job else None,
-        chained="chained" in values,
-        began_at=whole(values.get("began_at")),
-        array=_array(values.get("array", "")),
+        chained=CHAINED_RECORD in files,
+        began_at=whole(files.get(BEGAN_AT_RECORD)),
+        array=array,
     )
+
+
+def _attempt_state(number: int, values: Mapping[str, str]) -> AttemptState:
+    files = {name: values[word] for word, name in _FILES.items() if word in values}
+    return attempt_state(number, files, claimed="claimed" in values, array=_array(values.get("array", "")))
 
 
 def _array(text: str) -> Attempt | None:

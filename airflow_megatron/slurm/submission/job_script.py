@@ -159,7 +159,7 @@ def render_job_script(
             launch_rest=launched_by.rest(launch) if processes > 1 else COMMAND,
             alone=_launcher(job, cluster, _launch(job, cluster, attempt, 1)),
             processes=processes,
-            nodes=_count(job.slurm.nodes),
+            nodes=job.slurm.nodes or 1,
         )
     except jinja2.TemplateNotFound as error:
         where = templates if isinstance(templates, Path) else "what the run has pinned"
@@ -277,9 +277,9 @@ def _directives(
         "output": job.log_file(number).replace("%", "%%"),
         "open-mode": "append",
         "chdir": job.run_dir,
-        "nodes": _count(slurm.nodes),
+        "nodes": slurm.nodes or 1,
     }
-    processes_per_node = _count(slurm.gpus_per_node) if job.runs_trainer else 1
+    processes_per_node = slurm.gpu_processes if job.runs_trainer else 1
     if _one_task_per_process(cluster, job):
         options["ntasks-per-node"] = processes_per_node
     else:
@@ -290,9 +290,9 @@ def _directives(
         gpus = f"{kind}:{slurm.gpus_per_node}" if kind else slurm.gpus_per_node
         options[cluster.gpu_option] = f"gpu:{gpus}" if cluster.gpu_option == "gres" else gpus
     if slurm.time:
-        options["time"] = slurm_time(int(slurm.time))
+        options["time"] = slurm_time(slurm.time)
         if job.runs_trainer:
-            before = slurm.signal_before or min(DEFAULT_SIGNAL_BEFORE_S, int(slurm.time) // 4)
+            before = slurm.signal_before or min(DEFAULT_SIGNAL_BEFORE_S, slurm.time // 4)
             # a launcher under srun gets the signal from Slurm itself, one in the batch shell from the script's trap
             options["signal"] = f"{'' if _uses_srun(cluster, job) else 'B:'}TERM@{before}"
     for name in ("mem", "partition", "account", "qos", "constraint", "reservation"):
@@ -307,14 +307,9 @@ def _directives(
     return lines + [_one_line("options", option) for option in slurm.options]
 
 
-def _count(value: int | str | None) -> int:
-    """Return a resolved resource, one when it is not given."""
-    return int(value or 1)
-
-
 def _uses_srun(cluster: ClusterProfile, job: Job) -> bool:
     launcher = LAUNCHERS[cluster.launcher_of(job.trainer)]
-    return job.runs_trainer and not job.own_launch and launcher.under_srun(_count(job.slurm.nodes))
+    return job.runs_trainer and not job.own_launch and launcher.under_srun(job.slurm.nodes or 1)
 
 
 def _one_task_per_process(cluster: ClusterProfile, job: Job) -> bool:
@@ -327,7 +322,7 @@ def _cpus_of_task(cluster: ClusterProfile, job: Job) -> int | None:
     if not job.slurm.cpus_per_task:
         return None
     together = job.runs_trainer and not _one_task_per_process(cluster, job)
-    return _count(job.slurm.cpus_per_task) * (_count(job.slurm.gpus_per_node) if together else 1)
+    return job.slurm.cpus_per_task * (job.slurm.gpu_processes if together else 1)
 
 
 def container_of(job: Job, cluster: ClusterProfile) -> ContainerSection | None:
@@ -351,9 +346,9 @@ def _launch(job: Job, cluster: ClusterProfile, attempt: Attempt, processes: int)
     return Launch(
         python=cluster.python_of(job.trainer),
         processes=processes,
-        per_node=_count(job.slurm.gpus_per_node),
-        nodes=_count(job.slurm.nodes),
-        hosts_file=quote(f"{attempt.directory}/hosts"),
+        per_node=job.slurm.gpu_processes,
+        nodes=job.slurm.nodes or 1,
+        hosts_file=quote(attempt.files.hosts),
         wrapped=bool(job.wrapper),
     )
 

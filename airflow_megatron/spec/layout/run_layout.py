@@ -10,7 +10,7 @@
           verdict.json                            how the job ended
           <number>/                               AttemptDir: one submission
             jobid, job.json, job.sbatch, exit.json, verdict.json, run/job_id, chained, began_at, withdrawn
-            secrets/, gpus/<node>.csv
+            secrets/, gpus/<node>.csv, hosts
         logs/<stage>-<number>.out
         checkpoints/latest_checkpointed_iteration.txt, iter_<iteration, 7 digits>/
         converted_hf/iter_<iteration>/, converted_checkpoints/iter_<iteration>.done
@@ -67,6 +67,7 @@ RUN_FOLDER: Final = "run"
 OWNER_RECORD: Final = f"{RUN_FOLDER}/job_id"
 """Id of the job that runs (or ran) the attempt, written by the job itself."""
 SECRETS: Final = "secrets"
+HOSTS: Final = "hosts"
 GPU_SAMPLES: Final = "gpus"
 """A CSV file for each node."""
 
@@ -131,6 +132,11 @@ class AttemptDir:
     def withdrawn(self) -> str:
         """Mark that it must have no job."""
         return f"{self.path}/{WITHDRAWN}"
+
+    @property
+    def hosts(self) -> str:
+        """The nodes of the job, for launchers that take a file of them."""
+        return f"{self.path}/{HOSTS}"
 
     @property
     def secrets(self) -> str:

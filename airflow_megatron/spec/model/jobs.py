@@ -10,11 +10,11 @@ import msgspec
 from airflow_megatron.spec.layout.run_layout import JobPaths, RunLayout
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.model.conditions import Condition, Event
+from airflow_megatron.spec.model.resources import JobResources
 from airflow_megatron.spec.model.schema import (
     ContainerSection,
     HealthSection,
     RestartSection,
-    SlurmSection,
     StageKindName,
     TrainerName,
 )
@@ -134,7 +134,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     source: CheckpointSource | None = None
     command: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    slurm: SlurmSection = msgspec.field(default_factory=SlurmSection)
+    slurm: JobResources = msgspec.field(default_factory=JobResources)
     env: Mapping[str, str] = msgspec.field(default_factory=dict)
     restart: RestartSection = msgspec.field(default_factory=RestartSection)
     health: HealthSection | None = None
@@ -199,7 +199,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     @property
     def world_size(self) -> int:
         """Number of training processes, one for each GPU."""
-        return int(self.slurm.nodes or 1) * int(self.slurm.gpus_per_node or 1)
+        return (self.slurm.nodes or 1) * self.slurm.gpu_processes
 
     @property
     def active_processes(self) -> int:
@@ -286,7 +286,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
         """Return the job that :meth:`to_json` described."""
         values = dict(data)
         values["depends_on"] = tuple(Dependency(**item) for item in values["depends_on"])
-        values["slurm"] = SlurmSection.model_validate(values["slurm"])
+        values["slurm"] = JobResources.model_validate(values["slurm"])
         values["restart"] = RestartSection.model_validate(values["restart"])
         health = values.get("health")
         values["health"] = HealthSection.model_validate(health) if health else None

@@ -20,11 +20,11 @@ from airflow_megatron.spec.layout.run_layout import RunLayout, SweepLayout, mode
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource, escaped, resolved_source
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.jobs import Dependency, Job
+from airflow_megatron.spec.model.resources import JobResources
 from airflow_megatron.spec.model.schema import (
     ContainerSection,
     EachCheckpointSection,
     MonitorSection,
-    SlurmSection,
     WrapperSection,
     declarations,
 )
@@ -443,7 +443,7 @@ def _under(directory: str, path: str) -> str:
     return path if path.startswith("/") else f"{directory}/{path}"
 
 
-def _evaluated_slurm(recipe: StageRecipe, names: Mapping[str, Any]) -> SlurmSection:
+def _evaluated_slurm(recipe: StageRecipe, names: Mapping[str, Any]) -> JobResources:
     data = {key: evaluate_tree(value, names) for key, value in recipe.slurm.items()}
     for key in ("time", "signal_before"):
         if key in data:
@@ -452,7 +452,7 @@ def _evaluated_slurm(recipe: StageRecipe, names: Mapping[str, Any]) -> SlurmSect
         if key in data and (not isinstance(data[key], int) or isinstance(data[key], bool)):
             raise ExpressionError(f"slurm.{key} is {data[key]!r}, not a whole number")
     try:
-        return SlurmSection.model_validate(data)
+        return JobResources.model_validate(data)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in wrong["loc"])

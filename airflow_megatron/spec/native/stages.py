@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_megatron.spec.expressions.resolution import evaluate_tree, template_names, templates
+from airflow_megatron.spec.model.resources import JobResources
 from airflow_megatron.spec.model.schema import (
     HealthSection,
     RestartSection,
@@ -53,7 +54,7 @@ class StageRecipe:
     above: Mapping[str, Any]
     wanted: frozenset[str] | None
     slurm: Mapping[str, Any]
-    fixed_slurm: SlurmSection | None
+    fixed_slurm: JobResources | None
     env: Mapping[str, Any]
     secrets: Mapping[str, SecretSection]
     explicit_arguments: tuple[str, ...]
@@ -109,7 +110,7 @@ class StageRecipes:
     def _recipe(self, instance: StageInstance, index: int) -> StageRecipe:
         spec, section = self.spec, self.spec.stages[instance.stage]
         slurm = _merged(_with_partition((self.cluster.slurm, spec.slurm, section.slurm), self.cluster))
-        fixed = None if any(templates(slurm)) else SlurmSection.model_validate(slurm)
+        fixed = None if any(templates(slurm)) else JobResources.model_validate(slurm)
         env = {**spec.env, **section.env}
         secrets = {**self.cluster.secrets, **spec.secrets, **section.secrets}
         needs = template_names(section.model_dump(exclude_none=True, exclude={"megatron", "slurm"}))

@@ -145,7 +145,7 @@ def _alcf_words(
         if (known := table.get(name)) is None or known.dest not in own
     }
     values = {argument.dest: argument.default for argument in table} | _checked(arguments, table)
-    per_node = job.world_size // int(job.slurm.nodes or 1)
+    per_node = job.world_size // (job.slurm.nodes or 1)
     return alcf_command(values, to_argv(extra, table), checkout, job.world_size, per_node)
 
 

@@ -20,7 +20,8 @@ from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.model.jobs import Dependency, Job
-from airflow_megatron.spec.model.schema import EachCheckpointSection, SlurmSection
+from airflow_megatron.spec.model.resources import JobResources
+from airflow_megatron.spec.model.schema import EachCheckpointSection
 from airflow_megatron.spec.model.stage_tree import StageInstance
 from airflow_megatron.spec.native.conditions import ConditionScope, each_checkpoint_conditions
 from airflow_megatron.spec.native.jobs import each_checkpoint_paths
@@ -294,7 +295,7 @@ def _architecture(params: Mapping[str, Any]) -> str | None:
     return name.lower() or None
 
 
-def _slurm(params: Mapping[str, Any], kind: StageKindName, document: YamlDocument) -> SlurmSection:
+def _slurm(params: Mapping[str, Any], kind: StageKindName, document: YamlDocument) -> JobResources:
     """Return the resources: NODES and NUM_GPUS for training, one GPU for the rest; TIME is minutes, as for sbatch."""
     numbers: dict[str, int] = {}
     for key in ("NODES", "NUM_GPUS", "TIME"):
@@ -308,7 +309,7 @@ def _slurm(params: Mapping[str, Any], kind: StageKindName, document: YamlDocumen
         numbers[key] = value
     train = kind == "train"
     nodes = max(1, numbers["NODES"]) if train else 1
-    return SlurmSection(
+    return JobResources(
         nodes=nodes,
         gpus_per_node=max(1, numbers["NUM_GPUS"] // nodes) if train else 1,
         time=numbers["TIME"] * 60 or None,

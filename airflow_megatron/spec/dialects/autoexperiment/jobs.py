@@ -26,7 +26,8 @@ from airflow_megatron.spec.documents.named_files import NamedFileError
 from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.model.jobs import Dependency, Job
-from airflow_megatron.spec.model.schema import RestartSection, SlurmSection
+from airflow_megatron.spec.model.resources import JobResources
+from airflow_megatron.spec.model.schema import RestartSection
 from airflow_megatron.spec.trust.patterns import PatternError, line_pattern
 
 if TYPE_CHECKING:
@@ -240,8 +241,8 @@ def _words(command: str) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _slurm(options: tuple[str, ...]) -> SlurmSection:
-    return SlurmSection(options=list(options))
+def _slurm(options: tuple[str, ...]) -> JobResources:
+    return JobResources(options=list(options))
 
 
 def _options(words: tuple[str, ...]) -> tuple[str, ...]:

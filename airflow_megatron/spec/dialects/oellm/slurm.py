@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.quantities import parse_duration
-from airflow_megatron.spec.model.schema import SlurmSection
+from airflow_megatron.spec.model.resources import JobResources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.spec.dialects.oellm.interpolation.configuration import Configuration
-    from airflow_megatron.spec.model.schema import StageKindName
+    from airflow_megatron.spec.model.schema import SlurmSection, StageKindName
 
 RESOURCES: Final = ("nodes", "gpus_per_node", "cpus_per_task")
 MANAGED: Final = {
@@ -65,7 +65,7 @@ _OPTIONS: Final = frozenset(
 
 def slurm_section(
     configuration: Configuration, kind: StageKindName, defaults: SlurmSection | None, warnings: list[str]
-) -> SlurmSection:
+) -> JobResources:
     """Return the resources and options of one point.
 
     :param kind: what it runs; a training has a process for each GPU
@@ -104,7 +104,7 @@ def slurm_section(
     options = [*given.pop("options", []), *options]
     if options:
         data["options"] = options
-    return SlurmSection.model_validate({**given, **data})
+    return JobResources.model_validate({**given, **data})
 
 
 def _check_names(sbatch: Mapping[str, Any]) -> None:
