@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_megatron.slurm.remote.stage_records import StageState
+    from airflow_megatron.slurm.remote.stage_records import StageRecord
 
 ATTEMPT_RECORD = "attempt"
 STILL_WRITING_PAUSE_S = 5
@@ -180,7 +180,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         attempts = job_attempts(job, self.log)
         record: Any = context["task_state_store"].get(ATTEMPT_RECORD) or {}
-        state: StageState | None = None
+        state: StageRecord | None = None
         try:
             if since is not None:
                 number = int(record["number"])
@@ -237,7 +237,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
         return self._done(context, submitted)
 
     def _decided_early(
-        self, attempts: JobAttempts, state: StageState | None, number: int, first: int
+        self, attempts: JobAttempts, state: StageRecord | None, number: int, first: int
     ) -> JobHandle | None:
         """Return the handle of a job that need not be submitted: its cancel or finish condition holds already.
 
@@ -268,7 +268,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
 
     def _next_attempt(
         self, job: Job, attempts: JobAttempts, record: Mapping[str, Any], *, cleared: bool
-    ) -> tuple[NextAttempt, StageState]:
+    ) -> tuple[NextAttempt, StageRecord]:
         state = attempts.state()
         if record:
             number = int(record["number"])
@@ -298,7 +298,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
 
 
 def _ended_handle(
-    job: Job, state: StageState, *, finished: bool = False, cancelled: bool = False
+    job: Job, state: StageRecord, *, finished: bool = False, cancelled: bool = False
 ) -> JobHandle:
     """Return the handle of a job for which nothing is submitted."""
     first = record.first if (record := state.submission) is not None else 0

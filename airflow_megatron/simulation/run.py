@@ -9,7 +9,7 @@ import simpy
 
 from airflow_megatron.simulation.keepers.other_keepers import ByHandKeeper, RelaunchLoopKeeper
 from airflow_megatron.simulation.keepers.project_keeper import ProjectKeeper
-from airflow_megatron.simulation.site.cluster import Cluster
+from airflow_megatron.simulation.site.cluster import SimulatedCluster
 from airflow_megatron.simulation.site.incidents import stream
 from airflow_megatron.simulation.site.ledger import Ledger
 from airflow_megatron.simulation.site.site import HOUR
@@ -32,7 +32,7 @@ _KEEPERS: Final[Mapping[KeeperName, type[Keeper]]] = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationOutcome:
     """What came of a run; hours are GPU-hours.
 
     :param elapsed: seconds of the run: until the last job was done, at most the time given.
@@ -91,7 +91,7 @@ def simulate(
     seconds: float,
     *,
     at_once: int | None = None,
-) -> Outcome:
+) -> SimulationOutcome:
     """Run jobs on a site under a policy.
 
     :param site: the cluster.
@@ -104,7 +104,7 @@ def simulate(
     if len({plan.name for plan in plans}) != len(plans):
         raise ValueError("two jobs of a run have the same name")
     environment, ledger = simpy.Environment(), Ledger()
-    cluster = Cluster(environment, site, seed, seconds, ledger)
+    cluster = SimulatedCluster(environment, site, seed, seconds, ledger)
     trainings = [
         Training(plan, ledger, site.damaged_checkpoints, stream(seed, "job", f"{plan.name}/checkpoints"))
         for plan in plans
@@ -118,7 +118,7 @@ def simulate(
         ledger.useful += training.tracked * training.plan.iteration_s * training.plan.nodes
     hours = site.gpus_per_node / HOUR
     wanted = sum(_wanted_seconds(training, environment.now) for training in trainings)
-    return Outcome(
+    return SimulationOutcome(
         elapsed=environment.now,
         used=ledger.used * hours,
         useful=ledger.useful * hours,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.plan.job_scripts import job_script
-from airflow_megatron.slurm.remote.stage_records import StageState, parse_stage_states, stage_state_script
+from airflow_megatron.slurm.remote.stage_records import StageRecord, parse_stage_states, stage_state_script
 from airflow_megatron.slurm.submission.job_array import (
     ArrayOutcome,
     ArrayRequest,
@@ -64,7 +64,7 @@ class ArrayMember:
     script: str
 
 
-def attempts_to_submit(jobs: Iterable[Job], states: Mapping[str, StageState]) -> dict[str, int]:
+def attempts_to_submit(jobs: Iterable[Job], states: Mapping[str, StageRecord]) -> dict[str, int]:
     """Return the attempts that arrays shall contain: job's name → number.
 
     These are the attempts of jobs that nobody has judged or submitted yet. What has run before is left to its point:
@@ -115,7 +115,7 @@ class JobArrays:
         self._run = run
         self.commands = slurm_commands(cluster)
 
-    def states(self, jobs: Iterable[Job]) -> dict[str, StageState]:
+    def states(self, jobs: Iterable[Job]) -> dict[str, StageRecord]:
         """Return what the cluster has recorded: stage directory → state."""
         directories = [job.stage_dir for job in jobs]
         return answered(

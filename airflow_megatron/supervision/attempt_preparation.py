@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
-    from airflow_megatron.slurm.remote.stage_records import AttemptState, StageState
+    from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import RestartSection
@@ -106,7 +106,7 @@ def policy_of(section: RestartSection, *, training: bool) -> RestartPolicy:
 
 
 def prepare_attempt(
-    attempts: JobAttempts, number: int, state: StageState | None = None, *, fresh_start: bool = False
+    attempts: JobAttempts, number: int, state: StageRecord | None = None, *, fresh_start: bool = False
 ) -> AttemptChanges | StillWriting:
     """Make the run directory fit for an attempt, and say what it does otherwise than planned.
 
@@ -122,7 +122,7 @@ def prepare_attempt(
 
 
 class _Preparation:
-    def __init__(self, attempts: JobAttempts, state: StageState, number: int, *, fresh_start: bool) -> None:
+    def __init__(self, attempts: JobAttempts, state: StageRecord, number: int, *, fresh_start: bool) -> None:
         self._attempts, self._job, self._number = attempts, attempts.job, number
         self._fresh_start = fresh_start
         self._state, self._log = state, attempts.log

@@ -11,7 +11,7 @@ from airflow_megatron.supervision.job_reference import JobHandle
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_megatron.slurm.remote.stage_records import StageState
+    from airflow_megatron.slurm.remote.stage_records import StageRecord
     from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
     from airflow_megatron.supervision.attempts import JobAttempts
 
@@ -21,7 +21,7 @@ def submit_attempt(
     number: int,
     decided_early: Callable[[int], JobHandle | None],
     *,
-    state: StageState | None = None,
+    state: StageRecord | None = None,
     fresh_start: bool = False,
     origin: Mapping[str, Any] | None = None,
 ) -> JobHandle | StillWriting | SubmissionOutcome:

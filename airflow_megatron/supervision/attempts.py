@@ -19,7 +19,7 @@ from airflow_megatron.slurm.remote.quoting import quote
 from airflow_megatron.slurm.remote.records import JobRecord
 from airflow_megatron.slurm.remote.secret_delivery import parse_removal, removal_script
 from airflow_megatron.slurm.remote.stage_records import (
-    StageState,
+    StageRecord,
     parse_stage_states,
     parse_written,
     stage_state_script,
@@ -74,7 +74,7 @@ class NextAttempt:
     replaces: int | None = None
 
 
-def next_attempt(state: StageState, *, rerun: bool, digest: str) -> NextAttempt:
+def next_attempt(state: StageRecord, *, rerun: bool, digest: str) -> NextAttempt:
     """Decide which attempt of a job comes next.
 
     :param state: what the cluster has recorded
@@ -96,7 +96,7 @@ def next_attempt(state: StageState, *, rerun: bool, digest: str) -> NextAttempt:
     return NextAttempt(current_attempt(state))
 
 
-def attempt_after_giving_up(state: StageState) -> int | None:
+def attempt_after_giving_up(state: StageRecord) -> int | None:
     """Return the number of the attempt to make when the wait for a job begins, None to wait for what there is.
 
     A job whose newest attempt has a verdict other than finished was given up. Whoever clears the wait that reported it
@@ -109,7 +109,7 @@ def attempt_after_giving_up(state: StageState) -> int | None:
     return state.latest_attempt + 1 if given_up else None
 
 
-def was_waited_for(state: StageState, submitted: int, waited_for: int | None) -> bool:
+def was_waited_for(state: StageRecord, submitted: int, waited_for: int | None) -> bool:
     """Return whether the newest attempt has no verdict and is the one that an earlier try of a wait was about.
 
     :param state: what the cluster has recorded
@@ -160,7 +160,7 @@ class JobAttempts:
         """How many jobs may be in the cluster's queue."""
         return queue_limits(self.job, self.cluster)
 
-    def state(self) -> StageState:
+    def state(self) -> StageRecord:
         """Return what the cluster has recorded for the job's stage."""
         stage_dir = self.job.stage_dir
         result = self.answered(

@@ -25,7 +25,7 @@ from airflow_megatron.supervision.expected_ends import as_expected
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_megatron.slurm.remote.stage_records import StageState
+    from airflow_megatron.slurm.remote.stage_records import StageRecord
     from airflow_megatron.slurm.verdicts.restarts import NextStep, RestartPolicy
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.spec.model.jobs import Job
@@ -93,6 +93,6 @@ def concluded(
     return verdict, next_step(history, verdict, policy)
 
 
-def history(state: StageState, number: int) -> list[Verdict]:
+def history(state: StageRecord, number: int) -> list[Verdict]:
     """Return the verdicts on the attempts before one that count with it, oldest first."""
     return series([attempt.verdict for attempt in state.attempts if attempt.number < number])

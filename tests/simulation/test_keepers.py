@@ -10,7 +10,7 @@ import simpy
 from airflow_megatron.simulation.keepers.person import answer_to_alarm, next_look
 from airflow_megatron.simulation.keepers.policies import POLICIES, SPEC_DEFAULTS
 from airflow_megatron.simulation.run import simulate
-from airflow_megatron.simulation.site.cluster import Cluster
+from airflow_megatron.simulation.site.cluster import SimulatedCluster
 from airflow_megatron.simulation.site.incidents import Incident, Services, incidents, stream
 from airflow_megatron.simulation.site.ledger import Ledger
 from airflow_megatron.simulation.site.observations import observe
@@ -29,7 +29,7 @@ def stricken(kind, luck=0.3, after=700.0):
     """Return a cluster and an attempt some time after an incident."""
     environment, ledger = simpy.Environment(), Ledger()
     site = Site(nodes=6, incidents_per_1000_node_days=0.0, outages={}, lemon_share=0.0)
-    cluster = Cluster(environment, site, 1, DAY, ledger)
+    cluster = SimulatedCluster(environment, site, 1, DAY, ledger)
     attempt = cluster.submit(Training(PLAN, ledger, 0.0, stream(1, "job")))
     environment.run(until=2 * HOUR)
     cluster._strike(Incident(2 * HOUR, 2, kind, luck), cluster.nodes[2])

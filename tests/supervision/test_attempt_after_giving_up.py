@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from airflow_megatron.slurm.remote.stage_records import AttemptState, StageState
+from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
 from airflow_megatron.supervision.attempts import attempt_after_giving_up, was_waited_for
 
 
-def state(attempts: int, verdict: dict[str, Any] | None = None) -> StageState:
-    return StageState(
+def state(attempts: int, verdict: dict[str, Any] | None = None) -> StageRecord:
+    return StageRecord(
         tuple(AttemptState(number, "1", "1", True, None) for number in range(1, attempts + 1)), verdict
     )
 
@@ -27,7 +27,7 @@ def state(attempts: int, verdict: dict[str, Any] | None = None) -> StageState:
         pytest.param(state(2, {"attempt": 1, "outcome": "failed"}), None, id="failed, and submitted again"),
     ],
 )
-def test_a_job_that_was_given_up_runs_again(recorded: StageState, expected: int | None) -> None:
+def test_a_job_that_was_given_up_runs_again(recorded: StageRecord, expected: int | None) -> None:
     assert attempt_after_giving_up(recorded) == expected
 
 
@@ -45,6 +45,6 @@ def test_a_job_that_was_given_up_runs_again(recorded: StageState, expected: int 
     ],
 )
 def test_a_wait_that_is_cleared_runs_its_job_again(
-    recorded: StageState, submitted: int, waited_for: int | None, expected: bool
+    recorded: StageRecord, submitted: int, waited_for: int | None, expected: bool
 ) -> None:
     assert was_waited_for(recorded, submitted, waited_for) == expected

@@ -10,7 +10,7 @@ import pytest
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.slurm.remote.records import ExitRecord
-from airflow_megatron.slurm.remote.stage_records import AttemptState, StageState
+from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.spec_files import load_sweep_text
 from airflow_megatron.supervision.attempt_chain import follows_by_itself, is_chained
@@ -38,9 +38,9 @@ class Recorded(JobAttempts):
 
     exit: ExitRecord | None = None
 
-    def state(self) -> StageState:
+    def state(self) -> StageRecord:
         first = AttemptState(1, "7", "7", True, self.exit)
-        return StageState((first, self.second) if self.second else (first,), None)
+        return StageRecord((first, self.second) if self.second else (first,), None)
 
 
 def never(script: str) -> CommandResult:

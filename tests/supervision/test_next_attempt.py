@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from airflow_megatron.slurm.remote.stage_records import AttemptState, StageState
+from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
 from airflow_megatron.supervision.attempts import NextAttempt, next_attempt
 
 
-def state(attempts: int, verdict: dict[str, Any] | None = None, *, job_id: str | None = "7") -> StageState:
+def state(attempts: int, verdict: dict[str, Any] | None = None, *, job_id: str | None = "7") -> StageRecord:
     """Return the state of a stage with that many attempts; ``job_id`` is the newest one's."""
     found = [AttemptState(number, "1", "1", True, None) for number in range(1, attempts)]
     if attempts:
         found.append(AttemptState(attempts, job_id, None, True, None))
-    return StageState(tuple(found), verdict)
+    return StageRecord(tuple(found), verdict)
 
 
 def finished(attempt: int, digest: str = "now") -> dict[str, Any]:
@@ -57,5 +57,5 @@ def failed(attempt: int) -> dict[str, Any]:
         pytest.param(state(2, {"outcome": "finished"}), False, NextAttempt(2), id="verdict of no attempt"),
     ],
 )
-def test_next_attempt(recorded: StageState, rerun: bool, expected: NextAttempt) -> None:
+def test_next_attempt(recorded: StageRecord, rerun: bool, expected: NextAttempt) -> None:
     assert next_attempt(recorded, rerun=rerun, digest="now") == expected

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthFinding:
     """Something wrong with a training.
 
     :param text: one sentence with the numbers that decided

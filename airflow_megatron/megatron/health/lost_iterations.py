@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.health.finding import Finding
+from airflow_megatron.megatron.health.finding import HealthFinding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ class LostIterationsDetector:
             "iteration": self._iteration,
         }
 
-    def read(self, record: IterationRecord) -> Finding | None:
+    def read(self, record: IterationRecord) -> HealthFinding | None:
         """Take in the next line."""
         before, self._iteration = self._iteration, record.iteration
         if before == record.iteration:
@@ -73,4 +73,6 @@ class LostIterationsDetector:
         if self._found or self._row < self._limit:
             return None
         self._found = True
-        return Finding(f"{self._row} {self._what} iterations, from iteration {self._first} on", self._first)
+        return HealthFinding(
+            f"{self._row} {self._what} iterations, from iteration {self._first} on", self._first
+        )

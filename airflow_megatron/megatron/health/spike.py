@@ -10,7 +10,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.health.finding import Finding
+from airflow_megatron.megatron.health.finding import HealthFinding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ class SpikeDetector:
         spread = statistics.median(abs(loss - median) for loss in self._losses) * _MAD_TO_DEVIATION
         return median, max(self._deviations * spread, self._rise * abs(median))
 
-    def read(self, record: IterationRecord) -> Finding | None:
+    def read(self, record: IterationRecord) -> HealthFinding | None:
         """Take in the next line; a loss that is not a finite number is another detector's matter."""
         before, self._iteration = self._iteration, record.iteration
         loss = record.loss
@@ -85,7 +85,7 @@ class SpikeDetector:
         if self._found or self._lines < _LEAST_LINES or passed <= self._recovery:
             return None
         self._found = True
-        return Finding(
+        return HealthFinding(
             f"the loss is {loss:.4g} at iteration {record.iteration} and has been far above the median of {median:.4g} "
             f"since iteration {self._first} (a spike begins at {median + distance:.4g})",
             self._first,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.health.finding import Finding
+from airflow_megatron.megatron.health.finding import HealthFinding
 from airflow_megatron.megatron.logs.log_lines import (
     CheckpointEvent,
     CheckpointRecord,
@@ -109,7 +109,7 @@ class StallDetector:
 
     def read(
         self, records: Sequence[Record], *, now: float, running: bool, queued: bool = False
-    ) -> Finding | None:
+    ) -> HealthFinding | None:
         """Take in one look at the job.
 
         :param records: new ones of its log
@@ -128,7 +128,7 @@ class StallDetector:
             return None
         self._found = True
         since = "began" if self._iteration is None else f"reached iteration {self._iteration}"
-        return Finding(
+        return HealthFinding(
             f"no new iteration for {_span(self._quiet)} since it {since} "
             f"({self._phase}; the limit is {_span(self.limit)})"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.health.finding import Finding
+from airflow_megatron.megatron.health.finding import HealthFinding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ class ThroughputDetector:
         """Return what a later detector on this attempt needs to go on."""
         return {"speeds": self._speeds, "slow": self._slow, "iteration": self._iteration}
 
-    def read(self, record: IterationRecord) -> Finding | None:
+    def read(self, record: IterationRecord) -> HealthFinding | None:
         """Take in the next line."""
         before, self._iteration = self._iteration, record.iteration
         if not record.elapsed_ms or before is None or record.iteration <= before:
@@ -53,7 +53,7 @@ class ThroughputDetector:
         if self._slow != self._lines:
             return None
         unit = "samples" if record.global_batch_size else "iterations"
-        return Finding(
+        return HealthFinding(
             f"{speed:.3g} {unit}/s at iteration {record.iteration}: for {self._lines} lines below "
             f"{100 * self._below:.0f} % of the run's median of {usual:.3g} {unit}/s"
         )

@@ -18,7 +18,7 @@ from airflow_megatron.megatron.logs.log_lines import IterationRecord
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_megatron.megatron.health.finding import Finding
+    from airflow_megatron.megatron.health.finding import HealthFinding
     from airflow_megatron.megatron.logs.log_lines import Record
     from airflow_megatron.spec.model.schema import HealthSection
 
@@ -34,7 +34,7 @@ class Alarm:
 
     detector: str
     do: str
-    finding: Finding
+    finding: HealthFinding
 
     def to_json(self) -> dict[str, Any]:
         """Return what a worker needs to act on it, in the form of an event that was seen.
@@ -105,7 +105,7 @@ class TrainingHealth:
         :param running: the job runs; not so while it is pending, completing or suspended, or nothing is known of it
         :param queued: it waits to be started, again maybe
         """
-        found: list[tuple[str, Finding | None]] = [
+        found: list[tuple[str, HealthFinding | None]] = [
             (name, detector.read(record))
             for record in records
             if isinstance(record, IterationRecord)

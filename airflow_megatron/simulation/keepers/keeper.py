@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import simpy
 
     from airflow_megatron.simulation.keepers.policies import Policy
-    from airflow_megatron.simulation.site.cluster import Attempt, Cluster
+    from airflow_megatron.simulation.site.cluster import SimulatedAttempt, SimulatedCluster
     from airflow_megatron.simulation.site.ledger import Wait
     from airflow_megatron.simulation.site.training import Training
 
@@ -30,7 +30,7 @@ class Keeper:
     :param seed: of the luck with submissions.
     """
 
-    def __init__(self, cluster: Cluster, training: Training, policy: Policy, seed: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, training: Training, policy: Policy, seed: int) -> None:
         self.cluster, self.training, self.policy = cluster, training, policy
         self.environment = cluster.environment
         self._luck = stream(seed, "job", f"{training.plan.name}/submissions")
@@ -55,7 +55,7 @@ class Keeper:
         """Return an event at *time*."""
         return self.environment.timeout(max(0.0, time - self.environment.now))
 
-    def repair(self, attempt: Attempt) -> None:
+    def repair(self, attempt: SimulatedAttempt) -> None:
         """Do what a person does who looks into a job: fix the bug, move the tracker back from a checkpoint that
         cannot be loaded, have the sick nodes of the last attempt repaired.
         """

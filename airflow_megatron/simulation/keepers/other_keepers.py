@@ -9,7 +9,7 @@ from airflow_megatron.simulation.keepers.person import next_look
 
 if TYPE_CHECKING:
     from airflow_megatron.simulation.keepers.keeper import Steps
-    from airflow_megatron.simulation.site.cluster import Attempt
+    from airflow_megatron.simulation.site.cluster import SimulatedAttempt
 
 STUCK_ATTEMPTS: Final = 3
 """After so many attempts without progress a person looks into a job that a loop goes on to submit. Our choice."""
@@ -59,12 +59,12 @@ class RelaunchLoopKeeper(Keeper):
 
     _called = False
 
-    def _submit(self) -> Steps[Attempt]:
+    def _submit(self) -> Steps[SimulatedAttempt]:
         while self.cluster.services.outage("controller", self.environment.now) is not None:
             yield self.environment.timeout(self.policy.poll_s)
         return self.cluster.submit(self.training)
 
-    def _until_gone(self, attempt: Attempt) -> Steps[None]:
+    def _until_gone(self, attempt: SimulatedAttempt) -> Steps[None]:
         """Return when the loop takes the attempt for ended."""
         stalled_before = False
         while True:
@@ -78,7 +78,7 @@ class RelaunchLoopKeeper(Keeper):
                 return
             stalled_before = attempt.stalled
 
-    def _person_comes(self, attempt: Attempt) -> Steps[None]:
+    def _person_comes(self, attempt: SimulatedAttempt) -> Steps[None]:
         self._called = True
         person = self.cluster.site.person
         yield self.wait_until(next_look(person, self.environment.now) + person.reaction_s)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_megatron.simulation.keepers.keeper import Steps
     from airflow_megatron.simulation.keepers.policies import Policy
-    from airflow_megatron.simulation.site.cluster import Attempt, Cluster
+    from airflow_megatron.simulation.site.cluster import SimulatedAttempt, SimulatedCluster
     from airflow_megatron.simulation.site.training import Training
     from airflow_megatron.slurm.verdicts.verdict import Verdict
 
@@ -57,7 +57,7 @@ class ProjectKeeper(Keeper):
     answer is modelled here.
     """
 
-    def __init__(self, cluster: Cluster, training: Training, policy: Policy, seed: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, training: Training, policy: Policy, seed: int) -> None:
         super().__init__(cluster, training, policy, seed)
         self._expectation = Expectation("train", training.plan.train_iters, complete=self._is_complete)
         self._first_poll = stream(seed, "job", "poller").uniform(0, policy.poll_s)
@@ -103,7 +103,7 @@ class ProjectKeeper(Keeper):
             series = []
             excluded = self._excluded()
 
-    def _submit(self, excluded: tuple[str, ...]) -> Steps[Attempt]:
+    def _submit(self, excluded: tuple[str, ...]) -> Steps[SimulatedAttempt]:
         """Submit exactly once, however long that takes."""
         since, site, services = self.environment.now, self.cluster.site, self.cluster.services
         yield self.environment.timeout(site.airflow_s)
@@ -119,7 +119,7 @@ class ProjectKeeper(Keeper):
         self.book_wait("submission", since)
         return self.cluster.submit(self.training, excluded)
 
-    def _wait_for_nodes(self, attempt: Attempt) -> Steps[None]:
+    def _wait_for_nodes(self, attempt: SimulatedAttempt) -> Steps[None]:
         """Wait for the start; a person who sees that excluded nodes alone prevent it lets the job have them."""
         person = self.cluster.site.person
         while not attempt.began.triggered:
@@ -129,7 +129,7 @@ class ProjectKeeper(Keeper):
                 self.cluster.ledger.interventions += 1
                 self.cluster.lift_exclusion(attempt)
 
-    def _watch(self, attempt: Attempt) -> Steps[Verdict | None]:
+    def _watch(self, attempt: SimulatedAttempt) -> Steps[Verdict | None]:
         """Return the verdict on an attempt, None when a person has taken over."""
         events = EventWatch(self._events)
         clock = partial(getattr, self.environment, "now")
@@ -157,7 +157,7 @@ class ProjectKeeper(Keeper):
                 self.cluster.cancel(attempt)
                 return stopped.verdict
 
-    def _is_quiet(self, attempt: Attempt) -> bool:
+    def _is_quiet(self, attempt: SimulatedAttempt) -> bool:
         """Whether the next polls could find something: the attempt has ended, hangs, or takes long to start."""
         idle = self.policy.idle_s
         starting = attempt.starting and idle is not None and attempt.startup_s > idle
@@ -167,7 +167,7 @@ class ProjectKeeper(Keeper):
         passed = (self.environment.now - self._first_poll) / self.policy.poll_s
         return self.wait_until(self._first_poll + (math.floor(passed + 1e-9) + 1) * self.policy.poll_s)
 
-    def _person_finds_hang(self, attempt: Attempt) -> Steps[None]:
+    def _person_finds_hang(self, attempt: SimulatedAttempt) -> Steps[None]:
         person = self.cluster.site.person
         look = self.wait_until(next_look(person, self.environment.now) + person.reaction_s)
         yield attempt.over | look

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.simulation.run import Outcome, simulate
+from airflow_megatron.simulation.run import SimulationOutcome, simulate
 from airflow_megatron.simulation.site.statistics import Mean, mean, quantile
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ class Result:
 
     scenario: Scenario
     policy: Policy
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[SimulationOutcome, ...]
 
-    def mean(self, value: Callable[[Outcome], float]) -> Mean:
+    def mean(self, value: Callable[[SimulationOutcome], float]) -> Mean:
         """Return the mean over the seeds."""
         return mean([value(outcome) for outcome in self.outcomes])
 
-    def gain(self, other: Result, value: Callable[[Outcome], float]) -> Mean:
+    def gain(self, other: Result, value: Callable[[SimulationOutcome], float]) -> Mean:
         """Return how much larger *value* is here than in *other*, seed by seed: both met the same incidents."""
         pairs = zip(self.outcomes, other.outcomes, strict=True)
         return mean([value(own) - value(its) for own, its in pairs])

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.simulation.reports.comparison import Result
-    from airflow_megatron.simulation.run import Outcome
+    from airflow_megatron.simulation.run import SimulationOutcome
 
 _USEFUL: Final = "#c9c9c9"
 _PARTS: Final = (
@@ -76,6 +76,6 @@ def _shares(result: Result) -> dict[str, float]:
     return {part: sum(own[part] for own in hours) / total for part in ("useful", *_PARTS)}
 
 
-def _hours(outcome: Outcome) -> Mapping[str, float]:
+def _hours(outcome: SimulationOutcome) -> Mapping[str, float]:
     found = {**outcome.wasted, **outcome.waited}
     return {"useful": outcome.useful, **{part: found.get(part, 0.0) for part in _PARTS}}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_megatron.simulation.reports.comparison import Result
-    from airflow_megatron.simulation.run import Outcome
+    from airflow_megatron.simulation.run import SimulationOutcome
     from airflow_megatron.simulation.site.statistics import Mean
 
 REFERENCE: Final = "no budgets"
@@ -86,7 +86,7 @@ def _share_table(results: Sequence[Result]) -> str:
     return _table(heading, rows)
 
 
-def _causes(results: Sequence[Result], of: Callable[[Outcome], Mapping[str, float]]) -> list[str]:
+def _causes(results: Sequence[Result], of: Callable[[SimulationOutcome], Mapping[str, float]]) -> list[str]:
     return sorted({cause for result in results for outcome in result.outcomes for cause in of(outcome)})
 
 
@@ -104,6 +104,6 @@ def _number(value: Mean) -> str:
     return f"{value.value:.0f}" if value.value >= 10 else f"{value.value:.1f}"
 
 
-def _thousands(result: Result, of: Callable[[Outcome], float]) -> str:
+def _thousands(result: Result, of: Callable[[SimulationOutcome], float]) -> str:
     value = result.mean(of).value / 1000
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

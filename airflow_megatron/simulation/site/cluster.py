@@ -52,7 +52,7 @@ class Node:
 
 
 @dataclass(eq=False)
-class Attempt:
+class SimulatedAttempt:
     """A Slurm job.
 
     :param over: happens when Slurm takes the job for ended.
@@ -101,7 +101,7 @@ class Attempt:
         return self.running and self.progress is not None and self.progress.stalled_since is not None
 
 
-class Cluster:
+class SimulatedCluster:
     """Queue, nodes and services of a site.
 
     :param environment: the simulated clock.
@@ -118,27 +118,27 @@ class Cluster:
         self.services = Services(site, seed, until)
         self.nodes = [Node(index, f"n{index:05d}") for index in range(site.nodes)]
         self.lemons = lemon_nodes(site, seed)
-        self.attempts: list[Attempt] = []
-        self._queue: list[Attempt] = []
-        self._running: dict[str, list[Attempt]] = {}
+        self.attempts: list[SimulatedAttempt] = []
+        self._queue: list[SimulatedAttempt] = []
+        self._running: dict[str, list[SimulatedAttempt]] = {}
         self._free = set(range(site.nodes))
         self._away: set[int] = set()
         self._ill: set[int] = set()
         """Nodes that are sick or slow, or to be drained."""
-        self._holders: list[Attempt] = []
+        self._holders: list[SimulatedAttempt] = []
         self._luck = stream(seed, "repair")
         self._pass_due = False
         environment.process(self._strikes(seed, until))
 
     # --- what sbatch, scancel and the job script do
 
-    def submit(self, training: Training, excluded: Iterable[str] = ()) -> Attempt:
+    def submit(self, training: Training, excluded: Iterable[str] = ()) -> SimulatedAttempt:
         """Queue a job.
 
         :param excluded: names of nodes to keep off.
         """
         event = self.environment.event
-        attempt = Attempt(
+        attempt = SimulatedAttempt(
             str(1001 + len(self.attempts)),
             training,
             frozenset(int(name[1:]) for name in excluded),
@@ -153,7 +153,7 @@ class Cluster:
         self._schedule()
         return attempt
 
-    def cancel(self, attempt: Attempt) -> None:
+    def cancel(self, attempt: SimulatedAttempt) -> None:
         """Do what ``scancel`` does."""
         if attempt in self._queue:
             self._queue.remove(attempt)
@@ -163,17 +163,17 @@ class Cluster:
         elif attempt.running:
             self._end(attempt, JobState.CANCELLED)
 
-    def lift_exclusion(self, attempt: Attempt) -> None:
+    def lift_exclusion(self, attempt: SimulatedAttempt) -> None:
         """Do what ``scontrol update ExcNodeList=`` does."""
         attempt.excluded = frozenset()
         self._schedule()
 
-    def kept_out(self, attempt: Attempt) -> bool:
+    def kept_out(self, attempt: SimulatedAttempt) -> bool:
         """Whether a waiting job could start if it excluded no nodes."""
         need = attempt.training.plan.nodes
         return len(self._free) >= need > len(self._free - attempt.excluded)
 
-    def ill_nodes(self, attempt: Attempt) -> list[Node]:
+    def ill_nodes(self, attempt: SimulatedAttempt) -> list[Node]:
         """Return the nodes of an attempt that are sick, slow, or to be drained."""
         return [self.nodes[index] for index in sorted(self._ill & attempt.indexes)]
 
@@ -195,7 +195,7 @@ class Cluster:
                     self.ledger.useful += part * plan.iteration_s * plan.nodes
                 self._book_nodes(attempt)
 
-    def _holder(self, node: Node) -> Attempt | None:
+    def _holder(self, node: Node) -> SimulatedAttempt | None:
         return next((attempt for attempt in self._holders if node.index in attempt.indexes), None)
 
     # --- the queue
@@ -217,7 +217,7 @@ class Cluster:
                 self._queue.remove(attempt)
                 self._start(attempt, usable[:need])
 
-    def _start(self, attempt: Attempt, indexes: list[int]) -> None:
+    def _start(self, attempt: SimulatedAttempt, indexes: list[int]) -> None:
         now, training = self.environment.now, attempt.training
         attempt.state, attempt.started = JobState.RUNNING, now
         attempt.hosts = (self.nodes[indexes[0]].name, self.nodes[indexes[-1]].name)
@@ -243,7 +243,7 @@ class Cluster:
 
     # --- an attempt's life
 
-    def _live(self, attempt: Attempt) -> Process:
+    def _live(self, attempt: SimulatedAttempt) -> Process:
         """Do what is due from within an attempt; incidents interrupt it."""
         while attempt.running:
             wait, act = self._due(attempt)
@@ -253,7 +253,7 @@ class Cluster:
                 continue
             act(attempt)
 
-    def _due(self, attempt: Attempt) -> tuple[float, Callable[[Attempt], None]]:
+    def _due(self, attempt: SimulatedAttempt) -> tuple[float, Callable[[SimulatedAttempt], None]]:
         """Return what comes next, and in how many seconds."""
         now, plan, progress = self.environment.now, attempt.training.plan, attempt.progress
         assert attempt.started is not None
@@ -274,7 +274,7 @@ class Cluster:
             key=lambda due: due[0],
         )
 
-    def _iterate(self, attempt: Attempt) -> None:
+    def _iterate(self, attempt: SimulatedAttempt) -> None:
         """Load the checkpoint, and begin."""
         training = attempt.training
         attempt.iterating = True
@@ -286,27 +286,27 @@ class Cluster:
             self.ledger.recoveries.append(self.environment.now - training.stopped_since)
             training.stopped_since = None
 
-    def _finish(self, attempt: Attempt) -> None:
+    def _finish(self, attempt: SimulatedAttempt) -> None:
         assert attempt.progress is not None
         attempt.progress.advance(self.environment.now)
         if attempt.training.finished:
             self._end(attempt, JobState.COMPLETED)
 
-    def _meet_bug(self, attempt: Attempt) -> None:
+    def _meet_bug(self, attempt: SimulatedAttempt) -> None:
         self._crash(attempt, last_lines("bug", *attempt.hosts))
 
-    def _begin_stop(self, attempt: Attempt) -> None:
+    def _begin_stop(self, attempt: SimulatedAttempt) -> None:
         assert attempt.progress is not None
         attempt.progress.begin_last_save(self.environment.now)
         attempt.stopping = True
 
-    def _stop(self, attempt: Attempt) -> None:
+    def _stop(self, attempt: SimulatedAttempt) -> None:
         self._end(attempt, JobState.COMPLETED, log=WALLTIME_STOP)
 
-    def _time_out(self, attempt: Attempt) -> None:
+    def _time_out(self, attempt: SimulatedAttempt) -> None:
         self._end(attempt, JobState.TIMEOUT, log=WALLTIME_KILL, recorded=False)
 
-    def _crash(self, attempt: Attempt, log: bytes) -> None:
+    def _crash(self, attempt: SimulatedAttempt, log: bytes) -> None:
         self.ledger.failures += 1
         if attempt.training.stopped_since is None and attempt.progress is not None:
             attempt.training.stopped_since = self.environment.now
@@ -314,7 +314,7 @@ class Cluster:
 
     def _end(
         self,
-        attempt: Attempt,
+        attempt: SimulatedAttempt,
         state: JobState,
         *,
         exit_code: int = 0,
@@ -349,18 +349,18 @@ class Cluster:
                 self._promote(others[0])
         self._schedule()
 
-    def _promote(self, duplicate: Attempt) -> None:
+    def _promote(self, duplicate: SimulatedAttempt) -> None:
         self._book_duplicate(duplicate)
         duplicate.progress = Progress(duplicate.training, self.environment.now, 0.0)
         duplicate.iterating = True
         self._wake(duplicate)
 
-    def _wake(self, attempt: Attempt) -> None:
+    def _wake(self, attempt: SimulatedAttempt) -> None:
         life = attempt.life
         if life is not None and life.is_alive and life is not self.environment.active_process:
             life.interrupt()
 
-    def _book_nodes(self, attempt: Attempt) -> None:
+    def _book_nodes(self, attempt: SimulatedAttempt) -> None:
         assert attempt.started is not None
         seconds = self.environment.now - attempt.started
         self.ledger.used += seconds * len(attempt.indexes)
@@ -368,7 +368,7 @@ class Cluster:
         if attempt.progress is None:
             self._book_duplicate(attempt)
 
-    def _book_duplicate(self, attempt: Attempt) -> None:
+    def _book_duplicate(self, attempt: SimulatedAttempt) -> None:
         assert attempt.started is not None
         self.ledger.wasted["duplicate"] += (self.environment.now - attempt.started) * len(attempt.indexes)
 
@@ -429,14 +429,14 @@ class Cluster:
             self._lose(attempt, JobState.NODE_FAIL, self._lines("node_down", node, attempt))
         self.environment.process(self._repair(node, None))
 
-    def _hang(self, attempt: Attempt, node: Node, incident: Incident) -> Process:
+    def _hang(self, attempt: SimulatedAttempt, node: Node, incident: Incident) -> Process:
         self._stall(attempt)
         if incident.luck < self.site.nccl_watchdog_share:
             yield self.environment.timeout(self.site.nccl_watchdog_s)
             if attempt.running:
                 self._crash(attempt, self._lines("hang", node, attempt))
 
-    def _stall(self, attempt: Attempt) -> None:
+    def _stall(self, attempt: SimulatedAttempt) -> None:
         if attempt.progress is None:
             return
         attempt.progress.stall(self.environment.now)
@@ -446,14 +446,14 @@ class Cluster:
             attempt.stopped.succeed()
         self._wake(attempt)
 
-    def _lose(self, attempt: Attempt, state: JobState, log: bytes) -> None:
+    def _lose(self, attempt: SimulatedAttempt, state: JobState, log: bytes) -> None:
         """End a job whose nodes are gone."""
         self.ledger.failures += 1
         if attempt.training.stopped_since is None and attempt.progress is not None:
             attempt.training.stopped_since = self.environment.now
         self._end(attempt, state, log=log, recorded=False)
 
-    def _fail_again(self, attempt: Attempt, node: Node) -> Process:
+    def _fail_again(self, attempt: SimulatedAttempt, node: Node) -> Process:
         """A job that got a sick node meets its fault."""
         yield self.environment.timeout(attempt.startup_s + self._luck.expovariate(1 / self.site.recurrence_s))
         if node.sick and attempt.running:
@@ -487,6 +487,8 @@ class Cluster:
             self._free.add(node.index)
             self._schedule()
 
-    def _lines(self, kind: IncidentKind, node: Node, attempt: Attempt, *, named: bool = True) -> bytes:
+    def _lines(
+        self, kind: IncidentKind, node: Node, attempt: SimulatedAttempt, *, named: bool = True
+    ) -> bytes:
         other = next((name for name in attempt.hosts if name != node.name), node.name)
         return last_lines(kind, node.name, other, named=named)

@@ -8,10 +8,10 @@ from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation, QueueRow, Unreachable
 
 if TYPE_CHECKING:
-    from airflow_megatron.simulation.site.cluster import Attempt, Cluster
+    from airflow_megatron.simulation.site.cluster import SimulatedAttempt, SimulatedCluster
 
 
-def observe(cluster: Cluster, attempt: Attempt) -> Observation:
+def observe(cluster: SimulatedCluster, attempt: SimulatedAttempt) -> Observation:
     """Return what the login node would say now."""
     now, services = cluster.environment.now, cluster.services
     cut = services.outage("login", now)
@@ -33,11 +33,11 @@ def observe(cluster: Cluster, attempt: Attempt) -> Observation:
     )
 
 
-def _name(attempt: Attempt) -> str:
+def _name(attempt: SimulatedAttempt) -> str:
     return f"simulated.{attempt.training.plan.name}.{attempt.job_id}"
 
 
-def _node_list(attempt: Attempt) -> str:
+def _node_list(attempt: SimulatedAttempt) -> str:
     """Return Slurm's expression for the nodes; of several only that they are several matters."""
     if len(attempt.indexes) < 2:
         return "".join(attempt.hosts[:1])
@@ -45,7 +45,7 @@ def _node_list(attempt: Attempt) -> str:
     return f"n[{first[1:]}-{last[1:]}]"
 
 
-def _queue_row(cluster: Cluster, attempt: Attempt, now: float) -> QueueRow | None:
+def _queue_row(cluster: SimulatedCluster, attempt: SimulatedAttempt, now: float) -> QueueRow | None:
     if attempt.ended is not None and now - attempt.ended > cluster.site.min_job_age_s:
         return None
     return QueueRow(
@@ -60,7 +60,7 @@ def _queue_row(cluster: Cluster, attempt: Attempt, now: float) -> QueueRow | Non
     )
 
 
-def _accounting_row(cluster: Cluster, attempt: Attempt, now: float) -> AccountingRow:
+def _accounting_row(cluster: SimulatedCluster, attempt: SimulatedAttempt, now: float) -> AccountingRow:
     known = attempt.ended is None or now - attempt.ended >= cluster.site.accounting_lag_s
     state = attempt.state if known else JobState.RUNNING
     ended = attempt.ended if known else None
@@ -81,7 +81,7 @@ def _accounting_row(cluster: Cluster, attempt: Attempt, now: float) -> Accountin
     )
 
 
-def _exit_record(attempt: Attempt) -> dict[str, object] | None:
+def _exit_record(attempt: SimulatedAttempt) -> dict[str, object] | None:
     if attempt.ended is None or not attempt.recorded:
         return None
     return {

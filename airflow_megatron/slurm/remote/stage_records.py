@@ -62,7 +62,7 @@ class AttemptState:
 
 
 @dataclass(frozen=True)
-class StageState:
+class StageRecord:
     """What is recorded for a stage.
 
     :param attempts: by number, ascending.
@@ -108,7 +108,7 @@ def stage_state_script(stage_dirs: Sequence[str]) -> str:
     return framed(f"{shell_file('stage_state')}\n{calls}")
 
 
-def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict[str, StageState]:
+def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict[str, StageRecord]:
     """Return the state of each of *stage_dirs*, empty for a stage that never ran.
 
     :raises TransportError: if the answer is not whole.
@@ -140,7 +140,7 @@ def parse_stage_states(stage_dirs: Sequence[str], result: CommandResult) -> dict
         elif stage:
             values[word] = values.get(word, "") + rest
     return {
-        path: StageState(
+        path: StageRecord(
             tuple(_attempt_state(number, found) for number, found in sorted(attempts[path].items())),
             read_object(verdicts[path]),
             read_object(records[path]),

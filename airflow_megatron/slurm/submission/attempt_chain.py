@@ -22,7 +22,7 @@ from airflow_megatron.slurm.states.exit_codes import RERUN_EXIT_CODE
 
 if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.records import ExitRecord
-    from airflow_megatron.slurm.remote.stage_records import StageState
+    from airflow_megatron.slurm.remote.stage_records import StageRecord
 
 RESUMABLE_EXIT_CODES = (0, RERUN_EXIT_CODE, 128 + signal.SIGTERM)
 """Exit codes after which a chained attempt runs: done, Megatron asks to be resumed, stopped by a signal."""
@@ -83,7 +83,7 @@ def parse_withdrawn(result: CommandResult) -> list[int]:
     return sorted(numbers)
 
 
-def current_attempt(state: StageState) -> int:
+def current_attempt(state: StageRecord) -> int:
     """Return the number of the attempt that is due: the newest, or the one that queued ones wait for; 0 for none.
 
     :param state: what is recorded of the stage

@@ -12,7 +12,7 @@ from airflow_megatron.spec.trust.json_records import read_object, whole, word
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_megatron.slurm.remote.stage_records import StageState
+    from airflow_megatron.slurm.remote.stage_records import StageRecord
 
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 
@@ -98,12 +98,12 @@ class RecordedVerdict:
         return {**verdict, "attempt": self.attempt, **{name: value for name, value in known.items() if value}}
 
 
-def stage_verdict(state: StageState) -> RecordedVerdict | None:
+def stage_verdict(state: StageRecord) -> RecordedVerdict | None:
     """Return the verdict on a stage's job, which its newest attempt or an earlier one brought about; None before."""
     return RecordedVerdict.from_json(state.verdict)
 
 
-def verdict_on_newest(state: StageState) -> RecordedVerdict | None:
+def verdict_on_newest(state: StageRecord) -> RecordedVerdict | None:
     """Return the verdict on a stage's job when it is on the newest attempt, else None: that one is not judged."""
     recorded = stage_verdict(state)
     return recorded if recorded is not None and recorded.attempt == state.latest_attempt else None

@@ -92,7 +92,7 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Finding:
+class SignatureMatch:
     """A signature found in a log.
 
     :param line: the last line that it fits, as text.
@@ -108,7 +108,7 @@ class Finding:
 
 def find_signature(
     signatures: Iterable[Signature], log_tail: bytes, state: JobState, *, generic: bool | None = None
-) -> Finding | None:
+) -> SignatureMatch | None:
     """Return the first signature that fits a line of *log_tail*.
 
     :param signatures: in the order of their precedence.
@@ -143,11 +143,13 @@ def find_signature(
         if signature.generic and signature.name == name:
             said = harmless(written.exception or cause.said).strip()
             reason = f"{cause.text}, the first to fail"
-            return Finding(replace(signature, reason=reason), said or cause.text)
+            return SignatureMatch(replace(signature, reason=reason), said or cause.text)
     return _first([signature for signature in wanted if signature.generic], lines, loading)
 
 
-def _first(signatures: Iterable[Signature], lines: Sequence[bytes], loading: int | None) -> Finding | None:
+def _first(
+    signatures: Iterable[Signature], lines: Sequence[bytes], loading: int | None
+) -> SignatureMatch | None:
     """Return the first signature that fits a line; of the lines that it fits, the last."""
     whole = b"\n".join(lines)  # to search all of it once takes a fraction of the time of line by line
     for signature in signatures:
@@ -177,7 +179,7 @@ def _loading_iteration(lines: Iterable[bytes]) -> int | None:
     return iteration
 
 
-def _finding(signature: Signature, line: bytes, match: Any, loading: int | None) -> Finding:
+def _finding(signature: Signature, line: bytes, match: Any, loading: int | None) -> SignatureMatch:
     groups = {
         name.decode(): text for name, text in match.groupdict().items()
     }  # re2 names groups as the pattern is
@@ -188,7 +190,7 @@ def _finding(signature: Signature, line: bytes, match: Any, loading: int | None)
     if named and _ITERATION.fullmatch(named) is None:
         named = None
     iteration = int(named) if named else loading if signature.while_loading else None
-    return Finding(
+    return SignatureMatch(
         signature,
         harmless(line).strip(),
         node.decode(errors="replace") if node else None,

@@ -17,7 +17,7 @@ from airflow_megatron.slurm.states.observation import AccountingRow
 from airflow_megatron.slurm.states.reasons import needs_a_person
 from airflow_megatron.slurm.verdicts.outcomes import Outcome as Outcome
 from airflow_megatron.slurm.verdicts.progress import Progress
-from airflow_megatron.slurm.verdicts.signatures import Finding, find_signature, shipped_signatures
+from airflow_megatron.slurm.verdicts.signatures import SignatureMatch, find_signature, shipped_signatures
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
 from airflow_megatron.spec.layout.run_layout import EXIT_RECORD
 from airflow_megatron.spec.layout.tracker import tracked_iteration
@@ -401,7 +401,7 @@ def _weigh(
     achieved: bool,
     log_tail: bytes,
     signatures: Sequence[Signature],
-) -> tuple[Outcome, str, Finding | None]:
+) -> tuple[Outcome, str, SignatureMatch | None]:
     """Return outcome, reason and the deciding log line of a job that has ended."""
     what = _described(ending)
     train = expectation.kind == "train"
@@ -470,7 +470,7 @@ def _not_launched(ending: _Ending) -> str:
     return f"could not launch it on {ending.node_list}" if ending.node_list else "did not launch it"
 
 
-def _told(what: str, finding: Finding) -> str:
+def _told(what: str, finding: SignatureMatch) -> str:
     return f"{what}: {finding.signature.reason}: {finding.line}"
 
 
@@ -516,7 +516,7 @@ def _complaint(observation: Observation, command: str) -> str:
 
 
 def _failed_nodes(
-    ending: _Ending, log_tail: bytes, finding: Finding | None, controller: ControllerRow | None
+    ending: _Ending, log_tail: bytes, finding: SignatureMatch | None, controller: ControllerRow | None
 ) -> tuple[str, ...]:
     """Return the nodes that failed: the one that Slurm or the log names, or the only one the job had.
 

@@ -17,7 +17,7 @@ from airflow_megatron.megatron.health.lost_iterations import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_megatron.megatron.health.finding import Finding
+    from airflow_megatron.megatron.health.finding import HealthFinding
     from airflow_megatron.megatron.logs.log_lines import IterationRecord
 
 
@@ -25,7 +25,7 @@ def nans(limit: int = 3) -> LostIterationsDetector:
     return LostIterationsDetector(nan_iterations, "NaN", iterations=limit)
 
 
-def findings(records: Iterable[IterationRecord], detector: LostIterationsDetector) -> list[Finding]:
+def findings(records: Iterable[IterationRecord], detector: LostIterationsDetector) -> list[HealthFinding]:
     return [finding for record in records if (finding := detector.read(record))]
 
 

@@ -16,7 +16,7 @@ from airflow_megatron.megatron.health.spike import SpikeDetector
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from airflow_megatron.megatron.health.finding import Finding
+    from airflow_megatron.megatron.health.finding import HealthFinding
     from airflow_megatron.megatron.logs.log_lines import IterationRecord
 
 
@@ -24,7 +24,7 @@ def detector() -> SpikeDetector:
     return SpikeDetector(deviations=8, rise=0.1, recovery=30)
 
 
-def findings(records: Iterable[IterationRecord], of: SpikeDetector | None = None) -> list[Finding]:
+def findings(records: Iterable[IterationRecord], of: SpikeDetector | None = None) -> list[HealthFinding]:
     of = of or detector()
     return [finding for record in records if (finding := of.read(record))]
 

@@ -22,7 +22,7 @@ from airflow_megatron.megatron.logs.log_lines import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_megatron.megatron.health.finding import Finding
+    from airflow_megatron.megatron.health.finding import HealthFinding
     from airflow_megatron.megatron.logs.log_lines import Record
 
 SAVING = CheckpointRecord(CheckpointEvent.SAVING, 3, "/r")
@@ -43,7 +43,7 @@ class Watched:
 
     def look(
         self, *records: Record, seconds: float = 10, running: bool = True, queued: bool = False
-    ) -> Finding | None:
+    ) -> HealthFinding | None:
         self.now += seconds
         return self.detector.read(records, now=self.now, running=running, queued=queued)
 
@@ -53,7 +53,7 @@ class Watched:
             assert self.look(line(number), seconds=every) is None
         return self
 
-    def silent_for(self, seconds: float, *records: Record, **state: bool) -> list[Finding]:
+    def silent_for(self, seconds: float, *records: Record, **state: bool) -> list[HealthFinding]:
         found = [self.look(*records, **state) for _ in range(round(seconds / 10))]
         return [finding for finding in found if finding]
 
@@ -169,7 +169,7 @@ def test_a_requeued_job_starts_again() -> None:
 
 def test_starting_again_and_again_in_one_job_is_no_progress() -> None:
     job = Watched(startup=600).trained(10)
-    found: list[Finding] = []
+    found: list[HealthFinding] = []
     for _ in range(12):
         found += job.silent_for(200)
         job.look(INITIALIZED)

@@ -13,12 +13,12 @@ from airflow_megatron.megatron.health.throughput import ThroughputDetector
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_megatron.megatron.health.finding import Finding
+    from airflow_megatron.megatron.health.finding import HealthFinding
 
 
 def findings(
     times_ms: Sequence[float], detector: ThroughputDetector | None = None, start: int = 0
-) -> list[Finding]:
+) -> list[HealthFinding]:
     detector = detector or ThroughputDetector(below=0.3, lines=5)
     read = (detector.read(line(start + index + 1, elapsed_ms=time)) for index, time in enumerate(times_ms))
     return [finding for finding in read if finding]

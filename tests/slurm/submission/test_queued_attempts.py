@@ -12,7 +12,7 @@ import pytest
 from airflow_megatron.slurm.remote.records import ExitRecord, read_object
 from airflow_megatron.slurm.remote.stage_records import (
     AttemptState,
-    StageState,
+    StageRecord,
     parse_stage_states,
     stage_state_script,
 )
@@ -78,7 +78,7 @@ def chained(slurm, request_for, count: int) -> str:
     return request_for(1).attempt.stage_dir
 
 
-def state_of(slurm, stage_dir: str) -> StageState:
+def state_of(slurm, stage_dir: str) -> StageRecord:
     return parse_stage_states([stage_dir], slurm.run(stage_state_script([stage_dir])))[stage_dir]
 
 
@@ -122,9 +122,9 @@ def test_the_attempt_that_is_due():
     second = replace(first, number=2, chained=True)
     third = replace(second, number=3)
     judged = replace(first, verdict=verdict)
-    assert current_attempt(StageState((), None)) == 0
-    assert current_attempt(StageState((first, second, third), None)) == 1
-    assert current_attempt(StageState((judged, second, third), None)) == 2
-    assert current_attempt(StageState((judged, replace(second, verdict=verdict), third), None)) == 3
+    assert current_attempt(StageRecord((), None)) == 0
+    assert current_attempt(StageRecord((first, second, third), None)) == 1
+    assert current_attempt(StageRecord((judged, second, third), None)) == 2
+    assert current_attempt(StageRecord((judged, replace(second, verdict=verdict), third), None)) == 3
     # an attempt that is not chained is due, whoever has judged the one before
-    assert current_attempt(StageState((first, replace(second, chained=False)), None)) == 2
+    assert current_attempt(StageRecord((first, replace(second, chained=False)), None)) == 2

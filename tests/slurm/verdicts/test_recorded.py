@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_megatron.slurm.remote.records import JobRecord
-from airflow_megatron.slurm.remote.stage_records import AttemptState, StageState
+from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict, stage_verdict, verdict_on_newest
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.supervision.job_reference import JobHandle
@@ -64,9 +64,9 @@ class TestJudged:
     """Whether the newest attempt is judged is worked out in one place."""
 
     @staticmethod
-    def state(attempts: int, verdict: dict[str, Any] | None) -> StageState:
+    def state(attempts: int, verdict: dict[str, Any] | None) -> StageRecord:
         found = (AttemptState(number, "1", "1", True, None) for number in range(1, attempts + 1))
-        return StageState(tuple(found), verdict)
+        return StageRecord(tuple(found), verdict)
 
     @pytest.mark.parametrize(
         ("attempts", "verdict", "judged"),

@@ -17,8 +17,8 @@ from airflow_megatron.spec.dialects.autoexperiment.expressions import (
 )
 from airflow_megatron.spec.dialects.autoexperiment.resolution import (
     EndlessError,
-    Plan,
     RefusedValueError,
+    ResolutionPlan,
     settle,
 )
 from airflow_megatron.spec.dialects.autoexperiment.yaml import load_autoexperiment_yaml
@@ -157,7 +157,7 @@ _TEXTS = st.one_of(
 def test_the_quick_way_is_the_rounds(raw: dict[str, object]) -> None:
     """What a plan computes once is what the tool's rounds come to."""
     quick, slow = dict(raw), dict(raw)
-    if Plan(raw, dict.fromkeys(raw, 0), [1]).resolve(quick, [0]):
+    if ResolutionPlan(raw, dict.fromkeys(raw, 0), [1]).resolve(quick, [0]):
         settle(slow)
         assert quick == slow
     else:

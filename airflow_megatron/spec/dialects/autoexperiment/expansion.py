@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes, place_of
 from airflow_megatron.spec.dialects.autoexperiment.resolution import (
     EndlessError,
-    Plan,
     RefusedValueError,
+    ResolutionPlan,
     settle,
 )
 from airflow_megatron.spec.dialects.recognition import AUTOEXPERIMENT_KEYS
@@ -73,7 +73,7 @@ class _Expander:
 
     def expand(self, axes: Sequence[Axis]) -> Expansion:
         sizes = [len(axis.flats) for axis in axes]
-        plans: dict[tuple[int, ...], Plan] = {}
+        plans: dict[tuple[int, ...], ResolutionPlan] = {}
         used: Counter[tuple[int, ...]] = Counter()
         jobs: list[ExpandedJob] = []
         settled = 0
@@ -87,7 +87,7 @@ class _Expander:
                     for number, (axis, pick) in enumerate(zip(axes, picks, strict=True))
                     for key in axis.flats[pick]
                 }
-                plan = plans[shape] = Plan(params, owners, sizes)
+                plan = plans[shape] = ResolutionPlan(params, owners, sizes)
             if plan and plan.resolve(params, picks):
                 used[shape] += 1
             else:

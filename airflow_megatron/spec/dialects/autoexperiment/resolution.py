@@ -2,8 +2,8 @@
 
 The tool's rule, job by job: replace ``{name}`` in every text at once, evaluate every ``expr(…)``, repeat until nothing
 changes; a text with a field that cannot be replaced stays whole. :func:`settle` does exactly that. Nearly all documents
-are simpler: their texts refer to each other without circles, so :class:`Plan` computes each once, in the order of
-their references, and shares it among the jobs that agree on the values behind it.
+are simpler: their texts refer to each other without circles, so :class:`ResolutionPlan` computes each once, in the
+order of their references, and shares it among the jobs that agree on the values behind it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Block:
     made: dict[Any, dict[str, Any]] | None = field(default_factory=dict)
 
 
-class Plan:
+class ResolutionPlan:
     """How the texts of all jobs of one shape are resolved.
 
     Jobs have one shape when they have the same changeable texts, and the same of the keys that these read or stand at.
