@@ -69,6 +69,7 @@ from airflow_megatron.task_runtime.stored_plan import (
 )
 from airflow_megatron.task_runtime.task_tries import just_cleared
 from airflow_megatron.task_runtime.turns import pass_turn, stages_of, turn_deadline
+from airflow_megatron.task_runtime.wait_event import WaitEvent
 from airflow_megatron.triggers.condition import ConditionTrigger
 from airflow_megatron.triggers.pause import PauseTrigger
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
@@ -303,17 +304,17 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
 
     def submit_started(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Submit the next attempt when the start condition holds again."""
-        job = Job.from_json(self.job)  # type: ignore[arg-type]
-        if event["status"] == "finished":
+        job, ended = Job.from_json(self.job), WaitEvent.from_json(event)  # type: ignore[arg-type]
+        if ended.status == "finished":
             verdict = job_attempts(job, self.log).record_finished("its finish condition holds")
             return {"job": job.name, **verdict.to_json()}
-        number = event["carry"]["number"]
-        if event["status"] == "timeout":
+        number = int((ended.carry or {})["number"])
+        if ended.is_timeout:
             if job.start is not None:
                 pass_turn(stages_of(job.start), job_attempts(job, self.log).cluster, self.log)
             return self._submit_next(job, number)
-        if event["status"] != "holds":
-            raise AirflowFailException(f"the start condition {event['status']}: {event['reason']}")
+        if ended.status != "holds":
+            raise AirflowFailException(f"the start condition {ended.status}: {ended.reason}")
         return self._submit_next(job, number, started=True)
 
     def _submit_next(

@@ -44,10 +44,10 @@ class CheckpointSensor(ProducedFileSensor):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """Return the checkpoint's path, or fail with the reason why there will be none."""
-        self.take_turn(context, event)
-        if event["status"] != "complete":
+        found = self.take_turn(context, event)
+        if found.status != "complete":
             raise AirflowFailException(
-                f"no complete checkpoint of iteration {self.iteration} in {self.path}: {event.get('reason')}"
+                f"no complete checkpoint of iteration {self.iteration} in {self.path}: {found.reason}"
             )
-        self.log.info("%s is complete", event["path"])
-        return str(event["path"])
+        self.log.info("%s is complete", found.path)
+        return str(found.path)

@@ -17,6 +17,7 @@ from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import job_surroundings, without_job
 from airflow_megatron.task_runtime.turns import has_time_left, pass_turn, stages_of, turn_deadline
+from airflow_megatron.task_runtime.wait_event import WaitEvent
 from airflow_megatron.triggers.condition import ConditionTrigger
 
 if TYPE_CHECKING:
@@ -97,13 +98,13 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
         """Return when the condition holds, or fail with the reason why it will not."""
         attempts = job_attempts(Job.from_json(self.job), self.log)  # type: ignore[arg-type]
-        start = attempts.job.start
-        if event["status"] == "timeout" and has_time_left(context, self.timeout) and start is not None:
+        start, ended = attempts.job.start, WaitEvent.from_json(event)
+        if ended.is_timeout and has_time_left(context, self.timeout) and start is not None:
             pass_turn(stages_of(start), attempts.cluster, self.log)
             self._wait(attempts.job, start)
-        if event["status"] == "finished":
+        if ended.status == "finished":
             attempts.record_finished("its finish condition holds already")
             return
-        if event["status"] != "holds":
-            raise AirflowFailException(f"the start condition {event['status']}: {event['reason']}")
+        if ended.status != "holds":
+            raise AirflowFailException(f"the start condition {ended.status}: {ended.reason}")
         self.log.info("the start condition holds")

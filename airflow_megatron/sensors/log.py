@@ -51,8 +51,8 @@ class LogSensor(ProducedFileSensor):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """Return the line, or fail with the reason why there will be none."""
-        self.take_turn(context, event)
-        if event["status"] != "found":
-            raise AirflowFailException(f"{self.path}: {event.get('reason')}")
-        self.log.info("found: %s", event["line"])
-        return str(event["line"])
+        found = self.take_turn(context, event)
+        if found.status != "found":
+            raise AirflowFailException(f"{self.path}: {found.reason}")
+        self.log.info("found: %s", found.line)
+        return str(found.line)

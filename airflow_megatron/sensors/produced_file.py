@@ -16,6 +16,7 @@ from airflow_megatron.supervision.attempts import slurm_commands
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import cluster_profile
 from airflow_megatron.task_runtime.turns import has_time_left, pass_turn, turn_deadline
+from airflow_megatron.task_runtime.wait_event import WaitEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,12 +110,16 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
         except LoginRefusedError as error:
             raise AirflowFailException(str(error)) from None
 
-    def take_turn(self, context: Context, event: Mapping[str, Any]) -> None:
-        """Wait again when a turn is over and the time is not: see :mod:`airflow_megatron.task_runtime.turns`.
+    def take_turn(self, context: Context, event: Mapping[str, Any]) -> WaitEvent:
+        """Return how a wait has ended; wait again when a turn is over and the time is not.
+
+        See :mod:`airflow_megatron.task_runtime.turns`.
 
         :param event: of the trigger
         """
-        if event["status"] == "timeout" and has_time_left(context, self.timeout):
+        ended = WaitEvent.from_json(event)
+        if ended.is_timeout and has_time_left(context, self.timeout):
             if self.producer_dir and self.cluster:
                 pass_turn([self.producer_dir], cluster_profile(self.cluster, self.pin), self.log)
             self._wait()
+        return ended

@@ -14,6 +14,7 @@ from airflow_megatron.slurm.states.observation import Observation, Watch
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
 from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
+from airflow_megatron.task_runtime.wait_event import WaitEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -51,13 +52,13 @@ class CheckpointTrigger(ProducedFileTrigger):
                     self.log.info("%s", text)
                     said = text
                 if event is not None:
-                    yield TriggerEvent(event)
+                    yield TriggerEvent(event.to_json())
                     return
                 if self.is_overdue:
-                    yield TriggerEvent({"status": "timeout", "reason": text})
+                    yield TriggerEvent(WaitEvent("timeout", text).to_json())
                     return
 
-    def _look(self, observation: Observation) -> tuple[dict[str, Any] | None, str]:
+    def _look(self, observation: Observation) -> tuple[WaitEvent | None, str]:
         if observation.unreachable is not None:
             return None, f"the login node does not answer: {observation.unreachable.reason}"
         name = directory_name(self.iteration, observation.checkpoint_files)
@@ -71,12 +72,12 @@ class CheckpointTrigger(ProducedFileTrigger):
         )
         if state is not None and state.is_complete:
             path = f"{self.checkpoint_dir}/{name}"
-            return {"status": "complete", "path": path}, f"{path} is complete"
+            return WaitEvent("complete", path=path), f"{path} is complete"
         what = f"{name} is {state.verdict}: {state.reason}" if state else f"{name} does not exist yet"
         verdict = self.producer_verdict(observation)
         if verdict is not None:
             outcome = verdict.outcome.value if verdict.outcome else None
             why = f"{verdict.job or 'the job'} ended ({outcome}: {verdict.reason}) but {what}"
-            return {"status": "missed", "reason": why}, why
+            return WaitEvent("missed", why), why
         newest = max(observation.checkpoint_files, default=None)
         return None, what + (f"; the newest is {newest}" if newest else "")

@@ -9,6 +9,7 @@ from airflow.triggers.base import TriggerEvent
 from airflow_megatron.supervision.condition_watch import Truth
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.task_runtime.condition_follower import followed
+from airflow_megatron.task_runtime.wait_event import WaitEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -70,4 +71,4 @@ class ConditionTrigger(ClusterTrigger):
                     return
 
     def _event(self, status: str, reason: str) -> TriggerEvent:
-        return TriggerEvent({"status": status, "reason": reason, "carry": self.carry})
+        return TriggerEvent(WaitEvent(status, reason, carry=self.carry).to_json())

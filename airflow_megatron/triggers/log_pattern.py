@@ -10,6 +10,7 @@ from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.supervision.condition_watch import Truth
 from airflow_megatron.task_runtime.condition_follower import followed
 from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
+from airflow_megatron.task_runtime.wait_event import WaitEvent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,16 +42,15 @@ class LogPatternTrigger(ProducedFileTrigger):
             while True:
                 truth = await follower.look()
                 if truth is Truth.YES:
-                    yield TriggerEvent({"status": "found", "line": follower.line})
+                    yield TriggerEvent(WaitEvent("found", line=follower.line).to_json())
                     return
                 if truth is Truth.NEVER:
                     reason = (
                         f"the job has ended and {self.log_file} has no line that matches {self.pattern!r}"
                     )
-                    yield TriggerEvent({"status": "missed", "reason": reason})
+                    yield TriggerEvent(WaitEvent("missed", reason).to_json())
                     return
                 if self.is_overdue:
-                    yield TriggerEvent(
-                        {"status": "timeout", "reason": f"no line matches {self.pattern!r} yet"}
-                    )
+                    reason = f"no line matches {self.pattern!r} yet"
+                    yield TriggerEvent(WaitEvent("timeout", reason).to_json())
                     return
