@@ -11,6 +11,7 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.spec.layout.run_layout import StageDir
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.attempts import slurm_commands
 from airflow_megatron.supervision.job_reference import JobHandle
@@ -77,7 +78,7 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
         attempts: dict[str, int] = {}
         for leaf in start.leaves():
             for stage_dir in (leaf.producer, leaf.path):
-                handle = {**self.earlier, **self.producers}.get(stage_dir.rsplit("/", 1)[-1])
+                handle = {**self.earlier, **self.producers}.get(StageDir(stage_dir).stage)
                 if isinstance(handle, Mapping):
                     attempts[stage_dir] = JobHandle.from_json(handle).run_began
         self.log.info("waiting for: %s", start)

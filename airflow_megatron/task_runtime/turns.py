@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowRescheduleException
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.slurm.polling.unjudged import unjudged_stages
 from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.spec.layout.run_layout import StageDir
 from airflow_megatron.supervision.attempts import slurm_commands
 from airflow_megatron.task_runtime.point_runs import runs_without_scheduler
 
@@ -60,7 +61,7 @@ def pass_turn(stage_dirs: Sequence[str], cluster: ClusterProfile, log: Any) -> N
         log.warning("%s", error)
         return
     if stages:
-        log.info("%s has ended; this task yields to its watch task", stages[0].rsplit("/", 1)[-1])
+        log.info("%s has ended; this task yields to its watch task", StageDir(stages[0]).stage)
         raise AirflowRescheduleException(timezone.utcnow())
 
 

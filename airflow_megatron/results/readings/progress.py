@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.restarts import explained
 from airflow_megatron.slurm.verdicts.verdict import Outcome
-from airflow_megatron.spec.trust.json_records import word
 from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ _SUMMARY_ORDER: Final = (
     StageState.FAILED,
     StageState.CANCELLED,
 )
-_VERDICT_STATES: Final[Mapping[str, StageState]] = {
+_VERDICT_STATES: Final[Mapping[Outcome, StageState]] = {
     Outcome.FINISHED: StageState.FINISHED,
     Outcome.FAILED: StageState.FAILED,
     Outcome.OUT_OF_MEMORY: StageState.FAILED,
@@ -193,7 +193,7 @@ def stage_status(
     :returns: its status.
     """
     attempts = run.attempts.get(job.stage, [])
-    verdict = run.verdicts.get(job.stage)
+    verdict = RecordedVerdict.from_json(run.verdicts.get(job.stage))
     # those that wait in the queue for others are not due
     due = [item for item in attempts if item.started or not item.chained]
     latest = due[-1] if due else None
@@ -218,34 +218,35 @@ def stage_status(
         train_iters=train_iters,
         loss=loss,
         seconds_left=seconds_left,
-        reason=_reason(state, verdict or {}),
-        intended=state is StageState.CANCELLED and bool(verdict and verdict.get("intended")),
+        reason=_reason(state, verdict),
+        intended=state is StageState.CANCELLED and verdict is not None and verdict.intended,
     )
 
 
-def _reason(state: StageState, verdict: Mapping[str, Any]) -> str:
+def _reason(state: StageState, recorded: RecordedVerdict | None) -> str:
+    verdict = recorded.verdict if recorded is not None else None
     if state is StageState.FINISHED:
-        warning = word(verdict.get("warning"))
+        warning = verdict.warning if verdict is not None else None
         return f"warning: {shown(warning)}" if warning else ""
-    if state is StageState.CANCELLED and verdict.get("outcome") != Outcome.CANCELLED:
+    if state is StageState.CANCELLED and (recorded is None or recorded.outcome is not Outcome.CANCELLED):
         return "cancelled in Slurm; there is no verdict yet"
-    if state not in (StageState.FAILED, StageState.CANCELLED, StageState.RESTARTING) or not verdict:
+    if state not in (StageState.FAILED, StageState.CANCELLED, StageState.RESTARTING) or recorded is None:
         return ""
-    return shown(explained(str(verdict.get("reason", "")), word(verdict.get("line"))))
+    return shown(explained(recorded.reason, verdict.line if verdict is not None else None))
 
 
 def _state(
     run: RunSnapshot,
     job: SweepJob,
     latest: AttemptSnapshot | None,
-    verdict: Mapping[str, Any] | None,
+    verdict: RecordedVerdict | None,
     queue_states: Mapping[str, str] | None,
 ) -> StageState:
-    judged = _VERDICT_STATES.get(str(verdict.get("outcome", ""))) if verdict else None
+    judged = _VERDICT_STATES.get(verdict.outcome) if verdict is not None and verdict.outcome else None
     if judged is not None and verdict is not None and latest is not None:
         # A verdict on an earlier attempt says nothing once the job was submitted again.
-        job_id = verdict.get("job_id")
-        if job_id and latest.job_id and str(job_id) != latest.job_id:
+        job_id = verdict.verdict.job_id if verdict.verdict is not None else None
+        if job_id and latest.job_id and job_id != latest.job_id:
             judged = None
     if judged is not None and judged.is_final:
         return judged

@@ -10,6 +10,8 @@ from airflow_megatron.megatron.estimates.hardware import GPUS
 from airflow_megatron.megatron.logs.log_lines import MemoryRecord
 from airflow_megatron.results.readings.progress import StageState, stage_status
 from airflow_megatron.results.tables.points import Figure, PointTable
+from airflow_megatron.slurm.verdicts.outcomes import Outcome
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -150,13 +152,15 @@ def _memory_of_stages(memory: Mapping[int, float], job: SweepJob) -> tuple[float
 
 
 def _outcome(run: RunSnapshot, job: SweepJob) -> str:
-    verdict = run.verdicts.get(job.stage) or {}
+    recorded = RecordedVerdict.from_json(run.verdicts.get(job.stage))
+    verdict = recorded.verdict if recorded is not None else None
     state = stage_status(run, job).state
     if state is StageState.FINISHED:
-        if verdict.get("expected") == "oom":
+        if verdict is not None and verdict.expected == "oom":
             return "oom (expected)"
         return "ok (oom expected)" if job.expect == "oom" else "ok"
-    return "oom" if verdict.get("outcome") == "out_of_memory" else state.value
+    out_of_memory = recorded is not None and recorded.outcome is Outcome.OUT_OF_MEMORY
+    return "oom" if out_of_memory else state.value
 
 
 def _ratio(ours: float | None, theirs: float | None) -> float | None:

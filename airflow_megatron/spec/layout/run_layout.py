@@ -169,6 +169,11 @@ class StageDir:
     path: str
 
     @property
+    def stage(self) -> str:
+        """Name of the stage."""
+        return self.path.rpartition("/")[2]
+
+    @property
     def verdict(self) -> str:
         """How the job ended."""
         return f"{self.path.rstrip('/')}/{VERDICT_RECORD}"

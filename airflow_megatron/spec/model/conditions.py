@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from airflow_megatron.spec.layout.run_layout import StageDir
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -87,7 +89,7 @@ class Condition(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         match self.kind:
             case "finished" | "ended":
-                stage = self.path.rsplit("/", 1)[-1]
+                stage = StageDir(self.path).stage
                 return f"{stage} {self.kind}"
             case "checkpoint":
                 return f"checkpoint {self.iteration}"

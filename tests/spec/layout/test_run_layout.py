@@ -114,6 +114,7 @@ class TestLayout:
         stage = run.stage("train")
         attempt = stage.attempt(2)
         assert run.run_dir == "/runs/s/p"
+        assert stage.stage == "train"
         assert (stage.path, stage.verdict) == ("/runs/s/p/.jobs/train", "/runs/s/p/.jobs/train/verdict.json")
         assert attempt.path == "/runs/s/p/.jobs/train/2"
         assert attempt.verdict == "/runs/s/p/.jobs/train/2/verdict.json"
