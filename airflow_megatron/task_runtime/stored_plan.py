@@ -11,7 +11,7 @@ from jinja2 import pass_context
 from airflow_megatron.plan.pinned import PinnedSweep, pinned_surroundings, surroundings_of
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.spec.documents.errors import SpecError
-from airflow_megatron.spec.layout.run_layout import JobPaths
+from airflow_megatron.spec.layout.run_layout import checkpoint_dir_of, log_pattern_of, stage_dir_of
 from airflow_megatron.spec.model.dag_names import sweep_of
 from airflow_megatron.task_runtime.task_tries import just_cleared
 
@@ -113,8 +113,14 @@ def job_paths(job: Mapping[str, Any] | None, stage: str) -> dict[str, str | None
     :param job: the job, as :func:`planned_job` gives it; with None there are no paths
     :param stage: name of its stage
     """
-    paths = JobPaths(job["run_dir"], stage, job.get("log")) if job else None
-    return {name: getattr(paths, name, None) for name in ("stage_dir", "checkpoint_dir", "log_pattern")}
+    if not job:
+        return dict.fromkeys(("stage_dir", "checkpoint_dir", "log_pattern"))
+    run_dir = str(job["run_dir"])
+    return {
+        "stage_dir": stage_dir_of(run_dir, stage),
+        "checkpoint_dir": checkpoint_dir_of(run_dir),
+        "log_pattern": job.get("log") or log_pattern_of(run_dir, stage),
+    }
 
 
 MACROS: Final = {"planned_job": planned_job, "job_paths": job_paths}

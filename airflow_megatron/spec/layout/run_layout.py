@@ -183,6 +183,24 @@ class StageDir:
         return AttemptDir(self.path.rstrip("/"), number)
 
 
+# plans of 100,000 points ask for these some million times: functions, which make no objects
+
+
+def stage_dir_of(run_dir: str, stage: str) -> str:
+    """Return the directory of a stage's attempts; stages of one branch share a run directory."""
+    return f"{run_dir}/{JOBS}/{stage}"
+
+
+def checkpoint_dir_of(run_dir: str) -> str:
+    """Return the folder of Megatron's checkpoints."""
+    return f"{run_dir}/{CHECKPOINTS}"
+
+
+def log_pattern_of(run_dir: str, stage: str) -> str:
+    """Return the path of a stage's logs, with ``{attempt}`` in it."""
+    return f"{run_dir}/{LOGS}/{stage}-{{attempt}}{LOG_SUFFIX}"
+
+
 @dataclass(frozen=True, slots=True)
 class RunLayout:
     """A run directory: of a training branch of a point, and of what is made of its checkpoints.
@@ -196,16 +214,16 @@ class RunLayout:
 
     def stage(self, stage: str) -> StageDir:
         """Return the directory of a stage's attempts; stages of one branch share a run directory."""
-        return StageDir(f"{self.run_dir}/{JOBS}/{stage}")
+        return StageDir(stage_dir_of(self.run_dir, stage))
 
     def log_pattern(self, stage: str) -> str:
         """Return the path of a stage's logs, with ``{attempt}`` in it."""
-        return f"{self.run_dir}/{LOGS}/{stage}-{{attempt}}{LOG_SUFFIX}"
+        return log_pattern_of(self.run_dir, stage)
 
     @property
     def checkpoint_dir(self) -> str:
         """Megatron's checkpoints."""
-        return f"{self.run_dir}/{CHECKPOINTS}"
+        return checkpoint_dir_of(self.run_dir)
 
     @property
     def tracker(self) -> str:
@@ -301,39 +319,6 @@ class SweepLayout:
     def array(self, stage: str, token: str) -> str:
         """Return the directory of a job array of a stage; it is laid out as a stage directory with one attempt."""
         return f"{self.path}/{ARRAYS}/{stage}.{token}"
-
-
-@dataclass(frozen=True, slots=True)
-class JobPaths:
-    """Where one job of a run directory writes.
-
-    :param run_dir: the run directory
-    :param stage: name of the stage
-    :param log: the log where the spec says which, with ``{attempt}`` in it where each attempt has its own
-    """
-
-    run_dir: str
-    stage: str
-    log: str | None = None
-
-    @property
-    def stage_dir(self) -> str:
-        """Directory of the stage's attempts."""
-        return RunLayout(self.run_dir).stage(self.stage).path
-
-    @property
-    def checkpoint_dir(self) -> str:
-        """Directory of the branch's Megatron checkpoints."""
-        return RunLayout(self.run_dir).checkpoint_dir
-
-    @property
-    def log_pattern(self) -> str:
-        """Path of the logs, with ``{attempt}`` in it where each attempt has its own."""
-        return self.log or RunLayout(self.run_dir).log_pattern(self.stage)
-
-    def log_file(self, attempt: int) -> str:
-        """Return the log of an attempt."""
-        return self.log_pattern.replace("{attempt}", str(attempt))
 
 
 def submitting_dir(run_root: str) -> str:

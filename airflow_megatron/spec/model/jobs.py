@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_megatron.spec.layout.run_layout import JobPaths, RunLayout
+from airflow_megatron.spec.layout.run_layout import RunLayout, checkpoint_dir_of, log_pattern_of, stage_dir_of
 from airflow_megatron.spec.model.checkpoint_sources import CheckpointSource
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.model.resources import JobResources
@@ -215,19 +215,14 @@ class Job(msgspec.Struct, frozen=True, eq=False):
         return RunLayout(self.run_dir)
 
     @property
-    def paths(self) -> JobPaths:
-        """Where the job writes."""
-        return JobPaths(self.run_dir, self.stage, self.log)
-
-    @property
     def stage_dir(self) -> str:
         """Directory of the stage's attempts; instances of one branch share a run directory, so the name is in it."""
-        return self.paths.stage_dir
+        return stage_dir_of(self.run_dir, self.stage)
 
     @property
     def checkpoint_dir(self) -> str:
         """Directory of the branch's Megatron checkpoints."""
-        return self.paths.checkpoint_dir
+        return checkpoint_dir_of(self.run_dir)
 
     @property
     def runs_dir(self) -> str:
@@ -239,16 +234,16 @@ class Job(msgspec.Struct, frozen=True, eq=False):
         """Directory of the checkpoints that a training starts from until it has its own; None without one."""
         if self.source is not None:
             return self.source.path
-        return RunLayout(self.parent_dir).checkpoint_dir if self.parent_dir else None
+        return checkpoint_dir_of(self.parent_dir) if self.parent_dir else None
 
     def log_file(self, attempt: int) -> str:
         """Return the log of an attempt."""
-        return self.paths.log_file(attempt)
+        return self.log_pattern.replace("{attempt}", str(attempt))
 
     @property
     def log_pattern(self) -> str:
         """Path of the logs, with ``{attempt}`` in it where each attempt has its own."""
-        return self.paths.log_pattern
+        return self.log or log_pattern_of(self.run_dir, self.stage)
 
     @property
     def shared_log(self) -> str | None:

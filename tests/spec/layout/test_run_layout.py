@@ -14,7 +14,6 @@ from airflow_megatron.spec.layout import run_layout
 from airflow_megatron.spec.layout.run_layout import (
     AttemptDir,
     EvaluationPath,
-    JobPaths,
     RecordPath,
     StageDir,
     SweepLayout,
@@ -131,10 +130,6 @@ class TestLayout:
 
     def test_of_arrays(self) -> None:
         assert SweepLayout.of("/runs", "s").array("train", "ab12") == "/runs/s/.arrays/train.ab12"
-
-    def test_a_log_of_ones_own(self) -> None:
-        assert JobPaths("/r", "a", "/r/out-{attempt}").log_file(3) == "/r/out-3"
-        assert JobPaths("/r", "a").log_file(3) == "/r/logs/a-3.out"
 
 
 class TestReadingPaths:

@@ -21,7 +21,7 @@ from airflow_megatron.spec.dialects.oellm.slurm import RESOURCES, slurm_section
 from airflow_megatron.spec.dialects.oellm.sources import external_source, iteration_of_source
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.foreign.foreign_sweep import RELEASE, TRAINER
-from airflow_megatron.spec.layout.run_layout import JobPaths
+from airflow_megatron.spec.layout.run_layout import log_pattern_of, stage_dir_of
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.spec.model.jobs import Dependency, Job
 from airflow_megatron.spec.model.schema import RestartSection
@@ -83,12 +83,12 @@ class Place:
     @property
     def stage_dir(self) -> str:
         """Directory of the attempts."""
-        return JobPaths(self.run_dir, self.stage).stage_dir
+        return stage_dir_of(self.run_dir, self.stage)
 
     @property
     def log_pattern(self) -> str:
         """Path of the logs, with ``{attempt}`` in it."""
-        return JobPaths(self.run_dir, self.stage).log_pattern
+        return log_pattern_of(self.run_dir, self.stage)
 
     @property
     def log(self) -> str:
