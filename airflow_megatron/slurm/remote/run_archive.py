@@ -12,12 +12,13 @@ from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.run_folders import below
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.spec.layout import run_layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SECRETS: Final = "*/.jobs/*/secrets"
-CHECKPOINTS: Final = ("*/checkpoints*/*/*", "*/converted_hf*")
+SECRETS: Final = f"*/{run_layout.JOBS}/*/{run_layout.SECRETS}"
+CHECKPOINTS: Final = (f"*/{run_layout.CHECKPOINTS}*/*/*", f"*/{run_layout.CONVERTED}*")
 """What is left out unless it is asked for; a tracker file, which lies beside the checkpoints, is small."""
 
 
