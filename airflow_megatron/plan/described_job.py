@@ -16,7 +16,8 @@ from airflow_megatron.slurm.remote.quoting import QuotingError, checked_path
 from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 from airflow_megatron.spec.model.jobs import Job
-from airflow_megatron.spec.model.schema import RestartSection, SlurmSection
+from airflow_megatron.spec.model.resources import JobResources
+from airflow_megatron.spec.model.schema import RestartSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ class JobDescription:
                     f"{self.name}: script is the text of an sbatch script, which begins with #!/bin/bash; "
                     "for the text of a file write Path(…).read_text()"
                 )
-            resources = SlurmSection(options=[*_sbatch_words(resources), *resources.options])
+            resources = JobResources(options=[*_sbatch_words(resources), *resources.options])
         else:
             resources = _with_defaults(profile, resources)
         job = Job(
@@ -152,7 +153,7 @@ def restart_section(given: Mapping[str, Any] | None) -> RestartSection:
         raise DescriptionError(f"restart: {_first(error)}") from None
 
 
-def slurm_section(resources: Mapping[str, Any]) -> SlurmSection:
+def slurm_section(resources: Mapping[str, Any]) -> JobResources:
     """Return resources that may be texts, as templates render them.
 
     :raises DescriptionError: when one cannot be read
@@ -170,23 +171,23 @@ def slurm_section(resources: Mapping[str, Any]) -> SlurmSection:
             values["time"] = parse_duration(time.total_seconds() if isinstance(time, timedelta) else time)
         options = values.get("options", ())
         values["options"] = options.split() if isinstance(options, str) else [str(word) for word in options]
-        return SlurmSection.model_validate(values)
+        return JobResources.model_validate(values)
     except ValidationError as error:
         raise DescriptionError(_first(error)) from None
     except ValueError as error:
         raise DescriptionError(f"time: {error}") from None
 
 
-def _with_defaults(profile: ClusterProfile, own: SlurmSection) -> SlurmSection:
+def _with_defaults(profile: ClusterProfile, own: JobResources) -> JobResources:
     """Return resources with the cluster's own where the task leaves them out; GPUs are asked for by who names them."""
     given = own.model_dump(exclude_none=True, exclude_defaults=True)
     usual = profile.slurm.model_dump(exclude_none=True, exclude_defaults=True, exclude={"gpus_per_node"})
     partition = profile.partition(given.get("partition") or usual.get("partition")).slurm
     usual |= partition.model_dump(exclude_none=True, exclude_defaults=True, exclude={"gpus_per_node"})
-    return SlurmSection.model_validate({**usual, **given})
+    return JobResources.model_validate({**usual, **given})
 
 
-def _sbatch_words(resources: SlurmSection) -> list[str]:
+def _sbatch_words(resources: JobResources) -> list[str]:
     """Return resources as the options of sbatch, for a script of one's own."""
     values = resources.model_dump(
         exclude_none=True, exclude_defaults=True, exclude={"options", "signal_before"}
