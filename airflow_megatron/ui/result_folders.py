@@ -125,7 +125,7 @@ class ResultFolders:
 def _rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of ``results.json``; none when it is missing or not a table, which the report itself survives."""
     try:
-        rows = None if path.is_symlink() else read_json(path.read_bytes())
+        rows = read_json(path.read_bytes()) if path.is_file() and not path.is_symlink() else None
     except OSError:
         return []
     return [

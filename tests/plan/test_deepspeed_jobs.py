@@ -213,6 +213,17 @@ def test_what_the_job_would_end_with_is_refused(
     assert told in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["MLFLOW_TRACKING_TOKEN", "PYTHON_INDEX_PASSWORD", "UCX_KEY", "NCCL_SECRET"])
+def test_its_launcher_hands_on_no_secret(name: str, sandbox: Sandbox) -> None:
+    """DeepSpeed writes such variables into mpirun's command line, where every user of the nodes sees them."""
+    text = json.dumps({**SPEC, "secrets": {name: {"file": "~/.token"}}})
+    with pytest.raises(SpecError, match=f"DeepSpeed's launcher would write {name} into the command line"):
+        jobs_of(text, site(sandbox, launcher="deepspeed"))
+    assert jobs_of(text, site(sandbox, launcher="mpiexec"))["pretrain"].secrets
+    other = json.dumps({**SPEC, "secrets": {"HF_TOKEN": {"file": "~/.token"}}})
+    assert jobs_of(other, site(sandbox, launcher="deepspeed"))["pretrain"].secrets
+
+
 def test_no_conversion_and_no_foreign_launcher(sandbox: Sandbox) -> None:
     convert = {**SPEC["stages"], "convert": {"kind": "convert", "parent": "pretrain"}}
     with pytest.raises(SpecError, match="does not read DeepSpeed's checkpoints"):

@@ -20,6 +20,13 @@ _ASSIGNMENT = re.compile(
     r"(?:^|[\s;&|])(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(\"[^\"$`]+\"|'[^']+'|[^\s\"'$`;&|]+)"
 )
 
+_FORWARDED = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL", "CCL", "HCCL", "NEBULA", "DLTS")
+"""How names begin that DeepSpeed's launcher hands on as words of mpirun's command line, and prints.
+
+Its source: ``deepspeed/launcher/runner.py`` ``EXPORT_ENVS`` and ``main``, ``multinode_runner.py`` ``get_cmd``;
+``deepspeed/nebula/constants.py``; ``export_envs`` of the accelerators.
+"""
+
 
 def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Finding]:
     """Yield variables of jobs, their commands and scripts that hold a secret; the value is never repeated."""
@@ -39,10 +46,26 @@ def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Fi
         for name in sorted((job.secrets.keys() | job.delivered.keys()) & job.env.keys()):
             message = f"{name} is in env and in secrets"
             yield Finding(f"secret and variable {name}", job, ("secrets",), message, "remove one")
+        if job.runs_trainer and not job.own_launch and cluster.launcher_of(job.trainer) == "deepspeed":
+            yield from _forwarded_secrets(job)
         for name, source in job.delivered.items():
             if (refusal := secret_refusal(source)) is not None:
                 message, hint = refusal
                 yield Finding(f"source of {name}", job, ("secrets",), f"{name}: {message}", hint)
+
+
+def _forwarded_secrets(job: Job) -> Iterator[Finding]:
+    """Yield secrets that every user of the nodes would see among the arguments of processes."""
+    for name in sorted(job.secrets.keys() | job.delivered.keys()):
+        if name.startswith(_FORWARDED):
+            yield Finding(
+                f"forwarded {name}",
+                job,
+                ("secrets",),
+                f"DeepSpeed's launcher would write {name} into the command line of mpirun, as all variables that begin "
+                f"with {', '.join(_FORWARDED[:4])}, …",
+                "launcher: mpiexec in the cluster profile; or read the secret under another name",
+            )
 
 
 def _plain_secrets(job: Job, cluster: ClusterProfile) -> Iterator[tuple[str, str, bool]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.megatron.rules.nearest import divisors
 from airflow_megatron.megatron.rules.rule import Rule
 
 if TYPE_CHECKING:
@@ -54,6 +55,19 @@ def _asks_too_much_of_pytorchs_norm(s: Settings) -> bool:
         or s.layernorm_zero_centered_gamma
         or (s.sequence_parallel and s.machine.device != "cpu")
         or not s.no_persist_layer_norm
+    )
+
+
+def _fuses_masked_softmax(s: Settings) -> bool:
+    """Return whether the local attention asks for the fused kernel: in half precision, for certain sizes."""
+    heads_at_once = s.micro_batch_size * (s.num_attention_heads // s.tensor_model_parallel_size)
+    return bool(
+        s.masked_softmax_fusion
+        and (s.fp16 or s.bf16)
+        and 16 < s.seq_length <= 4096
+        and s.seq_length % 4 == 0
+        and heads_at_once % 4 == 0
+        and s.softmax_type in (None, "vanilla")
     )
 
 
@@ -173,6 +187,45 @@ FIRST_ITERATION: Topic = (
         "pretrain_gpt.py trains no --position-embedding-type mrope: its batches have one position for each token",
         "--position-embedding-type rope",
         "megatron/core/models/common/embeddings/rotary_pos_embedding.py MultimodalRotaryEmbedding.forward",
+        since=(0, 16),
+    ),
+    Rule(
+        "iteration.experts-without-transformer-engine",
+        # "name 'te_general_gemm' is not defined": the import fails as a whole, and nothing takes its place
+        lambda s: (
+            is_gpt(s)
+            and s.num_experts
+            and s.machine.is_complete
+            and s.machine.transformer_engine is None
+            and s.machine.device != "cpu"
+        ),
+        "the router of experts needs Transformer Engine, and the profile says that there is none",
+        "a release from core_v0.17 on; or transformer_engine: VERSION in the trainer's section of the cluster profile",
+        "megatron/core/transformer/moe/moe_utils.py RouterGatingLinearFunction",
+        since=(0, 16),
+        until=(0, 17),
+    ),
+    Rule(
+        "iteration.query-groups",
+        # the queries of a group are made one dimension of the heads
+        lambda s: (
+            is_gpt(s)
+            and s.group_query_attention
+            and s.num_query_groups
+            and s.num_attention_heads % s.num_query_groups != 0
+        ),
+        "--num-attention-heads {num_attention_heads} is no multiple of --num-query-groups {num_query_groups}",
+        lambda s: f"--num-query-groups {divisors(s.num_attention_heads, s.num_query_groups)}",
+        "megatron/core/transformer/attention.py SelfAttention.get_query_key_value_tensors",
+    ),
+    Rule(
+        "iteration.masked-softmax-fusion",
+        # the kernels are looked for by name where FusedScaleMaskSoftmax.is_kernel_available asks about shapes
+        lambda s: is_local(s) and _lacks(s, "apex") and _fuses_masked_softmax(s),
+        "masked softmax fusion, which is on by default, needs Apex's CUDA extensions for heads and sequences of these "
+        "sizes",
+        "--no-masked-softmax-fusion; or name apex among the packages, where it is installed",
+        "megatron/core/fusions/fused_softmax.py FusedScaleMaskSoftmax.get_batch_per_block",
         since=(0, 16),
     ),
     Rule(
