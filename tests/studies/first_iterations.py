@@ -26,7 +26,7 @@ BASE: dict[str, Any] = {
     "seq_length": 64,
     "max_position_embeddings": 64,
     "micro_batch_size": 1,
-    "global_batch_size": 32,
+    "global_batch_size": 16,
     "train_iters": 10,
     "lr": 1e-3,
     "bf16": True,

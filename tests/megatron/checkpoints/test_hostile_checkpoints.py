@@ -161,3 +161,45 @@ def test_a_damaged_declaration_is_damage(tmp_path: Path, text: str) -> None:
     (folder / ".metadata").write_bytes(b"no pickle")
     (checkpoint,) = read_checkpoints(tmp_path)
     assert checkpoint.verdict.verdict == "incomplete"
+
+
+def header(length: int, text: bytes = b"{}") -> bytes:
+    """Return the beginning of a safetensors file: the length of its JSON header, and the header."""
+    return length.to_bytes(8, "little", signed=length < 0) + text
+
+
+FOREIGN = {
+    "safetensors with an enormous header": ("model.safetensors", header(2**63 - 1)),
+    "safetensors with a negative length": ("model.safetensors", header(-1)),
+    "safetensors with negative offsets": (
+        "model.safetensors",
+        header(80, b'{"w": {"dtype": "F32", "shape": [9999999999], "data_offsets": [-8, 1e308]}}'.ljust(80)),
+    ),
+    "safetensors with a header of brackets": ("model.safetensors", header(100_000, b"[" * 100_000)),
+    "an index of enormous numbers": (
+        "model.safetensors.index.json",
+        b'{"metadata": {"total_size": ' + b"9" * 5000 + b'}, "weight_map": {"w": "../../x"}}',
+    ),
+    "HDF5 with offsets past its end": ("model.h5", b"\x89HDF\r\n\x1a\n" + b"\xff" * 4096),
+    "HDF5 whose superblock is at another place": (
+        "model.hdf5",
+        b"\x00" * 512 + b"\x89HDF\r\n\x1a\n" + b"\x03\x08\x08\x00" + b"\xff" * 64,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+@pytest.mark.parametrize("beside", [[], [".metadata"], ["common.pt"], ["latest"]], ids=str)
+def test_weights_that_megatron_does_not_write_make_no_checkpoint(
+    case: str, beside: list[str], tmp_path: Path
+) -> None:
+    name, content = FOREIGN[case]
+    place = tmp_path / "iter_0000005"
+    place.mkdir()
+    (place / name).write_bytes(content)
+    for file in beside:
+        (place / file).touch()
+    begin = processor_time()
+    (checkpoint,) = read_checkpoints(tmp_path)
+    assert processor_time() - begin < 20
+    assert not checkpoint.verdict.is_complete
