@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,7 +232,7 @@ def rules_broken(line: Mapping[str, Any], release: str) -> list[str]:
 
 
 def ranks_of(line: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the ranks that have different parts of the model: the first of the first and of the last pipeline stage."""
+    """Return the ranks with different parts of the model: the first of the first and of the last pipeline stage."""
     argv: list[str] = line["argv"]
     flag = "--pipeline-model-parallel-size"
     stages = int(argv[argv.index(flag) + 1]) if flag in argv else 1
@@ -263,3 +264,20 @@ def first_iterations(lines: Sequence[Mapping[str, Any]], checkout: Path) -> list
         if found.get(index, {"ok": True})["ok"]:
             found[index] = answer
     return list(found.values())
+
+
+def main(checkout: str, release: str) -> int:
+    """Compare all features; print those on which the rules and upstream differ, and return their number."""
+    lines = each_feature(release)
+    different = 0
+    for line, answer in zip(lines, first_iterations(lines, Path(checkout)), strict=True):
+        rules = rules_broken(line, release)
+        if bool(rules) is answer["ok"]:
+            different += 1
+            print(json.dumps({"rules": rules, **answer, "argv": line["argv"]}))
+    print(f"{release}: {len(lines)} command lines, {different} judged otherwise")
+    return different
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(*sys.argv[1:])))

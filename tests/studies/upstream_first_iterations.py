@@ -24,7 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "Megatron-LM")]
-SECONDS = 20
+SECONDS = 10
 """Processor time of one line."""
 ITERATIONS = 2
 
@@ -67,7 +67,9 @@ def _answer_collectives() -> None:
             output.copy_(given.reshape(-1)[: output.numel()].view_as(output))
         return _Work()
 
-    def exchange(output: Any, given: Any, outputs: Any = None, inputs: Any = None, *_: Any, **settings: Any) -> Any:
+    def exchange(
+        output: Any, given: Any, outputs: Any = None, inputs: Any = None, *_: Any, **settings: Any
+    ) -> Any:
         outputs = settings.get("output_split_sizes", outputs)
         inputs = settings.get("input_split_sizes", inputs)
         for sizes, tensor in ((outputs, output), (inputs, given)):
@@ -94,7 +96,8 @@ def _answer_collectives() -> None:
 
     def sent_and_received(operations: Any) -> list[Any]:
         return [
-            received(item.tensor) if getattr(item.op, "__name__", "") == "received" else _Work() for item in operations
+            received(item.tensor) if getattr(item.op, "__name__", "") == "received" else _Work()
+            for item in operations
         ]
 
     replaced = {
@@ -148,7 +151,9 @@ def _prepare(checkout: Path) -> None:
     upstream_on_cpu._keep_queue_in_process()
     upstream_on_cpu._exchange_tokens_of_experts()
     cpu_device.install_rng_tracker()
-    runpy.run_path(str(checkout / "pretrain_gpt.py"), run_name="imported")  # what it imports, once for all lines
+    runpy.run_path(
+        str(checkout / "pretrain_gpt.py"), run_name="imported"
+    )  # what it imports, once for all lines
     torch.set_num_threads(1)
     _stop_after_iterations()
 
@@ -191,6 +196,10 @@ def _verdict(checkout: Path, line: dict[str, Any]) -> dict[str, Any]:
     return {"ok": True, "message": "", "source": ""}
 
 
+def _give_up(*_: Any) -> None:
+    raise TimeoutError(f"it took more than {SECONDS} s")
+
+
 def _in_a_process(checkout: Path, line: dict[str, Any]) -> dict[str, Any]:
     reading, writing = os.pipe()
     child = os.fork()
@@ -203,8 +212,8 @@ def _in_a_process(checkout: Path, line: dict[str, Any]) -> dict[str, Any]:
             sink = os.open("log", os.O_WRONLY | os.O_CREAT)
             os.dup2(sink, 1)
             os.dup2(sink, 2)
-            signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+            signal.signal(signal.SIGXCPU, _give_up)
+            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 5))
             answer = _verdict(checkout, line)
             with os.fdopen(writing, "w") as pipe:
                 pipe.write(json.dumps(answer))

@@ -1,0 +1,85 @@
+"""Small models through upstream's first iterations: the rules refuse what ends there, and take what does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from first_iterations import BASE, EXPERTS, MACHINE, WORLD, each_feature, first_iterations, rules_broken
+from upstream import UpstreamMissingError, find_upstream
+
+from airflow_megatron.megatron.arguments.tables import to_argv
+from airflow_megatron.megatron.rules.settings import Machine
+from airflow_megatron.megatron.validation import check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RELEASE = "core_v0.16.1"
+RELEASES = (RELEASE, "core_v0.17.1", "core_v0.18.2", "core_v0.19.0")
+CHOSEN: dict[str, dict[str, Any]] = {
+    "": {},
+    "model.local-layer-norm": {"no_persist_layer_norm": False},
+    "iteration.masked-softmax-fusion": {"masked_softmax_fusion": True, "pipeline_model_parallel_size": 2},
+    "iteration.query-groups": {"group_query_attention": True, "num_query_groups": 3},
+    "iteration.experts-without-transformer-engine": EXPERTS,
+    "iteration.evaluation-interval": {"eval_interval": None},
+}
+"""By the rule that refuses them."""
+
+
+def line(params: dict[str, Any], release: str = RELEASE) -> dict[str, Any]:
+    given = {name: value for name, value in (BASE | params).items() if value is not None}
+    return {"argv": to_argv(given, release), "world_size": WORLD}
+
+
+@pytest.fixture
+def checkout() -> Path:
+    try:
+        return find_upstream(RELEASE)
+    except UpstreamMissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.trainer
+def test_upstream_ends_where_the_rules_say(checkout: Path) -> None:
+    """``python tests/studies/first_iterations.py CHECKOUT RELEASE`` compares all features."""
+    lines = [line(params) for params in CHOSEN.values()]
+    answers = first_iterations(lines, checkout)
+    assert [answer["ok"] for answer in answers] == [not rule for rule in CHOSEN], answers
+
+
+@pytest.mark.parametrize("rule", CHOSEN)
+def test_the_rule_that_refuses(rule: str) -> None:
+    assert rules_broken(line(CHOSEN[rule]), RELEASE) == ([rule] if rule else [])
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_fused_softmax_needs(release: str) -> None:
+    def rules(machine: Machine = MACHINE, **params: Any) -> list[str]:
+        found = line({"masked_softmax_fusion": True, **params}, release)
+        return [
+            problem.rule
+            for problem in check(found["argv"], WORLD, release, machine=machine, first_iteration=True)
+        ]
+
+    refused = ["iteration.masked-softmax-fusion"]
+    assert rules() == refused
+    assert rules(Machine(packages=frozenset({"apex"}), is_complete=True)) == []
+    # sizes and precisions that PyTorch's own softmax is taken for
+    for params in ({"bf16": None}, {"seq_length": 62}, {"seq_length": 16}, {"num_attention_heads": 2}):
+        assert rules(**params) == []
+    assert rules(num_attention_heads=2, micro_batch_size=2) == refused
+    assert rules(tensor_model_parallel_size=4) == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_experts_without_transformer_engine(release: str) -> None:
+    """core_v0.16 alone forgets to say that the router's kernel is not there."""
+    refused = rules_broken(line(EXPERTS, release), release)
+    assert refused == ["iteration.experts-without-transformer-engine"] * (release == RELEASE)
+
+
+def test_features_are_for_each_release() -> None:
+    counts = [len(each_feature(release)) for release in RELEASES]
+    assert min(counts) > 120
