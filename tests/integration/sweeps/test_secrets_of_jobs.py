@@ -179,13 +179,17 @@ class Sweep:
 
     def requeue(self, point: Path) -> None:
         """Let Slurm interrupt the running job of a point and launch it again, the same attempt."""
-        job_id = (point / ".jobs" / "work" / "1" / "jobid").read_text().split()[0]
+        job_id = (point / ".jobs" / "work" / "1" / "jobid").read_text().partition(";")[0]
         slurm = self.site.cluster.slurm
         slurm("scontrol", "requeue", job_id)
         wait_until(
-            lambda: "JobState=PENDING" in slurm("scontrol", "show", "job", job_id), 60, "Slurm to requeue the job"
+            lambda: "JobState=PENDING" in slurm("scontrol", "show", "job", job_id),
+            60,
+            "Slurm to requeue the job",
         )
-        slurm("scontrol", "update", f"JobId={job_id}", "StartTime=now")  # it would be held back for two minutes
+        slurm(
+            "scontrol", "update", f"JobId={job_id}", "StartTime=now"
+        )  # it would be held back for two minutes
 
     def running(self) -> set[str]:
         rows = [row for rows in self.site.submissions("secretive.").values() for row in rows]
@@ -220,7 +224,8 @@ def test_they_reach_jobs_and_nothing_else(site: SweepSite, airflow: SiteAirflow,
 
     sweep.requeue(sweep.points[1])
     (sweep.points[0] / "go.0").touch()
-    sweep.have_secrets(sweep.points, 1)  # of the first point the first attempt has failed, of the other it began anew
+    # the first point's first attempt has failed, the other's has begun anew
+    sweep.have_secrets(sweep.points, 1)
     for search in (others, printed):
         assert search.processes()[0] == set()
         assert not search.holds(sweep.told_by_slurm().encode())
