@@ -1,8 +1,8 @@
 """Rules of layers built without Transformer Engine: the norms, kernels and packages they need.
 
-Each rule was seen in ``pretrain_gpt.py`` itself: of 72 command lines all were run with core_v0.16.1, the first 36 with
-core_v0.19.0 too; for the rest of core_v0.19.0 the rules are taken to be the same. Apex, and what else is named by
-``packages``, is taken to be where Transformer Engine is, as in NVIDIA's containers.
+Each rule was seen in ``pretrain_gpt.py`` itself; ``tests/studies/iterations/first_iterations.py`` asks a checkout of any
+release again. Apex, and what else is named by ``packages``, is taken to be where Transformer Engine is, as in NVIDIA's
+containers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.rules.nearest import divisors
 from airflow_megatron.megatron.rules.rule import Rule
+from airflow_megatron.megatron.validation.upstream_rules.experts import mixes_dense_layers
 
 if TYPE_CHECKING:
     from airflow_megatron.megatron.rules.rule import Topic
@@ -249,6 +250,22 @@ FIRST_ITERATION: Topic = (
         "--cross-entropy-fusion-impl te needs Transformer Engine",
         "--cross-entropy-fusion-impl native",
         "megatron/core/models/common/language_module/language_module.py compute_language_model_loss",
+        since=(0, 16),
+    ),
+    Rule(
+        "iteration.recomputed-mlp-bias",
+        # the bias that the function returns becomes its own result, whose gradient asks for it for ever
+        lambda s: (
+            is_gpt(s)
+            and s.recompute_granularity == "selective"
+            and "mlp" in (s.recompute_modules or ())
+            and s.add_bias_linear
+            and (s.num_experts is None or mixes_dense_layers(s))
+        ),
+        "--recompute-modules mlp recomputes for ever where the layers have biases",
+        "--disable-bias-linear; or --recompute-granularity full",
+        "megatron/core/tensor_parallel/random.py CheckpointFunction.backward, "
+        "megatron/core/transformer/transformer_layer.py TransformerLayer._forward_mlp",
         since=(0, 16),
     ),
     Rule(

@@ -22,7 +22,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "Megatron-LM")]
 SECONDS = 10
 """Processor time of one line."""

@@ -23,6 +23,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "iteration.masked-softmax-fusion": {"masked_softmax_fusion": True, "pipeline_model_parallel_size": 2},
     "iteration.query-groups": {"group_query_attention": True, "num_query_groups": 3},
     "iteration.experts-without-transformer-engine": EXPERTS,
+    "iteration.recomputed-mlp-bias": {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
     "iteration.evaluation-interval": {"eval_interval": None},
 }
 """By the rule that refuses them."""
@@ -43,7 +44,7 @@ def checkout() -> Path:
 
 @pytest.mark.trainer
 def test_upstream_ends_where_the_rules_say(checkout: Path) -> None:
-    """``python tests/studies/first_iterations.py CHECKOUT RELEASE`` compares all features."""
+    """``python tests/studies/iterations/first_iterations.py CHECKOUT RELEASE`` compares all features."""
     lines = [line(params) for params in CHOSEN.values()]
     answers = first_iterations(lines, checkout)
     assert [answer["ok"] for answer in answers] == [not rule for rule in CHOSEN], answers
@@ -52,6 +53,11 @@ def test_upstream_ends_where_the_rules_say(checkout: Path) -> None:
 @pytest.mark.parametrize("rule", CHOSEN)
 def test_the_rule_that_refuses(rule: str) -> None:
     assert rules_broken(line(CHOSEN[rule]), RELEASE) == ([rule] if rule else [])
+
+
+def test_what_is_recomputed_without_biases() -> None:
+    params = {"recompute_granularity": "selective", "recompute_modules": ["mlp"], "add_bias_linear": False}
+    assert rules_broken(line(params), RELEASE) == []
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -1,0 +1,8 @@
+"""The comparison of first iterations finds upstream as the other studies do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
