@@ -177,6 +177,23 @@ class Sweep:
         accounted = slurm("sacct", "-j", ",".join(row.job_id for row in rows), "-P", "-o", "ALL")
         return "".join([slurm("scontrol", "show", "job", "-dd"), accounted, *scripts])
 
+    def requeue(self, point: Path) -> None:
+        """Let Slurm interrupt the running job of a point and launch it again, the same attempt."""
+        job_id = (point / ".jobs" / "work" / "1" / "jobid").read_text().partition(";")[0]
+        slurm = self.site.cluster.slurm
+        slurm(
+            "scontrol", "update", f"JobId={job_id}", "Requeue=1"
+        )  # as on sites whose Slurm requeues by default
+        slurm("scontrol", "requeue", job_id)
+        wait_until(
+            lambda: "JobState=PENDING" in slurm("scontrol", "show", "job", job_id),
+            60,
+            "Slurm to requeue the job",
+        )
+        slurm(
+            "scontrol", "update", f"JobId={job_id}", "StartTime=now"
+        )  # it would be held back for two minutes
+
     def running(self) -> set[str]:
         rows = [row for rows in self.site.submissions("secretive.").values() for row in rows]
         return {row.job_id for row in rows if row.state == "RUNNING"}
@@ -208,10 +225,15 @@ def test_they_reach_jobs_and_nothing_else(site: SweepSite, airflow: SiteAirflow,
         assert search.processes() == (set(), jobs)
         assert not search.holds(sweep.told_by_slurm().encode())
 
+    sweep.requeue(sweep.points[1])
+    (sweep.points[0] / "go.0").touch()
+    # the first point's first attempt has failed, the other's has begun anew
+    sweep.have_secrets(sweep.points, 1)
+    for search in (others, printed):
+        assert search.processes()[0] == set()
+        assert not search.holds(sweep.told_by_slurm().encode())
     for point in sweep.points:
-        (point / "go.0").touch()
-    sweep.have_secrets(sweep.points[:1], 1)  # whose first attempt has failed
-    (sweep.points[0] / "go.1").touch()
+        (point / "go.1").touch()
     assert airflow.ended("secretive", run_id, 240) == "success"
     assert others.files(*folders) == set()
     assert printed.files(*folders) <= sweep.logs
