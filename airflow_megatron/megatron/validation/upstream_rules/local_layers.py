@@ -1,7 +1,7 @@
 """Rules of layers built without Transformer Engine: the norms, kernels and packages they need.
 
-Each rule was seen in ``pretrain_gpt.py`` itself; ``tests/studies/iterations/first_iterations.py`` asks a checkout of any
-release again. Apex, and what else is named by ``packages``, is taken to be where Transformer Engine is, as in NVIDIA's
+Each rule was seen in ``pretrain_gpt.py`` itself; ``tests/studies/iterations/first_iterations.py`` asks a checkout again.
+Apex, and what else is named by ``packages``, is taken to be where Transformer Engine is, as in NVIDIA's
 containers.
 """
 
