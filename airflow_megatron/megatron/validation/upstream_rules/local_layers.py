@@ -1,8 +1,7 @@
 """Rules of layers built without Transformer Engine: the norms, kernels and packages they need.
 
-Each rule was seen in ``pretrain_gpt.py`` itself; ``tests/studies/iterations/first_iterations.py`` asks a checkout again.
-Apex, and what else is named by ``packages``, is taken to be where Transformer Engine is, as in NVIDIA's
-containers.
+Each rule was seen in ``pretrain_gpt.py`` itself; ``tests/studies/iterations/first_iterations.py`` asks a checkout.
+Apex, and what else is named by ``packages``, is taken to be where Transformer Engine is, as in NVIDIA's containers.
 """
 
 from __future__ import annotations
