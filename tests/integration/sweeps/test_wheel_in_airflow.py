@@ -89,4 +89,4 @@ def test_a_spec_that_is_dropped_runs(cluster: SlurmCluster, tmp_path: Path) -> N
         for path in (home / ".local" / "runs" / "dropped").glob("*/write/number")
     }
     assert numbers == {"n1": "1\n", "n2": "2\n"}
-    assert "n2" in (home / ".local" / "results" / "dropped" / "results.md").read_text()
+    assert "n2" in (home / ".local" / "results" / "dropped" / "jobs.md").read_text()
