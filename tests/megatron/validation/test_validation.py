@@ -623,7 +623,7 @@ def test_reader_is_made_once_per_release() -> None:
     assert reader(argument_table("core_v0.16.1")) is reader(argument_table("core_v0.16.1"))
 
 
-BARE = {"no_persist_layer_norm": True, "gradient_accumulation_fusion": False}
+BARE = {"no_persist_layer_norm": True, "gradient_accumulation_fusion": False, "masked_softmax_fusion": False}
 SEQUENCE = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 WITH_EXPERTS = EXPERTS | {"expert_model_parallel_size": 2}
 
@@ -635,7 +635,16 @@ WITH_EXPERTS = EXPERTS | {"expert_model_parallel_size": 2}
         ({}, None, None),
         ({"normalization": "RMSNorm", "qk_layernorm": True}, None, None),
         ({"tensor_model_parallel_size": 2}, None, None),
-        ({"recompute_granularity": "selective", "recompute_modules": ["mlp"]}, None, None),
+        (
+            {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
+            "iteration.recomputed-mlp-bias",
+            None,
+        ),
+        (
+            {"recompute_granularity": "selective", "recompute_modules": ["mlp"], "add_bias_linear": False},
+            None,
+            None,
+        ),
         (WITH_EXPERTS, None, None),
         ({"no_persist_layer_norm": None}, "model.local-layer-norm", "apex"),
         (SEQUENCE, "model.local-layer-norm", "apex"),
@@ -644,6 +653,7 @@ WITH_EXPERTS = EXPERTS | {"expert_model_parallel_size": 2}
         ({"normalization": "RMSNorm", "no_persist_layer_norm": None}, "model.local-rms-norm", None),
         (SEQUENCE | {"normalization": "RMSNorm"}, "model.local-rms-norm", None),
         ({"normalization": "RMSNorm", "apply_layernorm_1p": True}, "model.local-rms-norm", None),
+        ({"masked_softmax_fusion": True}, "iteration.masked-softmax-fusion", "apex"),
         ({"gradient_accumulation_fusion": True}, "model.gradient-accumulation-fusion", "apex"),
         ({"multi_latent_attention": True}, "model.local-latent-attention", None),
         (WITH_EXPERTS | {"moe_token_dispatcher_type": "flex"}, "model.flexible-dispatcher", "deep_ep"),
