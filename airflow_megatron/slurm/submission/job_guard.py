@@ -36,5 +36,4 @@ def job_prologue(attempt_dir: str, *, stop_signal: str = "TERM") -> str:
 
 def job_epilogue() -> str:
     """Return the last lines of a job script: it ends with the status of the command before them."""
-    waiting = 'if [ -n "${am_provenance_job-}" ]; then wait "$am_provenance_job" || true; fi'
-    return f'am_status=$?\n{waiting}\nexit "$am_status"\n'
+    return 'am_status=$?\nexit "$am_status"\n'

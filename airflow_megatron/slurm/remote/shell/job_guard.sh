@@ -28,6 +28,10 @@ am_record_exit() { # EXIT_STATUS
   if [ "$1" -eq 0 ] && [ -z "$am_signal" ] && [ -d "$am_attempt_dir/$am_secrets_folder" ]; then rm -rf "$am_attempt_dir/$am_secrets_folder"; fi
 }
 
+am_end_provenance() { # what a short job runs with may still be being written (provenance.sh)
+  if [ -z "$am_signal" ] && [ -n "${am_provenance_job-}" ]; then wait "$am_provenance_job" 2>/dev/null || true; fi
+}
+
 am_publish_record() { # the record where others look for it
   cp "$am_attempt_dir/$am_run_folder/exit.$am_launch.json" "$am_attempt_dir/$am_exit_file.$am_job_id" &&
     mv -f "$am_attempt_dir/$am_exit_file.$am_job_id" "$am_attempt_dir/$am_exit_file"
@@ -122,7 +126,7 @@ fi
 if [ -e "$am_attempt_dir/$am_exit_file" ]; then # requeued: keep the record of the run before
   mv -f "$am_attempt_dir/$am_exit_file" "$am_attempt_dir/${am_exit_file%.json}.$((${SLURM_RESTART_COUNT:-1} - 1)).json"
 fi
-trap 'am_status=$?; trap - EXIT; am_record_exit "$am_status"; exit "$am_status"' EXIT
+trap 'am_status=$?; trap - EXIT; am_record_exit "$am_status"; am_end_provenance; exit "$am_status"' EXIT
 trap 'am_stop TERM' TERM
 trap 'am_stop USR1' USR1
 trap 'am_stop USR2' USR2
