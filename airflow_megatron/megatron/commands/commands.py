@@ -102,7 +102,9 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     }
     of_kind = kind.default_arguments(job, table)
     missing = trainer.missing_arguments(table)
-    arguments |= of_kind | {name: value for name, value in missing.items() if name not in of_kind}
+    arguments |= of_kind | {
+        name: value for name, value in missing.items() if name not in of_kind and name not in arguments
+    }
     names, given_dests = _given_arguments(table, tuple(job.params), job.explicit_arguments, job.variables)
     given = {name: job.params[name] for name in names}
     arguments = {

@@ -52,6 +52,29 @@ def plan(entry: str | None, release: str = "core_v0.16.1", **more: Any) -> Plan:
     return check_sweep(sweep, PROFILE)
 
 
+@pytest.mark.parametrize(
+    ("of_profile", "of_spec", "used"), [(None, None, "1000"), (50, None, "50"), (50, 7, "7")]
+)
+def test_an_argument_that_must_be_given(of_profile: int | None, of_spec: int | None, used: str) -> None:
+    """Upstream has no default of it from core_v0.16 on: ours gives way to the profile's, and both to the spec's."""
+    megatron = {**COMMON, **LAYERS, "eval_interval": of_spec}
+    spec = {
+        **{"name": "s", "point": "p", "trainer": "megatron_lm", "release": "core_v0.16.1"},
+        "megatron": {name: value for name, value in megatron.items() if value is not None},
+        "stages": {"pretrain": {"kind": "train"}},
+    }
+    arguments = {} if of_profile is None else {"eval_interval": of_profile}
+    profile = ClusterProfile.model_validate(
+        {
+            **PROFILE.model_dump(),
+            "trainers": {"megatron_lm": {"checkout": "/upstream", "arguments": arguments}},
+        }
+    )
+    (job,) = check_sweep(load_sweep_text(json.dumps(spec), "s.yaml"), profile).jobs
+    words = list(job.command)
+    assert words[words.index("--eval-interval") + 1] == used
+
+
 @pytest.mark.parametrize("entry", [None, *get_args(Entry)])
 def test_its_script_is_started(entry: str | None) -> None:
     found = plan(entry)
