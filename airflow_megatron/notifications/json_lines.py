@@ -36,6 +36,10 @@ class JsonLinesNotifier(BaseNotifier):
     def notify(self, context: Context) -> None:
         """Write the notice of the context; outside of this package's tasks, the task that the callback is of."""
         values: dict[str, Any] = dict(context)
-        told = values.get("notice") or {"name": values["ti"].task_id, "sweep": values["ti"].dag_id}
-        line = {"time": round(time.time(), 3), **told, **({"message": self.message} if self.message else {})}
+        notice = values.get("notice") or {"name": values["ti"].task_id, "sweep": values["ti"].dag_id}
+        line = {
+            "time": round(time.time(), 3),
+            **notice,
+            **({"message": self.message} if self.message else {}),
+        }
         append_line(self.path, json.dumps(line, sort_keys=True))

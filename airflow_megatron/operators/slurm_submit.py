@@ -272,7 +272,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
         state = attempts.state()
         if record:
             number = int(record["number"])
-            # An earlier try died before it could tell that it had submitted, unless its job was given up since then.
+            # An earlier try died before it could record that it had submitted, unless its job was given up since then.
             died = record["phase"] == "submitting" and attempt_after_giving_up(state) != number + 1
             if died or not (cleared or record["phase"] == "submitting"):
                 return NextAttempt(number), state

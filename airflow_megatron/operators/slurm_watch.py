@@ -101,7 +101,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
     :param poll_interval: seconds between two looks at the cluster
     :param timeout: seconds after which the task fails although the job goes on; None waits as long as it takes
     :param cancel_on_kill: cancel the job when the waiting task is marked failed or cleared
-    :param notify: who is told of attempts that end and of events, for a job of no stored plan
+    :param notify: notifiers for ends of attempts and for events, for a job without a stored plan
     """
 
     template_fields: Sequence[str] = ("job", "handle")
@@ -256,9 +256,11 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         attempts.record_end(handle.attempt, given_up(verdict, reason))
         if event is not None:
             self._show_tail(event)
-        said = explained(reason, verdict.line)
+        explanation = explained(reason, verdict.line)
         error = f" The log says: {event.error}" if event is not None and event.error else ""
-        raise AirflowFailException(f"{job.name}: {said}.{error} Whole log: {job.log_file(handle.attempt)}")
+        raise AirflowFailException(
+            f"{job.name}: {explanation}.{error} Whole log: {job.log_file(handle.attempt)}"
+        )
 
     def _carry_out(
         self, job: Job, handle: JobHandle, seen: Sequence[Mapping[str, Any]], event: JobEvent
@@ -273,7 +275,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 self.log.info("%s", job_attempts(job, self.log).run_command(item["command"], variables))
 
     def _notify(self, job: Job) -> Sequence[NotifySection]:
-        """Return who is told: as the job's run has pinned it."""
+        """Return the notifiers that the job's run has pinned."""
         pinned = pinned_outline(get_current_context()) if job.pin else None
         return pinned.settings.notify if pinned else self.notify
 

@@ -59,11 +59,11 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
             self.log.info("wrote %s", path)
         unfinished = unfinished_jobs(plan.jobs, report.grid.cells.values())
         if unfinished:
-            told = "\n".join(
+            listed = "\n".join(
                 f"  {status.job}: {status.state.value} {status.reason}" for status in unfinished[:20]
             )
             raise AirflowFailException(
-                f"{len(unfinished)} jobs have not finished:\n{told}\nReport: {report.page}"
+                f"{len(unfinished)} jobs have not finished:\n{listed}\nReport: {report.page}"
             )
         return [str(path) for path in report.paths]
 

@@ -97,7 +97,7 @@ class JobArrays:
 
     :param cluster: its cluster profile
     :param run: runs a script on the login node
-    :param log: where progress is told
+    :param log: where progress is logged
     :param templates: the sbatch templates, their folder or name → text; the project's when left out
     :param secrets: as of :class:`~airflow_megatron.supervision.attempts.JobAttempts`
     """
@@ -177,24 +177,24 @@ class JobArrays:
             piece = rest[:size]
             request = self._request(piece, origin)
             outcome = self._asked(array_script(request, self.commands))
-            said = outcome.submission
-            for warning in said.warnings:
+            submission = outcome.submission
+            for warning in submission.warnings:
                 self.log.warning("sbatch: %s", warning)
-            if said.job_id is not None:
-                self.log.info("%s: %d jobs", said.message, len(outcome.indices))
+            if submission.job_id is not None:
+                self.log.info("%s: %d jobs", submission.message, len(outcome.indices))
                 submitted += [piece[index] for index in sorted(outcome.indices)]
                 rest = rest[size:]
                 continue
             self._decide(request.array)
-            if _TOO_LARGE.search(said.message):
-                self.log.warning("an array of %d jobs is too large: %s", len(piece), said.message)
+            if _TOO_LARGE.search(submission.message):
+                self.log.warning("an array of %d jobs is too large: %s", len(piece), submission.message)
                 size = len(piece) // 2
-            elif said.waits_for == "room":
+            elif submission.waits_for == "room":
                 break  # one by one they take what room there is
-            elif said.status == "deferred":
-                raise ArrayDeferredError(said.message)
+            elif submission.status == "deferred":
+                raise ArrayDeferredError(submission.message)
             else:
-                self.log.error("Slurm refuses the array: %s", said.message)
+                self.log.error("Slurm refuses the array: %s", submission.message)
                 break
         if rest:
             self.log.info("%d jobs of stage %s are submitted one by one", len(rest), rest[0].job.stage)
@@ -231,12 +231,12 @@ class JobArrays:
         self.log.info("%s", outcome.submission.message)
 
     def _asked(self, script: str) -> ArrayOutcome:
-        said = ""
+        logged = ""
         while True:
             outcome = answered(self._run, script, parse_array, self.log)
             if outcome.submission.status != "pending":
                 return outcome
-            if outcome.submission.message != said:
-                said = outcome.submission.message
-                self.log.info("waiting: %s", said)
+            if outcome.submission.message != logged:
+                logged = outcome.submission.message
+                self.log.info("waiting: %s", logged)
             time.sleep(ASK_AGAIN_S)

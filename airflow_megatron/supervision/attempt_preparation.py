@@ -128,10 +128,10 @@ class _Preparation:
         self._state, self._log = state, attempts.log
         self._log_size = 0
         self._earlier = [attempt for attempt in state.attempts if attempt.number < number]
-        told = [attempt.verdict for attempt in self._earlier]
-        self._series: list[Verdict] = [] if fresh_start else series(told)
+        verdicts = [attempt.verdict for attempt in self._earlier]
+        self._series: list[Verdict] = [] if fresh_start else series(verdicts)
         # a person who clears a job that was given up repairs neither its nodes nor its checkpoints
-        self._verdicts = [verdict for value in told if (verdict := read_verdict(value)) is not None]
+        self._verdicts = [verdict for value in verdicts if (verdict := read_verdict(value)) is not None]
         self._policy = restart_policy(self._job)
 
     def prepared(self) -> AttemptChanges | StillWriting:
@@ -180,7 +180,7 @@ class _Preparation:
         return record.resumes_from if record is not None else 0
 
     def _partition(self, run: Observation) -> dict[str, bool]:
-        """Return the nodes of the partition, none when they were not asked for, or are too many to be told."""
+        """Return the nodes of the partition, none when they were not asked for, or are too many to be listed."""
         answer = run.answers.get(self._partition_command)
         if answer is None or answer.exit_code != 0 or len(answer.output) >= LONGEST_ANSWER:
             return {}

@@ -100,7 +100,7 @@ def attempt_after_giving_up(state: StageRecord) -> int | None:
     """Return the number of the attempt to make when the wait for a job begins, None to wait for what there is.
 
     A job whose newest attempt has a verdict other than finished was given up. Whoever clears the wait that reported it
-    (the red task in the web page) wants the job to run again, not to be told the same once more.
+    (the red task in the web page) wants the job to run again, not to see the same message once more.
 
     :param state: what the cluster has recorded
     """
@@ -201,7 +201,7 @@ class JobAttempts:
             secrets=looked_up(self.job, self._secrets),
         )
         script = submission_script(request, self.commands)
-        said = ""
+        logged = ""
         while True:
             outcome = self.answered(script, parse_submission)
             if outcome.status == "refused":
@@ -214,9 +214,9 @@ class JobAttempts:
                 for warning in outcome.warnings:
                     self.log.warning("sbatch: %s", warning)
                 return outcome
-            if outcome.message != said:
+            if outcome.message != logged:
                 self.log.info("waiting: %s", outcome.message)
-                said = outcome.message
+                logged = outcome.message
             time.sleep(ASK_AGAIN_S)
 
     def cancel(self, number: int, job_id: str, job_name: str | None = None) -> None:
@@ -258,7 +258,7 @@ class JobAttempts:
         return True
 
     def run_command(self, command: str, variables: Mapping[str, str]) -> str:
-        """Run a user's command on the login node, in the job's run directory; return what it said, for the log.
+        """Run a user's command on the login node, in the job's run directory; return its output, for the log.
 
         It is not repeated when the connection is cut: nobody knows whether it has run.
         """

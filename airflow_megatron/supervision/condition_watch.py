@@ -61,7 +61,7 @@ class ConditionWatch:
 
     :param condition: what to follow
     :param attempts: stage directory → the attempt from which on what it has written counts: verdicts, logs and files of
-        an older one tell of an earlier run of that stage
+        an older one belong to an earlier run of that stage
     :param check_interval: seconds between two runs of a command
     :param own: the attempt whose condition this is: of its job's logs, what this attempt writes counts
 

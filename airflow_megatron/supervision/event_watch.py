@@ -44,8 +44,8 @@ class Seen:
     @property
     def reason(self) -> str:
         """One sentence for a verdict."""
-        said = f": {self.event.message}" if self.event.message else ""
-        return f"event {self.event.name!r} ({self.event.on}: {self.what}){said}"
+        message = f": {self.event.message}" if self.event.message else ""
+        return f"event {self.event.name!r} ({self.event.on}: {self.what}){message}"
 
 
 class EventWatch:

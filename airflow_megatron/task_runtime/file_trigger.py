@@ -27,7 +27,7 @@ class ProducedFileTrigger(ClusterTrigger):
 
     @property
     def verdict_files(self) -> tuple[str, ...]:
-        """The file that tells how the producing job ended; to be read at each look."""
+        """The record of the producing job's end; read at each poll."""
         return (StageDir(self.producer_dir).verdict,) if self.producer_dir else ()
 
     def producer_verdict(self, observation: Observation) -> RecordedVerdict | None:

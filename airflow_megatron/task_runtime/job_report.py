@@ -55,10 +55,10 @@ class JobReport:
         self._next_progress = 0.0
         self._iterations = False
         self._empty_polls = 0
-        self._told: int = max(known.get("offset", 0), log_from)
-        # what was told already is read again, to be searched for the line that explains an end
-        self.position = max(log_from, self._told - LOG_TAIL_BYTES // 2)
-        self._begin = self._told
+        self._shown: int = max(known.get("offset", 0), log_from)
+        # what was shown already is read again, to be searched for the line that explains an end
+        self.position = max(log_from, self._shown - LOG_TAIL_BYTES // 2)
+        self._begin = self._shown
         self.new_bytes = b""
         self.records: Sequence[Record] = ()
         self.progressed = False
@@ -70,7 +70,7 @@ class JobReport:
     def memory(self) -> dict[str, Any]:
         """Return what a later report on this attempt needs to go on; a line without an end is read again."""
         return {
-            "offset": self._told - self._live.pending_bytes,
+            "offset": self._shown - self._live.pending_bytes,
             "shown_bytes": self._live.shown_bytes,
             "left_out": self._live.left_out,
             "began": self.began,
@@ -82,12 +82,12 @@ class JobReport:
         self.progressed, self.records, self.new_bytes = False, (), b""
         if not observation.log_chunk or observation.log_offset != self.position:
             return
-        self.new_bytes = observation.log_chunk[max(0, self._told - self.position) :]
+        self.new_bytes = observation.log_chunk[max(0, self._shown - self.position) :]
         self.position += len(observation.log_chunk)
         self.tail += observation.log_chunk
         del self.tail[:-LOG_TAIL_BYTES]
         if self.new_bytes:
-            self._told = self.position
+            self._shown = self.position
             self.records = self._parser.feed(self.new_bytes)
             counted = [record.iteration for record in self.records if isinstance(record, IterationRecord)]
             iterations = bool(counted)
@@ -116,7 +116,7 @@ class JobReport:
             return None
         self._show(self._live.finish())
         self.position += behind - LOG_TAIL_BYTES
-        self._told = max(self._told, self.position)
+        self._shown = max(self._shown, self.position)
         self._parser = LogParser()
         self._log.warning(
             "%d bytes of the job's log are passed over; the whole log: %s",
@@ -141,7 +141,7 @@ class JobReport:
             self._said = text
 
     def finish(self) -> None:
-        """Show what is left of the log, and tell what of it was not shown."""
+        """Show what is left of the log, and report what of it was not shown."""
         self._show(self._live.finish())
         if self._live.left_out:
             self._log.info(
@@ -151,9 +151,9 @@ class JobReport:
             )
 
     def last_lines(self, count: int = 50) -> list[str]:
-        """Return the last lines of what this report has told."""
-        told = bytes(self.tail)[-(self._told - self._begin) :] if self._told > self._begin else b""
-        return [harmless(line) for line in told.removesuffix(b"\n").split(b"\n")[-count:]] if told else []
+        """Return the last lines of what this report has shown."""
+        shown = bytes(self.tail)[-(self._shown - self._begin) :] if self._shown > self._begin else b""
+        return [harmless(line) for line in shown.removesuffix(b"\n").split(b"\n")[-count:]] if shown else []
 
     def _show(self, excerpt: Excerpt, records: Sequence[Record] = ()) -> None:
         """Write lines, and what is worth knowing of records whose line is not among them."""
@@ -162,8 +162,8 @@ class JobReport:
         errors = [record for record in records if isinstance(record, ErrorRecord)][-MOST_RECORDS_SHOWN:]
         markers = [record for record in records if isinstance(record, MarkerRecord)][-MOST_RECORDS_SHOWN:]
         for line in excerpt.lines:
-            told = any(_error_text(error) in line for error in errors)
-            (self._log.error if told else self._log.info)("| %s", line)
+            is_error = any(_error_text(error) in line for error in errors)
+            (self._log.error if is_error else self._log.info)("| %s", line)
         if excerpt.is_last:
             self._log.warning(
                 "%d MiB of the job's log are shown, and no more of it here; the whole log: %s",

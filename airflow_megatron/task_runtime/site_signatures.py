@@ -22,7 +22,7 @@ def site_signatures(files: Mapping[str, str] | Sequence[str], log: Any) -> tuple
     A file that broke after the sweep was checked must not end the wait for a job.
 
     :param files: name → content, as the run has pinned them; or names relative to the folder of the cluster profiles
-    :param log: told what is wrong
+    :param log: gets the problems
     """
     if not files:
         return shipped_signatures()

@@ -38,7 +38,7 @@ class CheckpointTrigger(ProducedFileTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the directory at every tick of the cluster's poller."""
-        said = ""
+        logged = ""
         watch = Watch(
             key=f"{self.checkpoint_dir}@{self.iteration}",
             checkpoint_dir=self.checkpoint_dir,
@@ -48,9 +48,9 @@ class CheckpointTrigger(ProducedFileTrigger):
         async with self.poller.subscribe(watch) as subscription:
             async for observation in subscription:
                 event, text = self._look(observation)
-                if text != said:
+                if text != logged:
                     self.log.info("%s", text)
-                    said = text
+                    logged = text
                 if event is not None:
                     yield TriggerEvent(event.to_json())
                     return

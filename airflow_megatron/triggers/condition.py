@@ -49,7 +49,7 @@ class ConditionTrigger(ClusterTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at every tick of the cluster's poller; one that does not answer is waited for."""
-        said = ""
+        logged = ""
         async with (
             followed(self.poller, self.condition, self.attempts, self.check_interval) as follower,
             followed(self.poller, self.finish, self.attempts, self.check_interval) as finish,
@@ -57,9 +57,9 @@ class ConditionTrigger(ClusterTrigger):
             while True:
                 truth, finished = await follower.look(), await finish.look()
                 text = follower.missing()
-                if text != said:
+                if text != logged:
                     self.log.info("%s", text)
-                    said = text
+                    logged = text
                 if finished is Truth.YES:
                     yield self._event("finished", finish.missing())
                     return

@@ -46,12 +46,12 @@ class PointRunsTrigger(StoredArgumentsTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Ask until all have ended."""
-        said = -1
+        reported = -1
         while True:
             ended = await sync_to_async(count_runs)(self.dag_id, self.run_ids, ENDED)
-            if ended != said:
+            if ended != reported:
                 self.log.info("%d of %d points have ended", ended, len(self.run_ids))
-                said = ended
+                reported = ended
             if ended >= len(self.run_ids):
                 yield TriggerEvent({"ended": ended})
                 return

@@ -217,7 +217,7 @@ class _Answer:
     stream: bytes
     matches: dict[int, list[str]]
     expanded: set[int]
-    said: dict[int, CommandAnswer]
+    answers: dict[int, CommandAnswer]
     errors: list[str]
 
 
@@ -240,11 +240,13 @@ def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Obs
         for i, pattern in enumerate(plan.globs)
         if i in answer.expanded
     }
-    said = {command: answer.said[i] for i, command in enumerate(plan.commands) if i in answer.said}
+    by_command = {
+        command: answer.answers[i] for i, command in enumerate(plan.commands) if i in answer.answers
+    }
     found: dict[str, Observation] = {}
     for watch in watches:
         try:
-            found[watch.key] = _observe(watch, answer, lines, streams, existing, matches, said)
+            found[watch.key] = _observe(watch, answer, lines, streams, existing, matches, by_command)
         except Exception as error:  # whatever a job has left: it spoils the watch of that job alone
             complaint = (
                 f"what job {watch.job_id or watch.job_name or watch.key} has left cannot be read: {error!r}"
@@ -262,7 +264,7 @@ def _observe(
     streams: Mapping[tuple[str, int], tuple[int, bytes]],
     existing: Mapping[str, bool],
     matches: Mapping[str, tuple[str, ...]],
-    said: Mapping[str, CommandAnswer],
+    by_command: Mapping[str, CommandAnswer],
 ) -> Observation:
     queue = answer.queue.get(watch.job_id) if watch.job_id else answer.queue_by_name.get(watch.job_name or "")
     accounting = answer.accounting.get(watch.job_id or (queue.job_id if queue else ""))
@@ -293,7 +295,7 @@ def _observe(
         files={path: _text(streams.get((path, 0))) for path in watch.read_files},
         existing={path: existing[path] for path in watch.check_files},
         matches={pattern: matches[pattern] for pattern in watch.globs if pattern in matches},
-        answers={command: said[command] for command in watch.commands if command in said},
+        answers={command: by_command[command] for command in watch.commands if command in by_command},
         log_offset=watch.log_offset,
         errors=(*answer.errors, *_unexpanded(watch.globs, matches)),
     )
@@ -322,7 +324,7 @@ def _unexpanded(globs: Sequence[str], matches: Mapping[str, object]) -> list[str
 
 
 def _exit_record(text: str | None, job_id: str | None) -> dict[str, Any] | None:
-    """Return ``exit.json`` unless it tells of another job: the attempt's owner, when a duplicate is watched."""
+    """Return ``exit.json`` unless it belongs to another job: the attempt's owner, when a duplicate is watched."""
     record = read_object(text)
     if (
         record is not None
@@ -346,7 +348,7 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
     )
     queue_lines: list[str] = []
     accounting_lines: list[str] = []
-    said: list[str] = []
+    other_lines: list[str] = []
     controller_lines: list[str] = []
     stream_lines: list[str] = []
     checkpoints = answer.checkpoints
@@ -358,15 +360,15 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
             case "Q":
                 queue_lines.append(rest)
             case "q" | "a":
-                said.append(rest)
+                other_lines.append(rest)
             case "queue_status":
-                _read_queue(answer, queue_lines, said, succeeded=rest == "0")
-                said = []
+                _read_queue(answer, queue_lines, other_lines, succeeded=rest == "0")
+                other_lines = []
             case "A":
                 accounting_lines.append(rest)
             case "accounting_status":
-                _read_accounting(answer, accounting_lines, said, status=rest)
-                accounting_lines, said = [], []
+                _read_accounting(answer, accounting_lines, other_lines, status=rest)
+                accounting_lines, other_lines = [], []
             case "J":
                 controller_lines.append(rest)
             case "S":
@@ -403,12 +405,12 @@ def _read_line(answer: _Answer, word: str, rest: str) -> None:
         case "R":
             code, _, output = text.partition(" ")
             printed = base64.b64decode(output.strip(), validate=True).decode(errors="replace")
-            answer.said[_index(index)] = CommandAnswer(_index(code), printed)
+            answer.answers[_index(index)] = CommandAnswer(_index(code), printed)
 
 
 def _complaints(command: str, lines: Iterable[str]) -> list[str]:
-    said = [shown(line[:_LONGEST_COMPLAINT]) for line in lines if line.strip()]
-    return [f"{command}: {line}" for line in said[:_MOST_COMPLAINTS]]
+    other_lines = [shown(line[:_LONGEST_COMPLAINT]) for line in lines if line.strip()]
+    return [f"{command}: {line}" for line in other_lines[:_MOST_COMPLAINTS]]
 
 
 def _index(text: str) -> int:
@@ -417,14 +419,16 @@ def _index(text: str) -> int:
     return int(text)
 
 
-def _read_queue(answer: _Answer, lines: Sequence[str], said: Sequence[str], *, succeeded: bool) -> None:
+def _read_queue(
+    answer: _Answer, lines: Sequence[str], other_lines: Sequence[str], *, succeeded: bool
+) -> None:
     """Read the rows of squeue.
 
-    :param said: lines that are none: errors, the rest of a job's name
+    :param other_lines: lines that are none: errors, the rest of a job's name
     """
     rows = [parse_queue_row(line) for line in lines] if succeeded else []
-    said = [*(line for line, row in zip_longest(lines, rows) if row is None), *said]
-    answer.errors += _complaints("squeue", said)
+    other_lines = [*(line for line, row in zip_longest(lines, rows) if row is None), *other_lines]
+    answer.errors += _complaints("squeue", other_lines)
     if not succeeded:
         return
     answer.queue_ok = True
@@ -463,24 +467,26 @@ def parse_queue_row(line: str) -> QueueRow | None:
     )
 
 
-def _read_accounting(answer: _Answer, lines: Sequence[str], said: Sequence[str], *, status: str) -> None:
+def _read_accounting(
+    answer: _Answer, lines: Sequence[str], other_lines: Sequence[str], *, status: str
+) -> None:
     """Read the rows of sacct.
 
-    :param said: what else it printed: an error, the rest of a job's name
+    :param other_lines: what else it printed: an error, the rest of a job's name
     """
     rows = [row for line in lines if (row := parse_accounting_row(line)) is not None]
-    disabled = not rows and any("accounting storage is disabled" in line for line in (*lines, *said))
+    disabled = not rows and any("accounting storage is disabled" in line for line in (*lines, *other_lines))
     if status != "0":
         answer.accounting_ok = False
         answer.accounting_enabled &= not disabled and status != _COMMAND_NOT_FOUND
-        answer.errors += _complaints("sacct", (*lines, *said))
+        answer.errors += _complaints("sacct", (*lines, *other_lines))
         return
     if disabled:  # older releases print it and exit 0
         answer.accounting_ok = answer.accounting_enabled = False
     for row in with_whole_jobs(rows):
         for job_id in job_ids(row.job_id):
             known = answer.accounting.get(job_id)
-            # the clusters of a federation each keep a record; the one that ran the job tells its end
+            # the clusters of a federation each keep a record; the one that ran the job knows its end
             if known is None or known.state is JobState.REVOKED or row.state is not JobState.REVOKED:
                 answer.accounting[job_id] = row if job_id == row.job_id else replace(row, job_id=job_id)
 

@@ -196,7 +196,7 @@ class Poller:
     """Asks one cluster once per tick on behalf of all its watchers.
 
     Lives in one event loop; :meth:`shared` gives the one for a key. A failed poll changes nothing: the loop
-    reconnects with growing, jittered pauses for as long as somebody watches, and tells the watchers since
+    reconnects with growing, jittered pauses for as long as somebody watches, and reports to the watchers since
     when and why.
     """
 

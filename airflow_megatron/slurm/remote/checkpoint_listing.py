@@ -39,7 +39,7 @@ class CheckpointFiles:
     def take(self, word: str, rest: str) -> None:
         """Take in a line.
 
-        :param word: what it tells: ``D``, a directory; ``N``, one whose files are not listed; ``C``, a file in the
+        :param word: its kind: ``D``, a directory; ``N``, one whose files are not listed; ``C``, a file in the
             last directory; ``T``, a folder that takes too long;
             ``listed``, how a part of the listing has ended. Other lines are passed over.
         :param rest: what follows it

@@ -64,7 +64,7 @@ def folders_script(root: str, paths: Sequence[str], *, remove: bool = False) -> 
 
 
 def parse_folders(paths: Sequence[str], result: CommandResult) -> list[FolderAnswer]:
-    """Return what is to be said of each of *paths*, in their order.
+    """Return the text about each of *paths*, in their order.
 
     :raises TransportError: when the answer is not whole.
     """

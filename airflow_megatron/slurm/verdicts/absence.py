@@ -1,7 +1,7 @@
 """Jobs that Slurm has forgotten.
 
 A controller that dies without saving its state forgets what it accepted in the last seconds, and gives the ids to other
-jobs (slurmctld saves some 5 s after a change; seen with Slurm 22.05 after SIGKILL). Nobody will ever tell the end of
+jobs (slurmctld saves some 5 s after a change; seen with Slurm 22.05 after SIGKILL). Nothing will ever report the end of
 such a job: it would be waited for without end.
 """
 
@@ -28,7 +28,7 @@ class Absence:
     :param job_id: of the job, for the verdict: no answer of Slurm's names it.
     :param window_s: seconds for which squeue and sacct must have answered without it, at least
         :data:`MIN_ANSWERS` times. A log or a checkpoint that still changes starts them anew: on the node the job lives,
-        until slurmd is told that nobody knows it.
+        until slurmd learns that nobody knows it.
     :param clock: seconds that only go forward.
     """
 

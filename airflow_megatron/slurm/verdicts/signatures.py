@@ -1,4 +1,4 @@
-"""The catalogue of log lines that tell why a job ended: data, which a site can extend.
+"""The catalogue of log lines that show why a job ended: data, which a site can extend.
 
 The shipped catalogue is ``signatures.yaml`` beside this module; its comments say what an entry holds.
 """
@@ -129,7 +129,7 @@ def find_signature(
     if cause is None:
         return _first(wanted, lines, loading)
     written = attributed(lines, cause)
-    known = cause.signal or written.exception or cause.said
+    known = cause.signal or written.exception or cause.last_line
     specific = [signature for signature in wanted if not signature.generic]
     found = _first(specific, written.own, loading) or _first(
         [signature for signature in specific if not (known and signature.echo)], written.common, loading
@@ -141,9 +141,9 @@ def find_signature(
     name = _EXCEPTION if written.exception else _CHILD_FAILED
     for signature in wanted:
         if signature.generic and signature.name == name:
-            said = harmless(written.exception or cause.said).strip()
+            shown = harmless(written.exception or cause.last_line).strip()
             reason = f"{cause.text}, the first to fail"
-            return SignatureMatch(replace(signature, reason=reason), said or cause.text)
+            return SignatureMatch(replace(signature, reason=reason), shown or cause.text)
     return _first([signature for signature in wanted if signature.generic], lines, loading)
 
 

@@ -34,7 +34,7 @@ class RootCause:
 
     :param exit_code: negative: the number of a signal
     :param signal: its name, empty for an exit
-    :param said: last line of the traceback in the table, empty without one
+    :param last_line: last line of the traceback in the table, empty without one
     """
 
     rank: int
@@ -43,7 +43,7 @@ class RootCause:
     time: str
     exit_code: int
     signal: str
-    said: bytes
+    last_line: bytes
 
     @property
     def text(self) -> str:
@@ -57,7 +57,7 @@ class Attribution:
     """The lines of a log by the rank that wrote them, in their order.
 
     :param own: of the rank that failed first
-    :param common: of nobody that can be told
+    :param common: of no rank that is known
     """
 
     own: tuple[bytes, ...]
@@ -99,8 +99,8 @@ def attributed(lines: Sequence[bytes], cause: RootCause) -> Attribution:
             common.append(line)
         elif whose:
             own.append(line)
-    if cause.said:
-        own.append(cause.said)
+    if cause.last_line:
+        own.append(cause.last_line)
     return Attribution(tuple(own), tuple(common))
 
 
@@ -119,30 +119,30 @@ def _tables(lines: Sequence[bytes]) -> Iterator[RootCause]:
 
 
 def _read(block: Sequence[bytes]) -> RootCause | None:
-    told: dict[bytes, bytes] = {}
+    fields: dict[bytes, bytes] = {}
     for line in block:
         field = _FIELD.fullmatch(line)
-        if field is not None and b"traceback" not in told:
-            told[field[1]] = field[2].strip()
-    rank, ended = _RANK.match(told.get(b"rank", b"")), _EXIT.match(told.get(b"exitcode", b""))
+        if field is not None and b"traceback" not in fields:
+            fields[field[1]] = field[2].strip()
+    rank, ended = _RANK.match(fields.get(b"rank", b"")), _EXIT.match(fields.get(b"exitcode", b""))
     if rank is None or ended is None:
         return None
-    traceback = told.get(b"traceback", b"")
-    said = (
+    traceback = fields.get(b"traceback", b"")
+    last_line = (
         b""
         if traceback.startswith(_NO_TRACEBACK)
         else next(filter(None, map(bytes.strip, reversed(block))), b"")
     )
-    if said.startswith(b"traceback"):
-        said = traceback
+    if last_line.startswith(b"traceback"):
+        last_line = traceback
     return RootCause(
         rank=int(rank[1]),
         local_rank=int(rank[2]),
-        host=told.get(b"host", b"?").decode("ascii", "replace")[:80],
-        time=told.get(b"time", b"").decode(errors="replace"),
+        host=fields.get(b"host", b"?").decode("ascii", "replace")[:80],
+        time=fields.get(b"time", b"").decode(errors="replace"),
         exit_code=int(ended[1]),
         signal=(ended[2] or b"").decode(),
-        said=said,
+        last_line=last_line,
     )
 
 

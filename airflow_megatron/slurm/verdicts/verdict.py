@@ -37,7 +37,7 @@ ACCOUNTING_LAG_S = 60.0
 """How long sacct may still say RUNNING of a job that has left the queue before ``exit.json`` decides."""
 
 CLOCK_SKEW_S = 60.0
-"""By how much the login node's clock may be behind the controller's: an end further in the future tells no age."""
+"""By how much the login node's clock may be behind the controller's: an end further in the future has no age."""
 
 RELAUNCH_S = 5.0
 """How long a controller may take to cancel a job that it has started although the node already had it."""
@@ -80,7 +80,7 @@ class Verdict:
 
     :param outcome: see :class:`Outcome`.
     :param reason: one sentence that names what decided.
-    :param state: Slurm's state, None when neither squeue nor sacct told it.
+    :param state: Slurm's state, None when neither squeue nor sacct has it.
     :param exit_code: of the job script, None when unknown.
     :param iteration: of the newest checkpoint by the tracker file, 0 before the first; None for a command.
     :param job_id: the job that was judged; of a duplicate, the job that owns the attempt.
@@ -181,7 +181,7 @@ def judge(
     log_tail: bytes = b"",
     signatures: Sequence[Signature] | None = None,
 ) -> Verdict:
-    """Return what *observation* tells about an attempt.
+    """Return the verdict on an attempt that *observation* allows.
 
     Final accounting beats what slurmctld remembers (squeue's row, with scontrol's exit code where sacct does not
     answer), which beats ``exit.json``, which beats accounting that still says RUNNING. A failed question, or a
@@ -189,7 +189,7 @@ def judge(
 
     :param observation: the newest one.
     :param expectation: what the stage is to achieve.
-    :param log_tail: the last part of the job's log (some 64 KiB), searched for what the states do not tell.
+    :param log_tail: the last part of the job's log (some 64 KiB), searched for what the states do not show.
     :param signatures: what its lines mean, in order of precedence; the shipped catalogue when None.
     """
     iteration = (tracked_iteration(observation.tracker) or 0) if expectation.kind == "train" else None
@@ -221,7 +221,7 @@ def judge(
     achieved, shortfall = _achievement(observation, expectation, iteration)
     catalogue = shipped_signatures() if signatures is None else signatures
     if achieved and ending.state is JobState.NODE_FAIL and exit_record is not None and exit_record.ended_well:
-        ending = _ending_by(exit_record)  # the node was lost before it could tell Slurm
+        ending = _ending_by(exit_record)  # the node was lost before it could report to Slurm
     outcome, reason, finding = _weigh(ending, expectation, achieved, log_tail, catalogue)
     settles = _clean(ending) or expectation.announced
     unsettled = not achieved and settles and _age(observation, ending.ended) < SETTLE_S
@@ -234,8 +234,8 @@ def judge(
     warning = None
     if outcome is Outcome.FINISHED and not _clean(ending):
         finding = find_signature(catalogue, log_tail, ending.state)
-        told = f": {finding.line}" if finding is not None else ""
-        warning = f"{_described(ending)} after its last checkpoint{told}"
+        line = f": {finding.line}" if finding is not None else ""
+        warning = f"{_described(ending)} after its last checkpoint{line}"
         finding = None
     return Verdict(
         outcome=outcome,
@@ -273,23 +273,23 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
         if record is None:
             return f"another cluster of the federation has taken the job; it has left no {EXIT_RECORD} yet"
         return _ending_by(record)
-    told = accounting if accounting is not None and accounting.is_final else queue
+    row = accounting if accounting is not None and accounting.is_final else queue
     launched = True
-    if told is not None and told.state is JobState.CANCELLED:
-        ran = told.ended - told.started if told.ended and told.started else 0.0
-        ran = accounting.elapsed if accounting is not None and told is accounting else ran
-        if record is not None and _relaunch_was_cancelled(told.started, ran, record):
+    if row is not None and row.state is JobState.CANCELLED:
+        ran = row.ended - row.started if row.ended and row.started else 0.0
+        ran = accounting.elapsed if accounting is not None and row is accounting else ran
+        if record is not None and _relaunch_was_cancelled(row.started, ran, record):
             return _ending_by(record)
         at_once = record is None and ran <= RELAUNCH_S
-        began = at_once and observation.owner_job_id == told.job_id
+        began = at_once and observation.owner_job_id == row.job_id
         # of a job that Slurm had put back into the queue, the nodes are those of its run before
         requeued = observation.controller is not None and observation.controller.restarts > 0
-        by_slurm = at_once and not requeued and _was_cancelled_by_slurm(told, observation.owner_job_id)
+        by_slurm = at_once and not requeued and _was_cancelled_by_slurm(row, observation.owner_job_id)
         launched = not by_slurm
-        if (began or not launched) and _age(observation, told.ended) < ACCOUNTING_LAG_S:
+        if (began or not launched) and _age(observation, row.ended) < ACCOUNTING_LAG_S:
             return (
                 "the job was cancelled as soon as it had started; "
-                f"its {EXIT_RECORD} tells whether it runs all the same"
+                f"its {EXIT_RECORD} shows whether it runs all the same"
             )
     if accounting is not None and accounting.is_final:
         return _Ending(
@@ -321,7 +321,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
         if _age(observation, record.ended) < ACCOUNTING_LAG_S:
             return "the job has left the queue; its accounting is not final yet"
         if accounting is not None and accounting.started and accounting.started > record.ended:
-            return f"{EXIT_RECORD} tells of an earlier run; sacct has the job as {accounting.state_text}"
+            return f"{EXIT_RECORD} is about an earlier run; sacct has the job as {accounting.state_text}"
     elif record is None:
         return f"the job has left the queue and left no {EXIT_RECORD}; the site keeps no accounting"
     return _ending_by(record)
@@ -338,7 +338,7 @@ def _ending_in_queue(
         )
     if controller is not None and record is not None and controller.restarts > record.restart_count:
         record = None  # of the run before Slurm put the job back
-    # The exit code tells a duplicate or a resumable stop from a crash: it is worth waiting for.
+    # The exit code distinguishes a duplicate or a resumable stop from a crash: it is worth waiting for.
     undecided = queue.state is JobState.FAILED and record is None and controller is None
     if undecided and _age(observation, queue.ended) < ACCOUNTING_LAG_S:
         return f"the queue has job {queue.job_id} as {queue.state.value}; its exit code is not known yet"
@@ -354,7 +354,7 @@ def _ending_in_queue(
     )
 
 
-def _was_cancelled_by_slurm(told: AccountingRow | QueueRow, owner_job_id: str | None) -> bool:
+def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, owner_job_id: str | None) -> bool:
     """Whether Slurm gave a job nodes and took it back because it could not be launched there.
 
     A controller that has lost its state gives an id of its last seconds to a new job, whose node then still runs the
@@ -364,9 +364,9 @@ def _was_cancelled_by_slurm(told: AccountingRow | QueueRow, owner_job_id: str | 
     """
     if owner_job_id is not None:
         return False
-    if isinstance(told, AccountingRow) and cancelled_by(told.state_text) != "0":
-        return told.state_text == JobState.CANCELLED.value
-    return bool(told.node_list)
+    if isinstance(row, AccountingRow) and cancelled_by(row.state_text) != "0":
+        return row.state_text == JobState.CANCELLED.value
+    return bool(row.node_list)
 
 
 def _relaunch_was_cancelled(started: float | None, ran: float, record: ExitRecord) -> bool:
@@ -427,7 +427,7 @@ def _weigh(
     if ending.exit_code == RERUN_EXIT_CODE and train:
         return (
             Outcome.RETRYABLE,
-            f"{what}: Megatron asks to be resumed to tell a transient fault from a lasting one",
+            f"{what}: Megatron asks to be resumed to distinguish a transient fault from a lasting one",
             find_signature(signatures, log_tail, ending.state, generic=False),
         )
     finding = find_signature(signatures, log_tail, ending.state, generic=False)
@@ -511,8 +511,8 @@ def _age(observation: Observation, ended: float | None) -> float:
 
 
 def _complaint(observation: Observation, command: str) -> str:
-    said = next((error for error in observation.errors if error.startswith(command)), "")
-    return f": {said.removeprefix(f'{command}: ')}" if said else ""
+    message = next((error for error in observation.errors if error.startswith(command)), "")
+    return f": {message.removeprefix(f'{command}: ')}" if message else ""
 
 
 def _failed_nodes(

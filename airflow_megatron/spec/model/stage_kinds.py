@@ -112,7 +112,7 @@ class StageKind:
         return ()
 
     def problems(self, job: Job) -> Iterable[StageProblem]:
-        """Return what is wrong with a job that its command cannot tell, before it is submitted."""
+        """Return what is wrong with a job besides its command, before it is submitted."""
         return ()
 
 

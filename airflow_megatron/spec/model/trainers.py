@@ -25,7 +25,7 @@ class Trainer:
     always_distributed: ClassVar[bool] = False
     """It needs an address for its ranks to meet at, even when there is one."""
     resumes_by_tag: ClassVar[bool] = False
-    """An attempt that goes on is told ``--load-tag``, the directory of the newest checkpoint."""
+    """An attempt that goes on gets ``--load-tag``, the directory of the newest checkpoint."""
     suggests_afterwards: ClassVar[bool] = False
     """Its search for a learning rate writes the curve alone; ``lr_finder.py suggest`` reads it when it has ended."""
     checkout_script: ClassVar[str] = ""

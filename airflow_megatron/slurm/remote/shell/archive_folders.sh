@@ -21,15 +21,15 @@ am_archive() { # FOLDER…: puts folders below am_root into one archive, complet
   done
   am_parts=$(mktemp -d "${am_to%/*}/.archive.XXXXXX") || { am_fail "${am_to%/*} cannot be written to"; return; }
   trap 'rm -rf "$am_parts"' EXIT
-  printf '%s' "$am_extra" | base64 -d | tar -xzf - -C "$am_parts" 2>"$am_parts/.said" ||
-    { am_fail "$(head -n 1 "$am_parts/.said")"; return; }
+  printf '%s' "$am_extra" | base64 -d | tar -xzf - -C "$am_parts" 2>"$am_parts/.errors" ||
+    { am_fail "$(head -n 1 "$am_parts/.errors")"; return; }
   # the status of tar: 1 when a file has changed meanwhile, as the log of a job that runs
   {
     # shellcheck disable=SC2086
-    tar -cf - $am_left_out -C "$am_parts" airflow-megatron -C "$am_root" -- "$@" 2>"$am_parts/.said"
+    tar -cf - $am_left_out -C "$am_parts" airflow-megatron -C "$am_root" -- "$@" 2>"$am_parts/.errors"
     printf '%s' "$?" >"$am_parts/.status"
   } | $am_pack >"$am_parts/.packed" || { am_fail "no space, or ${am_pack%% *} was killed"; return; }
-  if [ "$(cat "$am_parts/.status")" -gt 1 ]; then am_fail "$(tail -n 1 "$am_parts/.said")"; return; fi
+  if [ "$(cat "$am_parts/.status")" -gt 1 ]; then am_fail "$(tail -n 1 "$am_parts/.errors")"; return; fi
   mv "$am_parts/.packed" "$am_to" || { am_fail "$am_to cannot be written"; return; }
   printf 'wrote %s %s\n' "$(wc -c <"$am_to")" "$am_to"
 }

@@ -3,7 +3,7 @@
 # Such a claim is a symbolic link to <array's directory>/tasks/<index>, made at once with all that it says:
 #   array      name and directory of the array
 #   place      the attempt's directory, and on a second line the one where its script begins
-#   log        symbolic link to the attempt's log: sbatch's --output has only the index to tell the logs apart
+#   log        symbolic link to the attempt's log: sbatch's --output has only the index to distinguish the logs
 #   released   the attempt is not in the array and never will be: anybody may claim it again
 # Whether the array was submitted is found out as for a single job: its directory has claims and a record too.
 

@@ -14,7 +14,7 @@ am_ids=$({
     queued[$2] = $3
     next
   }
-  NF == 2 && ($1 in queued) && queued[$1] == $2 && !($1 in unclear) && !told[$1]++ { print $1 }')
+  NF == 2 && ($1 in queued) && queued[$1] == $2 && !($1 in unclear) && !printed[$1]++ { print $1 }')
 if [ -n "$am_ids" ]; then
   printf '%s\n' "$am_ids" | sed 's/^/cancelled /'
   printf '%s\n' "$am_ids" | am_scancel_ids 2>&1 | sed 's/^/scancel /'

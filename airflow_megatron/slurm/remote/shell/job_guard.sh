@@ -13,7 +13,7 @@ if [ "${AIRFLOW_MEGATRON_ARRAY_TASK:-none}" = "${SLURM_ARRAY_JOB_ID-}_${SLURM_AR
   am_job_id=$AIRFLOW_MEGATRON_ARRAY_TASK
 fi
 
-# What one launch of the job leaves is told from that of the next by the count of requeues.
+# The count of requeues distinguishes the records of one launch of the job from those of the next.
 am_launch=$am_job_id.${SLURM_RESTART_COUNT:-0}
 
 am_record_exit() { # EXIT_STATUS

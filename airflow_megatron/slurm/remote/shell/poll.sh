@@ -6,7 +6,7 @@ am_newline='
 '
 
 # A job's name may hold line breaks, and then what looks like another job's row. So each row has a mark that no name can
-# know; lines without it are told as "q" and "a" (errors, and what follows a line break). An answer without any mark is
+# know; lines without it are passed on as "q" and "a" (errors, and what follows a line break). An answer without any mark is
 # one of a wrapper that has formats of its own.
 am_mark=am$$.$(date +%s%N)
 export am_mark
@@ -30,7 +30,7 @@ am_queue() { # FORMAT; -t all: jobs that ended within MinJobAge show their final
 }
 
 # am_controller ID,ID… CALLS; what slurmctld remembers of those that squeue lists as ended, of CALLS of them at most. It is
-# not asked for a job with a line break in its name: the answer could tell of another one.
+# not asked for a job with a line break in its name: the answer could be about another one.
 am_controller() {
   am_asked=$({
     printf '%s\n' "$am_queue"
@@ -114,11 +114,11 @@ am_one_liners() {
 # What a shell of its own does for folders, its arguments FROM PATH…: prints as N the iter_* and global_step* directories
 # before iteration FROM, and as D the others, each followed by its files (two levels deep: mp_rank_00/…); to list files is
 # what costs a busy file system. Then how each of the three parts has ended: with one that was killed, checkpoints would
-# seem to be gone. A line break in a file's name becomes "?". Of one folder as many files are told as no checkpoint has.
+# seem to be gone. A line break in a file's name becomes "?". Of one folder more files are listed than any checkpoint has.
 am_find='exec find -H "$@" -maxdepth 2 -printf "%H\t%y\t%s\t%P\0"'
 am_files='
   $1 != last { last = $1; print "D " $1; folder = $1; sub(/\/[^\/]*$/, "", folder) }
-  $2 != "d" && NF >= 4 && told[folder]++ < 500000 { print "C " $3 " " substr($0, length($1 $2 $3) + 4) }'
+  $2 != "d" && NF >= 4 && listed[folder]++ < 500000 { print "C " $3 " " substr($0, length($1 $2 $3) + 4) }'
 am_folders='
   exec 3>&1
   am_found=$(
@@ -253,7 +253,7 @@ am_commands() {
 }
 
 # am_streams BYTES_PER_FILE BYTES_IN_ALL SECONDS_PER_FILE SLOW_FILES; am_stream_list prints OFFSET<tab>PATH lines
-# One stat finds the sizes of all, which are told first; only files with news cost processes of their own. After
+# One stat finds the sizes of all, which are printed first; only files with news cost processes of their own. After
 # SLOW_FILES that did not come in time, the others have their turn in the next poll.
 am_streams() {
   am_sizes=$({

@@ -103,7 +103,7 @@ am_newest_claim() { # sets am_generation, 0 without a claim, and am_claim
   am_claim=$am_dir/claim.$am_generation
 }
 
-am_drop_old_claims() { # the last two tell the story
+am_drop_old_claims() { # the last two explain what happened
   for am_path in "$am_dir"/claim.*; do
     am_number=${am_path##*.}
     case $am_number in '' | *[!0-9]*) continue ;; esac
@@ -166,8 +166,8 @@ am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; f
     am_lookup_error="sacct: $am_more"
     am_more=
   }
-  # Accounting has the comment late (when the job has ended) or never; what squeue said of a job holds there too,
-  # and otherwise the submission time tells an older job of the same name apart.
+  # Accounting has the comment late (when the job has ended) or never; what squeue printed about a job holds there too,
+  # and otherwise the submission time distinguishes an older job of the same name.
   am_found=$(printf '%s\n%s\n' "$am_rows" "$am_more" | awk -F'|' -v name="$am_name" -v prefix="$am_prefix" \
     -v nonce="$am_nonce" -v mine="$am_prefix$am_nonce:$am_name" -v from="$((am_created - 600))" '
     { sub(/_.*/, "", $1) } # the tasks of an array are one submission
@@ -264,7 +264,7 @@ am_failure_kind() {
     # munged is down, or clocks differ: perhaps only the controller's answer was not believed.
     *"authentication error"* | *"uthentication credential"* | *[Mm]"unge "*) am_kind=unknown ;;
   esac
-  # Killed, or what it said did not fit on a full disk.
+  # Killed, or its output did not fit on a full disk.
   if [ "$1" -gt 128 ] || [ -z "$2" ]; then am_kind=unknown; fi
   if [ "$am_kind" = refused ] && am_printed_id; then am_kind=unknown; fi
 }
