@@ -42,6 +42,8 @@ SIGNATURES = "signatures:\n  - {name: fabric, pattern: fabric down, outcome: ret
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of its own: specs, templates, one cluster profile with a file of signatures."""
     shutil.copytree(ROOT / "sbatch", tmp_path / "sbatch")
+    with (tmp_path / "sbatch" / "command.sbatch.j2").open("a") as own:
+        own.write("# the site's own: without it there is the shipped one\n")
     (tmp_path / "Megatron-LM").symlink_to(ROOT / "Megatron-LM")
     (tmp_path / "sbatch" / "clusters" / "site.yaml").write_text(PROFILE)
     (tmp_path / "sbatch" / "clusters" / "own.yaml").write_text(SIGNATURES)

@@ -13,10 +13,11 @@ import yaml
 from example_specs import CHAIN
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.sweep_plan import check_sweep
-from airflow_megatron.slurm.submission.job_script import render_job_script
+from airflow_megatron.slurm.submission.job_script import render_job_script, template_texts
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -754,6 +755,22 @@ def test_a_template_that_was_edited_is_read_again(tmp_path: Path) -> None:
         assert render_job_script(job, cluster, seconds, tmp_path) == (
             "1\n" if seconds == 1 else f"{job.name}\n"
         )
+
+
+def test_a_folder_of_templates_holds_only_ones_own(tmp_path: Path) -> None:
+    """The others come with the package, also as what one's own extend, and are pinned with them."""
+    cluster = ClusterProfile.model_validate(PROFILE)
+    (job,) = jobs_of(train_spec(), cluster).values()
+    (tmp_path / "ours.sbatch.j2").write_text(
+        '{% extends "train.sbatch.j2" %}{% block run %}echo ours\n{% endblock %}'
+    )
+    assert "echo ours" in render_job_script(replace(job, template="ours.sbatch.j2"), cluster, 1, tmp_path)
+    assert "am_run" in render_job_script(job, cluster, 1, tmp_path)
+    assert template_texts(tmp_path, ["ours.sbatch.j2"]).keys() == {
+        "ours.sbatch.j2",
+        "train.sbatch.j2",
+        "job.sbatch.j2",
+    }
 
 
 class TestContainerOfASpec:

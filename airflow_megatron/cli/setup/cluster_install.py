@@ -31,6 +31,7 @@ from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.documents.project import job_programs_dir
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.schema import SweepSpecSection
+from airflow_megatron.spec.model.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,7 +156,7 @@ class ClusterInstallation:
             return []
         pythons = {self.cluster.python: "python"}
         for trainer, section in self.cluster.trainers.items():
-            if section.python and trainer == "megatron_core":
+            if section.python and TRAINERS[trainer].environment_is_ours:
                 pythons.setdefault(section.python, f"trainers.{trainer}.python")
         venvs = []
         for python, key in pythons.items():

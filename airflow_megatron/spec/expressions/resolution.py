@@ -20,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.errors import did_you_mean
+from airflow_megatron.spec.documents.shipped_files import shipped
 from airflow_megatron.spec.expressions.bounds import TooMuchWorkError, begin_evaluation
 from airflow_megatron.spec.expressions.functions import FUNCTIONS
 from airflow_megatron.spec.expressions.sandbox import (
@@ -48,10 +49,12 @@ _PLAIN_EXPRESSION = re.compile(r"\{\{(?![-+]).*(?<![-+])\}\}\Z", re.DOTALL).matc
 def script_environment(templates: Path | Mapping[str, str]) -> jinja2.Environment:
     """Return the sandboxed environment for script templates (undefined names are errors).
 
-    :param templates: their folder, or name → text
+    :param templates: their folder, which need not hold those that come with the package, or name → text
     """
     loader: jinja2.BaseLoader = (
-        jinja2.FileSystemLoader(templates) if isinstance(templates, Path) else jinja2.DictLoader(templates)
+        jinja2.FileSystemLoader([templates, shipped("sbatch")])
+        if isinstance(templates, Path)
+        else jinja2.DictLoader(templates)
     )
     return ImmutableSandboxedEnvironment(
         loader=loader,

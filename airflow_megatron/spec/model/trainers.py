@@ -28,6 +28,8 @@ class Trainer:
     """An attempt that goes on gets ``--load-tag``, the directory of the newest checkpoint."""
     suggests_afterwards: ClassVar[bool] = False
     """Its search for a learning rate writes the curve alone; ``lr_finder.py suggest`` reads it when it has ended."""
+    environment_is_ours: ClassVar[bool] = False
+    """``cluster install`` makes its environment, from this package's lock file."""
     checkout_script: ClassVar[str] = ""
     """The script that puts its checkout on a machine: ``SCRIPT RELEASE DIRECTORY``; empty where there is none."""
 

@@ -23,6 +23,7 @@ class MegatronCore(MegatronTrainer):
     """A thin driver over the package megatron-core, for laptops, tests and small runs."""
 
     checked_by = "program"
+    environment_is_ours = True
     refuses_long_decay = True
 
     def command(
