@@ -48,7 +48,7 @@ fast:
 
 # most of the time of these is waiting; tests/work_groups.py says what is begun first, and what a worker does alone
 integration:
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "integration or trainer or slow"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "integration or trainer or slow"
 
 clean:
 	-$(BIN)/airflow-megatron cluster down --purge

@@ -86,7 +86,7 @@ class SiteAirflow(LocalAirflow):
         answer = self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
         return int(answer.json()["try_number"])
 
-    def ended(self, dag_id: str, run_id: str, timeout: float = 180) -> str:
+    def ended(self, dag_id: str, run_id: str, timeout: float = 400) -> str:
         """Wait until a run has ended; return its state."""
         try:
             wait_until(lambda: self.run_state(dag_id, run_id) in ENDED, timeout, f"{dag_id} {run_id} to end")

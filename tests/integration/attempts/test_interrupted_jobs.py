@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 ITERATION = re.compile(r"^ \[.*\] iteration +(\d+)/ +\d+ \|", re.MULTILINE)
 LAST_ITERATION = 2000
-PATIENCE_S = 180
+PATIENCE_S = 400
 
 
 @pytest.fixture(scope="module")

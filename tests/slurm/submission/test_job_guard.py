@@ -250,6 +250,20 @@ def test_command_without_a_handler_ends_by_the_signal(job):
     assert (job.exit.exit_code, job.exit.signal) == (143, "TERM")
 
 
+def test_a_signal_that_reaches_the_command_first_is_recorded(job):
+    """Slurm signals the processes of a job one after the other."""
+    job.record()
+    process = job.start("echo began; am_run sh -c 'kill -s TERM $$'")
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.4)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert job.exit is not None
+    assert (job.exit.exit_code, job.exit.signal) == (128 + signal.SIGTERM, "TERM")
+
+
 def test_attempt_directory_that_is_gone(job, tmp_path):
     script = hastened(job_prologue("/proc/nowhere/1")) + "echo ran\n"
     environment = {**os.environ, "SLURM_JOB_ID": "7"}

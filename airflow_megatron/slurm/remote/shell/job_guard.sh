@@ -57,6 +57,8 @@ am_run() {
     if [ -z "$am_interrupted" ]; then break; fi
   done
   am_child=
+  # Slurm signals all processes of a job one after the other: what has ended the command may reach us a moment later.
+  case $am_status in 138 | 140 | 143) if [ -z "$am_signal" ]; then sleep 1; fi ;; esac
   return "$am_status"
 }
 
