@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.task_runtime.cluster_poller import shared_poller
-from airflow_megatron.task_runtime.stored_arguments import StoredArgumentsTrigger
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.polling.poller import Poller
 
 
-class ClusterTrigger(StoredArgumentsTrigger):
+class ClusterTrigger(DeferringTrigger):
     """Wait for something on a cluster, until a deadline.
 
     :param ssh_conn_id: connection to the login node

@@ -17,7 +17,7 @@ from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
 from airflow_megatron.task_runtime.wait_event import WaitEvent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 
 class CheckpointTrigger(ProducedFileTrigger):
@@ -36,7 +36,7 @@ class CheckpointTrigger(ProducedFileTrigger):
         self.checkpoint_dir = checkpoint_dir
         self.iteration = iteration
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Look at the directory at every tick of the cluster's poller."""
         logged = ""
         watch = Watch(

@@ -12,7 +12,7 @@ from airflow_megatron.task_runtime.condition_follower import followed
 from airflow_megatron.task_runtime.wait_event import WaitEvent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
 
 class ConditionTrigger(ClusterTrigger):
@@ -47,7 +47,7 @@ class ConditionTrigger(ClusterTrigger):
         self.finish = dict(finish) if finish else None
         self.carry = dict(carry or {})
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Look at every tick of the cluster's poller; one that does not answer is waited for."""
         logged = ""
         async with (

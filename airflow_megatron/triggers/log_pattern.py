@@ -13,7 +13,7 @@ from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
 from airflow_megatron.task_runtime.wait_event import WaitEvent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 
 class LogPatternTrigger(ProducedFileTrigger):
@@ -33,7 +33,7 @@ class LogPatternTrigger(ProducedFileTrigger):
         self.log_file = log_file
         self.pattern = pattern
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Search new bytes of the log at every tick of the cluster's poller."""
         producer = self.producer_dir or ""
         condition = Condition("log", path=self.log_file, pattern=self.pattern, producer=producer)

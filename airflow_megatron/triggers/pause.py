@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_megatron.task_runtime.stored_arguments import StoredArgumentsTrigger
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
 
-class PauseTrigger(StoredArgumentsTrigger):
+class PauseTrigger(DeferringTrigger):
     """Wait until a moment; the event hands back what it was given.
 
     :param until: Unix time
@@ -26,7 +26,7 @@ class PauseTrigger(StoredArgumentsTrigger):
         self.until = until
         self.carry = dict(carry or {})
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Sleep."""
         await asyncio.sleep(max(0.0, self.until - time.time()))
         yield TriggerEvent(self.carry)

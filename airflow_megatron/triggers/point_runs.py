@@ -9,10 +9,10 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_megatron.task_runtime.stored_arguments import StoredArgumentsTrigger
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
 ENDED = ("success", "failed")
 RUN_IDS_IN_ONE_QUESTION = 100
@@ -28,7 +28,7 @@ def count_runs(dag_id: str, run_ids: Sequence[str], states: Sequence[str]) -> in
     return total
 
 
-class PointRunsTrigger(StoredArgumentsTrigger):
+class PointRunsTrigger(DeferringTrigger):
     """Wait until every run has ended.
 
     Yields one event: ``{"ended": number of runs}``.
@@ -44,7 +44,7 @@ class PointRunsTrigger(StoredArgumentsTrigger):
         self.run_ids = list(run_ids)
         self.poll_interval = poll_interval
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Ask until all have ended."""
         reported = -1
         while True:

@@ -11,17 +11,17 @@ from airflow_megatron.slurm.states.observation import Watch
 from airflow_megatron.slurm.submission.queue_limits import QueueLimit
 from airflow_megatron.slurm.submission.queue_room import QueueRoom, Waiting
 from airflow_megatron.task_runtime.cluster_poller import shared_poller
-from airflow_megatron.task_runtime.stored_arguments import StoredArgumentsTrigger
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from airflow_megatron.slurm.polling.poller import Poller
 
 _ROOMS: weakref.WeakKeyDictionary[Poller, QueueRoom] = weakref.WeakKeyDictionary()
 
 
-class QueueRoomTrigger(StoredArgumentsTrigger):
+class QueueRoomTrigger(DeferringTrigger):
     """Wait for a submission's turn, among all that wait in this process for the same cluster.
 
     Nothing was submitted, so nothing has to be cancelled when the task is marked or cleared.
@@ -62,7 +62,7 @@ class QueueRoomTrigger(StoredArgumentsTrigger):
         self.poll_interval = poll_interval
         self.carry = dict(carry or {})
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Look at the queue at every tick of the cluster's poller."""
         poller = shared_poller(self.ssh_conn_id, self.commands, self.poll_interval)
         room = _ROOMS.setdefault(poller, QueueRoom())

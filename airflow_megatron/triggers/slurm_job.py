@@ -48,7 +48,7 @@ from airflow_megatron.task_runtime.job_report import JobReport
 from airflow_megatron.task_runtime.site_signatures import site_signatures
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from airflow_megatron.slurm.remote.transport import Transport
@@ -146,7 +146,7 @@ class SlurmJobTrigger(ClusterTrigger):
         self.secrets = dict(secrets or {})
         self.carry = dict(carry or {})
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Follow the job; a cluster that does not answer is waited for."""
         if self.secrets:
             await asyncio.to_thread(mask_secrets, self.secrets)  # in a thread, as connections are looked up

@@ -82,7 +82,7 @@ def driven(task: BaseOperator, resumed: Callable[..., Any] | None = None, **argu
 
 
 async def first_event(trigger: BaseTrigger) -> Any:
-    events = trigger.run()
+    events = trigger.wait()
     try:
         return (await anext(events)).payload  # type: ignore[call-overload]
     finally:

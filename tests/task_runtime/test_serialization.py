@@ -14,8 +14,8 @@ from airflow.triggers.base import BaseTrigger
 
 import airflow_megatron.triggers
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
+from airflow_megatron.task_runtime.deferring_trigger import DeferringTrigger
 from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
-from airflow_megatron.task_runtime.stored_arguments import StoredArgumentsTrigger
 from airflow_megatron.triggers.checkpoint import CheckpointTrigger
 from airflow_megatron.triggers.condition import ConditionTrigger
 from airflow_megatron.triggers.log_pattern import LogPatternTrigger
@@ -113,7 +113,7 @@ def test_no_trigger_is_forgotten_here() -> None:
             for item in vars(found).values()
             if isinstance(item, type) and issubclass(item, BaseTrigger) and item.__module__ == found.__name__
         }
-    assert classes - {StoredArgumentsTrigger, ClusterTrigger, ProducedFileTrigger} == set(GIVEN)
+    assert classes - {DeferringTrigger, ClusterTrigger, ProducedFileTrigger} == set(GIVEN)
 
 
 @pytest.mark.parametrize("trigger", GIVEN, ids=lambda trigger: trigger.__name__)
@@ -141,12 +141,12 @@ def test_required_arguments_are_enough(trigger: type[BaseTrigger]) -> None:
 
 async def test_a_pause_hands_back_what_it_was_given() -> None:
     started = time.monotonic()
-    events = [event async for event in PauseTrigger(until=time.time() + 0.1, carry={"number": 2}).run()]
+    events = [event async for event in PauseTrigger(until=time.time() + 0.1, carry={"number": 2}).wait()]
     assert [event.payload for event in events] == [{"number": 2}]
     assert time.monotonic() - started >= 0.09
 
 
 async def test_a_pause_that_is_over_does_not_wait() -> None:
     started = time.monotonic()
-    assert [event.payload async for event in PauseTrigger(until=0).run()] == [{}]
+    assert [event.payload async for event in PauseTrigger(until=0).wait()] == [{}]
     assert time.monotonic() - started < 1

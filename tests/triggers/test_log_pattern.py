@@ -36,7 +36,7 @@ async def event(
     trigger = LogPatternTrigger(
         ssh_conn_id="ssh", commands={}, producer_dir="/r/.jobs/a", log_file=path, pattern="loss [0-9]"
     )
-    return dict((await anext(aiter(trigger.run()))).payload)
+    return dict((await anext(aiter(trigger.wait()))).payload)
 
 
 async def test_the_line_of_a_later_attempt_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

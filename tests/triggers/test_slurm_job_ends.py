@@ -65,7 +65,7 @@ async def outcome(
         log_from=log_from,
         carry={"handle": {}},
     )
-    event = await anext(aiter(trigger.run()))
+    event = await anext(aiter(trigger.wait()))
     return json.loads(json.dumps(event.payload))
 
 

@@ -58,7 +58,7 @@ def trigger(**changes: Any) -> SlurmJobTrigger:
 
 
 async def events(of: SlurmJobTrigger) -> list[dict[str, Any]]:
-    return [json.loads(json.dumps(event.payload)) async for event in of.run()]
+    return [json.loads(json.dumps(event.payload)) async for event in of.wait()]
 
 
 @pytest.fixture

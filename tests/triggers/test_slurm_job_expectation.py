@@ -79,7 +79,7 @@ async def test_a_training_without_its_last_evaluation_is_finished_with_a_warning
     monkeypatch.setattr("airflow_megatron.supervision.attempt_follower.SETTLE_S", 0.0)
     look = ended(TORCH_DIST, "20", len(log))
     monkeypatch.setattr(ClusterTrigger, "poller", ScriptedPoller([look, look, look], log))
-    event = await anext(aiter(trigger(final_evaluation=evaluates).run()))
+    event = await anext(aiter(trigger(final_evaluation=evaluates).wait()))
     assert event.payload["verdict"]["outcome"] == "finished"
     assert bool(event.payload["verdict"]["warning"]) == warns
 
@@ -89,5 +89,5 @@ async def test_the_last_lines_of_a_log_may_show_late(monkeypatch: pytest.MonkeyP
     early = ended(TORCH_DIST, "20", len(DONE))
     late = replace(early, log_size=len(log))
     monkeypatch.setattr(ClusterTrigger, "poller", ScriptedPoller([early, early, late, late], log))
-    event = await anext(aiter(trigger(final_evaluation=True).run()))
+    event = await anext(aiter(trigger(final_evaluation=True).wait()))
     assert event.payload["verdict"]["warning"] is None

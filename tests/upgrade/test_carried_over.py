@@ -347,7 +347,7 @@ def test_the_runs_of_points_are_still_waited_for(
     monkeypatch.setattr("airflow_megatron.triggers.point_runs.count_runs", count)
 
     async def first() -> Any:
-        return (await anext(trigger.run())).payload
+        return (await anext(trigger.wait())).payload
 
     event = asyncio.run(first())
     assert (event, asked) == ({"ended": 5}, ["done", "half", "waits", "fails", "queued"])

@@ -65,6 +65,8 @@ class LocalAirflow:
             "AIRFLOW__TRIGGERER__CAPACITY": "5000",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+            # a worker's slot is free one such interval after its task has ended, 5 s by default
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         }
         plugins = project_root() / "plugins"
@@ -207,14 +209,15 @@ class LocalAirflow:
         tasks = answer.json()["task_instances"]
         return {task["task_id"]: task["duration"] for task in tasks if task["duration"] is not None}
 
-    def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
-        """Return the log of a task's try; of an exception its name and message, without the stack."""
-        answer = self._request(
-            "GET",
-            f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}",
-            params={"full_content": "true"},
-        )
-        return "\n".join(_log_line(line) for line in answer.json().get("content", []))
+    def task_log(self, dag_id: str, run_id: str, task_id: str) -> str:
+        """Return the log of all tries of a task; of an exception its name and message, without the stack."""
+        task = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        tries = self._request("GET", task).json().get("try_number", 0)
+        lines = []
+        for number in range(1, tries + 1):
+            answer = self._request("GET", f"{task}/logs/{number}", params={"full_content": "true"})
+            lines += [_log_line(line) for line in answer.json().get("content", [])]
+        return "\n".join(lines)
 
     def clear(self, dag_id: str, run_id: str, task_ids: list[str], **options: Any) -> None:
         """Clear tasks of a run, as the web page's button does."""

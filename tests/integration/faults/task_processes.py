@@ -286,7 +286,7 @@ class TaskProcesses:
         try:
             module, _, kind = stored["path"].rpartition(".")
             trigger: BaseTrigger = getattr(importlib.import_module(module), kind)(**stored["arguments"])
-            event = await anext(trigger.run())
+            event = await anext(trigger.wait())
             content = {"method": stored["method"], "payload": event.payload}
         except Exception as error:
             traceback.print_exc()

@@ -132,7 +132,7 @@ from airflow_megatron.triggers.pause import PauseTrigger
 
 async def main():
     trigger = PauseTrigger(until=time.time() + 3)
-    waits = asyncio.create_task(anext(trigger.run()))
+    waits = asyncio.create_task(anext(trigger.wait()))
     await asyncio.sleep(0)
     print("begun", flush=True)
     await waits

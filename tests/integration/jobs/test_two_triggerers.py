@@ -31,7 +31,7 @@ def triggerer(connection: dict[str, Any], jobs: list[dict[str, Any]]) -> tuple[l
         trigger = SlurmJobTrigger(
             ssh_conn_id="site", commands={}, kind="command", poll_interval=INTERVAL_S, **job
         )
-        async for event in trigger.run():
+        async for event in trigger.wait():
             return str(event.payload["verdict"]["outcome"])
         raise AssertionError("no event")
 
