@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def answers(program: str, questions: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return a program's answer to each question, all None in a project without the programs of jobs.
+    """Return a program's answer to each question, all None where the project's own ``Megatron-LM/`` lacks the program.
 
     :param program: name of a script in ``Megatron-LM/`` that reads and writes JSON lines
     :param questions: plain JSON data

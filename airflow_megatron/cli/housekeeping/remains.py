@@ -18,6 +18,7 @@ from airflow_megatron.plan.sweep_cluster import sweep_cluster
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.slurm.remote.run_folders import below
 from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.dag_names import point_dag_id
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -81,9 +82,9 @@ def known_sweep(word: str) -> Sweep:
         return load_spec(word)
     except SpecError:
         store = PinStore()
-        runs = store.runs(word) or store.runs(point_dag_id(word))
-        dag_id = word if store.runs(word) else point_dag_id(word)
-        digest = store.newest(dag_id, runs[0]) if runs else None
+        planned = ((dag_id, runs[0]) for dag_id in (word, point_dag_id(word)) if (runs := store.runs(dag_id)))
+        newest = next(planned, None)
+        digest = store.newest(*newest) if newest else None
         if digest is None:
             raise
         pinned = PinnedSweep.read(digest, store)
@@ -125,7 +126,7 @@ def _sites(sweep: str, jobs: Iterable[Job], points: Collection[str] | None) -> l
     found: list[Site] = []
     for (_, root), here in of_root.items():
         chosen = [job for job in here if points is None or job.point in points]
-        own = posixpath.join(root.rstrip("/") or "/", sweep)
+        own = SweepLayout.of(root, sweep).path
         inside = [job for job in chosen if below(own, job.run_dir)]
         elsewhere = sorted({job.run_dir for job in chosen} - {job.run_dir for job in inside})
         folders = [own] if points is None else point_folders(own, here, points)

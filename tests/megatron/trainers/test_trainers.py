@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from checked_chain import alps
 
 from airflow_megatron.megatron.arguments.checkout import dump_checkout
 from airflow_megatron.megatron.arguments.table_writer import make_table, table_text
@@ -17,22 +19,17 @@ from airflow_megatron.megatron.arguments.tables import (
     to_argv,
 )
 from airflow_megatron.megatron.trainers.trainer_table import TRAINERS_DIR, trainer_table
-from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 from airflow_megatron.spec.model.schema import ArgumentSection, TrainerSection
+
+if TYPE_CHECKING:
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
 RELEASE = "core_v0.16.1"
 SCRIPTS = Path(__file__).parents[3] / "Megatron-LM"
 
 
 def cluster(**trainers: TrainerSection) -> ClusterProfile:
-    return ClusterProfile(
-        name="alps",
-        ssh_conn_id="slurm_alps",
-        run_root="/scratch/runs",
-        python="/opt/venv/bin/python",
-        megatron_lm_dir="/opt/Megatron-LM",
-        trainers=trainers,
-    )
+    return alps().model_copy(update={"trainers": trainers})
 
 
 def test_the_thin_trainers_table_is_its_parser() -> None:

@@ -28,8 +28,8 @@ am_commit() { # FOLDER: its commit, and whether files differ from it
   am_id=$(am_git "$1" rev-parse HEAD) || am_id=
   case $am_id in '' | *[!0-9a-f]*) printf '"commit": null'; return ;; esac
   am_changed=null
-  if am_said=$(timeout 20 git -c 'safe.directory=*' -C "$1" status --porcelain --untracked-files=no 2>/dev/null); then
-    if [ -n "$am_said" ]; then am_changed=true; else am_changed=false; fi
+  if am_changes=$(timeout 20 git -c 'safe.directory=*' -C "$1" status --porcelain --untracked-files=no 2>/dev/null); then
+    if [ -n "$am_changes" ]; then am_changed=true; else am_changed=false; fi
   fi
   printf '"commit": "%s", "changed": %s' "$am_id" "$am_changed"
 }
