@@ -107,6 +107,7 @@ def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
         report = SweepReportOperator(
             task_id=REPORT,
             pinned=pinned,
+            passed_over="{{ ti.xcom_pull(task_ids='launch', key='passed_over') }}",
             on_success_callback=callbacks(sweep, "report", always=True),
             outlets=[report_alias(sweep.name)],
             post_execute=announce_report,

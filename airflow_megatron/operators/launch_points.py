@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_megatron.plan.pinned import jobs_by_point, point_digest
+from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.plan.job_scripts import job_digest
+from airflow_megatron.plan.pinned import point_digest
+from airflow_megatron.slurm.remote.finished_stages import finished_stages_script
+from airflow_megatron.slurm.remote.stage_records import parse_stage_states
+from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.supervision.attempts import next_attempt, slurm_commands
 from airflow_megatron.task_runtime.point_runs import (
+    has_point_run,
     point_run,
     point_run_id,
     runs_without_scheduler,
@@ -23,23 +30,27 @@ from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import stored_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow.sdk import Context
 
     from airflow_megatron.plan.pinned import PinnedSweep
+    from airflow_megatron.slurm.remote.transport import CommandResult
+    from airflow_megatron.spec.model.jobs import Job
 
 TEST_WORKERS = 3
 HELPER_END_S = 15
+PASSED_OVER = "passed_over"
+"""Key of the XCom with the names of the points that were passed over."""
 
 
 class LaunchPointsOperator(EndsTestRun, BaseOperator):
     """Start a run of the point DAG for every point; its configuration refers to the stored plan.
 
     The run id is the point's name, see :func:`~airflow_megatron.task_runtime.point_runs.point_run_id`. A point
-    whose run
-    is going on or has succeeded with the same jobs is not started again; after a failure, or with other jobs,
-    ``<point>~2`` is started, which passes over the jobs that finished.
+    whose run is going on or has succeeded with the same jobs is not started again; after a failure, or with other jobs,
+    ``<point>~2`` is started, which passes over the jobs that finished. A point none of whose jobs would be submitted
+    is passed over whole, without a run; their names are in the XCom ``passed_over``. One remote command finds out.
     Under ``airflow dags test``, where no scheduler would pick the runs up, the points are worked here, a few at a time.
 
     :param point_dag_id: the point DAG
@@ -75,14 +86,37 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         self._helpers: list[subprocess.Popen[str]] = []
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Start the runs; return point → run id."""
+        """Start the runs; return point → run id of those that are started or go on."""
         pinned = stored_plan(self.pinned)
         if self.plan_only:
             raise AirflowSkipException(f"dry run: {len(pinned.points)} points are not started")
+        finished = set() if self.fresh_start else self._finished_points(pinned)
         confs = self.configurations(pinned, context["ti"].run_id)
         if runs_without_scheduler():
-            return self._work_here(confs)
-        return {point: self._launch(point, conf) for point, conf in confs.items()}
+            runs = self._work_here({point: conf for point, conf in confs.items() if point not in finished})
+        else:
+            launched = {
+                point: self._launch(point, conf, finished=point in finished) for point, conf in confs.items()
+            }
+            runs = {point: run_id for point, run_id in launched.items() if run_id is not None}
+        passed_over = [point for point in confs if point not in runs]
+        if passed_over:
+            names = ", ".join(passed_over)
+            self.log.info(
+                "%d of %d points have finished; passed over: %s", len(passed_over), len(confs), names
+            )
+        context["ti"].xcom_push(key=PASSED_OVER, value=passed_over)
+        return runs
+
+    def _finished_points(self, pinned: PinnedSweep) -> set[str]:
+        cluster = pinned.surroundings.cluster
+        try:
+            return finished_points(
+                pinned.jobs_by_point, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run
+            )
+        except TransportError as error:
+            self.log.warning("%s; which points have finished is seen in their runs", error)
+            return set()
 
     def configurations(self, pinned: PinnedSweep, run_id: str) -> dict[str, dict[str, Any]]:
         """Return point → configuration of its run: small, as it travels as one argument to ``airflow dags test``.
@@ -90,7 +124,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         :param run_id: of the sweep's run
         """
         submitted: Mapping[str, Mapping[str, int]] = self.submitted or {}  # type: ignore[assignment]
-        jobs = jobs_by_point(pinned.plan().jobs)
+        jobs = pinned.jobs_by_point
         return {
             point: {
                 "point": point,
@@ -104,11 +138,15 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
             for point in pinned.points
         }
 
-    def _launch(self, point: str, conf: Mapping[str, Any]) -> str:
+    def _launch(self, point: str, conf: Mapping[str, Any], *, finished: bool) -> str | None:
+        """Start a point's run, or return the one that goes on or has succeeded; None for a point that has finished."""
         number = 1
         while True:
             run_id = point_run_id(point, number)
-            if trigger_point_run(self.point_dag_id, run_id, conf):
+            if finished:
+                if not has_point_run(self.point_dag_id, run_id):
+                    return None
+            elif trigger_point_run(self.point_dag_id, run_id, conf):
                 self.log.info("started %s", run_id)
                 return run_id
             state, known = point_run(self.point_dag_id, run_id)
@@ -131,7 +169,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         with ThreadPoolExecutor(self.workers) as pool:
             codes = dict(zip(confs, pool.map(self._work, confs.values()), strict=True))
         failed = [point for point, code in codes.items() if code]
-        if len(failed) == len(confs):
+        if failed and len(failed) == len(confs):
             raise AirflowFailException(f"every point failed: {', '.join(failed)}")
         if failed:
             self.log.error("%d of %d points failed: %s", len(failed), len(confs), ", ".join(failed))
@@ -156,3 +194,22 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
             for line in process.stdout:
                 self.log.info("[%s] %s", conf["point"], line.rstrip())
             return process.wait()
+
+
+def finished_points(jobs: Mapping[str, Sequence[Job]], run: Callable[[str], CommandResult]) -> set[str]:
+    """Return the points none of whose jobs would be submitted: each has finished, or its own condition cancelled it.
+
+    :param jobs: point → its jobs, those of the whole sweep, which every point uses, under the empty name
+    :param run: runs a script on the login node; called once
+    :raises TransportError: when it does not answer
+    """
+    directories = {point: [job.stage_dir for job in its] for point, its in jobs.items()}
+    every = [directory for its in directories.values() for directory in its]
+    states = parse_stage_states(every, run(finished_stages_script(directories.values())))
+
+    def nothing_to_submit(job: Job) -> bool:
+        chosen = next_attempt(states[job.stage_dir], rerun=False, digest=job_digest(job))
+        return chosen.finished or chosen.cancelled
+
+    done = {point for point, its in jobs.items() if all(map(nothing_to_submit, its))}
+    return done - {""} if done >= {""} & jobs.keys() else set()

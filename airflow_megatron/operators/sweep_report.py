@@ -30,16 +30,24 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
     their own cancelled, and those that wait for them, are meant to be missing.
 
     :param pinned: the pinned sweep (templated)
+    :param passed_over: names of the points that had finished before this run (templated)
     """
 
-    template_fields: Sequence[str] = ("pinned",)
+    template_fields: Sequence[str] = ("pinned", "passed_over")
     template_fields_renderers = {"pinned": "json"}  # noqa: RUF012
     ui_color = "#f3ecd9"
     operator_extra_links = (SweepResultsLink(),)
 
-    def __init__(self, *, pinned: Mapping[str, Any] | str, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        pinned: Mapping[str, Any] | str,
+        passed_over: Sequence[str] | str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.pinned = pinned
+        self.passed_over = passed_over
 
     def execute(self, context: Context) -> list[str]:
         """Write the report; return its files."""
@@ -51,7 +59,7 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
         report = write_results(
             plan,
             SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run,
-            ReportedRun.of(pinned, context["ti"].run_id),
+            ReportedRun.of(pinned, context["ti"].run_id, passed_over=len(self.passed_over or ())),
             digest=pinned.digest,
         )
         self.log.info("\n%s", report.text)

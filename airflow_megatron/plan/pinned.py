@@ -212,6 +212,11 @@ class PinnedSweep:
         ordered = [job for point in ("", *self.points) for job in by_point.get(point, ())]
         return Plan(self.sweep, self.cluster, self.points, tuple(ordered))
 
+    @functools.cached_property
+    def jobs_by_point(self) -> Mapping[str, Sequence[Job]]:
+        """Point → its jobs; those of the whole sweep under the empty name."""
+        return jobs_by_point(self.plan().jobs)
+
     def shared_jobs(self) -> list[Job]:
         """Return the jobs that run once for the sweep."""
         return [self._job(data) for data in self._shared]

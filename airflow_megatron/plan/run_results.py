@@ -36,6 +36,7 @@ class ReportedRun:
     :param limit: how many at most
     :param all_points: points of the whole sweep
     :param commit: of the checkout, empty when it is not known
+    :param passed_over: how many of its points had finished before
     """
 
     run_id: str
@@ -44,11 +45,20 @@ class ReportedRun:
     limit: int | None
     all_points: int
     commit: str
+    passed_over: int = 0
 
     @classmethod
-    def of(cls, pinned: PinnedSweep, run_id: str) -> ReportedRun:
+    def of(cls, pinned: PinnedSweep, run_id: str, *, passed_over: int = 0) -> ReportedRun:
         """Return what a stored plan says of its run."""
-        return cls(run_id, pinned.description, pinned.choice, pinned.limit, pinned.all_points, pinned.commit)
+        return cls(
+            run_id,
+            pinned.description,
+            pinned.choice,
+            pinned.limit,
+            pinned.all_points,
+            pinned.commit,
+            passed_over,
+        )
 
 
 def results_dir(sweep: str) -> Path:
@@ -106,6 +116,8 @@ def _lines(about: Mapping[str, Any]) -> list[str]:
     if about["selection"]:
         points += f" ({about['selection']})"
     lines = [about["description"]] if about["description"] else []
+    if about["passed_over"]:
+        points += f", {about['passed_over']} of them finished before and passed over,"
     lines.append(f"{points} on {about['cluster']}, run {about['run']}, written {_moment(about['written'])}")
     lines.append(f"plan {about['digest']}" + (f", commit {about['commit']}" if about["commit"] else ""))
     return lines
@@ -128,6 +140,7 @@ def _about(plan: Plan, reported: ReportedRun, digest: str, written: datetime) ->
         "all_points": reported.all_points,
         "selection": reported.choice,
         "limit": reported.limit,
+        "passed_over": reported.passed_over,
         "digest": digest,
         "commit": reported.commit,
         "written": written.isoformat(),

@@ -50,6 +50,11 @@ def trigger_point_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> bool
     return True
 
 
+def has_point_run(dag_id: str, run_id: str) -> bool:
+    """Return whether there is a run of that id."""
+    return bool(task_runner.RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id]))
+
+
 def point_run(dag_id: str, run_id: str) -> tuple[str, dict[str, Any]]:
     """Return state and configuration of an existing run."""
     answer = task_runner.SUPERVISOR_COMMS.send(GetDagRun(dag_id=dag_id, run_id=run_id))
