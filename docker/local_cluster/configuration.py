@@ -72,6 +72,8 @@ def slurm_conf(layout: Layout, settings: Settings, machine: Machine) -> str:
         f"SlurmctldLogFile={layout.log('slurmctld')}",
         f"SlurmdLogFile={layout.log('slurmd')}".removesuffix(".log") + "-%n.log",
         "MailProg=/bin/true",
+        # what srun starts in a job has the job's nice value, not slurmd's
+        "PropagatePrioProcess=1",
         # The machine does not have the processors and the memory that the nodes claim.
         "SlurmdParameters=config_overrides",
         "ProctrackType=proctrack/linuxproc",

@@ -179,6 +179,17 @@ def test_bash_reads_every_stage_of_a_chain(cluster: ClusterProfile) -> None:
     )
 
 
+@pytest.mark.parametrize("script", [None, '#!/bin/bash\n#SBATCH --time=5\npython "$(nice)"\n'])
+@pytest.mark.parametrize("nice", [0, 19])
+def test_a_job_is_as_nice_as_its_profile_says(nice: int, script: str | None, sandbox: Sandbox) -> None:
+    cluster = sandbox.cluster(nice=nice)
+    stages = {"work": {"kind": "command", "command": ["bash", "-c", 'python "$(nice)"']}}
+    (job,) = jobs_of(train_spec(stages=stages), cluster).values()
+    rendered = job_script(replace(job, script=script), cluster, 1)
+    assert syntax_error(rendered) == ""
+    assert sandbox.run(rendered, job) == [["python", str(nice or os.nice(0))]]
+
+
 class TestLaunch:
     """What really is started, seen by the commands themselves."""
 

@@ -142,6 +142,7 @@ def render_job_script(
             trainer=job.trained_by,
             directives=_directives(job, cluster, attempt, number, exclude),
             prologue=job_prologue(attempt.directory)
+            + niceness_lines(cluster)
             + (_chain_prologue(job, number) if chained else "")
             + (recording_lines(origins, attempt.directory, cluster.run_root) if origins else ""),
             epilogue=job_epilogue(),
@@ -257,7 +258,7 @@ def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: I
         for name, value in options.items()
         if value is not None
     ]
-    added = [job_prologue(attempt.directory)]
+    added = [job_prologue(attempt.directory), niceness_lines(cluster)]
     if secrets := _secret_files(job, attempt):
         reading = (f"am_secret {name} {quote(path)} || exit" for name, path in secrets.items())
         added += [shell_file("job_secret"), *reading]
@@ -350,6 +351,20 @@ def _launch(job: Job, cluster: ClusterProfile, attempt: Attempt, processes: int)
         nodes=job.slurm.nodes or 1,
         hosts_file=quote(attempt.files.hosts),
         wrapped=bool(job.wrapper),
+    )
+
+
+def niceness_lines(cluster: ClusterProfile) -> str:
+    """Return the lines that lower the priority of what a job's script starts; none without ``nice`` in the profile.
+
+    Where the kernel groups processes by session (``kernel.sched_autogroup_enabled``), a nice value counts within the
+    session alone, and the session's own has to be set too (sched(7)).
+    """
+    if not cluster.nice:
+        return ""
+    return (
+        f"renice -n {cluster.nice} -p $$ >/dev/null\n"
+        f"! [ -w /proc/self/autogroup ] || echo {cluster.nice} 2>/dev/null >/proc/self/autogroup\n"
     )
 
 

@@ -662,6 +662,8 @@ class ClusterSection(Strict):
     """How long an accepted submission may stay invisible in squeue and sacct."""
     signatures: list[str] = []
     """Files that say what lines of this site's logs mean, relative to the profile."""
+    nice: int = Field(default=0, ge=0, le=19)
+    """Nice value of what jobs start, on a machine that runs Slurm and Airflow too."""
 
 
 _SHOWN = 200
