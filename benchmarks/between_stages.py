@@ -35,12 +35,19 @@ NAME = "between"
 IDLE_S = 30
 TIMEOUT_S = 3600
 SAMPLE_S = 0.2
+PARTS = ("scheduler", "supervisors", "tasks", "api_server", "triggerer", "dag-processor")
 JOB = "date +%s.%N >began; sleep {seconds}; date +%s.%N >ended"
 ROWS = {
     "end_to_sbatch": "end → sbatch, p50, p95 s",
     "end_to_start": "end → start, p50, p95 s",
     "sweep_s": "the sweep, s",
     "cpu_per_job": "processor s a job",
+    "scheduler": "… of the scheduler",
+    "supervisors": "… of the workers that supervise tasks",
+    "tasks": "… of the tasks",
+    "api_server": "… of the API server",
+    "triggerer": "… of the triggerer",
+    "dag-processor": "… of the dag processor",
     "processes_per_job": "processes a job",
     "again_s": "passed over in, s",
     "again_cpu": "processor s to pass over",
@@ -81,14 +88,19 @@ class Watched:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def processor_seconds(self) -> float:
-        """Return the processor time so far, of ended children too."""
-        total = 0.0
-        for process in (self.root, *self.root.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                total += times.user + times.system + times.children_user + times.children_system
-        return total
+    def processor_seconds(self) -> dict[str, float]:
+        """Return the processor time so far of each part of Airflow, of ended children too."""
+        parts = dict.fromkeys(PARTS, 0.0)
+        for child in self.root.children():
+            name = next((name for name in PARTS if name in " ".join(child.cmdline())), None)
+            if name != "scheduler":
+                parts[name or "scheduler"] += used(child, *child.children(recursive=True))
+                continue
+            parts[name] += own(child)
+            for worker in child.children():
+                parts["supervisors"] += own(worker)
+                parts["tasks"] += used(worker, *worker.children(recursive=True)) - own(worker)
+        return parts
 
     def stop(self) -> None:
         """Look no more."""
@@ -106,6 +118,24 @@ class Watched:
                 for child in scheduler.children(recursive=True):
                     if child not in workers:
                         self.seen.add((child.pid, child.create_time()))
+
+
+def own(process: psutil.Process) -> float:
+    """Return the processor time of a process."""
+    with suppress(psutil.NoSuchProcess):
+        times = process.cpu_times()
+        return float(times.user + times.system)
+    return 0.0
+
+
+def used(*processes: psutil.Process) -> float:
+    """Return the processor time of processes and of their ended children."""
+    total = 0.0
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def spread(values: list[float]) -> str:
@@ -169,7 +199,8 @@ class Measured:
             time.sleep(10)
             before = watched.processor_seconds()
             time.sleep(IDLE_S)
-            idle = (watched.processor_seconds() - before) / IDLE_S
+            after = watched.processor_seconds()
+            idle = {part: (after[part] - before[part]) / IDLE_S for part in PARTS}
             first = worked(airflow, watched, idle)
             to_sbatch, to_start = transitions(self.local / "runs", points, stages)
             forget(airflow)
@@ -183,12 +214,13 @@ class Measured:
             "end_to_sbatch": spread(to_sbatch),
             "end_to_start": spread(to_start),
             "sweep_s": round(first["seconds"]),
-            "cpu_per_job": round(first["cpu"] / jobs, 2),
+            "cpu_per_job": round(sum(first["cpu"].values()) / jobs, 2),
+            **{part: round(first["cpu"][part] / jobs, 2) for part in PARTS},
             "processes_per_job": round(first["processes"] / jobs, 1),
             "again_s": round(second["seconds"]),
-            "again_cpu": round(second["cpu"], 1),
+            "again_cpu": round(sum(second["cpu"].values()), 1),
             "again_processes": second["processes"],
-            "idle_cpu": round(idle * 60, 1),
+            "idle_cpu": round(sum(idle.values()) * 60, 1),
             "load": round(os.getloadavg()[0], 1),
         }
 
@@ -201,10 +233,10 @@ def local_airflow() -> Any:
     raise SystemExit("this checkout has no local Airflow")
 
 
-def worked(airflow: Any, watched: Watched, idle: float) -> dict[str, Any]:
+def worked(airflow: Any, watched: Watched, idle: dict[str, float]) -> dict[str, Any]:
     """Run the sweep to its end; return what that took.
 
-    :param idle: processor seconds that Airflow takes in a second without work
+    :param idle: processor seconds that each part of Airflow takes in a second without work
     """
     cpu, seen, began = watched.processor_seconds(), len(watched.seen), time.monotonic()
     run_id = airflow.trigger(NAME)
@@ -215,9 +247,10 @@ def worked(airflow: Any, watched: Watched, idle: float) -> dict[str, Any]:
     seconds = time.monotonic() - began
     if state == "failed":
         raise SystemExit(f"the sweep failed: {airflow.task_states(NAME, run_id)}")
+    now = watched.processor_seconds()
     return {
         "seconds": seconds,
-        "cpu": watched.processor_seconds() - cpu - idle * seconds,
+        "cpu": {part: now[part] - cpu[part] - idle[part] * seconds for part in PARTS},
         "processes": len(watched.seen) - seen,
     }
 

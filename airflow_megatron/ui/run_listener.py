@@ -13,6 +13,7 @@ from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.spec.model.dag_names import PLAN, REPORT, RESOLVE, WAIT, sweep_of
 from airflow_megatron.task_runtime.stored_plan import CHANGED, changed_message, pinned_by
+from airflow_megatron.ui.preloading import preload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +60,8 @@ def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
 
 @hookimpl
 def on_starting(component: object) -> None:
-    """Look, when the scheduler starts, which runs have ended or gone while nobody did."""
+    """Look, when the scheduler starts, which runs have ended or gone while nobody did; import what its forks need."""
+    preload(component)
     if getattr(component, "job_type", "") == "SchedulerJob":
         from airflow.utils.session import create_session
 

@@ -42,3 +42,14 @@ def test_a_task_builds_its_own_sweep_in_a_short_time(benchmark: dict[str, Any], 
     assert min(start["seconds"] for start in starts) <= MOST_S
     imported = {name for start in starts for name in start["modules"]}
     assert not [name for name in imported if name.startswith(NOT_FOR_TASKS)]
+
+
+def test_a_fork_of_a_process_that_has_preloaded_imports_nothing_more(
+    benchmark: dict[str, Any], tmp_path: Path
+) -> None:
+    specs = tmp_path / "specs"
+    specs.mkdir()
+    benchmark["write_specs"](specs)
+    starts = benchmark["starts"](specs, tmp_path, "sweep7.point", "pretrain.watch", 2, preloaded=True)
+    assert {tuple(start["dags"]) for start in starts} == {("sweep7", "sweep7.point")}
+    assert [start["modules"] for start in starts] == [[], []]
