@@ -10,8 +10,9 @@ from airflow_megatron.slurm.verdicts.restarts import Done, GiveUp, Restart
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from airflow_megatron.slurm.verdicts.occurrence import Occurrence
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import NoticeKind
 
@@ -100,18 +101,18 @@ def end_notice(
 
 
 def event_notice(
-    job: Job, attempt: int, job_id: str, seen: Mapping[str, Any], log_tail: Sequence[str] = ()
+    job: Job, attempt: int, job_id: str, seen: Occurrence, log_tail: Sequence[str] = ()
 ) -> Notice:
     """Return the notice of an event of a running job.
 
     :param job: the job
     :param attempt: number of the attempt
     :param job_id: in Slurm
-    :param seen: ``do`` and ``reason`` of the event, as in the trigger's event
+    :param seen: the event
     :param log_tail: last lines of its log
     """
-    verdict = Verdict(Outcome.ACTIVE, str(seen["reason"]), job_id=job_id)
-    action = "" if seen["do"] == "notify" else str(seen["do"])
+    verdict = Verdict(Outcome.ACTIVE, seen.reason, job_id=job_id)
+    action = "" if seen.do == "notify" else seen.do
     return _job_notice("health", job, attempt, verdict, action, log_tail)
 
 

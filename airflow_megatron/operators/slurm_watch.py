@@ -79,6 +79,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_megatron.slurm.verdicts.occurrence import Occurrence
     from airflow_megatron.slurm.verdicts.restarts import NextStep
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.schema import NotifySection
@@ -262,17 +263,15 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             f"{job.name}: {explanation}.{error} Whole log: {job.log_file(handle.attempt)}"
         )
 
-    def _carry_out(
-        self, job: Job, handle: JobHandle, seen: Sequence[Mapping[str, Any]], event: JobEvent
-    ) -> None:
+    def _carry_out(self, job: Job, handle: JobHandle, seen: Sequence[Occurrence], event: JobEvent) -> None:
         """Report what was seen, and run the commands that it asks for."""
         for item in seen:
-            self.log.warning("%s: %s", item["do"], item["reason"])
+            self.log.warning("%s: %s", item.do, item.reason)
             notice = event_notice(job, handle.attempt, str(handle.job_id), item, event.log_tail)
             send(self._notify(job), notice)
-            if item["do"] == "run":
-                variables = {f"am_match_{name}": text for name, text in item["groups"].items()}
-                self.log.info("%s", job_attempts(job, self.log).run_command(item["command"], variables))
+            if item.do == "run":
+                variables = {f"am_match_{name}": text for name, text in item.groups.items()}
+                self.log.info("%s", job_attempts(job, self.log).run_command(item.command, variables))
 
     def _notify(self, job: Job) -> Sequence[NotifySection]:
         """Return the notifiers that the job's run has pinned."""

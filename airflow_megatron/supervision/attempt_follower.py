@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, judge
 from airflow_megatron.supervision.condition_watch import Truth, with_finish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from airflow_megatron.slurm.states.observation import Observation
     from airflow_megatron.slurm.verdicts.absence import Absence
+    from airflow_megatron.slurm.verdicts.occurrence import Occurrence
     from airflow_megatron.slurm.verdicts.signatures import Signature
     from airflow_megatron.slurm.verdicts.verdict import Expectation, Verdict
 
@@ -105,7 +106,7 @@ class AttemptFollower:
         self._expectation, self._absence, self._signatures = expectation, absence, signatures
         self._clock = clock or (lambda: time.monotonic())
         self._ended: float | None = None
-        self._at_end: list[dict[str, Any]] = []
+        self._at_end: list[Occurrence] = []
 
     @property
     def announced(self) -> bool:
@@ -125,22 +126,22 @@ class AttemptFollower:
             verdict = with_finish(verdict, conditions.finish, conditions.missing, ended_for)
         return Look(verdict, conditions, ended_for, observation, log_tail)
 
-    def see(self, seen: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def see(self, seen: Iterable[Occurrence]) -> list[Occurrence]:
         """Take in what showed while the attempt runs; return it with what showed when it seemed to have ended."""
-        found = [*self._at_end, *map(dict, seen)]
+        found = [*self._at_end, *seen]
         self._at_end = []
         self._take_announcement(found)
         return found
 
     def end(
-        self, look: Look, seen: Iterable[Mapping[str, Any]] = (), *, last: bool
-    ) -> tuple[Verdict, list[dict[str, Any]]] | None:
+        self, look: Look, seen: Iterable[Occurrence] = (), *, last: bool
+    ) -> tuple[Verdict, list[Occurrence]] | None:
         """Take in what showed of an attempt that has ended.
 
         :param last: nothing more is expected of it (:meth:`Look.is_last`)
         :returns: the verdict on it and all that showed at its end; None as long as one has to look again
         """
-        self._at_end += map(dict, seen)
+        self._at_end += seen
         if not last:
             return None
         if not self._take_announcement(self._at_end):
@@ -154,9 +155,9 @@ class AttemptFollower:
     def _judged(self, observation: Observation, log_tail: bytes) -> Verdict:
         return judge(observation, self._expectation, log_tail=log_tail, signatures=self._signatures)
 
-    def _take_announcement(self, seen: Sequence[Mapping[str, Any]]) -> bool:
+    def _take_announcement(self, seen: Sequence[Occurrence]) -> bool:
         """Return whether the job announces its end now, and has not before."""
-        if self.announced or not any(item["do"] == "finish" for item in seen):
+        if self.announced or not any(item.do == "finish" for item in seen):
             return False
         self._expectation = replace(self._expectation, announced=True)
         return True

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.spec.trust.patterns import line_pattern
 
 if TYPE_CHECKING:
@@ -31,15 +32,12 @@ class Seen:
     what: str
     groups: Mapping[str, str]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what a worker needs to act on it."""
-        return {
-            "do": self.event.do,
-            "on": self.event.on,
-            "reason": self.reason,
-            "command": self.event.command,
-            "groups": dict(self.groups),
-        }
+    @property
+    def occurrence(self) -> Occurrence:
+        """What a worker needs to act on it."""
+        return Occurrence(
+            self.event.do, self.reason, on=self.event.on, command=self.event.command, groups=self.groups
+        )
 
     @property
     def reason(self) -> str:

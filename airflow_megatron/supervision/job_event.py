@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.verdict import Verdict
 from airflow_megatron.supervision.job_reference import JobHandle
 
@@ -17,7 +18,7 @@ class JobEvent:
     """An event of :class:`airflow_megatron.triggers.slurm_job.SlurmJobTrigger`.
 
     :param verdict: on an attempt that has ended, else None
-    :param seen: events of the job and alarms of its health, in their JSON form; None when the deadline has passed
+    :param seen: events of the job and alarms of its health; None when the deadline has passed
     :param memory: what a later trigger of the attempt needs to go on, where the job runs on
     :param error: last error in the log of an attempt that has ended
     :param log_tail: last lines of the log
@@ -25,7 +26,7 @@ class JobEvent:
     """
 
     verdict: Verdict | None = None
-    seen: tuple[Mapping[str, Any], ...] | None = None
+    seen: tuple[Occurrence, ...] | None = None
     memory: Mapping[str, Any] | None = None
     error: str | None = None
     log_tail: tuple[str, ...] = ()
@@ -48,12 +49,13 @@ class JobEvent:
     def from_json(cls, value: Mapping[str, Any]) -> JobEvent:
         """Return the event that :meth:`to_json` wrote, of this version or an earlier one.
 
-        :raises KeyError: for a verdict without outcome or reason; ValueError: for an unknown outcome
+        :raises KeyError: for a verdict without outcome or reason; ValueError: for an unknown outcome, and for something
+            seen that does not name what is to be done
         """
         seen, verdict = value.get("seen"), value.get("verdict")
         return cls(
             verdict=Verdict.from_json(verdict) if verdict is not None else None,
-            seen=tuple(seen) if seen is not None else None,
+            seen=tuple(map(Occurrence.from_json, seen)) if seen is not None else None,
             memory=value.get("memory"),
             error=value.get("error"),
             log_tail=tuple(value.get("log_tail") or ()),
@@ -64,7 +66,7 @@ class JobEvent:
         """Return the payload of Airflow's event."""
         value: dict[str, Any] = {"log_tail": list(self.log_tail), "carry": dict(self.carry)}
         if self.seen is not None:
-            value["seen"] = [dict(item) for item in self.seen]
+            value["seen"] = [item.to_json() for item in self.seen]
         if self.verdict is not None:
             value |= {"verdict": self.verdict.to_json(), "error": self.error}
         if self.memory is not None:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_megatron.slurm.verdicts.outcomes import Outcome
 from airflow_megatron.slurm.verdicts.progress import with_progress
@@ -23,9 +23,10 @@ from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.supervision.expected_ends import as_expected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from airflow_megatron.slurm.remote.stage_records import StageRecord
+    from airflow_megatron.slurm.verdicts.occurrence import Occurrence
     from airflow_megatron.slurm.verdicts.restarts import NextStep, RestartPolicy
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.spec.model.jobs import Job
@@ -43,7 +44,7 @@ class Ended:
     cancelled: bool = False
 
 
-def at_end(job: Job, verdict: Verdict, seen: Sequence[Mapping[str, Any]]) -> Ended:
+def at_end(job: Job, verdict: Verdict, seen: Sequence[Occurrence]) -> Ended:
     """Return how an attempt ended, with what the spec expects and what showed at its end.
 
     :param job: says which ending the spec expects
@@ -56,10 +57,10 @@ def at_end(job: Job, verdict: Verdict, seen: Sequence[Mapping[str, Any]]) -> End
     decided = deciding(seen, finished=verdict.outcome is Outcome.FINISHED)
     if decided is None:
         return Ended(verdict)
-    return Ended(judged_with(verdict, decided), cancelled=decided["do"] == "cancel")
+    return Ended(judged_with(verdict, decided), cancelled=decided.do == "cancel")
 
 
-def while_running(seen: Iterable[Mapping[str, Any]], job_id: str | None) -> Ended | None:
+def while_running(seen: Iterable[Occurrence], job_id: str | None) -> Ended | None:
     """Return how an attempt ends because of what showed while it runs; None when it goes on."""
     decided = deciding(seen)
     if decided is None:

@@ -30,6 +30,7 @@ from airflow_megatron.slurm.states.observation import Watch
 from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, withdraw_chain_script
 from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.verdicts.absence import Absence
+from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.progress import Progress
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict
@@ -170,7 +171,7 @@ class SlurmJobTrigger(ClusterTrigger):
             async for observation in subscription:
                 report.read(observation)
                 if (scratch := resume.read(report.records)) is not None:
-                    yield self._event(report, seen=[{"do": "fail", "reason": scratch, "permanent": True}])
+                    yield self._event(report, seen=(Occurrence("fail", scratch, permanent=True),))
                     return
                 conditions = OwnConditions(
                     await cancel.look(),
@@ -185,7 +186,7 @@ class SlurmJobTrigger(ClusterTrigger):
                     subscription.update(log_offset=skipped_to)
                 if look.is_cancelled:
                     reason = f"its cancel condition holds: {self.conditions['cancel_text']}"
-                    yield self._event(report, seen=[{"do": "cancel", "reason": reason}])
+                    yield self._event(report, seen=(Occurrence("cancel", reason),))
                     return
                 if look.has_ended:
                     last = look.is_last(
@@ -202,17 +203,17 @@ class SlurmJobTrigger(ClusterTrigger):
                     elif missing := self._missing(verdict, report):
                         verdict = replace(verdict, warning=missing)
                     report.finish()
-                    yield self._event(report, verdict=verdict, seen=at_end, error=report.error)
+                    yield self._event(report, verdict=verdict, seen=tuple(at_end), error=report.error)
                     return
                 showed = await self._seen(events, observation, report)
-                showed += [alarm.to_json() for alarm in _alarms(health, observation, report)]
+                showed += [_occurrence(alarm) for alarm in _alarms(health, observation, report)]
                 seen = follower.see(showed)
                 if seen:
                     memory: dict[str, Any] = {"log": report.memory(), "events": events.memory()}
                     memory["announced"] = follower.announced
                     if health is not None:
                         memory["health"] = health.memory()
-                    yield self._event(report, seen=seen, memory=memory)
+                    yield self._event(report, seen=tuple(seen), memory=memory)
                     return
                 if self.is_overdue:
                     yield self._event(report)
@@ -240,12 +241,12 @@ class SlurmJobTrigger(ClusterTrigger):
 
     async def _seen(
         self, events: EventWatch, observation: Observation, report: JobReport, end: Verdict | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[Occurrence]:
         """Return the events of this observation whose own conditions hold; they count as having acted.
 
         :param end: how the job has ended, at the last look
         """
-        holding: list[dict[str, Any]] = []
+        holding: list[Occurrence] = []
         look = replace(observation, log_chunk=report.new_bytes)
         for item in events.read(look, progressed=report.progressed, end=end):
             condition = item.event.condition
@@ -256,7 +257,7 @@ class SlurmJobTrigger(ClusterTrigger):
                     if await follower.look() is not Truth.YES:
                         continue
             events.count(item.event)
-            holding.append(item.to_json())
+            holding.append(item.occurrence)
         return holding
 
     def _event(self, report: JobReport, **values: Any) -> TriggerEvent:
@@ -341,6 +342,10 @@ class SlurmJobTrigger(ClusterTrigger):
     def _is_complete(self, files: Mapping[str, int]) -> bool:
         # asked only about the checkpoint that the tracker names: formats without a file that is written last rely on it
         return checkpoint_verdict(files, iteration=self.train_iters, tracked=self.train_iters).is_complete
+
+
+def _occurrence(alarm: Alarm) -> Occurrence:
+    return Occurrence(alarm.do, alarm.reason, before_iteration=alarm.before_iteration)
 
 
 def _alarms(health: TrainingHealth | None, observation: Observation, report: JobReport) -> list[Alarm]:

@@ -9,6 +9,7 @@ from example_specs import spec_text
 
 from airflow_megatron.notices.notice import Notice, end_notice, event_notice
 from airflow_megatron.plan.sweep_plan import check_document, plan_sweep
+from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.restarts import Done, GiveUp, Restart
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.documents.errors import SpecError
@@ -68,7 +69,7 @@ def test_retry_and_end(job: Job) -> None:
 
 
 def test_event(job: Job) -> None:
-    seen = {"do": "restart", "reason": "event 'slow' (idle: nothing new for 900 s)"}
+    seen = Occurrence("restart", "event 'slow' (idle: nothing new for 900 s)")
     notice = event_notice(job, 1, "7", seen, LOG)
     assert (notice.what, notice.next_action, notice.loss) == ("health", "restart", 2.5)
     assert "nothing new for 900 s" in notice.text

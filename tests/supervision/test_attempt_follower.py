@@ -10,6 +10,7 @@ import pytest
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation, QueueRow
 from airflow_megatron.slurm.verdicts.absence import MIN_ANSWERS, Absence
+from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.outcomes import Outcome
 from airflow_megatron.slurm.verdicts.restarts import GiveUp, Restart, RestartPolicy
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Expectation, Verdict
@@ -97,7 +98,7 @@ def test_a_job_that_has_announced_its_end_is_judged_by_what_it_left(clock: Clock
     follow = follower(clock)
     look = follow.look(ended(JobState.CANCELLED, 0), b"")
     assert outcome_of(look) is Outcome.CANCELLED
-    announced = [{"do": "finish", "reason": "its last line"}]
+    announced = [Occurrence("finish", "its last line")]
     verdict = follow.end(look, announced, last=True)
     assert verdict is not None
     assert (verdict[0].outcome, verdict[1]) == (Outcome.FINISHED, announced)
@@ -107,8 +108,8 @@ def test_a_job_that_has_announced_its_end_is_judged_by_what_it_left(clock: Clock
 def test_what_showed_when_it_seemed_to_have_ended_counts_while_it_runs(clock: Clock) -> None:
     follow = follower(clock)
     look = follow.look(ended(JobState.COMPLETED, 0), b"")
-    assert follow.end(look, [{"do": "notify", "reason": "a"}], last=False) is None
-    assert [item["reason"] for item in follow.see([{"do": "notify", "reason": "b"}])] == ["a", "b"]
+    assert follow.end(look, [Occurrence("notify", "a")], last=False) is None
+    assert [item.reason for item in follow.see([Occurrence("notify", "b")])] == ["a", "b"]
     assert follow.see([]) == []
 
 
@@ -120,7 +121,7 @@ class TestNextSteps:
         assert (verdict.judged, isinstance(step, Restart)) == (5.0, True)
 
     def test_a_training_that_hung_has_progressed_as_far_as_its_tracker_says(self) -> None:
-        stopped = while_running([{"do": "restart", "reason": "idle"}], "7")
+        stopped = while_running([Occurrence("restart", "idle")], "7")
         assert stopped is not None
         verdict, _ = concluded(
             stopped.verdict, [self.LOST], RestartPolicy(), now=5.0, tracker="10\n", trains=True
@@ -138,9 +139,9 @@ class TestNextSteps:
         assert isinstance(step, GiveUp)
 
     def test_what_asks_for_nothing_ends_nothing(self) -> None:
-        assert while_running([{"do": "notify", "reason": "x"}], "7") is None
+        assert while_running([Occurrence("notify", "x")], "7") is None
 
     def test_a_cancel_condition_is_for_good(self) -> None:
-        stopped = while_running([{"do": "cancel", "reason": "x"}], "7")
+        stopped = while_running([Occurrence("cancel", "x")], "7")
         assert stopped is not None
         assert (stopped.cancelled, stopped.verdict.outcome) == (True, Outcome.CANCELLED)

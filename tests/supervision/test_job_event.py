@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.supervision.job_event import JobEvent
 from airflow_megatron.supervision.job_reference import JobHandle
@@ -19,7 +20,7 @@ CARRY = {"handle": HANDLE.to_json()}
     "event",
     [
         JobEvent(Verdict(Outcome.FAILED, "x", exit_code=1), seen=(), error="no memory", carry=CARRY),
-        JobEvent(seen=({"do": "notify", "reason": "a"},), memory={"log": {"offset": 3}}, log_tail=("a",)),
+        JobEvent(seen=(Occurrence("notify", "a"),), memory={"log": {"offset": 3}}, log_tail=("a",)),
         JobEvent(log_tail=("last",), carry=CARRY),
     ],
 )
@@ -44,6 +45,18 @@ def test_of_an_earlier_version() -> None:
     assert read.handle == JobHandle("", 2, None)
     assert not read.is_deadline
     assert JobEvent.from_json({"log_tail": [], "carry": CARRY}).is_deadline
+
+
+def test_what_an_earlier_version_has_seen() -> None:
+    match = {"do": "rollback", "on": "log", "reason": "a", "command": "", "groups": {"iteration": "70"}}
+    alarm = {"do": "rollback", "reason": "b", "before_iteration": None}
+    lost = {"do": "fail", "reason": "c", "permanent": True}
+    read = JobEvent.from_json({"seen": [match, alarm, lost], "carry": CARRY}).seen
+    assert read is not None
+    assert [item.rolls_back_before for item in read] == [70, None, None]
+    assert [item.permanent for item in read] == [False, False, True]
+    with pytest.raises(ValueError, match="does not name what is to be done"):
+        JobEvent.from_json({"seen": [{"reason": "a"}]})
 
 
 def test_without_a_reference() -> None:

@@ -36,15 +36,15 @@ class Alarm:
     do: str
     finding: HealthFinding
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what a worker needs to act on it, in the form of an event that was seen.
+    @property
+    def reason(self) -> str:
+        """One sentence for a verdict."""
+        return f"health.{self.detector}: {self.finding.text}"
 
-        For a rollback ``before_iteration`` is the first iteration that may be affected.
-        """
-        event = {"do": self.do, "reason": f"health.{self.detector}: {self.finding.text}"}
-        return (
-            {**event, "before_iteration": self.finding.before_iteration} if self.do == "rollback" else event
-        )
+    @property
+    def before_iteration(self) -> int | None:
+        """Of a rollback the first iteration that may be affected, else None."""
+        return self.finding.before_iteration if self.do == "rollback" else None
 
 
 class TrainingHealth:

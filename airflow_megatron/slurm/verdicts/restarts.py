@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.schema import RestartSection
-from airflow_megatron.spec.trust.json_records import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 
 _DEFAULTS: Final = RestartSection()
 
@@ -209,45 +210,37 @@ def given_up(verdict: Verdict, reason: str) -> Verdict:
     return replace(verdict, outcome=Outcome.FAILED if going_on else verdict.outcome, reason=reason)
 
 
-def stopping_verdict(seen: Mapping[str, Any], job_id: str | None) -> Verdict:
+def stopping_verdict(seen: Occurrence, job_id: str | None) -> Verdict:
     """Return the verdict on an attempt that is stopped because of something seen while it runs.
 
-    :param seen: ``do`` (cancel, fail, restart, rollback) and ``reason``; for a rollback
-        ``before_iteration``, or a group ``iteration`` of the pattern that matched; ``permanent`` where the next
-        attempt would end the same way.
+    :param seen: asks to cancel, fail, restart or roll back.
     :param job_id: of the job.
     """
-    do = seen["do"]
-    before = seen.get("before_iteration", (seen.get("groups") or {}).get("iteration"))
     return Verdict(
-        _STOPPED[do],
-        str(seen["reason"]),
+        _STOPPED[seen.do],
+        seen.reason,
         job_id=job_id,
-        permanent=bool(seen.get("permanent")),
-        rollback=do == "rollback",
-        before_iteration=whole(before) if do == "rollback" else None,
+        permanent=seen.permanent,
+        rollback=seen.do == "rollback",
+        before_iteration=seen.rolls_back_before,
         stopped=True,
     )
 
 
-def deciding(seen: Iterable[Mapping[str, Any]], *, finished: bool = False) -> Mapping[str, Any] | None:
+def deciding(seen: Iterable[Occurrence], *, finished: bool = False) -> Occurrence | None:
     """Return the first of what was seen in a job that ends its attempt; None when nothing does.
 
-    :param seen: ``do`` and ``on`` of each.
+    :param seen: in the order in which it showed.
     :param finished: the job has achieved its aim: nothing that its log says starts it again.
     """
     again = ("restart", "rollback") if finished else ()
     return next(
-        (
-            item
-            for item in seen
-            if item["do"] in _STOPPED and not (item["do"] in again and item.get("on") != "state")
-        ),
+        (item for item in seen if item.do in _STOPPED and not (item.do in again and item.on != "state")),
         None,
     )
 
 
-def judged_with(verdict: Verdict, seen: Mapping[str, Any]) -> Verdict:
+def judged_with(verdict: Verdict, seen: Occurrence) -> Verdict:
     """Return the verdict on an attempt that has ended by itself, with what decided at its end.
 
     :param verdict: by what the job left behind.

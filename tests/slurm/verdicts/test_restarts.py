@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.restarts import (
     Done,
     Follow,
@@ -227,18 +228,18 @@ def test_a_node_is_used_again_after_a_while():
 
 
 def test_what_was_seen_becomes_a_verdict():
-    seen = {"do": "rollback", "reason": "spike", "before_iteration": 120}
+    seen = Occurrence("rollback", "spike", before_iteration=120)
     verdict = stopping_verdict(seen, "7")
     assert verdict.outcome is Outcome.FAILED
     assert (verdict.rollback, verdict.before_iteration, verdict.stopped) == (True, 120, True)
     assert Verdict.from_json(verdict.to_json()) == verdict
-    by_pattern = {"do": "rollback", "reason": "spike", "groups": {"iteration": "0077"}}
+    by_pattern = Occurrence("rollback", "spike", groups={"iteration": "0077"})
     assert stopping_verdict(by_pattern, "7").before_iteration == 77
-    no_number = {"do": "rollback", "reason": "spike", "groups": {"iteration": "soon"}}
+    no_number = Occurrence("rollback", "spike", groups={"iteration": "soon"})
     assert stopping_verdict(no_number, "7").before_iteration is None
-    restart = stopping_verdict({"do": "restart", "reason": "stuck", "groups": {"iteration": "3"}}, None)
+    restart = stopping_verdict(Occurrence("restart", "stuck", groups={"iteration": "3"}), None)
     assert (restart.outcome, restart.rollback, restart.before_iteration) == (Outcome.RETRYABLE, False, None)
-    assert stopping_verdict({"do": "fail", "reason": "r", "permanent": True}, "7").permanent
+    assert stopping_verdict(Occurrence("fail", "r", permanent=True), "7").permanent
 
 
 def test_the_deciding_line_is_told_once():
@@ -261,14 +262,14 @@ def test_the_deciding_line_is_told_once():
 def test_what_is_seen_at_the_end_of_a_job_decides(
     outcome: Outcome, seen: list[tuple[str, str]], decides: str | None
 ) -> None:
-    items = [{"on": on, "do": do, "reason": "seen"} for on, do in seen]
+    items = [Occurrence(do, "seen", on=on) for on, do in seen]
     found = deciding(items, finished=outcome is Outcome.FINISHED)
-    assert (found and found["do"]) == decides
+    assert (found and found.do) == decides
 
 
 def test_a_restart_at_the_end_keeps_what_is_known_of_the_end() -> None:
     ended = Verdict(Outcome.FAILED, "exit code 1", JobState.FAILED, 1, 40, "7", "n1", permanent=True)
-    verdict = judged_with(ended, {"on": "log", "do": "restart", "reason": "event 'boom'"})
+    verdict = judged_with(ended, Occurrence("restart", "event 'boom'", on="log"))
     assert verdict == replace(
         ended, outcome=Outcome.RETRYABLE, reason="event 'boom'; exit code 1", permanent=False
     )
