@@ -8,6 +8,7 @@ import re
 import subprocess
 import tarfile
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,10 @@ import yaml
 from command_line import runner
 from example_specs import CHAIN
 
+from airflow_megatron.megatron.checkpoints.completeness import _trainers_with_layouts, checkpoint_verdict
 from airflow_megatron.megatron.logs.log_lines import LogParser
 from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.plan.surroundings import Surroundings
 from airflow_megatron.plan.sweep_plan import Plan, check_sweep
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.verdicts.outcomes import Outcome
@@ -75,6 +78,7 @@ def forget_what_is_installed() -> None:
         registry.__dict__.pop("_registered", None)
         for name in registry._made.keys() - registry.built_in.keys():
             del registry._made[name]
+    _trainers_with_layouts.cache_clear()
 
 
 @pytest.fixture
@@ -142,6 +146,18 @@ def test_a_stage_kind(cluster: ClusterProfile, install: Callable[[str], Path], t
     script = job_script(job, cluster, 1)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     assert f"tar -czf {output}" in script
+    # its own template, pinned with a run, and the project's in place of it
+    assert "\nulimit -n 65536\n" in script
+    around = Surroundings.now(cluster)
+    pinned = around.to_json([job])["templates"]
+    assert job_script(job, cluster, 1, templates=pinned) == script
+    own = tmp_path / "templates"
+    own.mkdir()
+    (own / "archive.sbatch.j2").write_text('{% extends "command.sbatch.j2" %}')
+    assert "ulimit" not in job_script(job, cluster, 1, templates=own)
+    assert replace(around, templates=pinned).changes(replace(around, templates=own)) == [
+        "sbatch/archive.sbatch.j2"
+    ]
     # each model as it comes, its own check, and its misspelt params
     spec["stages"]["convert"]["each_checkpoint"] = True
     spec["stages"]["archive"] |= {"each_checkpoint": True, "params": {"compres": True}}
@@ -182,6 +198,10 @@ def test_a_trainer(
         b" seconds per iteration (ms): 250.0 | learning rate: 1.000000E-03 | global batch size:    16 |"
         b" lm loss: 4.500000E+00 | loss scale: 1.0 | number of skipped iterations:   0 |\n"
     )
+    done = checkpoint_verdict({"0.shard": 1, "DONE": 1})
+    assert (done.verdict, done.format) == ("complete", "our_trainer")
+    assert checkpoint_verdict({"0.shard": 1}).verdict == "incomplete"
+    assert checkpoint_verdict({"model.pt": 1}).format == "unknown"
     (record,) = LogParser().feed(line)
     assert record.elapsed_ms == 250.0  # type: ignore[union-attr]
 

@@ -16,15 +16,17 @@ The rules follow ``megatron/training/checkpointing.py`` and ``megatron/core/dist
 * with ``--verify-integrity`` (0.19) ``integrity.json`` comes after ``metadata.json``.
 * in all of them the tracker file beside the directories is written after the checkpoint.
 
-The legacy ``torch`` format is judged by :mod:`airflow_megatron.megatron.checkpoints.legacy`, DeepSpeed's layout by
+A trainer's own layout is judged by :meth:`airflow_megatron.spec.model.trainers.Trainer.judge_checkpoint`,
+the legacy ``torch`` format by :mod:`airflow_megatron.megatron.checkpoints.legacy`, DeepSpeed's layout by
 :mod:`airflow_megatron.megatron.checkpoints.deepspeed`.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.megatron.checkpoints.deepspeed import FORMAT as DEEPSPEED
 from airflow_megatron.megatron.checkpoints.deepspeed import deepspeed_verdict, is_deepspeed
@@ -32,14 +34,14 @@ from airflow_megatron.megatron.checkpoints.legacy import FORMAT as LEGACY
 from airflow_megatron.megatron.checkpoints.legacy import is_legacy, legacy_verdict
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
 from airflow_megatron.spec.layout.tracker import tracked_iteration
+from airflow_megatron.spec.model.trainers import TRAINERS, Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.megatron.checkpoints.deepspeed import DeepSpeedLayout
     from airflow_megatron.megatron.checkpoints.legacy import LegacyLayout
-
-Completeness = Literal["complete", "incomplete", "unverifiable"]
+    from airflow_megatron.spec.model.trainers import Completeness
 
 RELEASE: Final = "release"
 """Directory of a checkpoint without an iteration, as converters write it; the tracker then holds this word."""
@@ -55,7 +57,8 @@ class CheckpointVerdict:
     :param verdict: ``complete``; ``incomplete``: it must not be loaded; ``unverifiable``: the listing alone
         cannot decide
     :param format: Megatron's ``--ckpt-format`` (``torch``, ``torch_dist``, ``torch_dcp``, ``fsdp_dtensor``;
-        by names alone the last looks like ``torch_dcp``), ``deepspeed``, or ``unknown``
+        by names alone the last looks like ``torch_dcp``), ``deepspeed``, the name of a trainer that has a layout of its
+        own, or ``unknown``
     :param reason: one sentence that names what decided
     """
 
@@ -138,6 +141,9 @@ def checkpoint_verdict(
     if not files:
         return CheckpointVerdict("incomplete", "unknown", "the directory holds no file")
     passed = iteration is not None and tracked is not None and tracked >= iteration
+    for name, trainer in _trainers_with_layouts().items():
+        if (judged := trainer.judge_checkpoint(files, passed=passed)) is not None:
+            return CheckpointVerdict(judged[0], name, judged[1])
     if is_deepspeed(files):
         verdict, reason = deepspeed_verdict(files, passed, evidence)
         return CheckpointVerdict(verdict, DEEPSPEED, reason)
@@ -147,6 +153,16 @@ def checkpoint_verdict(
     return _distributed_verdict(
         files, tracked if passed else None, evidence, marked=marked and iteration != tracked
     )
+
+
+@functools.cache
+def _trainers_with_layouts() -> dict[str, Trainer]:
+    """Return the trainers that have a layout of their own, by name."""
+    return {
+        name: trainer
+        for name in TRAINERS.names()
+        if type(trainer := TRAINERS[name]).judge_checkpoint is not Trainer.judge_checkpoint
+    }
 
 
 def has_marks(directories: Mapping[str, Mapping[str, int]]) -> bool:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
 
-    from airflow_megatron.megatron.checkpoints.completeness import Completeness, Evidence
+    from airflow_megatron.megatron.checkpoints.completeness import Evidence
+    from airflow_megatron.spec.model.trainers import Completeness
 
 FORMAT: Final = "deepspeed"
 _RANK_FILE = re.compile(

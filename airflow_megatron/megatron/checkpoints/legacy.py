@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Set
 
-    from airflow_megatron.megatron.checkpoints.completeness import Completeness, Evidence
+    from airflow_megatron.megatron.checkpoints.completeness import Evidence
+    from airflow_megatron.spec.model.trainers import Completeness
 
 FORMAT: Final = "torch"
 MODEL_FILES: Final = ("model_optim_rng.pt", "model_rng.pt")

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from random import Random
 
-    from airflow_megatron.megatron.checkpoints.completeness import Completeness
     from airflow_megatron.simulation.site.ledger import Ledger
+    from airflow_megatron.spec.model.trainers import Completeness
 
 _ROUNDING: Final = 1e-6
 """Seconds and iterations below which a difference is the clock's rounding."""

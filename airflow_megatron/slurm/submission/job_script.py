@@ -20,6 +20,7 @@ from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.submission.attempt_chain import chain_prologue
 from airflow_megatron.slurm.submission.gpu_samples import sampling_functions
 from airflow_megatron.slurm.submission.job_guard import job_epilogue, job_prologue
+from airflow_megatron.slurm.submission.package_templates import OtherPackagesTemplates
 from airflow_megatron.slurm.submission.provenance import Origins, recording_lines
 from airflow_megatron.slurm.submission.sbatch_options import (
     DIRECTIVE,
@@ -212,7 +213,9 @@ def _wrapper(job: Job) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=64)
 def _templates(source: Path | tuple[tuple[str, str], ...]) -> jinja2.Environment:
     """Return a folder's templates, compiled once and anew when a file was changed, or those of the texts given."""
-    environment = script_environment(source if isinstance(source, Path) else dict(source))
+    environment = script_environment(
+        source if isinstance(source, Path) else dict(source), [OtherPackagesTemplates()]
+    )
     environment.filters["quote"] = _quoted
     environment.filters["words"] = _words
     return environment

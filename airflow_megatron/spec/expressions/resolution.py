@@ -32,7 +32,7 @@ from airflow_megatron.spec.expressions.sandbox import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 MAX_CHAIN = 100
 """How many values may stand between a value and the last one that it depends on."""
@@ -46,13 +46,16 @@ class ExpressionError(AirflowMegatronError, ValueError):
 _PLAIN_EXPRESSION = re.compile(r"\{\{(?![-+]).*(?<![-+])\}\}\Z", re.DOTALL).match
 
 
-def script_environment(templates: Path | Mapping[str, str]) -> jinja2.Environment:
+def script_environment(
+    templates: Path | Mapping[str, str], others: Sequence[jinja2.BaseLoader] = ()
+) -> jinja2.Environment:
     """Return the sandboxed environment for script templates (undefined names are errors).
 
     :param templates: their folder, which need not hold those that come with the package, or name → text
+    :param others: asked for what is not in the folder
     """
     loader: jinja2.BaseLoader = (
-        jinja2.FileSystemLoader([templates, shipped("sbatch")])
+        jinja2.ChoiceLoader([jinja2.FileSystemLoader([templates, shipped("sbatch")]), *others])
         if isinstance(templates, Path)
         else jinja2.DictLoader(templates)
     )

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
 
+TEMPLATES_FOLDER: Final = "templates"
+"""Folder of another package's templates, beside the module of its class."""
 ReportedAs = Literal["job", "training", "benchmark", "search", "evaluation"]
 
 
@@ -78,7 +80,8 @@ class StageKind:
     result: ClassVar[CheckpointResult | None] = None
     """What it makes of a checkpoint."""
     template: ClassVar[str] = "command.sbatch.j2"
-    """Its sbatch template in ``sbatch/``."""
+    """Its sbatch template: of this package in ``sbatch/``, of another one in ``templates/`` beside the class. The
+    project's own template of that name wins."""
     reported_as: ClassVar[ReportedAs] = "job"
     """Which part of the report and of the results its jobs are in, besides the table of all jobs: they leave the same
     files as that part reads."""

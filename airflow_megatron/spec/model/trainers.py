@@ -7,10 +7,15 @@ without a table of arguments; every trainer extends :class:`airflow_megatron.meg
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
 from airflow_megatron.spec.registry.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Completeness = Literal["complete", "incomplete", "unverifiable"]
 
 
 class Trainer:
@@ -40,6 +45,19 @@ class Trainer:
     def checkpoint_directory(self, iteration: int) -> str:
         """Return the name of the directory of a checkpoint."""
         return directory_name(iteration)
+
+    def judge_checkpoint(self, files: Mapping[str, int], *, passed: bool) -> tuple[Completeness, str] | None:
+        """Judge a checkpoint directory, of any trainer, in a layout of this one's own; None for every other layout.
+
+        Megatron-LM's formats and DeepSpeed's are known to all trainers. Directories are named as Megatron-LM or
+        DeepSpeed names them (:meth:`checkpoint_directory`), whatever is in them.
+
+        :param files: path below the directory, two levels deep → size in bytes
+        :param passed: the tracker holds this iteration or a later one
+        :return: whether it can be loaded (``incomplete``: it must not be; ``unverifiable``: the listing cannot
+            decide), and one sentence that names what decided
+        """
+        return None
 
     def in_megatrons_words(self, block: bytes) -> bytes:
         """Return whole lines of a log, of any trainer, with those of this one in Megatron-LM's words.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic_core import PydanticKnownError, core_schema
@@ -69,6 +71,21 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return (self[name] for name in self.names())
+
+    def folders_beside(self, folder: str) -> tuple[Path, ...]:
+        """Return the folders of a name that lie beside the modules of other packages' classes; no class is loaded.
+
+        :param folder: name of such a folder
+        """
+        found: list[Path] = []
+        for name, point in sorted(self._registered.items()):
+            package, *below = point.module.split(".")
+            spec = find_spec(package) if name not in self.built_in else None
+            for place in (spec.submodule_search_locations if spec else None) or ():
+                module = Path(place, *below)
+                path = (module if module.is_dir() else module.parent) / folder
+                found += [path] if path.is_dir() and path not in found else []
+        return tuple(found)
 
     @functools.cached_property
     def _registered(self) -> Mapping[str, EntryPoint]:
