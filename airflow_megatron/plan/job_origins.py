@@ -8,6 +8,7 @@ from airflow_megatron.megatron.arguments.data_blends import BLENDS
 from airflow_megatron.slurm.submission.job_script import container_of
 from airflow_megatron.slurm.submission.provenance import Origins
 from airflow_megatron.spec.expressions.file_values import path_of
+from airflow_megatron.spec.model.launch import CONTAINER_RUNTIMES
 
 if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -25,6 +26,7 @@ def job_origins(job: Job, cluster: ClusterProfile) -> Origins:
         tuple(checkouts),
         tuple(f"{prefix}.idx" for prefix in dict.fromkeys(prefixes)),
         container.image if container else None,
+        tuple(CONTAINER_RUNTIMES[container.runtime].alone(container)) if container else (),
     )
 
 

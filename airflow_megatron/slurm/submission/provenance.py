@@ -1,8 +1,11 @@
 """What an attempt has run with: ``provenance.json`` beside its ``job.json``, written on the node by the job itself.
 
 It holds the version of this package, commits of checkouts, the container, and digests of data indexes. The installed
-packages are in ``<run_root>/.environments/<environment>.json``, one file for all attempts that have the same ones. A
-large file is identified by its size, its time of modification, and the SHA-256 of its first MiB: a container's header
+packages are in ``<run_root>/.environments/<environment>.json``, one file for all attempts that have the same ones.
+Those in a container are listed in it, on the node: once for an image that is a file, and once a day for one of a
+registry, whose name says less, as starting a container takes a while.
+
+A large file is identified by its size, its time of modification, and the SHA-256 of its first MiB: a container's header
 and the beginning of an index differ where the files do, and nothing is read that takes long.
 """
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 RECORD: Final = "provenance.json"
 ENVIRONMENTS: Final = ".environments"
 _MAX_INDEXES: Final = 256
+_LISTING_S: Final = 120
+"""For starting a container and listing its packages, beside the job."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,15 @@ class Origins:
     :param python: the Python that runs the trainer
     :param checkouts: folders of checkouts
     :param indexes: data indexes, ``.idx``
-    :param image: of the container that it runs in, None for none; it identifies the packages that are in it
+    :param image: of the container that it runs in, None for none
+    :param container: the words that run a command in that container on the job's first node
     """
 
     python: str
     checkouts: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
     image: str | None = None
+    container: tuple[str, ...] = ()
 
 
 def recording_lines(origins: Origins, attempt_dir: str, run_root: str) -> str:
@@ -56,9 +63,13 @@ def recording_lines(origins: Origins, attempt_dir: str, run_root: str) -> str:
     return f"{_functions(origins)}\n{call} >/dev/null 2>&1 9>&- &\nam_provenance_job=$!\n"
 
 
-def question_script(origins: Origins) -> str:
-    """Return the remote script that says what a job would run with, as far as the login node sees it."""
-    return framed(f"{_functions(origins)}\nam_print_provenance")
+def question_script(origins: Origins, run_root: str) -> str:
+    """Return the remote script that says what a job would run with, as far as the login node sees it.
+
+    No container is started there: the packages of an image are known when a job of this run root has listed them.
+    """
+    environments = f"{run_root.rstrip('/')}/{ENVIRONMENTS}"
+    return framed(f"{_functions(origins)}\nam_print_provenance {quote_path(environments)}")
 
 
 def parse_question(result: CommandResult) -> dict[str, Any]:
@@ -167,13 +178,24 @@ def _functions(origins: Origins) -> str:
     inputs += _listed("indexes", [("path", path, f"am_digest {quote_path(path)}") for path in indexes])
     return "\n".join(
         [
-            f"am_python={quote('' if origins.image else origins.python)}",
+            f"am_python={quote(origins.python)}",
+            f"am_image={quote(origins.image or '')}",
+            *_listed_in_container(origins),
             "am_inputs() {",
             *inputs,
             "}",
+            shell_file("installed_packages"),
             shell_file("provenance"),
         ]
     )
+
+
+def _listed_in_container(origins: Origins) -> list[str]:
+    if not origins.container:
+        return ["am_in_container() { return 1; }"]
+    text = f"am_python=$1\n{shell_file('installed_packages')}\nam_packages_here"
+    words = [*origins.container, "sh", "-c", text, "sh", origins.python]
+    return [f"am_in_container() {{ timeout {_LISTING_S} {' '.join(map(quote, words))}; }}"]
 
 
 def _listed(name: str, items: list[tuple[str, str, str]]) -> list[str]:

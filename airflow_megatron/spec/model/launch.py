@@ -26,6 +26,11 @@ class ContainerRuntime:
         """Return the words before a command, each quoted where it is written into a script."""
         raise NotImplementedError(f"{type(self).__name__} has no words")
 
+    def alone(self, container: ContainerSection) -> list[str]:
+        """Return the words that run one command in the container, on the first node of a job and beside its work."""
+        beside = ["srun", "--overlap", "--nodes=1", "--ntasks=1"] if self.by_srun else []
+        return [*beside, *self.words(container)]
+
 
 @dataclass(frozen=True)
 class Launch:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +110,61 @@ def test_uncommitted_changes(origins: Origins, tmp_path: Path) -> None:
     assert record(origins, tmp_path)["checkouts"][0]["changed"] is True
 
 
-def test_a_container_identifies_its_packages(origins: Origins, tmp_path: Path) -> None:
-    image = Path(origins.indexes[0]).parent / "image.sif"
-    found = record(Origins(origins.python, (), (), str(image)), tmp_path)
+@pytest.fixture
+def in_container(origins: Origins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Origins:
+    """A job whose Python exists in its container alone; the runtime counts how often it is started."""
+    runtime = tmp_path / "runtime"
+    place = Path(origins.python).parents[2]
+    hidden = tmp_path / "in the container"
+    (place / "venv").rename(hidden)
+    runtime.write_text(
+        '#!/bin/sh\necho started >> "$(dirname "$0")/starts"\n'
+        'while [ "$1" != sh ]; do shift; done\necho "WARNING: image is old"\nexec "$@"\n'
+    )
+    runtime.chmod(0o755)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    words = (str(runtime), "exec", f"--bind={ODD}")
+    return Origins(f"{hidden}/bin/python", (), (), str(place / "image.sif"), words)
+
+
+def test_a_container_and_what_is_installed_in_it(in_container: Origins, tmp_path: Path) -> None:
+    found = record(in_container, tmp_path)
     (described,) = found["containers"]
-    assert described["image"] == str(image)
+    assert described["image"] == in_container.image
     assert described["sha256_of_first_mib"] == hashlib.sha256(b"SIF").hexdigest()
+    environments = tmp_path / "runs" / ".environments"
+    assert json.loads((environments / f"{found['environment']}.json").read_text()) == {"packages": PACKAGES}
+    # it is not started for the next job, nor on the login node
+    (tmp_path / "attempt" / "provenance.json").unlink()
+    assert record(in_container, tmp_path)["environment"] == found["environment"]
+    assert (tmp_path / "starts").read_text() == "started\n"
+    script = question_script(in_container, str(tmp_path / "runs"))
+    done = subprocess.run(["bash", "-s"], input=script, text=True, capture_output=True, check=True)
+    assert parse_question(CommandResult(0, done.stdout, done.stderr))["packages"] == PACKAGES
+    Path(str(in_container.image)).write_bytes(b"SIF 2")
+    (tmp_path / "attempt" / "provenance.json").unlink()
+    record(in_container, tmp_path)
+    assert (tmp_path / "starts").read_text() == "started\n" * 2
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_container_that_cannot_be_started(in_container: Origins, tmp_path: Path) -> None:
+    (tmp_path / "runtime").write_text("#!/bin/sh\nexit 3\n")
+    found = record(in_container, tmp_path)
+    assert found["containers"][0]["image"] == in_container.image
     assert found["environment"] is None
+    assert list((tmp_path / "runs" / ".environments").iterdir()) == []
+
+
+def test_an_image_of_a_registry_is_listed_once_a_day(in_container: Origins, tmp_path: Path) -> None:
+    registry = replace(in_container, image="docker://nvcr.io/nvidia/pytorch:25.03")
+    starts = tmp_path / "starts"
+    for hours, expected in ((0, 1), (23, 1), (25, 2)):
+        for kept in (tmp_path / "runs").glob(".environments/image-*"):
+            os.utime(kept, (time.time() - hours * 3600,) * 2)
+        (tmp_path / "attempt" / "provenance.json").unlink(missing_ok=True)
+        assert record(registry, tmp_path)["environment"] is not None
+        assert len(starts.read_text().split()) == expected, hours
 
 
 def test_a_job_goes_on_whatever_becomes_of_the_record(tmp_path: Path) -> None:
@@ -125,7 +176,7 @@ def test_a_job_goes_on_whatever_becomes_of_the_record(tmp_path: Path) -> None:
 
 
 def test_what_a_login_node_would_run_with(origins: Origins, tmp_path: Path) -> None:
-    script = question_script(origins)
+    script = question_script(origins, "/nowhere")
     done = subprocess.run(["bash", "-s"], input=script, text=True, capture_output=True, check=True)
     now = parse_question(CommandResult(0, done.stdout, done.stderr))
     assert now["packages"] == PACKAGES

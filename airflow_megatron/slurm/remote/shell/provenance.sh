@@ -1,19 +1,5 @@
 # shellcheck shell=sh disable=SC2154,SC2016
-# Included by provenance.py, after: am_python, empty in a container, and am_inputs.
-
-# The packages beside a Python, name==version: from the folders' names, as starting it takes long on a shared disk.
-am_packages() {
-  [ -n "$am_python" ] || return 0
-  am_prefix=$(command -v "$am_python") || return 0
-  am_prefix=${am_prefix%/*}
-  am_prefix=${am_prefix%/*}
-  for am_one in "$am_prefix"/lib/python3*/site-packages "$am_prefix"/lib64/python3*/site-packages \
-    "$am_prefix"/lib/python3/dist-packages "$am_prefix"/local/lib/python3*/dist-packages; do
-    if [ -d "$am_one" ]; then ls "$am_one" 2>/dev/null || true; fi
-  done |
-    sed -n -e 's/-py3[0-9.]*\.egg-info$/.egg-info/' -e 's/^\([A-Za-z0-9._-]*\)-\([0-9A-Za-z.+!_]*\)\.\(dist\|egg\)-info$/\1==\2/p' |
-    LC_ALL=C sort -u
-}
+# Included by provenance.py, after: am_python, am_inputs, and of a job in a container am_image and am_in_container.
 
 am_digest() { # PATH: what identifies a large file cheaply
   am_stat=$(stat -L -c '"bytes": %s, "modified": %Y' "$1" 2>/dev/null) || { printf '"bytes": null'; return; }
@@ -34,15 +20,44 @@ am_commit() { # FOLDER: its commit, and whether files differ from it
   printf '"commit": "%s", "changed": %s' "$am_id" "$am_changed"
 }
 
+am_plain_packages() { grep -x '[A-Za-z0-9._-]*==[0-9A-Za-z.+!_]*' | head -n 10000 || true; }
+
+am_kept_list() { # FOLDER: the file that keeps what the image holds: for good of a file, for a day of a registry's image
+  am_identity=$(am_digest "$am_image")
+  am_sum=$(printf '%s %s %s' "$am_image" "$am_identity" "$am_python" | sha256sum)
+  am_kept=$1/image-${am_sum%% *}
+  case $am_identity in
+    *sha256*) ;;
+    *) find "$am_kept" -mtime +0 -exec rm -f {} + 2>/dev/null || true ;;
+  esac
+}
+
+am_packages() { # FOLDER: the packages that the job sees; no container is started for what is kept of its image
+  [ -n "$am_image" ] || { am_packages_here; return 0; }
+  am_kept_list "$1"
+  if [ ! -s "$am_kept" ]; then
+    [ -n "${SLURM_JOB_ID:-}" ] && mkdir -p "$1" || return 0
+    am_listed=$(am_in_container </dev/null 2>/dev/null) || return 0
+    printf '%s\n' "$am_listed" | head -c 1000000 >"$am_kept.$$" && mv -f "$am_kept.$$" "$am_kept"
+  fi
+  am_plain_packages <"$am_kept"
+}
+
 am_json_list() { # lines of plain characters
   sed -e 's/.*/"&"/' | paste -s -d, -
 }
 
 am_host() { uname -n | tr -cd 'A-Za-z0-9._-'; }
 
+am_write_record() { # FILE ENVIRONMENT
+  printf '{%s, "environment": %s, "host": "%s"}\n' "$(am_inputs)" "$2" "$(am_host)" >"$1.new" && mv -f "$1.new" "$1"
+}
+
 am_record_provenance() { # FILE FOLDER: once for an attempt; the list of packages once for all that have the same ones
   [ ! -e "$1" ] || return 0
-  am_found=$(am_packages)
+  # the job may end before its container has been listed
+  [ -z "$am_image" ] || am_write_record "$1" null
+  am_found=$(am_packages "$2")
   am_environment=null
   if [ -n "$am_found" ] && mkdir -p "$2"; then
     am_sum=$(printf '%s\n' "$am_found" | sha256sum)
@@ -52,9 +67,9 @@ am_record_provenance() { # FILE FOLDER: once for an attempt; the list of package
       printf '{"packages": [%s]}\n' "$(printf '%s\n' "$am_found" | am_json_list)" >"$am_file.$$" && mv -f "$am_file.$$" "$am_file"
     fi
   fi
-  printf '{%s, "environment": %s, "host": "%s"}\n' "$(am_inputs)" "$am_environment" "$(am_host)" >"$1.new" && mv -f "$1.new" "$1"
+  am_write_record "$1" "$am_environment"
 }
 
-am_print_provenance() {
-  printf 'provenance {%s, "packages": [%s]}\n' "$(am_inputs)" "$(am_packages | am_json_list)"
+am_print_provenance() { # FOLDER
+  printf 'provenance {%s, "packages": [%s]}\n' "$(am_inputs)" "$(am_packages "$1" | am_json_list)"
 }
