@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from airflow_megatron.megatron.commands.commands import branch_arguments, needed_to_start
 from airflow_megatron.plan.job_origins import job_origins
 from airflow_megatron.slurm.submission.job_script import render_job_script
-from airflow_megatron.spec.documents.project import templates_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,13 +38,13 @@ def job_script(
 ) -> str:
     """Return the sbatch script of an attempt of a planned job; see :func:`.render_job_script`.
 
-    :param templates: the project's folder when left out
+    :param templates: the folder that the profile names, else the project's, when left out
     """
     return render_job_script(
         job,
         cluster,
         number,
-        templates_dir() if templates is None else templates,
+        cluster.templates_folder if templates is None else templates,
         branch_arguments=branch_arguments(job),
         needed_to_start=needed_to_start(job),
         exclude=exclude,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.slurm.submission.job_script import template_name, template_texts
-from airflow_megatron.spec.documents.project import clusters_dir, templates_dir
+from airflow_megatron.spec.documents.project import clusters_dir
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile, load_cluster
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Surroundings:
         paths = {section.arguments_table for section in profile.trainers.values()} - {None}
         return cls(
             profile,
-            templates_dir(),
+            profile.templates_folder,
             {name: _text(clusters_dir() / name) for name in profile.signatures},
             {str(path): _text(Path(str(path))) for path in sorted(paths, key=str)},
         )
@@ -81,15 +81,16 @@ class Surroundings:
             tables,
         )
 
-    def changes(self, other: Surroundings) -> list[str]:
+    def changes(self, other: Surroundings, *, profile: bool = True) -> list[str]:
         """Return what differs in another one: names of the profile's keys and of files.
 
         :param other: as it is now; only those of its templates count that this one holds
+        :param profile: both are of one cluster, and the keys are compared
         """
         found: list[str] = []
         mine, its = (_plain_profile(one) for one in (self, other))
         keys = [key for key in mine if mine[key] != its.get(key)]
-        if keys:
+        if profile and keys:
             found.append(f"cluster profile {self.cluster.name} ({', '.join(sorted(keys))})")
         if not isinstance(self.templates, Path) and isinstance(other.templates, Path):
             now = template_texts(other.templates, self.templates)
@@ -103,7 +104,7 @@ class Surroundings:
 
 def _plain_profile(surroundings: Surroundings) -> dict[str, Any]:
     """Return a profile with the argument tables' content in place of their paths."""
-    data = surroundings.cluster.model_dump(mode="json")
+    data = surroundings.cluster.model_dump(mode="json", exclude={"templates"})
     for section in data["trainers"].values():
         section.pop("arguments_table", None)
     return data

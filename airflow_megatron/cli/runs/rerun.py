@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 from airflow_megatron import __version__
 from airflow_megatron.cli.plans.spec_options import complete_cluster
 from airflow_megatron.cli.runs.login_node import login_node
+from airflow_megatron.cli.runs.recorded_cluster import remove, write_cluster
 from airflow_megatron.plan.job_origins import job_origins
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
@@ -25,8 +27,8 @@ from airflow_megatron.slurm.submission.provenance import (
     record_script,
 )
 from airflow_megatron.spec.documents.commit import commit_of
-from airflow_megatron.spec.documents.errors import did_you_mean
-from airflow_megatron.spec.documents.project import project_root, sweep_specs_dir
+from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
+from airflow_megatron.spec.documents.project import clusters_dir, project_root, sweep_specs_dir
 from airflow_megatron.spec.native.sweep import NativeSweep
 from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text
 
@@ -43,23 +45,37 @@ def rerun(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Id of a sweep's run, or SWEEP/RUN")],
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", help="Another cluster profile", autocompletion=complete_cluster),
+        typer.Option(
+            "--cluster",
+            help="A cluster profile as it is today, instead of the one that the run has pinned",
+            autocompletion=complete_cluster,
+        ),
     ] = None,
     name: Annotated[
         str, typer.Option("--name", help="Name of the new sweep; SWEEP-rerun when left out")
     ] = "",
 ) -> None:
-    """Write a spec that repeats a run from its stored plan, in a folder of its own, and say what differs now."""
+    """Write a spec that repeats a run from its stored plan, in a folder of its own, and report what differs now.
+
+    Cluster profile, templates, signatures and tables of arguments are those of the run, written as a profile of their
+    own, unless --cluster names another.
+    """
+    written: list[Path] = []
     try:
         pinned = pinned_run(run)
-        path = write_spec(pinned, cluster or pinned.cluster, name)
+        name = name or free_name(f"{pinned.sweep}-rerun")
+        if cluster is None:
+            written = write_cluster(pinned.surroundings, profile_name(name))
+        path = write_spec(pinned, cluster or profile_name(name), name)
         plan = check_sweep(load_sweep(path))
-    except PinError as error:
+    except (PinError, SpecError) as error:
+        remove(written)
         print(error, file=sys.stderr)
         raise typer.Exit(1) from None
-    for line in changes(pinned, plan):
+    for line in changes(pinned, plan, recorded=cluster is None):
         print(f"differs: {line}")
-    print(f"wrote {path}")
+    for file in (path, *written):
+        print(f"wrote {file}")
     chosen = (
         f" --conf '{json.dumps({'points': ','.join(pinned.points)})}'"
         if pinned.choice or pinned.limit
@@ -90,10 +106,25 @@ def pinned_run(run: str) -> PinnedSweep:
     return PinnedSweep.read(str(store.newest(*found[0])), store)
 
 
-def write_spec(pinned: PinnedSweep, cluster: str, name: str = "") -> Path:
+def free_name(wanted: str) -> str:
+    """Return a name for a sweep that neither a spec nor a profile has: *wanted*, or with a number from 2."""
+    names = (wanted, *(f"{wanted}{number}" for number in range(2, 10_000)))
+    specs, clusters = sweep_specs_dir(), clusters_dir()
+    return next(
+        name
+        for name in names
+        if not (specs / f"{name}.yaml").exists() and not (clusters / f"{profile_name(name)}.yaml").exists()
+    )
+
+
+def profile_name(sweep: str) -> str:
+    """Return the name of the cluster profile of a repeated sweep."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", sweep)
+
+
+def write_spec(pinned: PinnedSweep, cluster: str, name: str) -> Path:
     """Write the spec of a run under another name, with what it drew on in it; return the new file.
 
-    :param name: the sweep's ``<sweep>-rerun``, ``-rerun2`` … when empty
     :raises SpecError: when it cannot be run there
     :raises PinError: when the file exists, or another tool's file was pinned
     """
@@ -102,16 +133,10 @@ def write_spec(pinned: PinnedSweep, cluster: str, name: str = "") -> Path:
         raise PinError(
             f"{pinned.sweep} is written in another tool's language; give a copy of {pinned.file} a new name"
         )
-    folder = sweep_specs_dir()
-    number = 1
-    chosen = name or f"{pinned.sweep}-rerun"
-    while not name and (folder / f"{chosen}.yaml").exists():
-        number += 1
-        chosen = f"{pinned.sweep}-rerun{number}"
-    path = folder / f"{chosen}.yaml"
-    if "/" in chosen or chosen.startswith("."):
-        raise PinError(f"{chosen!r} cannot be the name of a sweep")
-    data = {**sweep.document.data, "name": chosen, "cluster": cluster}
+    path = sweep_specs_dir() / f"{name}.yaml"
+    if "/" in name or name.startswith("."):
+        raise PinError(f"{name!r} cannot be the name of a sweep")
+    data = {**sweep.document.data, "name": name, "cluster": cluster}
     origin = f"# From the plan {pinned.pin} of {pinned.sweep}, made by airflow-megatron {pinned.package}.\n"
     text = origin + json.dumps(data, indent=1, ensure_ascii=False) + "\n"
     check_sweep(load_sweep_text(text, str(path)))  # a wrong one is not left in the folder
@@ -123,10 +148,11 @@ def write_spec(pinned: PinnedSweep, cluster: str, name: str = "") -> Path:
     return path
 
 
-def changes(pinned: PinnedSweep, plan: Plan) -> Iterator[str]:
+def changes(pinned: PinnedSweep, plan: Plan, *, recorded: bool) -> Iterator[str]:
     """Yield what is another now than when a run was planned and worked, a line each.
 
     :param plan: of the new sweep
+    :param recorded: its profile is the one that the run has pinned
     """
     now = Surroundings.now(plan.cluster)
     if pinned.package != __version__:
@@ -134,10 +160,10 @@ def changes(pinned: PinnedSweep, plan: Plan) -> Iterator[str]:
     commit = commit_of(project_root())
     if pinned.commit != commit:
         yield f"the project was at commit {pinned.commit[:12] or 'unknown'}, now {commit[:12] or 'unknown'}"
-    if plan.cluster == pinned.cluster:
-        yield from pinned.surroundings.changes(now)
-    else:
+    if not recorded and plan.cluster != pinned.cluster:
         yield f"cluster {pinned.cluster}, now {plan.cluster}"
+    if not recorded:
+        yield from pinned.surroundings.changes(now, profile=plan.cluster == pinned.cluster)
     before = pinned.plan()
     roots = [
         f"{around.cluster.run_root.rstrip('/')}/{sweep}"
@@ -174,7 +200,8 @@ def _programs(pinned: PinnedSweep, before: Plan, plan: Plan, now: Surroundings) 
         was = next(job for job in jobs if job.stage_dir == recorded[0])
         job = next((job for job in plan.jobs if job.stage == was.stage), plan.jobs[0])
         with login_node(now.cluster) as run:
-            found = parse_question(run(question_script(job_origins(job, now.cluster))))
+            script = question_script(job_origins(job, now.cluster), now.cluster.run_root)
+            found = parse_question(run(script))
     except TransportError as error:
         yield f"unknown in the programs: {error}"
         return

@@ -6,7 +6,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
-from airflow_megatron.spec.documents.project import clusters_dir, job_programs_dir, local_dir, project_root
+from airflow_megatron.spec.documents.project import (
+    clusters_dir,
+    job_programs_dir,
+    local_dir,
+    project_root,
+    templates_dir,
+)
 from airflow_megatron.spec.documents.yaml_document import YamlDocument, load_yaml_file
 from airflow_megatron.spec.expressions.resolution import ExpressionError, attribute_names, evaluate_tree
 from airflow_megatron.spec.model.schema import ClusterSection, PartitionSection, TrainerSection, validate
@@ -27,6 +33,11 @@ class ClusterProfile(ClusterSection):
     """A cluster profile with its name and all expressions evaluated."""
 
     name: str
+
+    @property
+    def templates_folder(self) -> Path:
+        """The folder of the sbatch templates of its jobs."""
+        return clusters_dir() / self.templates if self.templates else templates_dir()
 
     def partition(self, name: str | None) -> PartitionSection:
         """Return the partition called ``name``, an empty description for one that the profile does not describe."""
@@ -106,6 +117,9 @@ def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
         for index, name in enumerate(section.signatures)
         if not (path.parent / name).is_file()
     ]
+    if section.templates is not None and not (path.parent / section.templates).is_dir():
+        message = f"there is no folder {path.parent / section.templates}"
+        missing.append(document.problem(("templates",), message, "make it, or drop the key"))
     if missing:
         raise SpecError(missing)
     return ClusterProfile(name=name, **{key: getattr(section, key) for key in ClusterSection.model_fields})

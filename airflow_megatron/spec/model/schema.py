@@ -664,6 +664,8 @@ class ClusterSection(Strict):
     """Files that say what lines of this site's logs mean, relative to the profile."""
     nice: int = Field(default=0, ge=0, le=19)
     """Nice value of what jobs start, on a machine that runs Slurm and Airflow too."""
+    templates: str | None = None
+    """Folder of this cluster's own sbatch templates, relative to the profile, in place of the project's."""
 
 
 _SHOWN = 200

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from airflow_megatron import __version__
+from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.slurm.verdicts.signatures import site_catalogue
+from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
@@ -19,7 +23,10 @@ def test_the_spec_as_it_was_then(site: LoginSite) -> None:
     answer = site.call("rerun", "first")
     assert answer.status == 0, answer.stderr
     path = site.spec.parent / "study-rerun.yaml"
-    assert f"wrote {path}\nstart it: airflow dags trigger study-rerun\n" in answer.stdout
+    folder = site.place / "sbatch" / "clusters"
+    written = [path, folder / "study-rerun.yaml", folder / "study-rerun.files"]
+    wrote = "".join(f"wrote {each}\n" for each in written)
+    assert f"{wrote}start it: airflow dags trigger study-rerun\n" in answer.stdout
     assert "differs: what its jobs ran with is not recorded" in answer.stdout
     assert "the command of" not in answer.stdout
     plan = check_sweep(load_sweep(path))
@@ -29,6 +36,56 @@ def test_the_spec_as_it_was_then(site: LoginSite) -> None:
     assert {job.run_dir for job in plan.jobs}.isdisjoint({job.run_dir for job in before})
     again = site.call("rerun", "study/first")
     assert f"wrote {site.spec.parent}/study-rerun2.yaml" in again.stdout
+
+
+def test_profile_and_templates_as_they_were_then(site: LoginSite) -> None:
+    clusters = site.place / "sbatch" / "clusters"
+    profile, template = clusters / "site.yaml", site.place / "sbatch" / "command.sbatch.j2"
+    setup = "echo '{{ literally }}' {% raw \"\\ü"
+    (clusters / "lines.yaml").write_text("signatures: []\n")
+    profile.write_text(
+        f"{profile.read_text()}setup: [{json.dumps(literal(setup))}]\nsignatures: [lines.yaml]\n"
+    )
+    before = {
+        (job.point, job.stage): job_script(job, load_cluster("site"), 1) for job in site.run_sweep("first")
+    }
+    assert all(setup in script for script in before.values())
+    profile.write_text(
+        profile.read_text().replace("/usr/bin/python3", "/opt/new/python").replace("setup", "modules")
+    )
+    template.write_text(template.read_text().replace("am_run", "am_run nice"))
+    (clusters / "lines.yaml").unlink()
+    answer = site.call("rerun", "first")
+    assert answer.status == 0, answer.stderr
+    assert "sbatch/command" not in answer.stdout
+    assert "cluster profile" not in answer.stdout
+    plan = check_sweep(load_sweep(site.spec.parent / "study-rerun.yaml"))
+    recorded = load_cluster(plan.cluster)
+    after = {(job.point, job.stage): job_script(job, recorded, 1) for job in plan.jobs}
+    same = {key: neutral(script, "study-rerun") for key, script in after.items()}
+    assert same == {key: neutral(script, "study") for key, script in before.items()}
+    assert site_catalogue(tuple(recorded.signatures))
+    (clusters / "lines.yaml").write_text("signatures: []\n")
+    today = site.call("rerun", "first", "--cluster", "site")
+    assert "differs: sbatch/command.sbatch.j2\n" in today.stdout
+    assert "differs: cluster profile site (modules, python, setup)\n" in today.stdout
+    assert today.stdout.count("wrote ") == 1
+
+
+def test_nothing_is_left_of_a_spec_that_is_refused(site: LoginSite) -> None:
+    site.run_sweep("first")
+    (site.spec.parent / "again.yaml").write_text("name: again\n")
+    assert site.call("rerun", "first", "--name", "again").status == 1
+    assert not list((site.place / "sbatch" / "clusters").glob("again*"))
+
+
+def literal(text: str) -> str:
+    return f"{{{{ {json.dumps(text)} }}}}"
+
+
+def neutral(script: str, sweep: str) -> str:
+    """Return a script without what the name of its sweep changes."""
+    return re.sub(r"\.[0-9a-f]{6}\b", "", re.sub(rf"\b{sweep}\b(?!-)", "<sweep>", script))
 
 
 def test_what_differs_now(site: LoginSite) -> None:

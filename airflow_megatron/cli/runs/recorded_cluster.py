@@ -1,0 +1,80 @@
+"""Writing the cluster profile that a run has pinned, with its files, as a profile of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.plan.pins.pin_store import PinError
+from airflow_megatron.spec.documents.project import clusters_dir
+from airflow_megatron.spec.model.schema import ClusterSection
+
+if TYPE_CHECKING:
+    from airflow_megatron.plan.surroundings import Surroundings
+
+_EXPRESSIONS: Final = ("{{", "{%", "{#")
+
+
+def write_cluster(surroundings: Surroundings, name: str) -> list[Path]:
+    """Write a profile and the folder of its templates, signatures and tables of arguments; return both.
+
+    :param surroundings: as a run has pinned them
+    :param name: of the new profile
+    :raises PinError: when there is one of that name, or the folder of the profiles cannot be written
+    """
+    path, folder = clusters_dir() / f"{name}.yaml", clusters_dir() / f"{name}.files"
+    profile = ClusterSection.model_validate(surroundings.cluster.model_dump(mode="json", exclude={"name"}))
+    data: dict[str, Any] = profile.model_dump(mode="json", exclude_defaults=True)
+    try:
+        folder.mkdir()
+        templates = surroundings.templates
+        if not isinstance(templates, Path):
+            data["templates"] = f"{folder.name}/templates"
+            _write(folder / "templates", templates)
+        signatures = {Path(file).name: text for file, text in surroundings.signatures.items()}
+        if signatures:
+            data["signatures"] = [f"{folder.name}/{file}" for file in signatures]
+            _write(folder, signatures)
+        for trainer, section in profile.trainers.items():
+            if section.arguments_table:
+                table = folder / f"{trainer}.arguments.json"
+                shutil.copyfile(section.arguments_table, table)
+                data["trainers"][trainer]["arguments_table"] = str(table)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(_literal(data), indent=1, ensure_ascii=False) + "\n")
+    except FileExistsError as error:
+        raise PinError(f"{error.filename} exists; choose another --name") from None
+    except OSError as error:
+        remove([path, folder])
+        raise PinError(
+            f"{error.filename}: {error.strerror}; name a profile of today with --cluster"
+        ) from None
+    return [path, folder]
+
+
+def remove(written: list[Path]) -> None:
+    """Remove what :func:`write_cluster` has written."""
+    for path in written:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _write(folder: Path, texts: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _literal(value: Any) -> Any:
+    """Return plain data whose texts an expression's evaluation gives back as they are."""
+    if isinstance(value, dict):
+        return {key: _literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_literal(item) for item in value]
+    if isinstance(value, str) and any(sign in value for sign in _EXPRESSIONS):
+        return f"{{{{ {json.dumps(value)} }}}}"
+    return value
