@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.cli.local.local_airflow import LocalAirflow
+from airflow_megatron.cli.local.local_connection import local_connections
 from airflow_megatron.spec.documents.project import local_dir
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 ENDED = ("success", "failed")
+SCHEDULED_EXAMPLE = PROJECT / "airflow_megatron" / "example_dags" / "example_after_sweep.py"
 LINKED = ("Megatron-LM", "dags", "docker", "plugins")
 
 
@@ -82,6 +84,19 @@ class SiteAirflow(LocalAirflow):
     def run_note(self, dag_id: str, run_id: str) -> str:
         return self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}").json().get("note") or ""
 
+    def runs_of(self, dag_id: str) -> list[str]:
+        """Return the ids of a DAG's runs."""
+        return [
+            run["dag_run_id"] for run in self._request("GET", f"/dags/{dag_id}/dagRuns").json()["dag_runs"]
+        ]
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        """Return what a task has returned, or pushed under another key."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        answer = self._request("GET", path, params={"stringify": "false"})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["value"]
+
     def try_number(self, dag_id: str, run_id: str, task_id: str) -> int:
         answer = self._request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
         return int(answer.json()["try_number"])
@@ -112,11 +127,12 @@ class SweepSite:
             "AIRFLOW_MEGATRON_HOME": str(place / "project"),
             "AIRFLOW_MEGATRON_LOCAL": str(self.local),
             "AIRFLOW_MEGATRON_SWEEP_SPECS": str(self.specs),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(place / "dags"),
             "AIRFLOW_MEGATRON_SPEC_VARIABLES": "TEST_PYTHON,TEST_PARTITION,FAULTS_TRAINER",
             "AIRFLOW_MEGATRON_SECRET_CONNECTIONS": "kept",
             "AIRFLOW_MEGATRON_SECRET_VARIABLES": "kept_token,kept_printed",
         }
-        self.airflow = SiteAirflow(place / "airflow", self.folders)
+        self.airflow = SiteAirflow(place / "airflow", dict(self.folders))
         # a scheduler on the same database would take tasks away from `airflow dags test`
         self.without_scheduler = SiteAirflow(place / "without_scheduler", self.folders)
 
@@ -129,6 +145,9 @@ class SweepSite:
         for name in LINKED:
             (project / name).symlink_to(PROJECT / name)
         shutil.copytree(HERE / "specs", self.specs)
+        (self.place / "dags").mkdir()
+        for file in (*(PROJECT / "dags").glob("*.py"), *(HERE / "dags").glob("*.py"), SCHEDULED_EXAMPLE):
+            (self.place / "dags" / file.name).symlink_to(file)
         self.local.mkdir()
         (self.local / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
 
@@ -136,6 +155,10 @@ class SweepSite:
         """Make the folders and Airflow's homes."""
         self.prepare_folders()
         self.airflow.prepare(self.cluster.description)
+        connection = local_connections(self.cluster.description)["slurm_local"]
+        # jobs of no sweep are not to lie in this user's home
+        extra = {**json.loads(connection["extra"]), "work_dir": str(self.runs / "jobs")}
+        self.airflow.folders["AIRFLOW_CONN_SLURM_LOCAL"] = json.dumps({**connection, "extra": extra})
         home, copy = self.airflow.home, self.without_scheduler.home
         shutil.copytree(home, copy)
         configuration = (home / "airflow.cfg").read_text()
