@@ -149,7 +149,7 @@ class ProjectKeeper(Keeper):
             if (ended := follower.end(look, last=look.is_last(log_read=True))) is not None:
                 return ended[0]
             seen = events.read(observation, progressed=progressed)
-            stopped = while_running([item.to_json() for item in seen], attempt.job_id)
+            stopped = while_running([item.occurrence for item in seen], attempt.job_id)
             if stopped is not None:
                 for item in seen:
                     events.count(item.event)
