@@ -190,7 +190,7 @@ def test_a_trainer(
     job = next(job for job in plan.jobs if job.stage == "pretrain")
     assert job.command[:2] == ("/opt/venv/bin/python", "/project/our-trainer/train.py")
     assert job.command[job.command.index("--data-cache-path") + 1] == f"{job.run_dir}/data_cache"
-    assert plan.estimates.missing[job.name] == "our trainer shards otherwise than Megatron-LM"
+    assert plan.estimates.missing[job.name] == "our trainer shards models differently from Megatron-LM"
     script = job_script(job, cluster, 1)
     assert "/project/our-trainer/train.py" in script
     line = (
