@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
@@ -12,7 +12,8 @@ from airflow_megatron.operators.slurm_submit import job_attempts
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.spec.model.jobs import Job
-from airflow_megatron.supervision.attempt_chain import is_chained, withdraw_chain
+from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
+from airflow_megatron.supervision.submission.stages_ahead import can_follow, withdrawn_stages
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.triggers.pause import PauseTrigger
 
@@ -47,12 +48,13 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
         """Return the names of the jobs that were cancelled."""
         task_instance: Any = context["ti"]
         states = task_instance.get_task_states(dag_id=task_instance.dag_id, run_ids=[task_instance.run_id])
-        cancelled = []
-        for stage in left_stages(self.stages, states.get(task_instance.run_id, {})):
-            data = task_instance.xcom_pull(task_ids=self.source, key=stage)
-            if not data:
+        of_run = states.get(task_instance.run_id, {})
+        cancelled = self._cancel_ahead(task_instance, of_run)
+        for stage in left_stages(self.stages, of_run):
+            job = self._job(task_instance, stage)
+            if job is None:
                 continue
-            attempts = job_attempts(Job.from_json(data), self.log)
+            attempts = job_attempts(job, self.log)
             try:
                 if is_chained(attempts.job):
                     withdraw_chain(attempts, after=current_attempt(attempts.state()))
@@ -62,9 +64,40 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
                 was_submitted = bool(task_instance.xcom_pull(task_ids=f"{stage}.submit", key="return_value"))
                 raise AirflowFailException(_unasked(attempts.job.name, error, was_submitted)) from None
             except TransportError as error:
-                self.log.warning("%s; whether %s is in Slurm is asked again", error, attempts.job.name)
-                self.defer(trigger=PauseTrigger(until=time.time() + AWAY_PAUSE_S), method_name="try_again")
+                self._ask_again(attempts.job.name, error)
         return cancelled
+
+    def _cancel_ahead(self, task_instance: Any, states: Mapping[str, str | None]) -> list[str]:
+        """Cancel jobs that were queued behind others, and whose own tasks never ran; return their names."""
+        if not any(states.get(f"{stage}.submit") not in _NEVER_SUBMITTED for stage in self.stages):
+            return []
+        unbegun = [stage for stage in self.stages if states.get(f"{stage}.submit") in _NEVER_SUBMITTED]
+        if not unbegun:
+            return []
+        jobs = [job for stage in self.stages if (job := self._job(task_instance, stage)) is not None]
+        behind = {job.stage_dir: job for job in queued_behind(jobs, unbegun)}
+        if not behind:
+            return []
+        first = job_attempts(next(iter(behind.values())), self.log)
+        try:
+            started = withdrawn_stages(first, [*behind][::-1])
+            left = [job for stage_dir, _ in started if first.of_another(job := behind[stage_dir]).withdraw()]
+        except LoginRefusedError as error:
+            raise AirflowFailException(
+                f"what is queued behind the jobs of this run may go on in Slurm: {error}"
+            ) from None
+        except TransportError as error:
+            self._ask_again("what is queued behind the jobs of this run", error)
+        return [job.name for job in left]
+
+    def _job(self, task_instance: Any, stage: str) -> Job | None:
+        data = task_instance.xcom_pull(task_ids=self.source, key=stage)
+        return Job.from_json(data) if data else None
+
+    def _ask_again(self, what: str, error: TransportError) -> NoReturn:
+        self.log.warning("%s; whether %s is in Slurm is asked again", error, what)
+        self.defer(trigger=PauseTrigger(until=time.time() + AWAY_PAUSE_S), method_name="try_again")
+        raise AssertionError("defer does not return")
 
     def try_again(self, context: Context, event: Any = None) -> list[str]:
         """Go on after the pause that a login node's absence made necessary; what is cancelled is not touched again."""
@@ -75,6 +108,21 @@ def _unasked(name: str, error: LoginRefusedError, was_submitted: bool) -> str:
     if was_submitted:
         return f"{name} may go on in Slurm: {error}"
     return f"{name} was not submitted as far as is known, and Slurm cannot be asked: {error}"
+
+
+def queued_behind(jobs: Sequence[Job], unbegun: Sequence[str]) -> list[Job]:
+    """Return the jobs that may have been queued behind others of a run, parents first.
+
+    :param jobs: of the run, parents first
+    :param unbegun: stages whose own tasks never ran
+    """
+    by_name = {job.name: job for job in jobs}
+    found: list[Job] = []
+    for job in jobs:
+        before = by_name.get(job.depends_on[0].job) if job.depends_on else None
+        if job.stage in unbegun and before is not None and before.ahead and can_follow(job, before):
+            found.append(job)
+    return found
 
 
 def left_stages(stages: Sequence[str], states: Mapping[str, str | None]) -> list[str]:

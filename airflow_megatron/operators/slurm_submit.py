@@ -20,9 +20,7 @@ from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.jobs import Job
-from airflow_megatron.supervision.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.attempt_preparation import RunNotFitError, StillWriting
-from airflow_megatron.supervision.attempt_submission import submit_attempt
 from airflow_megatron.supervision.attempts import (
     JobAttempts,
     NextAttempt,
@@ -33,6 +31,9 @@ from airflow_megatron.supervision.attempts import (
 )
 from airflow_megatron.supervision.early_conditions import holds
 from airflow_megatron.supervision.job_reference import JobHandle
+from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
+from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
+from airflow_megatron.supervision.submission.stages_ahead import take_up, withdraw_ahead
 from airflow_megatron.task_runtime.stored_plan import job_surroundings, report_changes, without_job
 from airflow_megatron.task_runtime.task_tries import just_cleared
 from airflow_megatron.triggers.pause import PauseTrigger
@@ -199,6 +200,8 @@ class SlurmSubmitOperator(DescribedJobOperator):
                         "%s was cancelled by its own condition in attempt %d; passed over", job.name, number
                     )
                     return self._done(context, _ended_handle(job, state, cancelled=True))
+                if number > state.latest_attempt > 0:
+                    withdraw_ahead(attempts)
                 if chosen.replaces is not None and state.job_id:
                     attempts.cancel(chosen.replaces, state.job_id, state.job_name)
                 if record.get("number") != number:
@@ -269,7 +272,9 @@ class SlurmSubmitOperator(DescribedJobOperator):
     def _next_attempt(
         self, job: Job, attempts: JobAttempts, record: Mapping[str, Any], *, cleared: bool
     ) -> tuple[NextAttempt, StageRecord]:
-        state = attempts.state()
+        ahead, state = take_up(attempts, attempts.state())
+        if ahead and not record:
+            return NextAttempt(state.latest_attempt), state  # of this run, whatever a fresh start asks for
         if record:
             number = int(record["number"])
             # An earlier try died before it could record that it had submitted, unless its job was given up since then.

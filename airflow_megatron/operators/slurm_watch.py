@@ -38,17 +38,11 @@ from airflow_megatron.slurm.verdicts.restarts import (
 )
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.jobs import Job
-from airflow_megatron.supervision.attempt_chain import (
-    follows_by_itself,
-    is_chained,
-    withdraw_chain,
-)
 from airflow_megatron.supervision.attempt_preparation import (
     RunNotFitError,
     StillWriting,
     restart_policy,
 )
-from airflow_megatron.supervision.attempt_submission import submit_attempt
 from airflow_megatron.supervision.attempts import (
     SubmissionRefusedError,
     attempt_after_giving_up,
@@ -60,6 +54,13 @@ from airflow_megatron.supervision.job_event import JobEvent
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.live_log import harmless
 from airflow_megatron.supervision.next_steps import at_end, concluded, history, while_running
+from airflow_megatron.supervision.submission.attempt_chain import (
+    follows_by_itself,
+    is_chained,
+    withdraw_chain,
+)
+from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
+from airflow_megatron.supervision.submission.stages_ahead import stages_behind, withdraw_ahead
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import (
     job_surroundings,
@@ -152,6 +153,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         number = attempt_after_giving_up(state)
         if number is not None and just_cleared(context):
             self.log.info("attempt %d of %s was given up, and this task was cleared", number - 1, job.name)
+            withdraw_ahead(attempts)
             return self._submit_next(job, number)
         due = current_attempt(state)
         latest = next((attempt for attempt in state.attempts if attempt.number == due), None)
@@ -159,6 +161,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         if latest and just_cleared(context) and was_waited_for(state, handle.attempt, waited_for):
             # Airflow begins this try before the trigger of the last one cancels the job, if a triggerer runs at all
             self.log.info("this task was cleared while attempt %d ran", due)
+            withdraw_ahead(attempts)
             withdraw_chain(attempts, after=due)
             attempts.cancel(due, str(latest.job_id), latest.job_name)
             return self._submit_next(job, due + 1)
@@ -236,6 +239,8 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 "attempt %d %s; attempt %d is queued", handle.attempt, step.reason, handle.attempt + 1
             )
             return self._submit_next(job, handle.attempt + 1)
+        if not isinstance(step, Done):
+            withdraw_ahead(attempts)
         withdraw_chain(attempts, after=handle.attempt)
         if verdict.stopped and handle.job_id:
             attempts.cancel(handle.attempt, handle.job_id, handle.job_name)
@@ -281,6 +286,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
     def _cancelled(self, job: Job, handle: JobHandle, verdict: Verdict) -> NoReturn:
         """Record that a job was meant to be cancelled, for good, and cancel what there is of it."""
         attempts = job_attempts(job, self.log)
+        withdraw_ahead(attempts)
         withdraw_chain(attempts, after=handle.attempt)
         attempts.record_end(handle.attempt, verdict, intended=True)
         attempts.cancel(handle.attempt, str(handle.job_id), handle.job_name)
@@ -403,6 +409,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 deadline=time.time() + self.timeout if self.timeout else None,
                 cancel_on_kill=self.cancel_on_kill,
                 chained=is_chained(job),
+                behind=stages_behind(job, self.log),
                 conditions={**_conditions(job), **self._runs(attempts, handle)},
                 health=_health(job, attempts.cluster),
                 memory=memory,

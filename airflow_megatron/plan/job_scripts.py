@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from airflow_megatron.slurm.submission.queue_ahead import StageBefore
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
 
@@ -34,6 +35,7 @@ def job_script(
     exclude: Iterable[str] = (),
     *,
     chained: bool = False,
+    before: StageBefore | None = None,
     templates: Path | Mapping[str, str] | None = None,
 ) -> str:
     """Return the sbatch script of an attempt of a planned job; see :func:`.render_job_script`.
@@ -49,5 +51,6 @@ def job_script(
         needed_to_start=needed_to_start(job),
         exclude=exclude,
         chained=chained,
+        before=before,
         origins=job_origins(job, cluster),
     )

@@ -44,9 +44,10 @@ from airflow_megatron.spec.layout.run_layout import submitting_dir
 from airflow_megatron.supervision.attempt_changes import AS_PLANNED, AttemptChanges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from airflow_megatron.slurm.submission.queue_ahead import StageBefore
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
 
@@ -155,6 +156,12 @@ class JobAttempts:
         self.log = log or logging.getLogger(__name__)
         self.commands = slurm_commands(cluster)
 
+    def of_another(self, job: Job) -> JobAttempts:
+        """Return the attempts of another job of the same point."""
+        return JobAttempts(
+            job, self.cluster, self._run, self.log, self.templates, self._secrets, self._window_s
+        )
+
     @property
     def limits(self) -> tuple[QueueLimit, ...]:
         """How many jobs may be in the cluster's queue."""
@@ -169,17 +176,28 @@ class JobAttempts:
         return result[stage_dir]
 
     def submit(
-        self, number: int, changes: AttemptChanges = AS_PLANNED, *, origin: Mapping[str, Any] | None = None
+        self,
+        number: int,
+        changes: AttemptChanges = AS_PLANNED,
+        *,
+        origin: Mapping[str, Any] | None = None,
+        before: StageBefore | None = None,
+        limits: Sequence[QueueLimit] | None = None,
     ) -> SubmissionOutcome:
         """Submit attempt ``number`` exactly once, asking again while the outcome is not known.
 
         :param changes: what it does otherwise than planned
         :param origin: who asked (DAG, run, task, try), kept in ``job.json``
+        :param before: the stage whose end it waits for in Slurm's queue
+        :param limits: how many jobs may be in the queue; the job's own when left out
         :return: an outcome with a job id, or ``deferred`` when Slurm cannot take the job now
         :raises SubmissionRefusedError: when sbatch refuses the script, or a secret cannot be had
         :raises TransportError: when the login node stays unreachable
         """
         attempt = attempt_of(self.job, number)
+        dependencies = [f"afterany:{changes.after_job}"] if changes.after_job else []
+        if before is not None:
+            dependencies.append(before.dependency)
         request = SubmissionRequest(
             attempt=attempt,
             script=job_script(
@@ -188,15 +206,17 @@ class JobAttempts:
                 number,
                 changes.exclude,
                 chained=bool(changes.after_job),
+                before=before,
                 templates=self.templates,
             ),
-            dependencies=(f"afterany:{changes.after_job}",) if changes.after_job else (),
+            dependencies=tuple(dependencies),
             chained=bool(changes.after_job),
-            job_json=attempt_record(self.job, number, origin, changes),
+            ahead=before.behind.to_record(attempt.job_name) if before is not None else "",
+            job_json=attempt_record(self.job, number, origin, changes, before),
             claim_token=uuid.uuid4().hex,
             log_dir=posixpath.dirname(self.job.log_file(number)),
             visibility_window_s=float(self.cluster.visibility_window),
-            limits=self.limits,
+            limits=self.limits if limits is None else tuple(limits),
             places_dir=places_dir(self.cluster),
             secrets=looked_up(self.job, self._secrets),
         )
@@ -230,9 +250,13 @@ class JobAttempts:
         if outcome.cancelled:
             self.log.info("cancelled job %s (attempt %d)", job_id, number)
 
-    def withdraw(self) -> bool:
+    def withdraw(
+        self, why: str = "its run was stopped, or its task was marked", *, always: bool = False
+    ) -> bool:
         """Cancel what the newest attempt may have in Slurm, and see to it that nothing more comes of it.
 
+        :param why: reason for the verdict
+        :param always: record it of a job that has ended by itself, too: what it did does not count
         :return: whether there was a job, or may have been: the next run begins another attempt
         """
         state = self.state()
@@ -247,13 +271,11 @@ class JobAttempts:
             withdraw_script(attempt, jobs, self.commands), lambda answer: parse_cancel(jobs, answer)
         )
         self._remove_secrets(latest.number)
-        if not outcome.cancelled and latest.job_id is not None:
+        if not outcome.cancelled and latest.job_id is not None and not always:
             return False  # it had ended; the next run judges it
         ids = ", ".join(outcome.cancelled) or "that may yet come"
         self.log.warning("cancelled job %s of %s: nobody waits for it any more", ids, self.job.name)
-        verdict = Verdict(
-            Outcome.CANCELLED, "its run was stopped, or its task was marked", job_id=latest.job_id
-        )
+        verdict = Verdict(Outcome.CANCELLED, why, job_id=latest.job_id)
         self.record_end(latest.number, verdict, withdrawn=True)
         return True
 
@@ -364,11 +386,13 @@ def attempt_record(
     number: int,
     origin: Mapping[str, Any] | None = None,
     changes: AttemptChanges = AS_PLANNED,
+    before: StageBefore | None = None,
 ) -> dict[str, Any]:
     """Return the content of an attempt's ``job.json``.
 
     :param origin: who asked (DAG, run, task, try)
     :param changes: what it does otherwise than planned
+    :param before: the stage whose end it waits for in Slurm's queue
     """
     return JobRecord(
         job=job.name,
@@ -382,6 +406,8 @@ def attempt_record(
         origin=dict(origin or {}),
         package=__version__,
         pin=job.pin,
+        behind=before.behind.stage if before is not None else "",
+        behind_jobs=before.behind.job_ids if before is not None else (),
         **dataclasses.asdict(changes),
     ).to_json()
 

@@ -29,6 +29,7 @@ from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Watch
 from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, withdraw_chain_script
 from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.submission.queue_ahead import parse_withdrawn_ahead, withdraw_ahead_script
 from airflow_megatron.slurm.verdicts.absence import Absence
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.progress import Progress
@@ -56,8 +57,8 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.states.observation import Observation
     from airflow_megatron.task_runtime.condition_follower import ConditionFollower
 
-ON_KILL_STEP_S = 7.0
-"""Airflow gives ``on_kill`` 30 s in all, for up to four remote commands."""
+ON_KILL_STEP_S = 6.0
+"""Airflow gives ``on_kill`` 30 s in all, for up to five remote commands."""
 
 _CANCELLING: set[asyncio.Future[None]] = set()
 """Cancellations under way, which nothing else may hold on to."""
@@ -84,6 +85,8 @@ class SlurmJobTrigger(ClusterTrigger):
     :param visibility_window: seconds after which a job that Slurm does not know is lost
     :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
     :param chained: attempts may be queued behind this one: they are cancelled with it
+    :param behind: directories of stages that may be queued behind this one, those that wait for others first: what
+        they have queued is cancelled with it
     :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``;
         ``runs``: stage directory → the first attempt of its present run
     :param health: of a training: ``rules`` (:class:`airflow_megatron.spec.model.schema.HealthSection`) and
@@ -114,6 +117,7 @@ class SlurmJobTrigger(ClusterTrigger):
         visibility_window: float = 300.0,
         cancel_on_kill: bool = True,
         chained: bool = False,
+        behind: Sequence[str] = (),
         conditions: Mapping[str, Any] | None = None,
         health: Mapping[str, Any] | None = None,
         memory: Mapping[str, Any] | None = None,
@@ -138,6 +142,7 @@ class SlurmJobTrigger(ClusterTrigger):
         self.visibility_window = visibility_window
         self.cancel_on_kill = cancel_on_kill
         self.chained = chained
+        self.behind = list(behind)
         self.conditions = dict(conditions or {})
         self.health = dict(health or {})
         self.memory = dict(memory or {})
@@ -282,6 +287,9 @@ class SlurmJobTrigger(ClusterTrigger):
         own = AttemptDir.of(self.attempt_dir)
         try:
             async with hook.connected() as transport:
+                if self.behind:
+                    script = withdraw_ahead_script(self.behind, hook.commands)
+                    parse_withdrawn_ahead(self.behind, await transport.run(script, timeout=ON_KILL_STEP_S))
                 if self.chained:
                     script = withdraw_chain_script(own.stage_dir, own.number, hook.commands)
                     parse_withdrawn(await transport.run(script, timeout=ON_KILL_STEP_S))

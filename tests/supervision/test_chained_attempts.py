@@ -13,8 +13,8 @@ from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.spec_files import load_sweep_text
-from airflow_megatron.supervision.attempt_chain import follows_by_itself, is_chained
 from airflow_megatron.supervision.attempts import JobAttempts
+from airflow_megatron.supervision.submission.attempt_chain import follows_by_itself, is_chained
 
 if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.transport import CommandResult

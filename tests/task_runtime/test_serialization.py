@@ -57,6 +57,7 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
         "deadline": 1e9,
         "cancel_on_kill": False,
         "chained": True,
+        "behind": ["/r/.jobs/convert"],
         "conditions": {"cancel": {"kind": "file", "path": "/r/stop"}, "check_interval": 60.0},
         "health": {"rules": {"nan": {"do": "fail"}}, "intervals": [50]},
         "memory": {"log": {"offset": 17}, "events": {"acted": {"nan": 1}}},

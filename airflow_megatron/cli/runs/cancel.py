@@ -14,8 +14,9 @@ from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stag
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.slurm.verdicts.recorded import verdict_on_newest
 from airflow_megatron.spec.model.dag_names import point_dag_id
-from airflow_megatron.supervision.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.attempts import JobAttempts, answered
+from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
+from airflow_megatron.supervision.submission.stages_ahead import withdrawn_stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -100,6 +101,10 @@ def _cancel_on(run: Callable[[str], CommandResult], jobs: Sequence[Job]) -> list
     """Cancel what jobs of one login node have there; return the names of those."""
     cancelled: list[str] = []
     folders = [job.stage_dir for job in jobs]
+    if any(job.ahead for job in jobs):
+        around = surroundings_of(jobs[0])
+        first = JobAttempts(jobs[0], around.cluster, run, log, around.templates, window_s=ANSWER_WINDOW_S)
+        withdrawn_stages(first, folders[::-1])
     parse = partial(parse_stage_states, folders)
     states = answered(run, stage_state_script(folders), parse, log, ANSWER_WINDOW_S)
     for job in jobs:

@@ -107,6 +107,8 @@ class JobRecord:
     :param log_from: bytes of its log that were there before.
     :param package: version of this package that has submitted it, empty where not recorded.
     :param pin: digest of the stored plan that it is from, empty for none.
+    :param behind: the stage for whose end it waits in Slurm's queue, empty for none.
+    :param behind_jobs: the jobs of that stage.
     """
 
     job: str
@@ -127,12 +129,16 @@ class JobRecord:
     log_from: int = 0
     package: str = ""
     pin: str = ""
+    behind: str = ""
+    behind_jobs: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object to write."""
         value = {name: list(item) if isinstance(item, tuple) else item for name, item in asdict(self).items()}
         if self.loads is None:
             del value["loads"]
+        if not self.behind:
+            del value["behind"], value["behind_jobs"]
         return value
 
     @classmethod
@@ -160,6 +166,8 @@ class JobRecord:
             log_from=whole(value.get("log_from"), 0),
             package=word(value.get("package")) or "",
             pin=word(value.get("pin")) or "",
+            behind=word(value.get("behind")) or "",
+            behind_jobs=_words(value.get("behind_jobs")),
         )
 
 

@@ -28,6 +28,8 @@ _NAMES: Final = {
     "am_job_id_file": run_layout.JOB_ID_RECORD,
     "am_chained_file": run_layout.CHAINED_RECORD,
     "am_began_at_file": run_layout.BEGAN_AT_RECORD,
+    "am_ahead_file": run_layout.AHEAD_RECORD,
+    "am_decision_file": run_layout.AHEAD_DECISION,
     "am_withdrawn_file": run_layout.WITHDRAWN,
     "am_run_folder": run_layout.RUN_FOLDER,
     "am_owner_file": run_layout.OWNER_RECORD,

@@ -14,6 +14,8 @@ from airflow_megatron.slurm.remote.records import ExitRecord, JobRecord, Submitt
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.spec.layout.run_layout import (
+    AHEAD_DECISION,
+    AHEAD_RECORD,
     BEGAN_AT_RECORD,
     CHAINED_RECORD,
     EXIT_RECORD,
@@ -47,6 +49,8 @@ class AttemptState:
     :param chained: it waits, or waited, in the queue for the attempt before (:mod:`.attempt_chain`).
     :param began_at: of a chained attempt that has started: the iteration in the tracker at that moment, 0 without one.
     :param array: the array whose submission has claimed the attempt, else None.
+    :param ahead: it was queued behind the stage before: the record of it (:mod:`.queue_ahead`), else None.
+    :param decision: what became of that, as the link ``ahead_decision`` has it; None before.
     """
 
     number: int
@@ -59,6 +63,8 @@ class AttemptState:
     chained: bool = False
     began_at: int | None = None
     array: Attempt | None = None
+    ahead: str | None = None
+    decision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,8 @@ _FILES: Final = {
     "judged": VERDICT_RECORD,
     "chained": CHAINED_RECORD,
     "began_at": BEGAN_AT_RECORD,
+    "ahead": AHEAD_RECORD,
+    "decision": AHEAD_DECISION,
 }
 """Word of ``shell/stage_state.sh`` → the file whose text follows it."""
 
@@ -180,6 +188,8 @@ def attempt_state(
         chained=CHAINED_RECORD in files,
         began_at=whole(files.get(BEGAN_AT_RECORD)),
         array=array,
+        ahead=files.get(AHEAD_RECORD),
+        decision=files.get(AHEAD_DECISION),
     )
 
 

@@ -22,6 +22,7 @@ from airflow_megatron.slurm.submission.gpu_samples import sampling_functions
 from airflow_megatron.slurm.submission.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.submission.package_templates import OtherPackagesTemplates
 from airflow_megatron.slurm.submission.provenance import Origins, recording_lines
+from airflow_megatron.slurm.submission.queue_ahead import ahead_guard, ahead_identity
 from airflow_megatron.slurm.submission.sbatch_options import (
     DIRECTIVE,
     head_directives,
@@ -38,6 +39,7 @@ from airflow_megatron.spec.model.launch import COMMAND, CONTAINER_RUNTIMES, LAUN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from airflow_megatron.slurm.submission.queue_ahead import StageBefore
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import ContainerSection
@@ -108,6 +110,7 @@ def render_job_script(
     needed_to_start: str | None = None,
     exclude: Iterable[str] = (),
     chained: bool = False,
+    before: StageBefore | None = None,
     origins: Origins | None = None,
 ) -> str:
     """Render the script of an attempt.
@@ -119,11 +122,12 @@ def render_job_script(
     :param needed_to_start: a path without which these arguments name nothing
     :param exclude: nodes to keep off, besides the spec's own
     :param chained: it is submitted before the attempt before it has ended
+    :param before: the stage that it follows, where it is submitted before that has ended
     :param origins: what it records of its programs and inputs; nothing when left out
     :raises JobScriptError: when the template is missing or reads a name that does not exist
     """
     if job.script is not None:
-        return guarded_script(job, cluster, number, exclude=exclude)
+        return guarded_script(job, cluster, number, exclude=exclude, before=before)
     environment = _templates(templates if isinstance(templates, Path) else tuple(sorted(templates.items())))
     words = (*job.command, *branch_arguments)
     paths = dict.fromkeys(path for word in words if (path := path_of(word)) is not None)
@@ -142,7 +146,7 @@ def render_job_script(
             number=number,
             trainer=job.trained_by,
             directives=_directives(job, cluster, attempt, number, exclude),
-            prologue=job_prologue(attempt.directory)
+            prologue=_prologue(attempt, before)
             + niceness_lines(cluster)
             + (_chain_prologue(job, number) if chained else "")
             + (recording_lines(origins, attempt.directory, cluster.run_root) if origins else ""),
@@ -226,7 +230,22 @@ def _chain_prologue(job: Job, number: int) -> str:
     return chain_prologue(previous, tracker_of(job.checkpoint_dir), job.last_iteration or 0)
 
 
-def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: Iterable[str] = ()) -> str:
+def _prologue(attempt: Attempt, before: StageBefore | None) -> str:
+    """Return the lines that decide at the start of a job whether it runs its attempt."""
+    guard = job_prologue(attempt.directory)
+    if before is None:
+        return guard
+    return ahead_identity(attempt.directory, before.behind.token) + guard + ahead_guard(before)
+
+
+def guarded_script(
+    job: Job,
+    cluster: ClusterProfile,
+    number: int,
+    *,
+    exclude: Iterable[str] = (),
+    before: StageBefore | None = None,
+) -> str:
     """Return a user's own script with the lines that make its attempt run once and record its end.
 
     The script's own ``#SBATCH`` lines stay, except for those that name the job, its log or its directory. They are
@@ -261,7 +280,7 @@ def guarded_script(job: Job, cluster: ClusterProfile, number: int, *, exclude: I
         for name, value in options.items()
         if value is not None
     ]
-    added = [job_prologue(attempt.directory), niceness_lines(cluster)]
+    added = [_prologue(attempt, before), niceness_lines(cluster)]
     if secrets := _secret_files(job, attempt):
         reading = (f"am_secret {name} {quote(path)} || exit" for name, path in secrets.items())
         added += [shell_file("job_secret"), *reading]

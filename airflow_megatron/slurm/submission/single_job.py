@@ -44,7 +44,7 @@ from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.submission.queue_limits import QueueLimit, queue_limit_functions
 from airflow_megatron.slurm.submission.sbatch_options import refused_options
-from airflow_megatron.spec.layout.run_layout import CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT
+from airflow_megatron.spec.layout.run_layout import AHEAD_RECORD, CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT
 
 _WRITE_CHAINED = f'printf \'%s\\n\' "$am_name" | am_put "$am_dir/{CHAINED_RECORD}"'
 
@@ -84,6 +84,8 @@ class SubmissionRequest:
     :param sbatch_options: further arguments of sbatch; they override ``#SBATCH`` lines.
     :param dependencies: sbatch dependencies (``afterok:7``) besides ``singleton``, which is always set.
     :param chained: it waits for the attempt before, see :mod:`airflow_megatron.slurm.submission.attempt_chain`.
+    :param ahead: it waits for the stage before: the record of that, see
+        :class:`airflow_megatron.slurm.submission.queue_ahead.QueuedBehind`.
     :param log_dir: made before submission: Slurm loses a job whose output directory is missing.
     :param visibility_window_s: seconds after an sbatch of unknown outcome during which its job may still
         appear.
@@ -103,6 +105,7 @@ class SubmissionRequest:
     sbatch_options: tuple[str, ...] = ()
     dependencies: tuple[str, ...] = ()
     chained: bool = False
+    ahead: str = ""
     log_dir: str | None = None
     visibility_window_s: float = 300.0
     busy_wait_s: float = 5.0
@@ -218,12 +221,19 @@ def submission_functions(
             f'  [ $? -eq 0 ] && am_put "$am_dir/{JOB_RECORD}" {here_document(job_json)}',
             f'  [ $? -eq 0 ] && am_deliver_secrets "$am_dir" {delivery_words(request.secrets)}',
             f"  [ $? -eq 0 ] && {writing if not request.chained else _WRITE_CHAINED}",
+            f"  [ $? -eq 0 ] && {_write_ahead(request.ahead)}",
             "}",
             shell_file("deliver_secrets"),
             shell_file("submit"),
             shell_file("array_claim"),
         )
     )
+
+
+def _write_ahead(record: str) -> str:
+    """Return the shell command that writes what an attempt was queued behind, or removes what another caller wrote."""
+    path = f'"$am_dir/{AHEAD_RECORD}"'
+    return f"am_put_line {path} {quote(record)}" if record else f"rm -f {path}"
 
 
 def claim_settings(claim_token: str, visibility_window_s: float, busy_wait_s: float = 5.0) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_megatron.slurm.states.exit_codes import (
     DUPLICATE_EXIT_CODE,
     RERUN_EXIT_CODE,
+    STEPPED_BACK_EXIT_CODE,
     UNWRITABLE_EXIT_CODE,
 )
 from airflow_megatron.slurm.states.job_states import JobState, cancelled_by
@@ -418,6 +419,8 @@ def _weigh(
     by_state = _weigh_state(ending, what, train)
     if by_state is not None:
         return *by_state, find_signature(signatures, log_tail, ending.state)
+    if ending.exit_code == STEPPED_BACK_EXIT_CODE:
+        return Outcome.RETRYABLE, f"{what}: it was queued ahead, stepped back, and did not run", None
     if ending.exit_code == UNWRITABLE_EXIT_CODE:
         return (
             Outcome.RETRYABLE,

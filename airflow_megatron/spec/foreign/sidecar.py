@@ -19,6 +19,8 @@ from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_m
 from airflow_megatron.spec.documents.yaml_document import YamlDocument, load_yaml_text
 from airflow_megatron.spec.expressions.resolution import ExpressionError, template_names
 from airflow_megatron.spec.model.schema import (
+    DEFAULT_AHEAD,
+    Ahead,
     ContainerSection,
     HealthRules,
     NotifySection,
@@ -57,6 +59,7 @@ class SidecarSection(Strict):
     health: HealthRules | None = None
     max_active_points: int | None = Field(default=None, ge=1, le=100_000)
     max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
+    ahead: Ahead = DEFAULT_AHEAD
     poll_interval: float | None = Field(default=None, ge=1, le=86_400)
     tags: list[str] | None = None
     notify: list[NotifySection] | None = None
@@ -112,6 +115,7 @@ class Sidecar:
         """
         given = self.given
         changes: dict[str, Any] = {name: given[name] for name in ("trainer", "release") if name in given}
+        changes["ahead"] = self.section.ahead
         if self.section.restart is not None:
             own = self.section.restart.model_dump(exclude_unset=True)
             changes["restart"] = job.restart.model_copy(update=own)

@@ -9,7 +9,7 @@
         .jobs/<stage>/                            StageDir
           verdict.json                            how the job ended
           <number>/                               AttemptDir: one submission
-            jobid, job.json, job.sbatch, exit.json, verdict.json, run/job_id, chained, began_at, withdrawn
+            jobid, job.json, job.sbatch, exit.json, verdict.json, run/job_id, chained, began_at, ahead, withdrawn
             secrets/, gpus/<node>.csv, hosts
         logs/<stage>-<number>.out
         checkpoints/latest_checkpointed_iteration.txt, iter_<iteration, 7 digits>/
@@ -60,6 +60,10 @@ CHAINED_RECORD: Final = "chained"
 """Slurm name of an attempt that waits, or waited, in the queue for the one before to end."""
 BEGAN_AT_RECORD: Final = "began_at"
 """Of a chained attempt that has started: the iteration that it began with."""
+AHEAD_RECORD: Final = "ahead"
+"""Of an attempt that was queued behind the stage before it (:mod:`airflow_megatron.slurm.submission.queue_ahead`)."""
+AHEAD_DECISION: Final = "ahead_decision"
+"""Symbolic link whose target says what became of such an attempt; whoever makes it first has decided."""
 WITHDRAWN: Final = "withdrawn"
 """Mark of an attempt that must have no job any more."""
 RUN_FOLDER: Final = "run"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _TUPLES = ("explicit_arguments", "variables", "swept", "command", "outputs", "wrapper", "wrapped_ranks")
 _OMITTED_WHEN_EMPTY = (
     *("pin", "profile", "wrapper", "wrapped_ranks"),
-    *("monitor", "entry", "delivered", "container"),
+    *("monitor", "entry", "delivered", "container", "ahead"),
 )
 _CONDITIONS = ("start", "cancel", "finish")
 
@@ -103,6 +103,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     :param secrets: environment variables that its script reads from private files: name → path on the cluster
     :param delivered: environment variables whose values Airflow hands over at each submission: name → source, see
         :func:`airflow_megatron.spec.model.secret_sources.secret_sources`
+    :param ahead: how many stages after it are queued behind it while it runs
     :param own_launch: its command starts the processes itself, so it is run once
     :param array: how many of the stage's jobs may run at once as tasks of one job array; None: each is submitted alone
     :param entry: upstream's script that trains, empty for ``pretrain_gpt.py``
@@ -164,6 +165,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     container: ContainerSection | None = None
     pin: str = ""
     profile: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    ahead: int = 0
 
     def __eq__(self, other: object) -> bool:
         """Compare everything but ``pin``."""

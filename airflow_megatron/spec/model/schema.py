@@ -74,6 +74,9 @@ def _field_of_connection(name: str) -> str:
 
 
 # dots separate sweep, point and stage in job names, so no part may hold one
+Ahead: TypeAlias = Annotated[int, Field(ge=0, le=100, strict=True)]
+DEFAULT_AHEAD: Final = 0
+"""Stages that are queued behind one that runs."""
 Word: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
 EnvironmentName: TypeAlias = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)
@@ -483,6 +486,8 @@ class StageSection(Strict):
     array: bool | Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = False
     """Submit the jobs of all points as one Slurm job array. A number: so many of them run at the same time; ``true``:
     ``max_active_points``."""
+    ahead: Ahead | None = None
+    """Stages after this one that are queued behind it while it runs, instead of the sweep's."""
 
 
 class ArgumentSection(Strict):
@@ -540,6 +545,8 @@ class SweepSpecSection(Strict):
     """Sample memory, utilisation and power of the GPUs beside every training, by nvidia-smi."""
     container: ContainerSection | None = None
     """Container of all jobs, instead of the cluster profile's, whose binds are kept."""
+    ahead: Ahead = DEFAULT_AHEAD
+    """Stages of a point that are queued behind one that runs, each to start when the one before has finished."""
     max_active_points: int = Field(default=16, ge=1, le=100_000)
     """Points in flight at the same time."""
     max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)

@@ -177,6 +177,7 @@ class JobBuilder:
             if STAGE_KINDS[section.kind].reported_as == "benchmark"
             else {},
             max_jobs=self.spec.max_jobs,
+            ahead=self.spec.ahead if section.ahead is None else section.ahead,
             array=self.spec.max_active_points if section.array is True else section.array or None,
             container=_container(section.container or self.spec.container, names),
             **self._launch_additions(section, names),

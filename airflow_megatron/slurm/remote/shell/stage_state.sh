@@ -20,6 +20,8 @@ am_stage() { # INDEX DIRECTORY
     am_show exit "$am_attempt/$am_exit_file"
     am_show chained "$am_attempt/$am_chained_file"
     am_show began_at "$am_attempt/$am_began_at_file"
+    am_show ahead "$am_attempt/$am_ahead_file"
+    if [ -L "$am_attempt/$am_decision_file" ]; then printf 'decision %s\n' "$(readlink "$am_attempt/$am_decision_file")"; fi
     am_show judged "$am_attempt/$am_verdict_file"
     if [ -s "$am_attempt/$am_job_file" ] && [ "${am_attempt##*/}" -gt "$am_newest" ]; then am_newest=${am_attempt##*/}; fi
     for am_claim in "$am_attempt"/claim.*; do

@@ -1,12 +1,16 @@
-"""Submitting an attempt: its run directory is put in order, it is submitted once, others are queued behind it."""
+"""Submitting an attempt: its run directory is put in order, it is submitted once, others are queued behind it.
+
+Those are later attempts of its job, and the stages after it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.supervision.attempt_chain import extend_chain
 from airflow_megatron.supervision.attempt_preparation import StillWriting, prepare_attempt
 from airflow_megatron.supervision.job_reference import JobHandle
+from airflow_megatron.supervision.submission.attempt_chain import extend_chain
+from airflow_megatron.supervision.submission.stages_ahead import queue_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,6 +54,7 @@ def submit_attempt(
         return outcome
     attempts.log.info("%s", outcome.message)
     extend_chain(attempts, number, str(outcome.job_id), prepared)
+    queue_ahead(attempts, number, origin)
     return JobHandle(
         attempts.job.name,
         number,
