@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time.context import set_current_context
 
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
@@ -75,7 +76,8 @@ def driven(task: BaseOperator, resumed: Callable[..., Any] | None = None, **argu
     step = resumed or task.execute
     while True:
         try:
-            return step(context, **arguments)
+            with set_current_context(context):
+                return step(context, **arguments)
         except TaskDeferred as deferred:
             step = getattr(task, deferred.method_name)
             arguments = {"event": asyncio.run(first_event(deferred.trigger))}

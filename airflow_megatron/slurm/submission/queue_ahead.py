@@ -27,7 +27,7 @@ from airflow_megatron.spec.trust.json_records import whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SETTLE_S: Final = 20
+SETTLE_S: Final = 10
 """Seconds for which a job that was started looks again for files of the stage before: they may show late."""
 
 Decision = Literal["start", "back", "due"]

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.execution_time.context import set_current_context
 
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
@@ -243,11 +244,12 @@ class TaskProcesses:
             f"--- {time.strftime('%T')} try {task.try_number} {task.resume[0] if task.resume else 'execute'}"
         )
         try:
-            if task.resume:
-                method, event = task.resume
-                result = {"success": getattr(operator, method)(context, event)}
-            else:
-                result = {"success": operator.execute(context)}
+            with set_current_context(context):
+                if task.resume:
+                    method, event = task.resume
+                    result = {"success": getattr(operator, method)(context, event)}
+                else:
+                    result = {"success": operator.execute(context)}
         except TaskDeferred as deferred:
             path, arguments = deferred.trigger.serialize()
             result = {
