@@ -16,6 +16,9 @@ from sweep_site import SweepSite
 from tcp_proxy import TcpProxy
 
 from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.surroundings import Surroundings
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
@@ -87,10 +90,12 @@ class ProxiedSite(SweepSite):
 
 
 def planned_jobs(site: ProxiedSite, sweep: str, *settings: str) -> list[Job]:
-    """Return the jobs of one of the site's specs.
+    """Return the jobs of one of the site's specs, as a stored plan has them.
 
     :param settings: ``key=value`` each, for values of the spec.
     """
     with patch.dict(os.environ, site.folders):
         loaded = load_sweep(site.specs / f"{sweep}.yaml", settings)
-        return list(plan_sweep(loaded, load_cluster(CLUSTER)).jobs)
+        plan = plan_sweep(loaded, load_cluster(CLUSTER))
+        pinned = PinnedSweep.stored(loaded, sweep, plan, Surroundings.now(CLUSTER), PinStore())
+        return list(pinned.plan().jobs)

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from airflow_megatron.slurm.states.exit_codes import STEPPED_BACK_EXIT_CODE
+
 if TYPE_CHECKING:
     from proxied_site import ProxiedSite
+    from sweep_site import Submission
 
     from airflow_megatron.spec.model.jobs import Job
 
@@ -29,9 +32,12 @@ def settled(site: ProxiedSite, jobs: list[Job]) -> list[str]:
 def broken_promises(site: ProxiedSite, jobs: list[Job]) -> list[str]:
     """Return everything that is wrong, one line each."""
     wrong: list[str] = []
-    submitted = {
-        name: {row.job_id for row in rows} for name, rows in site.submissions(f"{jobs[0].sweep}.").items()
-    }
+    withdrawn = _withdrawn(jobs)
+    submitted = {}
+    for name, rows in site.submissions(f"{jobs[0].sweep}.").items():
+        counted = {row.job_id for row in rows if not (jobs[0].ahead and _did_nothing(row))} - withdrawn
+        if counted:
+            submitted[name] = counted
     for job in jobs:
         stage = Path(job.stage_dir)
         attempts = sorted(int(path.name) for path in stage.iterdir() if path.name.isdigit())
@@ -44,9 +50,40 @@ def broken_promises(site: ProxiedSite, jobs: list[Job]) -> list[str]:
         for number in attempts:
             wrong += _attempt(job, number, submitted.pop(f"{job.name}.a{number}", set()))
         wrong += _training(job) if job.kind == "train" else _command(job, len(attempts))
+    wrong += _order(jobs)
     wrong += [f"accounting has {name}, which no directory knows: {ids}" for name, ids in submitted.items()]
     wrong += [f"still queued: {name}" for name in site.queued(f"{jobs[0].sweep}.")]
     wrong += [f"still running: {line}" for line in _job_processes(site)]
+    return wrong
+
+
+def _withdrawn(jobs: list[Job]) -> set[str]:
+    """Return the jobs that were queued ahead and withdrawn."""
+    records = [record for job in jobs for record in Path(job.stage_dir).glob("*.withdrawn.*/jobid")]
+    return {record.read_text(errors="replace").strip() for record in records}
+
+
+def _did_nothing(row: Submission) -> bool:
+    """Whether a job has stepped back at its start, or was cancelled before it."""
+    never = row.state.startswith("CANCELLED") and row.node in ("", "None assigned")
+    return row.exit_code.startswith(f"{STEPPED_BACK_EXIT_CODE}:") or never
+
+
+def _order(jobs: list[Job]) -> list[str]:
+    """Check that no command ran before the training that it follows had saved its last checkpoint."""
+    by_name = {job.name: job for job in jobs}
+    wrong = []
+    for job in jobs:
+        before = by_name[job.depends_on[0].job] if job.depends_on else None
+        if before is None or before.kind != "train":
+            continue
+        lines = [line.split() for line in (Path(before.run_dir) / "ledger").read_text().splitlines()]
+        last = str(before.params["train_iters"])
+        saved = [float(line[0]) for line in lines if len(line) == 4 and line[2:] == ["saved", last]]
+        times = [line.split() for line in (Path(job.run_dir) / "times").read_text().splitlines()]
+        ran = [float(line[3]) for line in times if len(line) == 4]
+        if ran and (not saved or min(ran) < min(saved)):
+            wrong.append(f"{job.name}: ran at {ran}, the stage before it finished at {saved}")
     return wrong
 
 

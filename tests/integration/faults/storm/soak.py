@@ -34,6 +34,9 @@ def main() -> int:
     parser.add_argument(
         "--per-second", type=float, default=1.5, help="faults, on average (default: %(default)s)"
     )
+    parser.add_argument(
+        "--ahead", type=int, default=1, help="stages queued behind one that runs (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="soak-"))
     cluster = SlurmCluster(place / "cluster")
@@ -48,7 +51,15 @@ def main() -> int:
             site.prepare_folders()
             site.open()
             try:
-                storm = SweptStorm(site, seed, faults, arguments.points, arguments.per_second, f"soak_{seed}")
+                storm = SweptStorm(
+                    site,
+                    seed,
+                    faults,
+                    arguments.points,
+                    arguments.per_second,
+                    f"soak_{seed}",
+                    arguments.ahead,
+                )
                 wrong = storm.run()
                 print(storm.summary(), flush=True)
             finally:

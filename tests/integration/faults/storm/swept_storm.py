@@ -29,6 +29,7 @@ class SweptStorm:
     :param points: how many points the sweep has.
     :param per_second: faults, on average.
     :param name: of the sweep; its Slurm jobs are told from those of other sweeps by it.
+    :param ahead: stages that are queued behind one that runs.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class SweptStorm:
         points: int,
         per_second: float,
         name: str = "storm",
+        ahead: int = 1,
     ) -> None:
         self.site, self.seed = site, seed
         self.faults, self.points, self.per_second = faults, points, per_second
         numbers = list(range(points))
-        self.jobs = planned_jobs(site, "storm", f"name={name}", f"sweep.params.number={numbers}")
+        settings = (f"name={name}", f"sweep.params.number={numbers}", f"ahead={ahead}")
+        self.jobs = planned_jobs(site, "storm", *settings)
         self.sweep = WorkedSweep(site, self.jobs)
         self.storm = Storm(site, random.Random(seed), self.sweep.living)
 
@@ -88,7 +91,8 @@ class SweptStorm:
         attempts = sum(len(rows) for rows in self.site.submissions(f"{self.jobs[0].sweep}.").values())
         tries = sum(state["try"] - 1 for state in self.sweep.states().values())
         return (
-            f"seed {self.seed}: {len(self.storm.journal)} faults over {len(self.jobs)} jobs: {attempts} Slurm jobs, "
+            f"seed {self.seed}, ahead {self.jobs[0].ahead}: {len(self.storm.journal)} faults over {len(self.jobs)} jobs: "
+            f"{attempts} Slurm jobs, "
             f"{tries} tasks tried again, {self.sweep.cleared.total()} cleared by hand; "
             + ", ".join(f"{count} {kind}" for kind, count in kinds)
         )

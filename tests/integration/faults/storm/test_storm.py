@@ -1,4 +1,4 @@
-"""A sweep of 120 jobs under 300 random faults."""
+"""Sweeps of 60 jobs under 150 random faults, with stages queued ahead and without."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-FAULTS, POINTS, PER_SECOND = 300, 60, 1.5
+FAULTS, POINTS, PER_SECOND = 150, 30, 1.5
 
 
-def test_sweep_under_random_faults(proxied: ProxiedSite) -> None:
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_sweep_under_random_faults(proxied: ProxiedSite, ahead: int) -> None:
     seed = int(os.environ.get("FAULTS_SEED", 2))
     print(f"seed {seed}: repeat with FAULTS_SEED={seed}")
     faults = int(os.environ.get("FAULTS_COUNT", FAULTS))
-    storm = SweptStorm(proxied, seed, faults, int(os.environ.get("FAULTS_POINTS", POINTS)), PER_SECOND)
+    points = int(os.environ.get("FAULTS_POINTS", POINTS))
+    storm = SweptStorm(proxied, seed, faults, points, PER_SECOND, ahead=ahead)
     wrong = storm.run()
     print(storm.summary())
     assert not wrong, storm.told(wrong)
