@@ -91,8 +91,8 @@ class SweptStorm:
         attempts = sum(len(rows) for rows in self.site.submissions(f"{self.jobs[0].sweep}.").values())
         tries = sum(state["try"] - 1 for state in self.sweep.states().values())
         return (
-            f"seed {self.seed}, ahead {self.jobs[0].ahead}: {len(self.storm.journal)} faults over {len(self.jobs)} jobs: "
-            f"{attempts} Slurm jobs, "
+            f"seed {self.seed}, ahead {self.jobs[0].ahead}: {len(self.storm.journal)} faults over "
+            f"{len(self.jobs)} jobs: {attempts} Slurm jobs, "
             f"{tries} tasks tried again, {self.sweep.cleared.total()} cleared by hand; "
             + ", ".join(f"{count} {kind}" for kind, count in kinds)
         )
