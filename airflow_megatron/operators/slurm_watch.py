@@ -20,7 +20,7 @@ from airflow_megatron.operators.slurm_submit import (
     wait_for_login_node,
     wait_for_room,
 )
-from airflow_megatron.requirements.training_arguments import TrainingArguments
+from airflow_megatron.requirements.training_arguments import JobArguments, TrainingArguments
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.slurm.submission.job_script import attempt_of
@@ -489,6 +489,6 @@ def _health(job: Job, cluster: ClusterProfile) -> dict[str, Any] | None:
     """Return what the trigger has to look for in a training's log."""
     if job.health is None:
         return None
-    arguments = TrainingArguments(job, cluster)
+    arguments = TrainingArguments(job, JobArguments(cluster))
     intervals = (arguments.count("save_interval"), arguments.count("eval_interval"))
     return {"rules": job.health.model_dump(), "intervals": [every for every in intervals if every]}

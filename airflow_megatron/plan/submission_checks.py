@@ -30,9 +30,9 @@ from airflow_megatron.spec.native.sweep import NativeSweep
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_megatron.requirements.training_arguments import JobArguments
     from airflow_megatron.requirements.training_estimates import JobEstimate
     from airflow_megatron.spec.documents.errors import Problem
-    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
 
@@ -41,17 +41,19 @@ def check_jobs(
     sweep: Sweep,
     jobs: Sequence[Job],
     points: int,
-    cluster: ClusterProfile,
+    arguments: JobArguments,
     estimates: Mapping[str, JobEstimate],
 ) -> tuple[list[Problem], list[Problem]]:
     """Check the jobs of a plan against each other and against the cluster's limits.
 
     :param jobs: with their commands
     :param points: the number of points that they belong to
+    :param arguments: of those that run the trainer, and the cluster's profile
     :param estimates: what jobs will need, by name
     :return: errors and warnings
     """
-    trainings = training_arguments(jobs, cluster)
+    cluster = arguments.cluster
+    trainings = training_arguments(jobs, arguments)
     findings = itertools.chain(
         name_findings(jobs),
         template_findings(jobs, refuse=isinstance(sweep, NativeSweep)),
@@ -60,7 +62,7 @@ def check_jobs(
         data_findings(trainings),
         schedule_findings(trainings),
         validation_sample_findings(trainings),
-        megatron_findings(jobs, cluster),
+        megatron_findings(jobs, arguments),
         restart_findings(trainings),
         source_findings(trainings),
         walltime_findings(trainings),

@@ -28,6 +28,7 @@ from airflow_megatron.plan.submission_checks import check_jobs
 from airflow_megatron.plan.sweep_cluster import sweep_cluster
 from airflow_megatron.requirements.file_owners import with_file_owners
 from airflow_megatron.requirements.queue_estimates import gpu_hours
+from airflow_megatron.requirements.training_arguments import JobArguments
 from airflow_megatron.requirements.training_estimates import Estimates, job_estimates
 from airflow_megatron.slurm.submission.job_script import JobScriptError
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean, suggestion
@@ -170,27 +171,36 @@ def plan_row(job: Job) -> dict[str, Any]:
     }
 
 
-def plan_point(sweep: Sweep, point: Point, cluster: ClusterProfile) -> list[Job]:
+def plan_point(
+    sweep: Sweep, point: Point, cluster: ClusterProfile, arguments: JobArguments | None = None
+) -> list[Job]:
     """Return the jobs of a point with their commands.
 
+    :param arguments: keeps the Megatron arguments of the jobs, for checks
     :raises SpecError: naming file and line
     """
-    return with_file_owners(_with_commands(sweep, sweep.jobs(point, cluster), cluster))
+    return with_file_owners(
+        _with_commands(sweep, sweep.jobs(point, cluster), arguments or JobArguments(cluster))
+    )
 
 
 def plan_sweep(
-    sweep: Sweep, cluster: ClusterProfile | None = None, points: Sequence[Point] | None = None
+    sweep: Sweep,
+    cluster: ClusterProfile | None = None,
+    points: Sequence[Point] | None = None,
+    arguments: JobArguments | None = None,
 ) -> Plan:
     """Return the plan of a sweep, or of some of its points.
 
+    :param arguments: keeps the Megatron arguments of the jobs, for checks
     :raises SpecError: naming file and line
     """
     cluster = cluster or sweep_cluster(sweep)
     chosen = sweep.points if points is None else tuple(points)
-    jobs = _with_commands(sweep, sweep.shared_jobs(cluster), cluster)
+    jobs = _with_commands(sweep, sweep.shared_jobs(cluster), arguments or JobArguments(cluster))
     shared = {job.name for job in jobs}
     for point in chosen:
-        for job in plan_point(sweep, point, cluster):
+        for job in plan_point(sweep, point, cluster, arguments):
             if job.point or job.name not in shared:
                 jobs.append(job)
     return Plan(sweep.name, cluster.name, tuple(point.name for point in chosen), tuple(jobs))
@@ -263,10 +273,11 @@ def check_sweep(
         from airflow_megatron.slurm.verdicts.signatures import site_catalogue
 
         site_catalogue(tuple(cluster.signatures))
-    plan = plan_sweep(sweep, cluster, points)
+    arguments = JobArguments(cluster)
+    plan = plan_sweep(sweep, cluster, points, arguments)
     _check_scripts(sweep, plan.jobs, cluster)
-    estimates = job_estimates(plan.jobs, cluster)
-    errors, warnings = check_jobs(sweep, plan.jobs, len(plan.points), cluster, estimates.jobs)
+    estimates = job_estimates(plan.jobs, arguments)
+    errors, warnings = check_jobs(sweep, plan.jobs, len(plan.points), arguments, estimates.jobs)
     if errors:
         raise SpecError(errors)
     return dataclasses.replace(
@@ -293,23 +304,24 @@ def _check_scripts(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -
             raise SpecError(sweep.document.problem(place, str(error))) from error
 
 
-def _with_commands(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> list[Job]:
+def _with_commands(sweep: Sweep, jobs: Iterable[Job], arguments: JobArguments) -> list[Job]:
     planned: list[Job] = []
+    cluster = arguments.cluster
     for job in jobs:
         try:
-            command = job_command(job, cluster)
+            own = not job.runs_trainer or job.command
+            given = None if own else (arguments.of(job), arguments.table(job))
+            command = job_command(job, cluster, given)
             files = job_files(job, cluster)
         except CommandError as error:
             place = sweep.place_of(job.stage, error.name)
             raise SpecError(sweep.document.problem(place, str(error))) from error
-        changes: dict[str, Any] = {
-            "command": command,
-            "outputs": required_outputs(job),
-            "files": files,
-            "own_launch": launches_itself(job, cluster),
-        }
-        same = all(getattr(job, name) == value for name, value in changes.items())
-        planned.append(job if same else msgspec.structs.replace(job, **changes))
+        outputs, own_launch = required_outputs(job), launches_itself(job, cluster)
+        if (job.command, job.outputs, job.files, job.own_launch) != (command, outputs, files, own_launch):
+            job = msgspec.structs.replace(
+                job, command=command, outputs=outputs, files=files, own_launch=own_launch
+            )
+        planned.append(job)
     return planned
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments.tables import PRETRAIN_GPT, ArgumentError, program_table
-from airflow_megatron.megatron.commands.commands import megatron_arguments
 from airflow_megatron.megatron.estimates import GPUS, Estimate, EstimateError, Gpu, estimate
 from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.requirements.job_machine import machine_of
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_megatron.megatron.validation import Machine
-    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.requirements.training_arguments import JobArguments
     from airflow_megatron.spec.model.jobs import Job
 
 _DIRECTORIES = frozenset(("save", "load", "tensorboard_dir"))
@@ -81,13 +80,14 @@ class Estimates:
     unknown_gpu: str | None = None
 
 
-def job_estimates(jobs: Iterable[Job], cluster: ClusterProfile) -> Estimates:
+def job_estimates(jobs: Iterable[Job], arguments: JobArguments) -> Estimates:
     """Estimate the jobs that run a trainer.
 
     :param jobs: of one cluster
-    :param cluster: its profile; nothing is estimated when it does not say what GPUs it has
+    :param arguments: of these jobs; nothing is estimated when the cluster's profile does not say what GPUs it has
     :raises SpecError: when the profile names a GPU that is not known
     """
+    cluster = arguments.cluster
     if cluster.gpu is None:
         return Estimates(
             {}, {}, f"the profile of cluster {cluster.name} does not name its GPUs; add gpu to it"
@@ -102,7 +102,7 @@ def job_estimates(jobs: Iterable[Job], cluster: ClusterProfile) -> Estimates:
     for job in jobs:
         if not job.runs_trainer or job.script is not None:
             continue
-        params = _estimated_parameters(job, cluster)
+        params = _estimated_parameters(job, arguments.of(job))
         key = repr((sorted(params.items()), job.active_processes, job.release, sorted(job.env.items())))
         if key not in known:
             known[key] = _estimate(params, job, machine_of(job, cluster))
@@ -117,12 +117,12 @@ def job_estimates(jobs: Iterable[Job], cluster: ClusterProfile) -> Estimates:
     return Estimates(found, missing)
 
 
-def _estimated_parameters(job: Job, cluster: ClusterProfile) -> dict[str, object]:
+def _estimated_parameters(job: Job, arguments: Mapping[str, Any]) -> dict[str, object]:
     """Return the arguments that the release itself knows: those of a fork or of the thin trainer change no sizes."""
     table = program_table(job.release)
     return {
         name: value
-        for name, value in megatron_arguments(job, cluster).items()
+        for name, value in arguments.items()
         if name not in _DIRECTORIES and path_of(value) is None and table.get(name)
     }
 

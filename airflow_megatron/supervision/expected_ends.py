@@ -11,7 +11,7 @@ from airflow_megatron.megatron.arguments.command_error import CommandError
 from airflow_megatron.megatron.commands.commands import job_command
 from airflow_megatron.megatron.logs.final_evaluation import evaluates_at_end
 from airflow_megatron.megatron.trainers.trainer import trainer_called
-from airflow_megatron.requirements.training_arguments import TrainingArguments
+from airflow_megatron.requirements.training_arguments import JobArguments, TrainingArguments
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -37,6 +37,6 @@ def ends_with_evaluation(job: Job, cluster: ClusterProfile) -> bool:
         return False
     try:
         own = job.command != job_command(msgspec.structs.replace(job, command=()), cluster)
-        return not own and evaluates_at_end(TrainingArguments(job, cluster))
+        return not own and evaluates_at_end(TrainingArguments(job, JobArguments(cluster)))
     except CommandError:
         return False

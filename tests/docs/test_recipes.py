@@ -76,8 +76,8 @@ def indented(title: str) -> list[str]:
 def forget_what_is_installed() -> None:
     for registry in (STAGE_KINDS, TRAINERS, CONTAINER_RUNTIMES, LAUNCHERS):
         registry.__dict__.pop("_registered", None)
-        for name in registry._made.keys() - registry.built_in.keys():
-            del registry._made[name]
+        for name in registry.objects.keys() - registry.built_in.keys():
+            del registry.objects[name]
     _trainers_with_layouts.cache_clear()
 
 

@@ -7,8 +7,9 @@ it, unless its iteration is a multiple of that interval (``megatron/training/che
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.spec.layout.run_layout import run_dir_of
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 START = ("start", "checkpoint")
 
 
-@dataclass(frozen=True)
-class SavedCheckpoints:
+class SavedCheckpoints(msgspec.Struct, frozen=True):
     """The checkpoints of one training run.
 
     :param stage: its stage, for messages

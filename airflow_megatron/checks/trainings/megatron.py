@@ -13,7 +13,6 @@ from airflow_megatron.megatron.commands.commands import (
 )
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.trainers.trainer import trainer_called
-from airflow_megatron.megatron.trainers.trainer_table import job_table
 from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
 from airflow_megatron.requirements.job_machine import machine_of
 
@@ -21,15 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from airflow_megatron.megatron.validation import ArgumentProblem
-    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.requirements.training_arguments import JobArguments
     from airflow_megatron.spec.model.jobs import Job
 
 
-def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
+def megatron_findings(jobs: Sequence[Job], arguments: JobArguments) -> Iterator[Finding]:
     """Yield what upstream's own checks of the release would refuse; the thin trainer has its own rules.
 
     :param jobs: with their commands
+    :param arguments: of these jobs
     """
+    cluster = arguments.cluster
     known: dict[tuple[object, ...], list[ArgumentProblem]] = {}
     checks: dict[tuple[object, ...], RepeatedChecks] = {}
     for job in jobs:
@@ -44,7 +45,7 @@ def megatron_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[
         words = comparable_words(job.command)
         gpt = runs_pretrain_gpt(job.command)
         try:
-            flags = reader(job_table(job, cluster))
+            flags = reader(arguments.table(job))
             kind = (gpt, world_size, job.release, job.entry, flags, *sorted(job.env.items()))
             key = (words, kind)
             if key not in known:

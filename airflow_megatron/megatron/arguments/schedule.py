@@ -6,8 +6,9 @@ After ``lr_decay_iters``, which count from iteration 0 with the warm-up included
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 if TYPE_CHECKING:
     from airflow_megatron.megatron.arguments.values import ArgumentValues
@@ -16,8 +17,7 @@ STYLES: Final = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
 """Upstream's; the formulas here are of these."""
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """The schedule of one training job, in iterations, or in samples where the training is counted in them.
 
     :param unit: ``iters`` or ``samples``, the end of its arguments' names

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.errors import near_names, suggestion
@@ -88,6 +88,11 @@ class Argument:
         return self.action == "Store" and self.nargs is not None
 
     @property
+    def is_text(self) -> bool:
+        """True when the argument takes one text, whatever it is."""
+        return self.action == "Store" and self.nargs is None and self.type is None and self.choices is None
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every name a parameter may use for it: its ``dest`` and its flags with underscores."""
         return (self.dest, *(canonical(flag) for flag in self.flags))
@@ -98,8 +103,7 @@ class ArgumentTable:
 
     :param program_defaults: values by ``dest`` that the program gives arguments that are not given
     :param optional: package → arguments that the program adds where the package is installed
-    :ivar last_written: name → the value that :func:`to_argv` wrote last, and what it wrote; most values of a sweep's
-        points are the same object
+    :ivar last_lines: names of parameters → the command line of theirs that :func:`to_argv` wrote last
     """
 
     def __init__(
@@ -118,7 +122,8 @@ class ArgumentTable:
         self._by_dest: dict[str, list[Argument]] = {}
         self._positions = {id(argument): index for index, argument in enumerate(self.arguments)}
         self._found: dict[str, Argument | None] = {}
-        self.last_written: dict[str, tuple[object, tuple[int, str, list[str]]]] = {}
+        self._dests: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self.last_lines: dict[tuple[str, ...], _Line] = {}
         for argument in self.arguments:
             for flag in argument.flags:
                 self._by_flag.setdefault(canonical(flag), argument)
@@ -145,6 +150,14 @@ class ArgumentTable:
             found = self._by_dest[key][0] if key in self._by_dest else self._by_flag.get(key)
             self._found[name] = found
             return found
+
+    def dests(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the ``dest`` of each of some names, empty for a name that the release does not have."""
+        found = self._dests.get(names)
+        if found is None:
+            arguments = map(self.get, names)
+            found = self._dests[names] = tuple(argument.dest if argument else "" for argument in arguments)
+        return found
 
     def position(self, argument: Argument) -> int:
         """Return where in the parser's order one of the table's arguments stands."""
@@ -359,34 +372,87 @@ def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[
     """
     table = program_table(release) if isinstance(release, str) else release
     release = table.release
-    tokens: dict[str, tuple[int, str, list[str]]] = {}
-    for name, value in params.items():
-        argument = table.get(name)
-        if argument is None:
-            raise _unknown(name, table)
-        if value is None:
-            continue
-        if argument.dest in tokens:
-            other = tokens[argument.dest][1]
-            raise ArgumentError(name, release, f"sets {argument.dest}, which {other} sets already; keep one")
-        before = table.last_written.get(name)
-        if before is None or before[0] is not value:
-            before = table.last_written[name] = (value, _written(name, value, argument, table))
-        tokens[argument.dest] = before[1]
-    return [token for _, _, written in sorted(tokens.values()) for token in written]
+    names = tuple(params)
+    line = _like_the_last(params, names, table)
+    if line is None:
+        written: dict[str, _Written] = {}
+        for name, value in params.items():
+            argument = table.get(name)
+            if argument is None:
+                raise _unknown(name, table)
+            if value is None:
+                continue
+            if argument.dest in written:
+                other = written[argument.dest].name
+                raise ArgumentError(
+                    name, release, f"sets {argument.dest}, which {other} sets already; keep one"
+                )
+            written[argument.dest] = _written(name, value, argument, table)
+        parts = tuple(written.values())
+        order = tuple(sorted(range(len(parts)), key=lambda index: parts[index].position))
+        line = _Line(tuple(params.values()), parts, order)
+        if len(parts) < len(names):  # some are None
+            return line.tokens()
+    table.last_lines[names] = line
+    return line.tokens()
 
 
-def _written(
-    name: str, value: object, argument: Argument, table: ArgumentTable
-) -> tuple[int, str, list[str]]:
-    """Return what a parameter writes, after its place in the parser's order and its name."""
+class _Written(NamedTuple):
+    """What a parameter writes.
+
+    :param position: of the argument in the parser's order
+    """
+
+    position: int
+    name: str
+    tokens: list[str]
+
+
+class _Line(NamedTuple):
+    """A command line, as parameters give it: most values of a sweep's points are the same objects.
+
+    :param values: of the parameters, in their order
+    :param written: by each
+    :param order: their indices in the parser's order
+    """
+
+    values: tuple[object, ...]
+    written: tuple[_Written, ...]
+    order: tuple[int, ...]
+
+    def tokens(self) -> list[str]:
+        written = self.written
+        return [token for index in self.order for token in written[index].tokens]
+
+
+def _like_the_last(
+    params: Mapping[str, object], names: tuple[str, ...], table: ArgumentTable
+) -> _Line | None:
+    """Return the command line of parameters that differ in some values from those written last under these names."""
+    last = table.last_lines.get(names)
+    if last is None:
+        return None
+    values, written = tuple(params.values()), list(last.written)
+    for index in [index for index, value in enumerate(values) if value is not last.values[index]]:
+        value, argument = values[index], table.get(names[index])
+        if value is None or argument is None:
+            return None
+        written[index] = _written(names[index], value, argument, table)
+        if written[index].position != last.written[index].position:
+            return None
+    return _Line(values, tuple(written), last.order)
+
+
+def _written(name: str, value: object, argument: Argument, table: ArgumentTable) -> _Written:
     if argument.is_flag:
         if not isinstance(value, bool):
             raise ArgumentError(name, table.release, f"is a flag: write true or false, not {value!r}")
         argument, written = table.flag_tokens(name, value)
+    elif type(value) is str and value.startswith("/") and argument.is_text and "\0" not in value:
+        written = [argument.flags[0], value]  # directories, of which each job has its own
     else:
         written = _value_tokens(name, value, argument, table.release)
-    return table.position(argument), name, written
+    return _Written(table.position(argument), name, written)
 
 
 def _unknown(name: str, table: ArgumentTable) -> ArgumentError:

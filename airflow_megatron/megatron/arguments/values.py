@@ -20,9 +20,9 @@ class ArgumentValues:
     def __init__(self, table: ArgumentTable, given: Mapping[str, Any]) -> None:
         self.table = table
         self._given: Mapping[str, Any] = {
-            argument.dest: value
-            for name, value in given.items()
-            if value is not None and (argument := table.get(name))
+            dest: value
+            for dest, value in zip(table.dests(tuple(given)), given.values(), strict=True)
+            if value is not None and dest
         }
 
     def __contains__(self, name: object) -> bool:
@@ -37,8 +37,9 @@ class ArgumentValues:
 
     def value(self, name: str) -> Any:
         """Return the value of an argument, the release's default where it is not given."""
-        if name in self._given:
-            return self._given[name]
+        value = self._given.get(name)  # never None where it is given
+        if value is not None:
+            return value
         argument = self.table.get(name)
         return argument.default if argument else None
 
@@ -53,6 +54,8 @@ class ArgumentValues:
     def number(self, name: str) -> float | None:
         """Return the value of an argument as a number, None where there is none; whole numbers stay ``int``."""
         value = self.value(name)
+        if value is None or type(value) is int:
+            return value
         if isinstance(value, str):
             try:
                 value = float(value)

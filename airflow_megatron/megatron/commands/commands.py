@@ -16,7 +16,7 @@ from airflow_megatron.spec.layout.run_layout import tracker_of
 from airflow_megatron.spec.model.schema import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -31,17 +31,26 @@ _OWN_DIRECTORIES: Final = frozenset(
 )
 
 
-def job_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
+def job_command(
+    job: Job,
+    cluster: ClusterProfile,
+    given: tuple[Mapping[str, Any], ArgumentTable] | None = None,
+) -> tuple[str, ...]:
     """Return the words of the command that a job runs on each process.
 
     A training job's command loads its own branch's checkpoints; :func:`branch_arguments` are appended to it as long
     as that branch has none.
 
+    :param given: what :func:`megatron_arguments` and :func:`.job_table` give of a job that runs the trainer
     :raises CommandError: when a parameter is unknown, of the wrong type or missing
     """
     if job.command:
         return job.command
-    return training_command(job, cluster) if job.runs_trainer else job.stage_kind.command(job, cluster)
+    if not job.runs_trainer:
+        return job.stage_kind.command(job, cluster)
+    return training_command(
+        job, cluster, *(given or (megatron_arguments(job, cluster), job_table(job, cluster)))
+    )
 
 
 def runs_list(job: Job) -> str:
@@ -155,9 +164,7 @@ def trainer_words(command: Sequence[str]) -> tuple[str, ...]:
 
 def runs_pretrain_gpt(command: Sequence[str]) -> bool:
     """Whether a command is Megatron's training of GPT, not one that a spec gives a training stage in its place."""
-    return runs_upstream_script(command) and any(
-        word.endswith(f"/{PRETRAIN_GPT}") for word in command[:_BEFORE]
-    )
+    return runs_upstream_script(command) and _names_pretrain_gpt(tuple(command[:_BEFORE]))
 
 
 def runs_upstream_script(command: Sequence[str]) -> bool:
@@ -173,7 +180,17 @@ def search_starter(command: Sequence[str]) -> str | None:
 
 
 def _script_place(command: Sequence[str]) -> int | None:
-    return next((place for place, word in enumerate(command[:_BEFORE]) if word.endswith(_ENTRIES)), None)
+    return _place_in(tuple(command[:_BEFORE]))
+
+
+@functools.lru_cache(maxsize=256)  # the same for all points of a stage
+def _place_in(words: tuple[str, ...]) -> int | None:
+    return next((place for place, word in enumerate(words) if word.endswith(_ENTRIES)), None)
+
+
+@functools.lru_cache(maxsize=256)
+def _names_pretrain_gpt(words: tuple[str, ...]) -> bool:
+    return any(word.endswith(f"/{PRETRAIN_GPT}") for word in words)
 
 
 def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
@@ -183,10 +200,12 @@ def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
     stands a number that any rule lets pass.
     """
     words = trainer_words(command)
-    return tuple(
-        "/run" if before in _OWN_DIRECTORIES else "1" if word.startswith(FILE_PREFIX) else word
-        for before, word in zip(("", *words), words, strict=False)
-    )
+    compared = list(words)
+    if FILE_PREFIX in "\n".join(words):  # a look at all words at once is ten times as quick
+        compared = ["1" if word.startswith(FILE_PREFIX) else word for word in words]
+    for place in [place for place, word in enumerate(words[:-1], 1) if word in _OWN_DIRECTORIES]:
+        compared[place] = "/run"
+    return tuple(compared)
 
 
 def job_files(job: Job, cluster: ClusterProfile) -> dict[str, str]:
@@ -210,17 +229,20 @@ def launches_itself(job: Job, cluster: ClusterProfile) -> bool:
     return job.runs_trainer and trainer_called(job.trainer).launches_itself(job, cluster)
 
 
-def training_command(job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
+def training_command(
+    job: Job, cluster: ClusterProfile, arguments: Mapping[str, Any], table: ArgumentTable
+) -> tuple[str, ...]:
     """Return the command of a job that runs the trainer.
 
+    :param arguments: those of :func:`megatron_arguments`
+    :param table: what the trainer takes
     :raises CommandError: when a parameter is unknown, of the wrong type or missing
     """
-    arguments = megatron_arguments(job, cluster)
     if not arguments.get("train_iters") and not arguments.get("train_samples"):
         raise CommandError(
             "train_iters", f"stage {job.stage} has no train_iters; add megatron: {{train_iters: …}}"
         )
     try:
-        return trainer_called(job.trainer).command(job, cluster, arguments, job_table(job, cluster))
+        return trainer_called(job.trainer).command(job, cluster, arguments, table)
     except ArgumentError as error:
         raise CommandError(error.name, str(error)) from error

@@ -107,7 +107,7 @@ def trainer_called(name: str) -> MegatronTrainer:
     :raises KeyError: when nothing registers it
     :raises TypeError: when it does not extend :class:`MegatronTrainer`
     """
-    trainer = TRAINERS[name]
+    trainer = TRAINERS.objects[name]
     if not isinstance(trainer, MegatronTrainer):
         raise TypeError(f"{type(trainer).__name__}, the trainer {name}, does not extend MegatronTrainer")
     return trainer

@@ -48,12 +48,14 @@ def trainer_table(
     :raises OSError, ValueError: for a fork's table that cannot be read.
     """
     program, section = trainer_called(trainer), cluster.trainer(trainer)
-    extra = {**declarations(section.extra_arguments), **declared}
-    argument_table(release)  # unknown releases are refused whichever trainer it is
+    extra = (
+        {**declarations(section.extra_arguments), **declared} if section.extra_arguments or declared else {}
+    )
     packages = frozenset(section.packages)
-    key = (trainer, release, section.arguments_table or "", repr(extra), packages, entry)
+    key = (trainer, release, section.arguments_table or "", repr(extra) if extra else "", packages, entry)
     table = _extended.get(key)
     if table is None:
+        argument_table(release)  # unknown releases are refused whichever trainer it is
         table = _own_table(program, release, section, entry).with_packages(packages)
         table = _extended[key] = with_extra(table, extra) if extra else table
     return program.search_table(table) if search else table

@@ -86,9 +86,10 @@ class RepeatedChecks:
 
     def problems(self, words: Sequence[str]) -> list[ArgumentProblem]:
         """Return what :func:`airflow_megatron.megatron.validation.check` does."""
-        if any(self._is_known(words, places) for places in self._passed):
-            self.saved += 1
-            return []
+        for places in self._passed:
+            if self._is_known(words, places):
+                self.saved += 1
+                return []
         if self.notes - self.saved > _TRIALS:
             return check(
                 words,
@@ -113,15 +114,18 @@ class RepeatedChecks:
     def _is_known(self, words: Sequence[str], places: tuple[int, ...]) -> bool:
         if places and places[-1] >= len(words):
             return False
-        return _without(words, places) in self._passed[places] and all(
-            self._takes(words[place - 1], words[place]) for place in places
-        )
+        if _without(words, places) not in self._passed[places]:
+            return False
+        taken = self._taken
+        for place in places:
+            pair = words[place - 1], words[place]
+            if not (taken[pair] if pair in taken else self._takes(*pair)):
+                return False
+        return True
 
     def _takes(self, flag: str, word: str) -> bool:
-        known = self._taken.get((flag, word))
-        if known is None:
-            known = self._taken[flag, word] = self.flags.takes(flag, word)
-        return known
+        taken = self._taken[flag, word] = self.flags.takes(flag, word)
+        return taken
 
 
 def _without(words: Sequence[str], places: tuple[int, ...]) -> tuple[str, ...]:

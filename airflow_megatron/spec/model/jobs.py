@@ -181,22 +181,22 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     @property
     def stage_kind(self) -> StageKind:
         """What its kind of stage does."""
-        return STAGE_KINDS[self.kind]
+        return STAGE_KINDS.objects[self.kind]
 
     @property
     def trained_by(self) -> Trainer:
         """What is known of its trainer."""
-        return TRAINERS[self.trainer]
+        return TRAINERS.objects[self.trainer]
 
     @property
     def runs_trainer(self) -> bool:
         """Whether it runs on all GPUs, started by the launcher."""
-        return STAGE_KINDS[self.kind].runs_trainer
+        return STAGE_KINDS.objects[self.kind].runs_trainer
 
     @property
     def trains(self) -> bool:
         """Whether it makes checkpoints and goes on from them."""
-        return STAGE_KINDS[self.kind].trains
+        return STAGE_KINDS.objects[self.kind].trains
 
     @property
     def world_size(self) -> int:

@@ -26,7 +26,6 @@ from airflow_megatron.spec.model.schema import (
     EachCheckpointSection,
     MonitorSection,
     WrapperSection,
-    declarations,
 )
 from airflow_megatron.spec.model.secret_sources import secret_sources
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS, kinds_with
@@ -64,7 +63,7 @@ class JobBuilder:
     ) -> None:
         self.sweep, self.point, self.cluster, self.recipes = sweep, point, cluster, recipes
         self.spec, self.tree = sweep.spec, recipes.tree
-        self.extra_arguments = declarations(sweep.spec.extra_arguments)
+        self.extra_arguments = recipes.extra_arguments
         self.sweep_dir = SweepLayout.of(cluster.run_root, sweep.name).path
         self.point_dir = f"{self.sweep_dir}/{point.name}" if point else self.sweep_dir
         self.made: dict[str, Job] = {}

@@ -13,6 +13,7 @@ from airflow_megatron.spec.model.schema import (
     RestartSection,
     SlurmSection,
     StageSection,
+    declarations,
 )
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 from airflow_megatron.spec.model.stage_tree import instances_of
@@ -93,6 +94,7 @@ class StageRecipes:
     """The recipes of a stage tree on one cluster.
 
     :param tree: stage instances, parents first
+    :ivar extra_arguments: what the spec declares, by flag
     :param main_branch: the instance that works in the point's own directory, or None
     """
 
@@ -100,6 +102,7 @@ class StageRecipes:
         self, spec: SweepSpecSection, tree: Sequence[StageInstance], cluster: ClusterProfile
     ) -> None:
         self.spec, self.tree, self.cluster = spec, tree, cluster
+        self.extra_arguments = declarations(spec.extra_arguments)
         self.by_name: dict[str, StageRecipe] = {
             instance.name: self._recipe(instance, index) for index, instance in enumerate(tree)
         }
