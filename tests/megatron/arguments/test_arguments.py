@@ -225,6 +225,33 @@ def test_values_that_are_equal_are_each_written_as_themselves() -> None:
         to_argv({"num_layers": True}, RELEASE)
 
 
+def test_a_line_like_the_last_is_written_with_its_own_values() -> None:
+    """Values that are the same objects as in the line before are not looked at again."""
+    release = "core_v0.16.1"
+    first = {"save": "/a", "lr": 1e-3, "add_bias_linear": False, "num_layers": 4}
+    changes: tuple[dict[str, object], ...] = (
+        {"save": "/b"},
+        {"save": "-b"},
+        {"lr": 2e-3, "num_layers": 8},
+        {"add_bias_linear": True},
+        {"num_layers": None},
+        {},
+    )
+    for change in changes:
+        params = first | change
+        assert to_argv(first, release) == [
+            *("--num-layers", "4", "--disable-bias-linear", "--lr", "0.001", "--save", "/a")
+        ]
+        reordered = dict(reversed(params.items()))  # other names come first, so nothing is known of it
+        assert to_argv(params, release) == to_argv(reordered, release)
+    for wrong in ({"num_layers": "x"}, {"add_bias_linear": "yes"}, {"save": "/a\0"}):
+        to_argv(first, release)
+        with pytest.raises(ArgumentError, match=next(iter(wrong))):
+            to_argv(first | wrong, release)
+    with pytest.raises(ArgumentError, match="which save sets already"):
+        to_argv(first | {"--save": "/b"}, release)
+
+
 def test_the_table_is_made_from_dumps(tmp_path: Any) -> None:
     argument = {
         "flags": ["--backend"], "dest": "backend", "group": "g", "action": "Store", "type": "f", "nargs": None,

@@ -298,7 +298,9 @@ def main() -> int:
             elif bool(rules) is answer["ok"]:
                 different += 1
                 print(json.dumps({"rules": rules, **answer, "argv": line["argv"]}), flush=True)
-    print(f"{given.release}: {len(lines)} command lines, {different} judged otherwise, {unknown} only run on GPUs")
+    print(
+        f"{given.release}: {len(lines)} command lines, {different} judged otherwise, {unknown} only run on GPUs"
+    )
     return int(different > 0)
 
 

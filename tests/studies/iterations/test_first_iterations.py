@@ -25,6 +25,10 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "iteration.experts-without-transformer-engine": EXPERTS,
     "iteration.recomputed-mlp-bias": {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
     "iteration.evaluation-interval": {"eval_interval": None},
+    "iteration.layer-spec": {
+        "spec": ["megatron.core.models.gpt.gpt_layer_specs", "get_gpt_layer_local_spec"]
+    },
+    "iteration.einops": {"num_distributed_optimizer_instances": 2, "use_distributed_optimizer": True},
 }
 """By the rule that refuses them."""
 
@@ -84,6 +88,15 @@ def test_experts_without_transformer_engine(release: str) -> None:
     """core_v0.16 alone forgets to say that the router's kernel is not there."""
     refused = rules_broken(line(EXPERTS, release), release)
     assert refused == ["iteration.experts-without-transformer-engine"] * (release == RELEASE)
+
+
+def test_what_layer_specs_and_einops_are_refused_for() -> None:
+    own = {"spec": ["my_package.layers", "my_spec"]}
+    assert rules_broken(line(own), RELEASE) == []
+    instances = line({"num_distributed_optimizer_instances": 2, "use_distributed_optimizer": True})["argv"]
+    for machine in (Machine(packages=frozenset({"einops"}), is_complete=True), Machine()):
+        found = check(instances, WORLD, RELEASE, machine=machine, first_iteration=True)
+        assert "iteration.einops" not in [problem.rule for problem in found]
 
 
 def test_features_are_for_each_release() -> None:

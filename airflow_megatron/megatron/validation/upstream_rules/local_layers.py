@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NORM: Final = "megatron/core/transformer/torch_norm.py WrappedTorchNorm"
 LINEAR: Final = "megatron/core/tensor_parallel/layers.py ColumnParallelLinear"
 BLOCK: Final = "megatron/core/transformer/transformer_block.py TransformerBlock"
+LAYER_SPECS: Final = "megatron.core.models.gpt.gpt_layer_specs"
 DISPATCHER: Final = "megatron/core/transformer/moe/token_dispatcher.py"
 
 
@@ -180,6 +181,29 @@ MODEL: Topic = (
 )
 
 FIRST_ITERATION: Topic = (
+    Rule(
+        "iteration.layer-spec",
+        # what the module holds under this name is taken as it is, and never called
+        lambda s: bool(s.spec) and s.spec[0] == LAYER_SPECS and s.spec[-1].startswith("get_"),
+        "--spec names a function of {spec[0]}, and pretrain_gpt.py wants a ModuleSpec",
+        "drop --spec: --transformer-impl, --num-experts and --qk-layernorm choose among these functions; or name a "
+        "ModuleSpec of a module of your own",
+        "gpt_builders.py gpt_builder, megatron/core/transformer/transformer_block.py _get_block_submodules",
+        since=(0, 16),
+    ),
+    Rule(
+        "iteration.einops",
+        lambda s: (
+            s.machine.is_complete
+            and _lacks(s, "einops")
+            and ((s.num_distributed_optimizer_instances or 1) > 1 or s.hierarchical_context_parallel_sizes)
+        ),
+        "groups of groups of processes (--num-distributed-optimizer-instances, --hierarchical-context-parallel-sizes) "
+        "need the package einops, which the profile does not name",
+        "drop it; or name einops among the packages, where it is installed",
+        "megatron/core/parallel_state.py create_hierarchical_groups",
+        since=(0, 16),
+    ),
     Rule(
         "iteration.multimodal-positions",
         # three positions for each token, where GPT's batches have one
