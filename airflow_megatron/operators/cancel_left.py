@@ -9,11 +9,12 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.requirements.queue_order import can_follow
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
-from airflow_megatron.supervision.submission.stages_ahead import can_follow, withdrawn_stages
+from airflow_megatron.supervision.submission.stages_ahead import withdrawn_stages
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.triggers.pause import PauseTrigger
 

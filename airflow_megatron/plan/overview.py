@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.requirements.queue_estimates import GpuHours, gpu_hours
+from airflow_megatron.requirements.queue_order import can_follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,10 +27,12 @@ class StageOverview:
 
     :param instance: its place in the stage tree
     :param jobs: its jobs, in the order of the points
+    :param ahead: they are queued behind those of the stage before while these run
     """
 
     instance: StageInstance
     jobs: tuple[Job, ...]
+    ahead: bool = False
 
     @property
     def label(self) -> str:
@@ -71,6 +74,7 @@ class StageOverview:
         words += ["once"] if self.instance.scope == "sweep" else []
         arrays = dict.fromkeys(job.array for job in self.jobs if job.array is not None)
         words += [f"array of {len(self.jobs)}, {most} at once" for most in arrays]
+        words += ["queued ahead"] if self.ahead else []
         return ", ".join(words)
 
     @property
@@ -90,6 +94,13 @@ def stage_overviews(plan: Plan, tree: Sequence[StageInstance]) -> list[StageOver
     jobs: dict[str, list[Job]] = {}
     for job in plan.jobs:
         jobs.setdefault(job.stage, []).append(job)
+    by_name = {job.name: job for job in plan.jobs}
+    ahead = {
+        job.stage
+        for job in plan.jobs
+        for wanted in job.depends_on
+        if (before := by_name.get(wanted.job)) is not None and before.ahead and can_follow(job, before)
+    }
     children: dict[str | None, list[StageInstance]] = {}
     for instance in tree:
         children.setdefault(instance.parent, []).append(instance)
@@ -97,7 +108,8 @@ def stage_overviews(plan: Plan, tree: Sequence[StageInstance]) -> list[StageOver
 
     def visit(parent: str | None) -> None:
         for instance in children.get(parent, ()):
-            ordered.append(StageOverview(instance, tuple(jobs.get(instance.name, ()))))
+            own = tuple(jobs.get(instance.name, ()))
+            ordered.append(StageOverview(instance, own, instance.name in ahead))
             visit(instance.name)
 
     visit(None)

@@ -57,6 +57,17 @@ def test_stages_follow_their_parents() -> None:
     assert stages[0].gpu_hours == GpuHours(96.0)
 
 
+def test_stages_that_are_queued_ahead() -> None:
+    text = f"ahead: 1\n{TRUNK}"
+    stages = stage_overviews(checked(text), load_sweep_text(text, "s.yaml").tree)
+    assert [stage.kind for stage in stages] == [
+        "train",
+        "train",  # it starts at a checkpoint
+        "convert, queued ahead",
+        "convert, queued ahead",
+    ]
+
+
 def test_axes_have_each_value_once_in_order() -> None:
     assert axes(checked(TRUNK)) == {"lr": [1e-3, 4e-3]}
 

@@ -48,6 +48,15 @@ def test_waiting(tree: RunTree) -> None:
     assert status_of(tree).text == "waiting"
 
 
+def test_queued_behind_another_stage(tree: RunTree) -> None:
+    attempt = tree.root / "p" / ".jobs" / "pretrain" / "1"
+    tree.write(attempt / "job.json", '{"behind": "prepare", "behind_jobs": ["6"]}')
+    tree.write(attempt / "jobid", "7\n")
+    waits = status_of(tree, queue_states={"7": "PENDING"})
+    assert (waits.state, waits.text) == (StageState.PENDING, "queued behind prepare")
+    assert status_of(tree, queue_states={"7": "RUNNING"}).text == "running"
+
+
 def test_from_submission_to_the_end(tree: RunTree) -> None:
     run_dir = tree.root / "p"
     attempt = run_dir / ".jobs" / "pretrain" / "1"

@@ -16,6 +16,7 @@ from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.surroundings import Surroundings
 from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.requirements.queue_order import followers
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.documents import project
@@ -24,7 +25,6 @@ from airflow_megatron.spec.spec_files import load_sweep_text
 from airflow_megatron.supervision.attempts import JobAttempts
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
 from airflow_megatron.supervision.submission.stages_ahead import (
-    followers,
     queue_ahead,
     stages_behind,
     take_up,

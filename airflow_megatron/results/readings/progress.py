@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.slurm.remote.records import JobRecord
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.restarts import explained
 from airflow_megatron.slurm.verdicts.verdict import Outcome
@@ -63,6 +64,7 @@ class StageStatus:
     :param seconds_left: until a training's last iteration, at the speed of the last logged ones
     :param reason: why it failed, was cancelled or is restarted, in the verdict's words
     :param intended: it was cancelled by a condition of its own, as the spec wants
+    :param behind: the stage behind which it was queued ahead, while it waits
     """
 
     point: str
@@ -77,11 +79,14 @@ class StageStatus:
     seconds_left: float | None = None
     reason: str = ""
     intended: bool = False
+    behind: str = ""
 
     @property
     def text(self) -> str:
         """The state in a few words: ``running 40/100 loss 3.21``."""
         words: list[str] = ["ended, verdict pending" if self.state is StageState.ENDED else self.state.value]
+        if self.behind:
+            words = [f"queued behind {self.behind}"]
         if self.iteration is not None and self.state not in (StageState.WAITING, StageState.FINISHED):
             words.append(f"{self.iteration}/{self.train_iters}" if self.train_iters else str(self.iteration))
         if self.loss is not None and self.state is not StageState.WAITING:
@@ -219,8 +224,14 @@ def stage_status(
         loss=loss,
         seconds_left=seconds_left,
         reason=_reason(state, verdict),
+        behind=_behind(state, latest),
         intended=state is StageState.CANCELLED and verdict is not None and verdict.intended,
     )
+
+
+def _behind(state: StageState, latest: AttemptSnapshot | None) -> str:
+    record = JobRecord.from_json(latest.job) if latest is not None and state is StageState.PENDING else None
+    return record.behind if record is not None else ""
 
 
 def _reason(state: StageState, recorded: RecordedVerdict | None) -> str:

@@ -1,8 +1,7 @@
 """Keeping the stages after a job queued behind it while it waits or runs (``ahead``).
 
-The stages of a point form a tree. A stage can be queued behind the one before it when a node can tell by itself that
-that one has finished, and it waits for nothing else (:func:`can_follow`). Only first attempts are queued ahead: what a
-later one has to begin with, its earlier ones decide.
+Which stages those are is in :mod:`airflow_megatron.requirements.queue_order`. Only first attempts are queued ahead:
+what a later one has to begin with, its earlier ones decide.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.commands.commands import leaves_checkpoints
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError
+from airflow_megatron.requirements.queue_order import ends_with_checkpoint, followers
 from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.submission.queue_ahead import (
@@ -32,55 +31,13 @@ from airflow_megatron.supervision.attempt_preparation import StillWriting, prepa
 from airflow_megatron.supervision.attempts import SubmissionRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_megatron.slurm.remote.stage_records import StageRecord
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.supervision.attempts import JobAttempts
 
 SUPERSEDED = "the stage before it runs again"
-
-
-def tells_its_end(job: Job) -> bool:
-    """Return whether a node can tell that a job has finished, by what it leaves, as Airflow would.
-
-    Conditions and events of the job are looked for by Airflow; a job of an array is one of many in Slurm; names alone
-    do not show whether a checkpoint of DeepSpeed's is complete.
-    """
-    if job.cancel is not None or job.finish is not None or job.events or job.expect or job.array:
-        return False
-    if not _by_checkpoint(job):
-        return True
-    return job.last_iteration is not None and not job.trained_by.resumes_by_tag
-
-
-def can_follow(job: Job, before: Job) -> bool:
-    """Return whether a job may be queued behind another: its start is that one's end, and nothing else decides."""
-    if (
-        not job.point
-        or job.point != before.point
-        or (job.cluster, job.profile) != (before.cluster, before.profile)
-    ):
-        return False
-    if any(condition is not None for condition in (job.start, job.cancel, job.finish)):
-        return False
-    if job.array or job.shared_log is not None or not tells_its_end(before):
-        return False
-    return [(wanted.job, wanted.until) for wanted in job.depends_on] == [(before.name, "finished")]
-
-
-def followers(job: Job, jobs: Sequence[Job], depth: int | None = None) -> Iterator[tuple[Job, Job]]:
-    """Yield (job, the one before it) for what may be queued behind a job, each after the one before it.
-
-    :param jobs: of its point
-    :param depth: how many stages deep, each stage's own ``ahead`` counted; None for all that there may ever be
-    """
-    if depth == 0:
-        return
-    for other in jobs:
-        if can_follow(other, job):
-            yield other, job
-            yield from followers(other, jobs, None if depth is None else min(depth - 1, other.ahead))
 
 
 def jobs_of_point(job: Job, log: Any) -> list[Job]:
@@ -185,11 +142,6 @@ def _is_planned_so(job: Job, state: StageRecord) -> bool:
     return record is None or (record.digest == job_digest(job) and record.pin == job.pin)
 
 
-def _by_checkpoint(job: Job) -> bool:
-    """Return whether a job has finished when its last checkpoint is there (:class:`.verdict.Expectation`)."""
-    return job.trains and leaves_checkpoints(job)
-
-
 class _Queue:
     """Extends the queue behind one job.
 
@@ -292,7 +244,7 @@ def _stage_before(job: Job, ids: Sequence[tuple[int, str]]) -> StageBefore:
     behind = QueuedBehind(
         job.stage, ids[0][0], ids[-1][0], tuple(job_id for _, job_id in ids), uuid.uuid4().hex
     )
-    by_checkpoint = _by_checkpoint(job)
+    by_checkpoint = ends_with_checkpoint(job)
     return StageBefore(
         behind,
         job.stage_dir,

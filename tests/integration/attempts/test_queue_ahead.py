@@ -41,7 +41,7 @@ sweep: {params: {case: [alone, rolls, fails, marked]}}
 megatron: {train_iters: 8, num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8,
   max_position_embeddings: 8, micro_batch_size: 1, global_batch_size: 1, mock_data: true, lr: 1e-3,
   lr_decay_style: constant, save_interval: 8, tokenizer_type: NullTokenizer, vocab_size: 8, eval_iters: 0}
-slurm: {time: 2m, mem: 50M}
+slurm: {time: 1m, signal_before: "{{ '50s' if case == 'rolls' else '1s' }}", mem: 50M}
 restart: {backoff: 0}
 stages:
   pretrain:
@@ -59,13 +59,17 @@ stages:
     outputs: [evaluated]
 """
 TRAINING = """\
-# Trains to iteration 8; the first attempt of "rolls" ends in good order at 4, as by --exit-interval; "fails" crashes.
+# Trains to iteration 8; the first attempt of "rolls" is asked to stop before its walltime, at 4; "fails" crashes.
 tracker=checkpoints/latest_checkpointed_iteration.txt
 iteration=0
 [ ! -e $tracker ] || iteration=$(cat $tracker)
 sleep 4
 case $1-$iteration in
-  rolls-0) iteration=4 ;;
+  rolls-0)
+    iteration=4
+    trap 'stop=1' TERM
+    while [ -z "${stop-}" ]; do sleep 1; done
+    ;;
   fails-*) exit 9 ;;
   marked-*) sleep 60 ;;
   *) iteration=8 ;;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -393,3 +394,29 @@ def test_full_disk_decides_nothing(queued: Queued) -> None:
     with pytest.raises(TransportError, match="nothing can be written"):
         queued.taken()
     queued.directory.chmod(0o755)
+
+
+@pytest.mark.parametrize("round_", range(4))
+def test_start_taking_up_and_withdrawing_at_once(queued: Queued, tmp_path: Path, round_: int) -> None:
+    """Whoever is first decides, and the two others go by it: nothing that runs is withdrawn, nothing withdrawn runs."""
+    output = tmp_path / "output"
+    (tmp_path / "run" / ".jobs" / "train" / "1").mkdir(parents=True)
+    (tmp_path / "run" / ".jobs" / "train" / "1" / "exit.json").write_text(WELL)
+    output.touch()
+    before = StageBefore(queued.behind, str(tmp_path / "run" / ".jobs" / "train"), outputs=(str(output),))
+    own = str(queued.directory)
+    job = f"set -eu\n{ahead_identity(own, 'a-token')}{ahead_guard(before, 0)}\necho runs >>{shlex.quote(str(output))}\n"
+    scripts = [job, take_up_script(own), withdraw_ahead_script([queued.stage_dir])]
+    started = [queued.slurm.start(script) for script in scripts[round_ % 3 :] + scripts[: round_ % 3]]
+    for process in started:
+        process.communicate(timeout=60)
+    again = parse_take_up(queued.slurm.run(take_up_script(own)))
+    left = queued.state()
+    runs = output.read_text().splitlines()
+    assert len(runs) <= 1
+    if left:
+        assert again
+        assert decision_in(left[0].decision) in ("start", "due")
+    else:
+        assert runs == []
+        assert "1001" not in queued.slurm.jobs

@@ -1,0 +1,63 @@
+"""Which stages of a point may wait in Slurm's queue for the end of the one before (``ahead``).
+
+The stages of a point form a tree. A stage can be queued behind the one before it when a node can tell by itself that
+that one has finished, and it waits for nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.commands.commands import leaves_checkpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_megatron.spec.model.jobs import Job
+
+
+def tells_its_end(job: Job) -> bool:
+    """Return whether a node can tell that a job has finished, by what it leaves, as Airflow would.
+
+    Conditions and events of the job are looked for by Airflow; a job of an array is one of many in Slurm; names alone
+    do not show whether a checkpoint of DeepSpeed's is complete.
+    """
+    if job.cancel is not None or job.finish is not None or job.events or job.expect or job.array:
+        return False
+    if not ends_with_checkpoint(job):
+        return True
+    return job.last_iteration is not None and not job.trained_by.resumes_by_tag
+
+
+def can_follow(job: Job, before: Job) -> bool:
+    """Return whether a job may be queued behind another: its start is that one's end, and nothing else decides."""
+    if (
+        not job.point
+        or job.point != before.point
+        or (job.cluster, job.profile) != (before.cluster, before.profile)
+    ):
+        return False
+    if any(condition is not None for condition in (job.start, job.cancel, job.finish)):
+        return False
+    if job.array or job.shared_log is not None or not tells_its_end(before):
+        return False
+    return [(wanted.job, wanted.until) for wanted in job.depends_on] == [(before.name, "finished")]
+
+
+def followers(job: Job, jobs: Sequence[Job], depth: int | None = None) -> Iterator[tuple[Job, Job]]:
+    """Yield (job, the one before it) for what may be queued behind a job, each after the one before it.
+
+    :param jobs: of its point
+    :param depth: how many stages deep, each stage's own ``ahead`` counted; None for all that there may ever be
+    """
+    if depth == 0:
+        return
+    for other in jobs:
+        if can_follow(other, job):
+            yield other, job
+            yield from followers(other, jobs, None if depth is None else min(depth - 1, other.ahead))
+
+
+def ends_with_checkpoint(job: Job) -> bool:
+    """Return whether a job has finished when its last checkpoint is there (:class:`.verdict.Expectation`)."""
+    return job.trains and leaves_checkpoints(job)
