@@ -94,17 +94,39 @@ class LocalAirflow:
         :param cluster: what the local cluster wrote into ``cluster.json``
         :raises LocalAirflowError: with Airflow's own words when one of its commands fails
         """
+        self.prepare_database()
+        self.connect(cluster)
+
+    def prepare_database(self) -> None:
+        """Make the home with its database, where it has none.
+
+        :raises LocalAirflowError: with Airflow's own words when its command fails
+        """
         keep_new_files_private()
         make_private(self.home)
+        if not (self.home / "airflow.db").exists():
+            self._connections.unlink(missing_ok=True)
+        if not self._connections.exists():
+            self._airflow("db", "migrate")
+
+    def connect(self, cluster: dict[str, Any]) -> None:
+        """Put the SSH connection to the local cluster into the database; Airflow may run already.
+
+        :param cluster: as of :meth:`prepare`
+        :raises LocalAirflowError: with Airflow's own words when its command fails
+        """
         wanted = json.dumps(local_connections(cluster), indent=1)
-        marker = self.home / "connections.json"
-        if marker.exists() and marker.read_text() == wanted and (self.home / "airflow.db").exists():
+        if self._connections.exists() and self._connections.read_text() == wanted:
             return
-        self._airflow("db", "migrate")
-        draft = marker.with_suffix(".new.json")
+        draft = self._connections.with_suffix(".new.json")
         draft.write_text(wanted)
         self._airflow("connections", "import", "--overwrite", str(draft))
-        draft.rename(marker)
+        draft.rename(self._connections)
+
+    @property
+    def _connections(self) -> Path:
+        """What the database holds; without this file it is not known to be whole."""
+        return self.home / "connections.json"
 
     def start(self) -> None:
         """Start scheduler, triggerer, dag processor and api server; return when all are healthy.

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,13 +102,16 @@ def local_services() -> Iterator[LocalAirflow]:
     was_up = run_local_cluster("status", quiet=True) == 0
     airflow = LocalAirflow()
     try:
-        _say("starting the Slurm cluster" if not was_up else "the Slurm cluster is up already")
-        if not was_up and run_local_cluster("up"):
+        _say("the Slurm cluster is up already" if was_up else "starting the Slurm cluster")
+        with ThreadPoolExecutor(1) as beside:  # each waits for its own daemons most of the time
+            cluster = None if was_up else beside.submit(run_local_cluster, "up")
+            _say("preparing Airflow")
+            airflow.prepare_database()
+            _say("starting Airflow")
+            airflow.start()
+        if cluster is not None and cluster.result():
             raise QuickstartError("the local Slurm cluster did not start; see above")
-        _say("preparing Airflow")
-        airflow.prepare(cluster_description())
-        _say("starting Airflow")
-        airflow.start()
+        airflow.connect(cluster_description())
         _say(f"Airflow is at {airflow.address}")
         os.environ |= {
             name: value for name, value in airflow.environment().items() if name.startswith("AIRFLOW")
