@@ -27,10 +27,9 @@ from airflow.sdk.definitions._internal.dag_parsing_context import _airflow_parsi
 
 DAG("warm", schedule=None)
 if sys.argv[5] == "preloaded":
-    from types import SimpleNamespace
     from airflow_megatron.ui.preloading import preload
 
-    preload(SimpleNamespace(job_type="SchedulerJob", executors=[SimpleNamespace(is_local=True)]))
+    preload("scheduler")
 known = set(sys.modules)
 for run in range(int(sys.argv[4])):
     read, write = os.pipe()
@@ -72,6 +71,7 @@ def starts(
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(state / "airflow"),
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW_MEGATRON_LOCAL": str(state / "local"),
         "AIRFLOW_MEGATRON_SWEEP_SPECS": str(specs),

@@ -10,7 +10,11 @@ from __future__ import annotations
 import importlib
 import logging
 import multiprocessing
+import sys
+from pathlib import Path
 from typing import Final
+
+from airflow.configuration import conf
 
 log = logging.getLogger(__name__)
 
@@ -24,17 +28,18 @@ OF_TASKS: Final = (
 OF_READERS: Final = ("airflow_megatron.dag_factory.building", "airflow_megatron.dag_factory.spec_folder")
 """What each reading of ``dags/sweeps.py`` imports."""
 
+_COMPONENTS: Final = {"SchedulerJob": "scheduler", "DagProcessorJob": "dag-processor"}
 
-def preload(component: object) -> None:
+
+def preload(component: str) -> None:
     """Import what the processes need that a component of Airflow's is going to fork.
 
-    :param component: the job of Airflow's that starts: its ``job_type`` and, of a scheduler, its ``executors``
+    :param component: as :func:`starting_component` gives it
     """
     modules: tuple[str, ...] = ()
-    job_type = getattr(component, "job_type", "")
-    if job_type == "DagProcessorJob":
+    if component == "dag-processor":
         modules = OF_READERS
-    elif job_type == "SchedulerJob" and _forks_tasks(component):
+    elif component == "scheduler" and _forks_tasks():
         modules = OF_TASKS
     for name in modules:
         try:
@@ -43,6 +48,21 @@ def preload(component: object) -> None:
             log.exception("%s cannot be imported", name)
 
 
-def _forks_tasks(scheduler: object) -> bool:
-    executors = getattr(scheduler, "executors", ())
-    return multiprocessing.get_start_method() == "fork" and any(executor.is_local for executor in executors)
+def starting_component(job: object) -> str:
+    """Return which component of Airflow's this process is about to be: ``scheduler``, ``triggerer`` …; empty for none.
+
+    The job knows only in tests: Airflow calls ``on_starting`` before it has its type (``Job.__init__`` in
+    ``airflow/jobs/job.py``).
+
+    :param job: what ``on_starting`` gets
+    """
+    if job_type := getattr(job, "job_type", None):
+        return _COMPONENTS.get(job_type, "")
+    return sys.argv[1] if len(sys.argv) > 1 and Path(sys.argv[0]).name in ("airflow", "__main__.py") else ""
+
+
+def _forks_tasks() -> bool:
+    """Return whether the scheduler's own workers are forks of it."""
+    executors = conf.get("core", "executor").replace(" ", "").split(",")
+    local = any(name.endswith("LocalExecutor") for name in executors)
+    return local and multiprocessing.get_start_method() == "fork"

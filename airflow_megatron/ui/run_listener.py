@@ -13,7 +13,7 @@ from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.spec.model.dag_names import PLAN, REPORT, RESOLVE, WAIT, sweep_of
 from airflow_megatron.task_runtime.stored_plan import CHANGED, changed_message, pinned_by
-from airflow_megatron.ui.preloading import preload
+from airflow_megatron.ui.preloading import preload, starting_component
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,8 +61,9 @@ def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
 @hookimpl
 def on_starting(component: object) -> None:
     """Look, when the scheduler starts, which runs have ended or gone while nobody did; import what its forks need."""
-    preload(component)
-    if getattr(component, "job_type", "") == "SchedulerJob":
+    starting = starting_component(component)
+    preload(starting)
+    if starting == "scheduler":
         from airflow.utils.session import create_session
 
         with create_session() as session:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from types import SimpleNamespace
 
 import pytest
+from airflow._shared.listeners.listener import ListenerManager
+from airflow._shared.listeners.spec import lifecycle
+from airflow.jobs.job import Job
 
-from airflow_megatron.ui import preloading
+from airflow_megatron.ui import preloading, run_listener
 
 
 @pytest.fixture
@@ -19,18 +21,25 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("job_type", "executors", "wanted"),
+    ("component", "executor", "wanted"),
     [
-        ("SchedulerJob", [SimpleNamespace(is_local=True)], preloading.OF_TASKS),
-        ("SchedulerJob", [SimpleNamespace(is_local=False)], ()),
-        ("DagProcessorJob", [], preloading.OF_READERS),
-        ("TriggererJob", [], ()),
+        ("scheduler", "LocalExecutor", preloading.OF_TASKS),
+        ("scheduler", "CeleryExecutor, airflow.executors.local_executor.LocalExecutor", preloading.OF_TASKS),
+        ("scheduler", "CeleryExecutor", ()),
+        ("dag-processor", "CeleryExecutor", preloading.OF_READERS),
+        ("triggerer", "LocalExecutor", ()),
+        ("", "LocalExecutor", ()),
     ],
 )
 def test_each_component_imports_for_its_forks(
-    job_type: str, executors: list[SimpleNamespace], wanted: tuple[str, ...], imported: list[str]
+    component: str,
+    executor: str,
+    wanted: tuple[str, ...],
+    imported: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    preloading.preload(SimpleNamespace(job_type=job_type, executors=executors))
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", executor)
+    preloading.preload(component)
     assert tuple(imported) == wanted
 
 
@@ -38,7 +47,7 @@ def test_a_scheduler_that_spawns_its_workers_imports_nothing(
     imported: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "spawn")
-    preloading.preload(SimpleNamespace(job_type="SchedulerJob", executors=[SimpleNamespace(is_local=True)]))
+    preloading.preload("scheduler")
     assert imported == []
 
 
@@ -46,5 +55,35 @@ def test_what_cannot_be_imported_does_not_keep_airflow_from_starting(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "airflow_megatron.hooks.asyncssh_transport", None)
-    preloading.preload(SimpleNamespace(job_type="SchedulerJob", executors=[SimpleNamespace(is_local=True)]))
+    preloading.preload("scheduler")
     assert "airflow_megatron.hooks.asyncssh_transport cannot be imported" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("argv", "component"),
+    [
+        (["/opt/venv/bin/airflow", "scheduler", "--num-runs", "1"], "scheduler"),
+        (["/opt/venv/lib/airflow/__main__.py", "dag-processor"], "dag-processor"),
+        (["/opt/venv/bin/airflow"], ""),
+        (["/opt/venv/bin/pytest", "scheduler"], ""),
+    ],
+)
+def test_the_component_is_known_by_its_command(
+    argv: list[str], component: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    assert preloading.starting_component(object()) == component
+
+
+def test_airflow_calls_the_listener_before_its_job_has_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler's listener has to know it by other means."""
+    seen: list[str] = []
+    monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/airflow", "scheduler"])
+    monkeypatch.setattr(run_listener, "preload", seen.append)
+    monkeypatch.setattr(run_listener, "_note_ended_runs", lambda session: None)
+    listeners = ListenerManager()
+    listeners.add_hookspecs(lifecycle)
+    listeners.add_listener(run_listener)
+    monkeypatch.setattr("airflow.jobs.job.get_listener_manager", lambda: listeners)
+    Job()
+    assert seen == ["scheduler"]
