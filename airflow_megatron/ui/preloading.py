@@ -51,13 +51,16 @@ def preload(component: str) -> None:
 def starting_component(job: object) -> str:
     """Return which component of Airflow's this process is about to be: ``scheduler``, ``triggerer`` …; empty for none.
 
-    The job knows only in tests: Airflow calls ``on_starting`` before it has its type (``Job.__init__`` in
-    ``airflow/jobs/job.py``).
+    The component's job knows only in tests: Airflow calls ``on_starting`` before it has its type (``Job.__init__`` in
+    ``airflow/jobs/job.py``). A task calls it too, with a mark instead of a job; as a fork it has the
+    scheduler's command.
 
     :param job: what ``on_starting`` gets
     """
     if job_type := getattr(job, "job_type", None):
         return _COMPONENTS.get(job_type, "")
+    if type(job).__module__ != "airflow.jobs.job":
+        return ""
     return sys.argv[1] if len(sys.argv) > 1 and Path(sys.argv[0]).name in ("airflow", "__main__.py") else ""
 
 

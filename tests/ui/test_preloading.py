@@ -9,8 +9,15 @@ import pytest
 from airflow._shared.listeners.listener import ListenerManager
 from airflow._shared.listeners.spec import lifecycle
 from airflow.jobs.job import Job
+from airflow.sdk.execution_time.task_runner import TaskRunnerMarker
 
 from airflow_megatron.ui import preloading, run_listener
+
+
+@pytest.fixture(autouse=True)
+def _no_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is made calls none."""
+    monkeypatch.setattr("airflow.jobs.job.get_listener_manager", ListenerManager)
 
 
 @pytest.fixture
@@ -72,7 +79,8 @@ def test_the_component_is_known_by_its_command(
     argv: list[str], component: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", argv)
-    assert preloading.starting_component(object()) == component
+    assert preloading.starting_component(Job()) == component
+    assert preloading.starting_component(TaskRunnerMarker()) == ""
 
 
 def test_airflow_calls_the_listener_before_its_job_has_a_type(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ def test_one_point_then_the_sweep(site: SweepSite) -> None:
     site.expect_states("commands.", {**SHARED, **point_jobs("a")})
     status, output = site.run_dags_test("commands")
     assert status == 0, output[-4000:]
+    assert "1 of 2 points have finished; passed over: a" in output
     site.expect_states("commands.", {**SHARED, **point_jobs("a"), **point_jobs("b")})
     runs = site.runs / "commands"
     assert (runs / "_shared" / "shared" / "word").read_text() == "shared\n"

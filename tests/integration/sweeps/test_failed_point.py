@@ -53,6 +53,7 @@ def test_the_task_log_shows_the_trainers_last_lines(
     assert "/nowhere/gone.idx does not exist" in last
     log = airflow.task_log("failing.point", "data:gone", "pretrain.watch")
     assert last in log
+    assert "error calling listener" not in log
     assert "failing.data=gone.pretrain: attempt 1 failed and is not restarted" in log
 
 
