@@ -32,6 +32,7 @@ from airflow_megatron.requirements.training_arguments import JobArguments
 from airflow_megatron.requirements.training_estimates import Estimates, job_estimates
 from airflow_megatron.slurm.submission.job_script import JobScriptError
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean, suggestion
+from airflow_megatron.spec.documents.list_texts import key_in_place_of_value
 from airflow_megatron.spec.expressions.resolution import template_names
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.model.schema import declarations
@@ -343,7 +344,7 @@ def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -
     if argument_table(spec.release).get(name) is not None:
         message = f"the trainer {spec.trainer} does not take {spec.release}'s argument {name!r}"
         return message, "drop it, or use another trainer"
-    hint = suggestion(table.nearest(name)) or "own variables stand under params:"
+    hint = key_in_place_of_value(name) or suggestion(table.nearest(name)) or "own variables stand under params:"
     return f"{_parser(spec, table)} has no argument {name!r}", hint
 
 
@@ -369,7 +370,11 @@ def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
                 f"nothing reads the swept value {key!r}: "
                 f"it is no argument of {_parser(spec, table)} and in no expression"
             )
-            hint = suggestion(table.nearest(name)) or "use it in an expression, or drop it"
+            hint = (
+                key_in_place_of_value(name)
+                or suggestion(table.nearest(name))
+                or "use it in an expression, or drop it"
+            )
         place = next(
             (path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1] == key),
             ("sweep",),

@@ -23,3 +23,10 @@ def test_what_upstream_would_refuse_is_refused_here(settings: list[str], told: s
         check_sweep(sweep, load_cluster("example-slurm"))
     assert told in str(caught.value)
     assert "more points" in str(caught.value)
+
+
+def test_a_blend_in_one_text_is_one_data_set() -> None:
+    """Upstream's rules see one word, which may be a data set's name; written in a spec it was meant for a list."""
+    sweep = load_sweep(sweep_specs_dir() / "decays.yaml", ['megatron.data_path="0.6 /a 0.4 /b"'])
+    with pytest.raises(SpecError, match=r"data_path '0\.6 /a 0\.4 /b' is one text"):
+        check_sweep(sweep, load_cluster("example-slurm"))

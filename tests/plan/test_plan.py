@@ -176,6 +176,15 @@ class TestCheck:
                 "s.yaml:5:3: nothing reads the swept value 'seeed': it is no argument of core_v0.16.1",
             ),
             (
+                spec_text("groups: [{params: {lr: 1e-4, 3e-4}}]", point="p"),
+                "nothing reads the swept value '3e-4': it is no argument of core_v0.16.1 and in no expression "
+                "(several values stand in brackets: [3e-4, …])",
+            ),
+            (
+                spec_text(point="p", more="megatron: {lr: 1e-4, 3e-4}"),
+                "core_v0.16.1 has no argument '3e-4' (several values stand in brackets: [3e-4, …])",
+            ),
+            (
                 spec_text("groups: [{configs: [{num_layer: 1}]}]", point="p"),
                 "s.yaml:4:24: nothing reads the swept value 'num_layer'",
             ),

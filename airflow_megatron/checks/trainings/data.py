@@ -20,9 +20,10 @@ def data_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Findin
     :param trainings: the arguments of the training jobs by run directory
     """
     for arguments in trainings.values():
-        if trainer_called(arguments.job.trainer).checked_by == "upstream_rules":
-            continue
+        by_rules = trainer_called(arguments.job.trainer).checked_by == "upstream_rules"
         for name in BLENDS:
-            problem = blend_problem(arguments.value(name))
+            blend = arguments.value(name)
+            # on a command line it is one word, which rules cannot tell from a data set of that name
+            problem = None if by_rules and not isinstance(blend, str) else blend_problem(blend)
             if problem:
                 yield Finding(f"blend:{name}", arguments.job, (name,), f"{name} {problem}", HINT)

@@ -16,6 +16,11 @@ def meant_list(value: object) -> str | None:
     return f"[{', '.join(parts)}]" if len(parts) > 1 and all(map(_is_number, parts)) else None
 
 
+def key_in_place_of_value(key: str) -> str:
+    """Return what to write where a number stands as a key, as in ``{lr: 1e-4, 3e-4}``; empty for any other key."""
+    return f"several values stand in brackets: [{key}, …]" if _is_number(key) else ""
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)

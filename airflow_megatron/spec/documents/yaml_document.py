@@ -128,7 +128,9 @@ def load_yaml_text(text: str, file: str) -> YamlDocument:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         what = " ".join(part for part in (error.context, error.problem) if part)
-        raise SpecError(Problem(file, line, column, f"not valid YAML: {what}", _yaml_mend(what))) from error
+        lines = text.split("\n")
+        wrong = lines[line - 1] if 0 < line <= len(lines) else ""
+        raise SpecError(Problem(file, line, column, f"not valid YAML: {what}", _yaml_mend(what, wrong))) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise SpecError(Problem(file, 0, 0, f"not valid YAML: {error}")) from error
     if root is None:
@@ -211,8 +213,8 @@ def load_yaml_file(path: Path | str) -> YamlDocument:
     return load_yaml_text(text, str(path))
 
 
-def _yaml_mend(what: str) -> str:
-    if "\\t" in what or "tab" in what:
+def _yaml_mend(what: str, line: str) -> str:
+    if "\\t" in what or "tab" in what or "\t" in line[: len(line) - len(line.lstrip())]:
         return "indent with spaces"
     if "mapping values are not allowed" in what:
         return "quote values that contain ': '"

@@ -104,9 +104,10 @@ class NativeSweep(Sweep):
                 return self.document.problem(
                     place, f"{axis} is one text, {value!r}, not a list of values", f"{axis}: {wanted}"
                 )
-        return self.document.problem(
-            ("point",), f"{name!r} cannot be a point's name", "letters, digits and ._=+- only, no '..'"
-        )
+        hint = "letters, digits and ._=+- only, no '..'"
+        if "{" in name or "$" in name:
+            hint = f'write expressions as "{{{{ {next(iter(values), "name")} }}}}"'
+        return self.document.problem(("point",), f"{name!r} cannot be a point's name", hint)
 
     def _place_of(self, axis: str) -> KeyPath:
         paths = (path for path in self.document.positions if path[:1] == ("sweep",) and path[-1:] == (axis,))
@@ -150,7 +151,8 @@ class NativeSweep(Sweep):
     def _passes(self, condition: str | bool, names: Mapping[str, Any]) -> bool:
         value = self._evaluate(condition, names)
         if isinstance(value, str):
-            raise ExpressionError(f"filter {condition!r} gives text ({value!r}), not true or false")
+            hint = "" if is_template(condition) else f'; write "{{{{ {condition} }}}}"'
+            raise ExpressionError(f"filter {condition!r} gives text ({value!r}), not true or false{hint}")
         return bool(value)
 
     def _evaluate(self, source: Any, names: Mapping[str, Any]) -> Any:

@@ -173,6 +173,8 @@ def test_a_merge_key_without_a_mapping() -> None:
         ("", "x.yaml:1:1: the file is empty"),
         ("# nothing\n", "x.yaml:1:1: the file is empty"),
         ("a: 1\n\tb: 2\n", "(indent with spaces)"),
+        ("a:\n  b: 1\n\tc: 2\n", "(indent with spaces)"),
+        ("a:\n\t- 1\n", "(indent with spaces)"),
         ("a: b: c\n", "(quote values that contain ': ')"),
         ("lr: {{ lr }}\n", '(quote expressions: "{{ … }}")'),
         ("a: [1, 2\nb: 3\n", "x.yaml:2:"),

@@ -279,7 +279,14 @@ def test_values_may_be_expressions_on_each_other() -> None:
         ("defaults: [3]\nlr: [1]", "sweep.yaml:4:3: 'defaults' takes keys with values"),
         ("list_composition: lr\nlr: [1]", "sweep.yaml:4:3: list_composition takes a list of keys"),
         ("filter: '{{ lr > 5 }}'\nlr: [1]", "the sweep has no points (its filter drops them all)"),
-        ("filter: 'lr > 5'\nlr: [1]", "gives text ('lr > 5'), not true or false"),
+        (
+            "filter: 'lr > 5'\nlr: [1]",
+            "gives text ('lr > 5'), not true or false; write \"{{ lr > 5 }}\"",
+        ),
+        (
+            "lr: ['{lr}']",
+            "sweep.yaml:2:1: 'p{lr}' cannot be a point's name (write expressions as \"{{ lr }}\")",
+        ),
         ("filter: '{{ rl > 5 }}'\nlr: [1]", "sweep.yaml:4:3: '{{ rl > 5 }}' uses 'rl', which is not defined"),
         (
             "lr: [1, 1]",
