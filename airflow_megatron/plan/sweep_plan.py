@@ -344,7 +344,9 @@ def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -
     if argument_table(spec.release).get(name) is not None:
         message = f"the trainer {spec.trainer} does not take {spec.release}'s argument {name!r}"
         return message, "drop it, or use another trainer"
-    hint = key_in_place_of_value(name) or suggestion(table.nearest(name)) or "own variables stand under params:"
+    hint = (
+        key_in_place_of_value(name) or suggestion(table.nearest(name)) or "own variables stand under params:"
+    )
     return f"{_parser(spec, table)} has no argument {name!r}", hint
 
 

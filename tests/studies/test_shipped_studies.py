@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from shipped import shipped_plan
@@ -53,3 +56,24 @@ def test_every_way_of_parallelism_runs_or_says_why_not(spec: str) -> None:
 def way(point: str) -> str:
     """Return the letters that a point's name begins with: ``tp`` of ``tp2_weak``."""
     return next(iter(re.findall(r"^[a-z]+", point)))
+
+
+COUNTED = """\
+import sys
+from processor_time import run_counted
+burn = "import time\\nwhile time.process_time() < 0.3: pass"
+left = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burn!r}], start_new_session=True)"
+left += "; sys.exit(3)"
+status, used = run_counted([sys.executable, "-c", left])
+print(status, used)
+"""
+
+
+def test_daemons_are_counted() -> None:
+    """Processor time holds that of processes which others have left behind."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+    )
+    status, used = done.stdout.split()
+    assert status == "3"
+    assert 0.3 < float(used) < 10

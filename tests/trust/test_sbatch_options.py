@@ -232,6 +232,27 @@ def test_other_options_are_taken(place: str, tmp_path: Path) -> None:
             assert errors_of(_written(tmp_path, place, option)) == "", option
 
 
+@pytest.mark.parametrize(
+    ("option", "field"),
+    [
+        ("--nodes=99", "nodes"),
+        ("-N99", "nodes"),
+        ("--nodes 2", "nodes"),
+        ("--time=99", "time"),
+        ("-t 1-0", "time"),
+        ("--cpus-per-task=9", "cpus_per_task"),
+        ("-c9", "cpus_per_task"),
+        ("--gpus-per-node=8", "gpus_per_node"),
+    ],
+)
+def test_what_a_field_gives_is_written_there(option: str, field: str, tmp_path: Path) -> None:
+    """The cluster's limits, the number of processes and estimates are those of the fields."""
+    path = tmp_path / "study.yaml"
+    path.write_text(NATIVE + f"slurm: {{options: ['{option}']}}\n")
+    assert f"which slurm.{field} is for (write {field}: … in slurm:)" in shown(path)
+    assert errors_of(path) == ""
+
+
 @pytest.mark.parametrize("option", RENDERED)
 def test_own_scripts_give_way(option: str) -> None:
     assert refused_options(split_directive(option), own_script=True) == []

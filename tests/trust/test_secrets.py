@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -130,6 +131,56 @@ def test_switches_are_no_secrets(value: str) -> None:
 def test_paths_to_keys_are_no_secrets(name: str) -> None:
     assert not holds_secret(name, "/home/me/.keys/site.json")
     assert holds_secret(name, "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+
+
+KNOWN = [
+    "hf_" + "aB3" * 11 + "z",
+    "ghp_" + "aB3" * 12,
+    "github_pat_" + "aB3_" * 10,
+    "AKIA" + "AB23" * 4,
+    "sk-ant-" + "aB3-" * 10 + "z",
+    "xoxb-" + "1234-" * 5 + "z",
+    "eyJ" + "aB3" * 6 + ".eyJ" + "aB3" * 6 + "." + "aB3" * 6,
+    "-----BEGIN OPENSSH PRIVATE KEY-----",
+    "postgresql://me:s3cret@db.example.org/runs",
+    "http://proxy:pw@10.0.0.1:3128",
+    "redis://:pw@cache:6379",
+]
+UNKNOWN = [
+    "hf_checkpoints_of_the_large_model_and_others",
+    "https://example.org:8080/a@b",
+    "https://me@example.org/x",
+    "postgresql://me:$PGPASSWORD@db/runs",
+    "postgresql://me:${PGPASSWORD}@db/runs",
+    "/scratch/me/eyJ/x.y.z",
+    "sk-learn-intelex-for-everybody",
+    "AKIAPATH",
+    "tcp://node01:29500",
+    "-----BEGIN PUBLIC KEY-----",
+]
+
+
+@pytest.mark.parametrize("value", KNOWN)
+def test_secrets_of_known_forms_whatever_their_names(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    assert holds_secret("SITE_VALUE", value)
+    texts = [NATIVE + f"env: {{SITE_VALUE: {json.dumps(value)}}}\n"]
+    for command in (["login", "--with", value], ["bash", "-c", f"login '{value}'"]):
+        texts.append(NATIVE.replace("[echo, hello]", json.dumps(command)))
+    for text in texts:
+        path.write_text(text)
+        found = errors_of(path)
+        assert "in plain text" in found
+        assert value not in found
+
+
+@pytest.mark.parametrize("value", UNKNOWN)
+def test_values_that_are_like_them(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        NATIVE.replace("[echo, hello]", json.dumps(["echo", value])) + f"env: {{SITE: {json.dumps(value)}}}\n"
+    )
+    assert errors_of(path) == ""
 
 
 PLACES = {

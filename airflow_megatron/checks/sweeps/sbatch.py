@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.slurm.submission.sbatch_options import (
@@ -16,10 +16,20 @@ from airflow_megatron.slurm.submission.sbatch_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_megatron.slurm.submission.sbatch_options import RefusedOption
     from airflow_megatron.spec.model.jobs import Job
+
+
+_OF_FIELDS: Final[Mapping[str, str]] = {
+    "cpus-per-task": "cpus_per_task",
+    "gpus-per-node": "gpus_per_node",
+    "nodes": "nodes",
+    "time": "time",
+}
+"""Options that a field of ``slurm:`` gives. Beside the field they would win, and the number of processes, the cluster's
+limits, estimates and the end before the walltime would be those of another job."""
 
 
 def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
@@ -49,6 +59,12 @@ def _of_rendered(job: Job) -> Iterator[Finding]:
         # the rest of a value with blanks is no word of its own
         if refused.name != NO_OPTION or refused.text in options:
             yield _finding(job, refused, keys, "slurm.options hold")
+    for option in read_options(words):
+        field = next((_OF_FIELDS[name] for name in option.meant if name in _OF_FIELDS), None)
+        if field is not None and len(option.meant) == 1:
+            message = f"slurm.options hold {' '.join(option.words)[:80]}, which slurm.{field} is for"
+            hint = f"write {field}: … in slurm:"
+            yield Finding(f"sbatch {option.name}", job, keys, message, hint, warning=True)
     yield from _of_words(job, words, keys, "slurm.options hold")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.requirements.permitted_secrets import secret_refusal
 from airflow_megatron.slurm.submission.job_script import job_environment
-from airflow_megatron.spec.trust.secret_names import holds_secret
+from airflow_megatron.spec.trust.secret_names import holds_secret, is_known_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,6 +78,8 @@ def _plain_secrets(job: Job, cluster: ClusterProfile) -> Iterator[tuple[str, str
                 False,
             )
     for word in job.command if job.script is None else ():
+        if not job.runs_trainer and is_known_secret(word):
+            yield "its command holds", "TOKEN", False
         if "=" not in word:
             continue
         for name, value in _ASSIGNMENT.findall(word):

@@ -130,7 +130,9 @@ def load_yaml_text(text: str, file: str) -> YamlDocument:
         what = " ".join(part for part in (error.context, error.problem) if part)
         lines = text.split("\n")
         wrong = lines[line - 1] if 0 < line <= len(lines) else ""
-        raise SpecError(Problem(file, line, column, f"not valid YAML: {what}", _yaml_mend(what, wrong))) from error
+        raise SpecError(
+            Problem(file, line, column, f"not valid YAML: {what}", _yaml_mend(what, wrong))
+        ) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise SpecError(Problem(file, 0, 0, f"not valid YAML: {error}")) from error
     if root is None:

@@ -1,4 +1,5 @@
-"""Names of environment variables that hold secrets: ``HF_TOKEN``, ``WANDB_API_KEY``, ``AWS_SECRET_ACCESS_KEY``.
+"""Names of environment variables that hold secrets: ``HF_TOKEN``, ``WANDB_API_KEY``, ``AWS_SECRET_ACCESS_KEY``; and
+values that are secrets whatever they are called: tokens of known forms, addresses with a password in them.
 
 A name is taken apart at ``_``, so that ``TOKENIZERS_PARALLELISM``, ``MONKEY`` and ``NUM_TOKENS`` are no secrets;
 neither are a tokenizer's ``PAD_TOKEN``, a limit ``MAX_TOKEN`` and the place of a secret, ``HF_TOKEN_PATH``.
@@ -158,6 +159,16 @@ _HARMLESS_END: Final = frozenset(
         "SERVER",
     ]
 )
+_KNOWN_FORMS: Final = re.compile(
+    r"(?<![A-Za-z0-9_-])(?:"
+    r"hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|glpat-[A-Za-z0-9_-]{20,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}|sk-(?:ant-|proj-)?[A-Za-z0-9_-]{32,}|xox[abeprs]-[A-Za-z0-9-]{20,}|nvapi-[A-Za-z0-9_-]{30,}"
+    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
+    r")(?![A-Za-z0-9_-])"
+    r"|-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----"
+    # a variable of the job is no password
+    r"|[a-z][a-z0-9+.-]{1,20}://[^/\s:@]{0,100}:[^/\s@$]{1,200}@"
+)
 _SWITCH: Final = re.compile(r"(?i)|true|false|yes|no|on|off|none|null|[0-9]{1,6}(?:\.[0-9]+)?\Z")
 
 
@@ -176,8 +187,15 @@ def is_secret_name(name: str) -> bool:
     return last in _LAST and before not in _HARMLESS_BEFORE.get(last, frozenset())
 
 
+def is_known_secret(text: str) -> bool:
+    """Return whether a text holds a secret of a known form: a token, a private key, a password in an address."""
+    return _KNOWN_FORMS.search(text) is not None
+
+
 def holds_secret(name: str, value: str) -> bool:
     """Return whether a variable and its value are a secret in plain text: no switch, no number, no path to one."""
+    if is_known_secret(value):
+        return True
     if not is_secret_name(name) or _SWITCH.fullmatch(value):
         return False
     is_path = re.fullmatch(r"(?:~|/|\./|\$\{?\w+\}?/)[\w.@~$/{}+-]*", value) is not None
