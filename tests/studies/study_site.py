@@ -75,6 +75,7 @@ class StudySite(SweepSite):
         shutil.copytree(PROJECT / "sbatch", project / "sbatch")
         for name in ("Megatron-LM", "dags", "docker", "plugins"):
             (project / name).symlink_to(PROJECT / name)
+        (self.place / "dags").symlink_to(PROJECT / "dags")
         self.specs.mkdir()
         (self.local / "Megatron-LM").mkdir(parents=True)
         (self.local / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
