@@ -10,6 +10,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.connection_options import ConnectionOptions
+from airflow_megatron.hooks.kept_connection import kept_connection
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.transport import (
     CommandResult,
@@ -44,6 +45,7 @@ class SlurmHook(BaseHook):
     :param commands: how Slurm's commands are found there; as the connection says when left out
     :param conn_retry_attempts: connects before giving up; sshd refuses some of many simultaneous ones
     :param connection: the connection itself, for callers outside of tasks, which cannot look it up
+    :param kept: whether :meth:`run` keeps its connection for the scripts that the task runs next
     """
 
     conn_name_attr = "ssh_conn_id"
@@ -57,12 +59,15 @@ class SlurmHook(BaseHook):
         commands: SlurmCommands | None = None,
         conn_retry_attempts: int = 5,
         connection: Connection | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
         super().__init__()
         self.ssh_conn_id = ssh_conn_id
         self._commands = commands
         self.conn_retry_attempts = conn_retry_attempts
         self.connection = connection
+        self.kept = kept
 
     @property
     def commands(self) -> SlurmCommands:
@@ -75,10 +80,14 @@ class SlurmHook(BaseHook):
         return self._commands
 
     def run(self, script: str, *, timeout: float = SCRIPT_TIMEOUT_S) -> CommandResult:
-        """Run one script over a connection of its own; for workers, which are not asynchronous.
+        """Run one script, over a connection of its own unless ``kept``; for workers, which are not asynchronous.
 
         :raises TransportError: when the outcome is unknown
         """
+        if self.kept:
+            return kept_connection((self.ssh_conn_id, self._commands), self.transport).run(
+                script, timeout=timeout
+            )
 
         async def once() -> CommandResult:
             async with self.connected() as transport:

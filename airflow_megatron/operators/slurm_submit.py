@@ -57,7 +57,7 @@ def job_attempts(job: Job, log: Any) -> JobAttempts:
     """
     surroundings = job_surroundings(job)
     cluster = surroundings.cluster
-    hook = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster))
+    hook = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster), kept=True)
     return JobAttempts(job, cluster, hook.run, log, surroundings.templates, secret_values)
 
 

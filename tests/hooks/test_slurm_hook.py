@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk import Connection
 from login_node import HOST_KEY, OTHER_KEY, PASSWORD, USER_KEY, LoginNode, public
 
+from airflow_megatron.hooks import kept_connection
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
@@ -73,6 +74,33 @@ class TestRunning:
     async def test_a_worker_without_an_event_loop(self, node: LoginNode, key_file: Path) -> None:
         result = await asyncio.to_thread(hook(node, key_file).run, "echo hello")
         assert result == CommandResult(0, "hello\n", "")
+
+    async def test_scripts_that_follow_each_other_share_a_login(
+        self, node: LoginNode, key_file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def scripts() -> list[object]:
+            answers: list[object] = []
+            for step in ("one", "two", "cut", "three", "idle", "four"):
+                first, again = hook(node, key_file), hook(node, key_file)
+                first.kept = again.kept = True
+                if step == "cut":
+                    asyncio.run_coroutine_threadsafe(cut(), loop).result()
+                elif step == "idle":
+                    monkeypatch.setattr(kept_connection, "MOST_IDLE_S", -1.0)
+                else:
+                    answers.append(first.run(f"echo {step}").stdout)
+                    answers.append(node.logins)
+                if step == "cut":
+                    with pytest.raises(TransportError):  # whether the script may run twice is not known here
+                        again.run("echo lost")
+            return answers
+
+        async def cut() -> None:
+            node.cut()
+
+        loop = asyncio.get_running_loop()
+        answers = await asyncio.to_thread(scripts)
+        assert answers == ["one\n", 1, "two\n", 1, "three\n", 2, "four\n", 3]
 
     async def test_large_scripts_and_answers(self, node: LoginNode, key_file: Path) -> None:
         lines = [f"line {number}" for number in range(20_000)]

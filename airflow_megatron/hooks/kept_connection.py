@@ -1,0 +1,77 @@
+"""One connection to a login node for the remote commands that a task runs one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable
+
+    from airflow_megatron.slurm.remote.transport import CommandResult, Transport
+
+MOST_IDLE_S: Final = 10.0
+"""A connection that was not used for so long is opened anew: nobody has looked whether it still lives."""
+
+
+class KeptConnection:
+    """A connection that stays open between two scripts that follow each other closely.
+
+    A script that fails is not run again here: whoever runs it knows whether it may run twice.
+
+    :param connect: gives a transport
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Transport]]) -> None:
+        self._connect = connect
+        self._runner = asyncio.Runner()
+        self._transport: Transport | None = None
+        self._used = 0.0
+
+    def run(self, script: str, *, timeout: float) -> CommandResult:
+        """Run a script, over a new connection where there is none that was just used.
+
+        :raises TransportError: when the outcome is unknown
+        """
+        if time.monotonic() - self._used > MOST_IDLE_S:
+            self.close()
+        try:
+            result = self._runner.run(self._run(script, timeout))
+        except BaseException:
+            self.close()
+            raise
+        self._used = time.monotonic()
+        return result
+
+    def close(self) -> None:
+        """Close the connection; the next script opens another."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            with suppress(Exception):
+                self._runner.run(transport.close())
+
+    async def _run(self, script: str, timeout: float) -> CommandResult:
+        if self._transport is None:
+            self._transport = await self._connect()
+        return await self._transport.run(script, timeout=timeout)
+
+
+_kept: dict[Hashable, KeptConnection] = {}
+
+
+def kept_connection(name: Hashable, connect: Callable[[], Awaitable[Transport]]) -> KeptConnection:
+    """Return the connection of this process and thread with a name; it is closed when the process ends.
+
+    :param name: what tells it from others: all that ``connect`` depends on
+    :param connect: as of :class:`KeptConnection`
+    """
+    key = (os.getpid(), threading.get_ident(), name)
+    if key not in _kept:
+        _kept[key] = KeptConnection(connect)
+        atexit.register(_kept[key].close)
+    return _kept[key]
