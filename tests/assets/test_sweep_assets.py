@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from airflow.sdk import AssetAlias
-from airflow.sdk.execution_time.context import OutletEventAccessors
+from airflow.sdk.definitions.asset import AssetAliasUniqueKey, AssetUniqueKey
+from airflow.sdk.execution_time.context import OutletEventAccessors, TriggeringAssetEventsAccessor
 
 from airflow_megatron.assets.sweep_assets import announce_report, announce_stage, report_alias, stage_alias
 from airflow_megatron.dag_factory.building import build_dags
+from airflow_megatron.example_dags.example_after_sweep import TRAINED, dag
 from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -23,6 +25,9 @@ JOB = {
     "run_dir": "/runs/tiny/p",
     "outputs": [],
 }
+
+
+EVENT: Any = SimpleNamespace(extra={"run_dir": "/runs/quickstart/a"})
 
 
 def context(**task: Any) -> Any:
@@ -84,3 +89,15 @@ def test_the_dags_of_a_sweep_name_them() -> None:
         "prepare.watch": [stage_alias("tiny", "prepare")],
         "report": [report_alias("tiny")],
     }
+
+
+def test_the_example_takes_each_training_once() -> None:
+    """Airflow gives an event of an alias twice: under the alias, and under the asset that was attached."""
+    events = TriggeringAssetEventsAccessor(
+        {
+            AssetUniqueKey(name=TRAINED.name + "/a", uri=TRAINED.name + "/a"): [EVENT],
+            AssetAliasUniqueKey(name=TRAINED.name): [EVENT],
+        }
+    )
+    finished: Any = dag.get_task("finished")
+    assert finished.python_callable(events) == ["/runs/quickstart/a"]

@@ -188,14 +188,16 @@ class LocalAirflow:
         return user, password
 
     def wait_for_dag(self, dag_id: str) -> None:
-        """Wait until a DAG is known, and unpause it.
+        """Wait until a DAG is known and can be started, and unpause it.
 
         :raises LocalAirflowError: with the import errors when it does not appear
         """
         assert self._process is not None
         patience = Patience(self._process.pid, DAG_WORK_S, STILL_S)
         while patience.lasts():
-            if self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False}).status_code == 200:
+            # the DAG itself is stored after the row that PATCH changes
+            known = self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False}).status_code == 200
+            if known and self._request("GET", f"/dags/{dag_id}/details").status_code == 200:
                 return
             time.sleep(1)
         errors = self._request("GET", "/importErrors").json().get("import_errors", [])
