@@ -94,6 +94,9 @@ def install(
             "--wheels", metavar="DIR", help="With --offline: take the wheels from here, download none"
         ),
     ] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove versions that were replaced more than 30 days ago")
+    ] = False,
 ) -> None:
     """Put onto a cluster what its profile says that jobs use: programs, environment, upstream Megatron-LM.
 
@@ -113,5 +116,6 @@ def install(
         offline=offline,
         wheels=wheels,
         pip_arguments=("--index-url", index_url) if index_url else (),
+        prune=prune,
     )
     raise typer.Exit(install_on(name, choice))

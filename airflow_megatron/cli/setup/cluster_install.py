@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 REPOSITORY_VARIABLE: Final = "MEGATRON_LM_REPOSITORY"
 """Names another place to clone Megatron-LM from, see ``checkout.sh``."""
+PRUNED_AFTER_DAYS: Final = 30
+"""No job that began with a version runs on for so long after it was replaced."""
 PARTS: Final = ("programs", "environment", "checkout")
 _TRAINER: Final = "megatron_lm"
 _PYTHON_OF_ENVIRONMENT: Final = re.compile(r"(?P<venv>/.+)/bin/python[0-9.]*")
@@ -56,6 +58,7 @@ class InstallationChoice:
     :param offline: bring wheels and checkouts along
     :param wheels: folder with the wheels, already there; collected when None
     :param pip_arguments: for the installation of torch, such as an index
+    :param prune: remove versions that were replaced :data:`PRUNED_AFTER_DAYS` ago
     """
 
     parts: Sequence[str] = PARTS
@@ -64,6 +67,7 @@ class InstallationChoice:
     offline: bool = False
     wheels: Path | None = None
     pip_arguments: Sequence[str] = field(default_factory=tuple)
+    prune: bool = False
 
 
 class ClusterInstallation:
@@ -92,6 +96,17 @@ class ClusterInstallation:
         if "checkout" in choice.parts:
             for release, folder in self._checkouts(choice.releases).items():
                 self.put_checkout(release, folder, choice)
+        if choice.prune:
+            self.prune(choice.parts)
+
+    def prune(self, parts: Sequence[str]) -> None:
+        """Remove old versions of programs and environments."""
+        places = [self.programs] if "programs" in parts else []
+        places += self._environments() if "environment" in parts else []
+        for place in places:
+            names = self.node.call("am_prune", place, str(PRUNED_AFTER_DAYS)).split()
+            removed = f"removed {', '.join(names)} from" if names else "nothing to remove from"
+            self.say(f"old versions: {removed} {place}.versions")
 
     def put_programs(self) -> None:
         """Copy the programs of jobs."""
@@ -104,7 +119,7 @@ class ClusterInstallation:
     def make_environment(self, venv: str, choice: InstallationChoice) -> None:
         """Make the environment of jobs."""
         variables = {"PYTHON": choice.python}
-        if choice.offline and self._current(venv):
+        if self._current(venv):
             self._report("environment", "same", venv, "")
             return
         self.say(f"environment: making {venv}, which takes some minutes")

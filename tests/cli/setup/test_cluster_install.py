@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,6 +89,25 @@ class TestPrograms:
         assert (cluster.programs / "package" / "part.py").read_text() == "print(2)\n"
         assert (before / "package" / "part.py").read_text() == "print('1 ä')\n"
         assert len([*cluster.programs.parent.joinpath("Megatron-LM.versions").iterdir()]) == 2
+
+    def test_old_versions_are_removed_on_request(self, cluster: Cluster) -> None:
+        versions = Path(f"{cluster.programs}.versions")
+        for text in "abc":
+            (cluster.sources / "package" / "part.py").write_text(text)
+            cluster.install("--only", "programs")
+        now = cluster.programs.resolve()
+        first, second = sorted(set(versions.iterdir()) - {now}, key=lambda path: path.stat().st_mtime)
+        (versions / "wheels").mkdir()
+        month = time.time() - 31 * 86400
+        for path in (first, now, versions / "wheels"):
+            os.utime(path, (month, month))
+        # a version counts from when it was replaced, not from when it was made
+        (cluster.sources / "package" / "part.py").write_text("d")
+        cluster.install("--only", "programs")
+        output = cluster.install("--only", "programs", "--prune")
+        assert f"old versions: removed {first.name} from {versions}\n" in output
+        assert set(versions.iterdir()) == {second, now, versions / "wheels", cluster.programs.resolve()}
+        assert "nothing to remove" in cluster.install("--only", "programs", "--prune")
 
     def test_what_was_changed_there_is_put_right(self, cluster: Cluster) -> None:
         cluster.install("--only", "programs")
@@ -259,7 +279,10 @@ class TestEnvironments:
         ran = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
         assert ran.stdout.split() == ["2.13.0", str(venv)]
         before = venv.resolve()
-        assert f"environment: {venv} is in place" in cluster.install(*words)
+        for again in (words, words[:-3]):
+            output = cluster.install(*again)
+            assert f"environment: {venv} is in place" in output
+            assert "takes some minutes" not in output
         assert venv.resolve() == before
 
     def test_another_one_is_left_alone(self, cluster: Cluster) -> None:

@@ -17,7 +17,21 @@ am_is_ours() { # PATH: nothing is there, or a link that these functions have mad
 
 am_turn_to() { # PATH NAME: let PATH be the version NAME
   am_link=$1.versions/.link.$$
-  ln -s "$(basename "$1").versions/$2" "$am_link" && mv -fT "$am_link" "$1"
+  am_before=$(readlink "$1") || am_before=
+  ln -s "$(basename "$1").versions/$2" "$am_link" && mv -fT "$am_link" "$1" || return 1
+  # am_prune goes by when a version was replaced
+  if [ -n "$am_before" ]; then touch -c "$(dirname "$1")/$am_before"; fi
+}
+
+am_prune() { # PATH DAYS: remove versions that were replaced, or left half made, so long ago; prints their names
+  [ -h "$1" ] && am_is_ours "$1" && [ -d "$1.versions" ] || return 0
+  am_now=$(basename "$(readlink "$1")")
+  am_old=$(cd "$1.versions" && find . -mindepth 1 -maxdepth 1 -type d ! -name "$am_now" ! -name wheels -mtime "+$(($2 - 1))")
+  if am_why=$(cd "$1.versions" && printf '%s\n' "$am_old" | sed -n 's,^\./\(.\),\1,p' | tr '\n' '\0' | xargs -0 -r rm -rf 2>&1); then
+    printf '%s\n' "$am_old" | sed 's,^\./,,'
+  else
+    am_failed "old versions of $1 cannot be removed: $am_why"
+  fi
 }
 
 am_matches() { # FOLDER MANIFEST: lines of sha256sum
