@@ -171,6 +171,14 @@ def test_examples(text: str, names: list[str]) -> None:
         ("m:\n  - 100: {q: 1}\nname: n", "the key 100 is not a text"),
         ("a: 1\na: 2\nname: n", "given twice"),
         ("a: [1, 2]\nname: same", "job names must be unique; given more than once: 'same'"),
+        (
+            'alpha: [1, 2]\nname: "{alpa}"',
+            "name stays '{alpa}', so jobs have the same name: there is no key 'alpa' (did you mean 'alpha'?)",
+        ),
+        (
+            'a: [1, 2]\nb: expr({a}/0)\nname: "{b}"',
+            "b stays 'expr(2/0)', so jobs have the same name: ZeroDivisionError",
+        ),
         ("[1, 2]", "expected keys with values"),
         ("a: !!python/object:os.system x\nname: n", "is not a"),
     ],

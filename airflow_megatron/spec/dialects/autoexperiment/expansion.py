@@ -12,15 +12,17 @@ from airflow_megatron.spec.dialects.autoexperiment.resolution import (
     EndlessError,
     RefusedValueError,
     ResolutionPlan,
+    names_read,
     settle,
 )
 from airflow_megatron.spec.dialects.recognition import AUTOEXPERIMENT_KEYS
-from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.spec.dialects.autoexperiment.grammar import Axis, Choice
+    from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
 
 _MAX_PLANS = 1_000
@@ -171,6 +173,8 @@ class _Expander:
 
     def _check_names(self) -> None:
         if self.repeated:
+            if "name" in self.unresolved:
+                raise SpecError(self._unresolved_name())
             shown = ", ".join(repr(name) for name in itertools.islice(self.repeated, 5))
             more = " …" if len(self.repeated) > 5 else ""
             raise SpecError(
@@ -180,6 +184,21 @@ class _Expander:
                     self._missing_in_name(),
                 )
             )
+
+    def _unresolved_name(self) -> Problem:
+        """Return why the text of ``name`` stays as it is, which is the cause of equal names."""
+        params, key, seen = next(iter(self.repeated.values())).params, "name", {"name"}
+        while following := next(
+            (name for name in names_read(str(params[key])) if name in self.unresolved and name not in seen),
+            None,
+        ):
+            key = following
+            seen.add(key)
+        text = str(params[key])
+        missing = next((name for name in names_read(text) if name not in params), "")
+        hint = did_you_mean(missing, params) or f"give {missing} a value" if missing else "correct its value"
+        message = f"{key} stays {text!r}, so jobs have the same name: {self.unresolved[key][1]}"
+        return self.document.problem(place_of(self.document, key), message, hint)
 
     def _missing_in_name(self) -> str:
         """Return what to write so that the first two jobs of one name get two."""
