@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from example_specs import CHAIN
 
 from airflow_megatron.hooks.slurm import SlurmHook
-from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator, left_stages
+from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator, left_stages, queued_behind
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
@@ -34,6 +34,30 @@ if TYPE_CHECKING:
 def test_by_the_states_of_its_tasks(submit: str | None, watch: str | None, left: bool) -> None:
     states = {"a.submit": submit, "a.watch": watch, "b.submit": "success", "b.watch": "success"}
     assert left_stages(["a", "b"], states) == (["a"] if left else [])
+
+
+@pytest.mark.parametrize(
+    ("ahead", "unbegun", "behind"),
+    [
+        (0, ["b", "b.c"], []),
+        (1, ["b", "b.c"], ["b", "b.c"]),
+        (1, ["b.c"], ["b.c"]),
+        (1, [], []),
+    ],
+)
+def test_what_may_have_been_queued_behind_others(ahead: int, unbegun: list[str], behind: list[str]) -> None:
+    spec = f"""
+name: s
+point: p
+ahead: {ahead}
+stages:
+  a: {{kind: train, command: ["true"], megatron: {{train_iters: 9}}}}
+  b: {{kind: train, parent: a, command: ["true"], megatron: {{train_iters: 10}}}}
+  c: {{kind: command, parent: b, command: ["true"]}}
+  d: {{kind: command, parent: a, start: {{checkpoint: 3}}, command: ["true"]}}
+"""
+    jobs = plan_sweep(load_sweep_text(spec, "s.yaml"), load_cluster("local")).jobs
+    assert [job.stage for job in queued_behind(jobs, [*unbegun, "a.d"])] == behind
 
 
 def test_a_run_that_went_well_asks_nothing_of_the_cluster() -> None:

@@ -95,7 +95,8 @@ def planned_jobs(site: ProxiedSite, sweep: str, *settings: str) -> list[Job]:
     :param settings: ``key=value`` each, for values of the spec.
     """
     with patch.dict(os.environ, site.folders):
-        loaded = load_sweep(site.specs / f"{sweep}.yaml", settings)
+        file = site.specs / f"{sweep}.yaml"
+        loaded = load_sweep(file, settings)
         plan = plan_sweep(loaded, load_cluster(CLUSTER))
-        pinned = PinnedSweep.stored(loaded, sweep, plan, Surroundings.now(CLUSTER), PinStore())
+        pinned = PinnedSweep.stored(loaded, file.read_text(), plan, Surroundings.now(CLUSTER), PinStore())
         return list(pinned.plan().jobs)

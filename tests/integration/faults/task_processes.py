@@ -28,6 +28,7 @@ import traceback
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
@@ -237,7 +238,7 @@ class TaskProcesses:
     def _work(self, task: Task) -> None:
         handle = self.tasks[task.after].result if task.after and task.task_id.endswith(".watch") else None
         operator = task.operator(handle)
-        context = {"ti": task, "task": operator}
+        context: dict[str, Any] = {"ti": task, "task": operator, "dag_run": SimpleNamespace(conf={})}
         context["task_state_store"] = StateStore(self.place / "store" / task.task_id)
         result: dict[str, Any]
         print(
