@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import deadline_in
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
@@ -15,9 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from slurm_cluster import SlurmCluster
 from sweep_site import SiteAirflow, SweepSite, processes_naming
+from work_groups import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+SITE = pytest.StashKey[SweepSite]()
 
 
 @pytest.fixture(scope="session")
@@ -32,22 +36,34 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture(scope="session")
-def site(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SweepSite]:
+def site(
+    cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[SweepSite]:
     """Folders, specs and connection; Airflow's daemons do not run yet."""
     site = SweepSite(tmp_path_factory.mktemp("site"), cluster)
     site.prepare()
-    yield site
-    deadline = time.monotonic() + 15
+    pytestconfig.stash[SITE] = site
+    try:
+        yield site
+    finally:
+        site.airflow.stop()
+    deadline = deadline_in(15)
     while (left := processes_naming(site.place)) and time.monotonic() < deadline:
         time.sleep(0.5)
     assert left == []
 
 
-@pytest.fixture(scope="session")
-def airflow(site: SweepSite) -> Iterator[SiteAirflow]:
-    """Scheduler, triggerer, dag processor and API server."""
-    try:
+@pytest.fixture(scope="module")
+def airflow(site: SweepSite) -> SiteAirflow:
+    """Scheduler, triggerer, dag processor and API server; they go on for the other files of the group."""
+    if not site.airflow.is_up:
         site.airflow.start()
-        yield site.airflow
-    finally:
+    return site.airflow
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop Airflow after the last test of a group: idle, it takes a sixth of a core from the other workers."""
+    site = item.config.stash.get(SITE, None)
+    if site and (nextitem is None or group_of(nextitem.nodeid) != group_of(item.nodeid)):
         site.airflow.stop()

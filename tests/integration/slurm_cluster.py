@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from patience import deadline_in, patient
 
 from airflow_megatron.slurm.remote.attempt import Attempt
 from airflow_megatron.slurm.remote.profile import SlurmCommands
@@ -37,7 +38,7 @@ class SlurmCluster:
     def control(self, *words: str) -> None:
         """Run a command of the local cluster program (``kill slurmctld``, ``start slurmd:n2`` …)."""
         argv = [sys.executable, str(PROGRAM), *words, "--dir", str(self.place)]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=180)
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=patient(180))
         assert done.returncode == 0, done.stdout + done.stderr
 
     @property
@@ -114,7 +115,7 @@ class SlurmCluster:
 
     def submit_patiently(self, request: SubmissionRequest, timeout: float = 60) -> SubmissionOutcome:
         """Ask until there is a job, as a caller does."""
-        deadline = time.monotonic() + timeout
+        deadline = deadline_in(timeout)
         while True:
             try:
                 outcome = self.submit(request)

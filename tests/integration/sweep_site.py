@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from patience import deadline_in, patient, wait_until
+
 from airflow_megatron.cli.local.local_airflow import LocalAirflow
 from airflow_megatron.cli.local.local_connection import local_connections
 from airflow_megatron.spec.documents.project import local_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from slurm_cluster import SlurmCluster
 
@@ -57,7 +59,24 @@ class SiteAirflow(LocalAirflow):
             self.port = int(probe.getsockname()[1])
 
     def environment(self) -> dict[str, str]:
-        return {**super().environment(), **self.folders}
+        # most specs are there from the beginning; of others, tests ask to have them read
+        seldom = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120"}
+        return {**super().environment(), **seldom, **self.folders}
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its daemons have been started, and not been stopped."""
+        return self._process is not None
+
+    def read_specs(self) -> None:
+        """Have the folder of specs read now."""
+
+        def known() -> list[dict[str, Any]]:
+            return self._request("GET", "/dags", params={"limit": 1}).json()["dags"]
+
+        wait_until(known, 120, "the folder to have been read")
+        answer = self._request("PUT", f"/parseDagFile/{known()[0]['file_token']}")
+        assert answer.status_code == 201, answer.text
 
     def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
         """Mark a task, as the web page's button does."""
@@ -192,7 +211,7 @@ class SweepSite:
         """Run ``airflow dags test`` to its end; return exit status and output."""
         with self.dags_test(dag_id, conf, **environment) as process:
             try:
-                output, _ = process.communicate(timeout=timeout)
+                output, _ = process.communicate(timeout=patient(timeout))
             except subprocess.TimeoutExpired:
                 kill_group(process.pid)
                 raise AssertionError(f"{dag_id} did not end:\n{process.communicate()[0][-4000:]}") from None
@@ -229,10 +248,9 @@ class SweepSite:
 
     def expect_states(self, prefix: str, expected: dict[str, list[str]], timeout: float = 60) -> None:
         """Check the states of all attempts; accounting hears of a job's end a moment after everybody else."""
-        deadline = time.monotonic() + timeout
-        while self.states(prefix) != expected and time.monotonic() < deadline:
+        deadline = deadline_in(timeout)
+        while (found := self.states(prefix)) != expected and time.monotonic() < deadline:
             time.sleep(0.5)
-        found = self.states(prefix)
         assert found == expected, f"{found} instead of {expected}"
 
     def queued(self, prefix: str) -> list[str]:
@@ -245,13 +263,6 @@ class SweepSite:
 
     def verdict(self, run_dir: Path, stage: str) -> dict[str, Any]:
         return json.loads((run_dir / ".jobs" / stage / "verdict.json").read_text())
-
-
-def wait_until(true: Callable[[], bool], timeout: float, what: str) -> None:
-    deadline = time.monotonic() + timeout
-    while not true():
-        assert time.monotonic() < deadline, f"waited {timeout:.0f} s for {what}"
-        time.sleep(0.5)
 
 
 def kill_group(group: int) -> None:

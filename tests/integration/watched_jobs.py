@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from patience import deadline_in
+
 from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
 from airflow_megatron.slurm.states.observation import Observation, Watch
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from slurm_cluster import SlurmCluster
 
@@ -31,13 +34,18 @@ def observe(cluster: SlurmCluster, watch: Watch) -> Observation:
 def wait_for(
     cluster: SlurmCluster, watch: Watch, condition: Callable[[Verdict], bool], timeout: float = 60
 ) -> Verdict:
-    deadline = time.monotonic() + timeout
+    deadline = deadline_in(timeout)
     while True:
         verdict = judge(observe(cluster, watch), COMMAND)
         if condition(verdict):
             return verdict
         assert time.monotonic() < deadline, verdict
         time.sleep(0.3)
+
+
+def until(file: Path) -> str:
+    """Return a command that ends when a file is there, whose path holds nothing that a shell takes for its own."""
+    return f"bash -c 'until [ -e {file} ]; do sleep 0.1; done'"
 
 
 def verdict_of(cluster: SlurmCluster, watch: Watch, timeout: float = 60) -> Verdict:

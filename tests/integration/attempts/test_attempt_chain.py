@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from driven_job import DrivenJob, Store, TaskInstance, environment
-from sweep_site import wait_until
+from patience import wait_until
 
 from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
@@ -31,7 +31,7 @@ sweep: {params: {case: [rolls, crashes, cancelled]}}
 megatron: {train_iters: 60, num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8,
   max_position_embeddings: 8, micro_batch_size: 1, global_batch_size: 1, mock_data: true, lr: 1e-3,
   lr_decay_style: constant, save_interval: 60, tokenizer_type: NullTokenizer, vocab_size: 8, eval_iters: 0}
-slurm: {time: 1m, signal_before: "{{ '50s' if case == 'rolls' else '1s' }}", mem: 50M}
+slurm: {time: 2m, signal_before: "{{ '110s' if case == 'rolls' else '1s' }}", mem: 50M}
 restart: {chain: 3, backoff: 0}
 stages:
   pretrain:
@@ -39,7 +39,7 @@ stages:
     command: [bash, TRAINING, "{{ case }}"]
 """
 TRAINING = """\
-# An iteration a second; SIGTERM makes it save and end in good order.
+# An iteration a second; SIGTERM makes it save and end in good order; the one that rolls, once the file "go" is there.
 tracker=checkpoints/latest_checkpointed_iteration.txt
 iteration=0
 [ ! -e $tracker ] || iteration=$(cat $tracker)
@@ -50,7 +50,7 @@ save() {
   echo weights >"$folder/model_optim_rng.pt"
   echo "$iteration" >$tracker
 }
-trap 'save; exit 0' TERM
+trap 'save; until [ "$1" != rolls -o -e go ]; do sleep 0.2; done; exit 0' TERM
 while [ "$iteration" -lt 60 ]; do
   sleep 1
   iteration=$((iteration + 1))
@@ -101,9 +101,9 @@ class Runs:
         folders = (self.sweep_dir / case / ".jobs" / "pretrain").iterdir()
         return sorted(path.name.rpartition(".")[0] or path.name for path in folders if path.is_dir())
 
-    def submissions(self, case: str) -> list[str]:
+    def submissions(self, prefix: str) -> list[str]:
         rows = self.cluster.slurm("sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "-o", "JobName")
-        return sorted(row.rpartition(".")[0] for row in rows.split() if row.startswith(f"chained.{case}."))
+        return sorted(row.rpartition(".")[0] for row in rows.split() if row.startswith(prefix))
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +125,7 @@ def test_rolls_over_while_nobody_looks(runs: Runs) -> None:
         2: "PENDING",
         3: "PENDING",
     }
+    (runs.sweep_dir / "rolls" / "go").touch()
     wait_until(lambda: runs.queue("rolls").get(2) == "RUNNING", 120, "the second attempt to run")
     verdict = job.watch(handle)
     last = verdict["attempt"]
@@ -138,7 +139,7 @@ def test_rolls_over_while_nobody_looks(runs: Runs) -> None:
         *(f"{number}.withdrawn" for number in range(last + 1, last + 3)),
     ]
     names = [f"chained.rolls.pretrain.a{number}" for number in range(1, last + 3)]
-    wait_until(lambda: runs.submissions("rolls") == names, 20, "one submission for each attempt")
+    wait_until(lambda: runs.submissions("chained.rolls.") == names, 60, "one submission for each attempt")
 
 
 def test_crash_stops_the_chain(runs: Runs) -> None:
@@ -191,6 +192,5 @@ def test_the_trainer_goes_on_while_nobody_looks(runs: Runs) -> None:
     assert b"iteration 4 is the last one; this attempt has nothing to do" in logs[2]
     verdict = job.watch(handle)
     assert (verdict["outcome"], verdict["iteration"]) == ("finished", 4)
-    names = runs.cluster.slurm("sacct", "-X", "-D", "-n", "-P", "-S", "now-1day", "-o", "JobName").split()
-    ours = sorted(name.rpartition(".")[0] for name in names if name.startswith("trained."))
-    assert ours == [f"trained.only.pretrain.a{number}" for number in (1, 2, 3)]
+    names = [f"trained.only.pretrain.a{number}" for number in (1, 2, 3)]
+    wait_until(lambda: runs.submissions("trained.") == names, 60, "one submission for each attempt")

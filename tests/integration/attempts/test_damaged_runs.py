@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from driven_job import DrivenJob, environment
-from sweep_site import wait_until
+from patience import wait_until
 
 from airflow_megatron.spec.documents.project import local_dir
 
@@ -147,10 +147,11 @@ def test_a_loss_spike(runs: Runs) -> None:
 
 def test_a_training_that_begins_from_scratch(runs: Runs, cluster: SlurmCluster) -> None:
     checkpoints = runs.begun("scratch")
-    job = runs.job("scratch", 50_000, save_interval=10_000, begin=8)
+    job = runs.job("scratch", 50_000, save_interval=10_000, begin=3600)
     handle = job.submit()
     assert handle["resumes_from"] == 20
     (checkpoints / "latest_checkpointed_iteration.txt").unlink()  # as a file system that loses a file
+    cluster.slurm("scontrol", "update", f"JobId={handle['job_id']}", "StartTime=now")
     with pytest.raises(AirflowFailException) as caught:
         job.watch(handle)
     assert "it began from scratch although iteration 20 has a complete checkpoint" in str(caught.value)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from sweep_site import wait_until
+from patience import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,8 @@ def test_training_goes_on_after_its_walltime(
     site: SweepSite, airflow: SiteAirflow, runs: dict[str, str], shortened: Path
 ) -> None:
     assert airflow.ended("stopped.point", runs["stopped"], PATIENCE_S) == "success"
-    assert set(site.states("stopped.only.")) == {f"stopped.only.pretrain.a{number}" for number in (1, 2)}
+    attempts = {f"stopped.only.pretrain.a{number}" for number in (1, 2)}
+    wait_until(lambda: set(site.states("stopped.only.")) == attempts, 60, "accounting to know both attempts")
     before, after = (iterations(shortened / f"pretrain-{number}.out") for number in (1, 2))
     assert 0 < len(before) < LAST_ITERATION
     assert before + after == list(range(1, LAST_ITERATION + 1))

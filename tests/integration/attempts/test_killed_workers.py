@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from sweep_site import wait_until
+from patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_killed_task_is_tried_again(site: SweepSite, airflow: SiteAirflow, hold:
     assert not (attempt_dir(site, "task") / "jobid").exists()
     hold.unlink()
     assert airflow.ended("once.point", run_id) == "success"
-    assert airflow.try_number("once.point", run_id, "work.submit") == 2
+    assert airflow.try_number("once.point", run_id, "work.submit") >= 2
     assert_one_job(site, "task")
 
 

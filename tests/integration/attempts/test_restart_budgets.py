@@ -11,7 +11,7 @@ import driven_job
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from driven_job import DrivenJob, environment
-from sweep_site import wait_until
+from patience import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 SPEC = """\
 name: flaky
 point: only
-restart: {failed: 2, backoff: 4}
+restart: {failed: 2, backoff: 12}
 stages:
   work:
     kind: command
@@ -53,7 +53,7 @@ def test_a_killed_worker_does_not_renew_the_budget(
         assert worker.stdin is not None
         json.dump({"spec": SPEC, "name": "flaky.only.work", "handle": handle}, worker.stdin)
         worker.stdin.close()
-        wait_until(lambda: (work / ".jobs/work/1/verdict.json").exists(), 90, "the first verdict")
+        wait_until(lambda: (work / ".jobs/work/1/verdict.json").exists(), 90, "the first verdict", 0.05)
         assert worker.poll() is None
         worker.kill()
     assert not (work / ".jobs/work/2").exists()  # it was killed in the pause before the next attempt

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from patience import deadline_in, patient
 from shifted_clock import ShiftedClock, shifted_script
 from watched_jobs import wait_for, watch_for
 
@@ -39,12 +40,14 @@ WINDOW_S = 8
 
 @pytest.fixture
 def late_sbatch(tmp_path: Path) -> SlurmCommands:
-    """An sbatch that takes 4 s before it asks the controller."""
+    """An sbatch that asks the controller once the file ``go`` is beside it."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("squeue", "sacct", "scancel"):
         (folder / name).symlink_to(str(shutil.which(name)))
-    (folder / "sbatch").write_text(f'#!/bin/sh\nsleep 4\nexec {shutil.which("sbatch")} "$@"\n')
+    (folder / "sbatch").write_text(
+        f'#!/bin/sh\nuntil [ -e "$0.go" ]; do sleep 0.1; done\nexec {shutil.which("sbatch")} "$@"\n'
+    )
     (folder / "sbatch").chmod(0o755)
     return SlurmCommands(slurm_bin=str(folder))
 
@@ -76,7 +79,8 @@ def test_sbatch_outlives_its_shell(
     begin_and_die(cluster, request, late_sbatch, with_sbatch=False)
     outcome = ask(cluster, request, jump)
     assert outcome.status == "pending", outcome
-    deadline = time.monotonic() + 30
+    (tmp_path / "bin" / "sbatch.go").touch()
+    deadline = deadline_in(30)
     while outcome.job_id is None:
         assert time.monotonic() < deadline, outcome
         time.sleep(0.5)
@@ -94,7 +98,7 @@ def test_sbatch_dies_with_its_shell(
     began = time.monotonic()
     begin_and_die(cluster, request, late_sbatch, with_sbatch=True)
     while (outcome := ask(cluster, request, jump)).job_id is None:
-        assert time.monotonic() < began + 60, outcome
+        assert time.monotonic() < began + patient(60), outcome
         time.sleep(0.5)
     assert time.monotonic() - began >= WINDOW_S - 1
     assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
@@ -115,7 +119,7 @@ def test_verdict(cluster: SlurmCluster, tmp_path: Path, jump: int, whole: bool) 
         (tmp_path / "made").touch()
     expectation = Expectation("command", required_files=watch.check_files)
     wait_for(cluster, watch, lambda verdict: verdict.state is not None and verdict.state.ended)
-    deadline = time.monotonic() + 30
+    deadline = deadline_in(30)
     while True:
         result = cluster.run(shifted_script(poll_script([watch]), jump))
         verdict = judge(parse_poll([watch], result)["x"], expectation)
@@ -152,6 +156,6 @@ def test_pause(tmp_path: Path, jump: int) -> None:
         assert process.stdout.readline() == "begun\n"
         clock.jump(jump)
         try:
-            assert process.wait(15) == 0
+            assert process.wait(patient(15)) == 0
         finally:
             process.kill()

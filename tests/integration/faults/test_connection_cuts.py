@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from watched_jobs import verdict_among, watch_for
+from patience import deadline_in, patient
+from watched_jobs import until, verdict_among, watch_for
 
 from airflow_megatron.slurm.polling.poller import Poller
 from airflow_megatron.slurm.remote.transport import TransportError
@@ -20,8 +22,6 @@ from airflow_megatron.slurm.submission.single_job import (
 from airflow_megatron.slurm.verdicts.verdict import Outcome
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from proxied_site import ProxiedSite
 
     from airflow_megatron.hooks.slurm import SlurmHook
@@ -36,7 +36,7 @@ def submit_patiently(
     hook: SlurmHook, request: SubmissionRequest, timeout: float
 ) -> tuple[SubmissionOutcome, int]:
     """Ask until there is a job; return it, and how many answers were lost."""
-    lost, deadline = 0, time.monotonic() + 90
+    lost, deadline = 0, deadline_in(90)
     while time.monotonic() < deadline:
         try:
             outcome = parse_submission(hook.run(submission_script(request), timeout=timeout))
@@ -94,7 +94,7 @@ def test_answer_lost_in_a_black_hole(proxied: ProxiedSite, tmp_path: Path) -> No
 @pytest.mark.parametrize("fault", ["refuse", "black_hole"])
 async def test_job_ends_while_the_way_is_broken(proxied: ProxiedSite, tmp_path: Path, fault: str) -> None:
     """The poller goes on trying, says since when, and finds the end when it is back."""
-    request = proxied.cluster.request(tmp_path, f"way-{fault}", "am_run sleep 2")
+    request = proxied.cluster.request(tmp_path, f"way-{fault}", f"am_run {until(tmp_path / 'go')}")
     outcome, _ = await asyncio.to_thread(submit_patiently, proxied.hook(), request, 30)
     assert outcome.job_id is not None
     hook = proxied.hook()
@@ -109,8 +109,11 @@ async def test_job_ends_while_the_way_is_broken(proxied: ProxiedSite, tmp_path: 
             proxied.proxy.cut()
         while not any(observation.unreachable for observation in seen):
             await asyncio.sleep(0.1)
+        (tmp_path / "go").touch()
+        while not (Path(request.attempt.directory) / "exit.json").exists():
+            await asyncio.sleep(0.1)
         proxied.proxy.pass_on()
-        verdict = await asyncio.wait_for(verdicts, 60)
+        verdict = await asyncio.wait_for(verdicts, patient(60))
     assert verdict.outcome is Outcome.FINISHED
     assert poller.stats.failures >= 1
     assert poller.stats.reconnects >= 1

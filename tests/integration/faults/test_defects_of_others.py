@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import deadline_in
 from proxied_site import planned_jobs
 from worked_sweep import WorkedSweep
 
@@ -24,7 +25,7 @@ def worked(proxied_module: ProxiedSite) -> Iterator[WorkedSweep]:
     """All points, worked at the same time until each has ended."""
     jobs = planned_jobs(proxied_module, "defects")
     with WorkedSweep(proxied_module, jobs, points=len(jobs)) as sweep:
-        deadline = time.monotonic() + 180
+        deadline = deadline_in(180)
         while not all(
             phase in ENDED or (phase == "waiting" and task.endswith(".watch"))
             for task, phase in sweep.phases().items()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from airflow_storm import work_through
-from sweep_site import wait_until
+from patience import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

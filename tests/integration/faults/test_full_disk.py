@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from faults import fill
-from watched_jobs import verdict_of, wait_for, watch_for
+from patience import wait_until
+from watched_jobs import until, verdict_of, wait_for, watch_for
 
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.stage_records import RemoteWriteError, parse_written, write_verdict_script
@@ -49,7 +50,7 @@ def test_between_submission_and_record(proxied: ProxiedSite, tmp_path: Path) -> 
         f'exec {shutil.which("sbatch")} "$@" <{tmp_path}/script\n'
     )
     (tmp_path / "sbatch").chmod(0o755)
-    request = cluster.request(proxied.runs / "r", "unrecorded", sbatch_options=("--begin=now+20",))
+    request = cluster.request(proxied.runs / "r", "unrecorded", sbatch_options=("--begin=now+1hour",))
     script = submission_script(request, SlurmCommands(slurm_bin=str(tmp_path)))
     outcome = parse_submission(cluster.run(script))
     assert outcome.job_id is not None, outcome
@@ -67,10 +68,11 @@ def test_when_the_job_starts(proxied: ProxiedSite) -> None:
     """A job that cannot mark its attempt as its own does not run, as it could not be told from a second one."""
     cluster = proxied.cluster
     run_dir = proxied.runs / "r"
-    options = ("--begin=now+3",)
+    options = ("--begin=now+1hour",)
     request = cluster.request(run_dir, "start", f"touch {run_dir}/ran", sbatch_options=options)
     outcome = cluster.submit(request)
     fill(proxied.runs / "filler")
+    cluster.slurm("scontrol", "update", f"JobId={outcome.job_id}", "StartTime=now")
     verdict = verdict_of(cluster, watch_for(request, outcome.job_id), timeout=90)
     (proxied.runs / "filler").unlink()
     assert verdict.outcome is Outcome.RETRYABLE
@@ -78,16 +80,17 @@ def test_when_the_job_starts(proxied: ProxiedSite) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_while_the_job_ends(proxied: ProxiedSite, status: int) -> None:
+def test_while_the_job_ends(proxied: ProxiedSite, tmp_path: Path, status: int) -> None:
     """``exit.json`` cannot be written: accounting decides; the verdict has to wait for space, and says so."""
     cluster = proxied.cluster
-    request = cluster.request(proxied.runs / "r", f"end{status}", f"am_run sleep 2; exit {status}")
+    body = f"am_run {until(tmp_path / 'go')}; exit {status}"
+    request = cluster.request(proxied.runs / "r", f"end{status}", body)
     outcome = cluster.submit(request)
     watch = watch_for(request, outcome.job_id)
     wait_for(cluster, watch, lambda verdict: verdict.state is JobState.RUNNING)
-    while not (Path(request.attempt.directory) / "run" / "job_id").exists():
-        pass
+    wait_until((Path(request.attempt.directory) / "run" / "job_id").exists, 60, "the job's record", 0.05)
     fill(proxied.runs / "filler")
+    (tmp_path / "go").touch()
     verdict = verdict_of(cluster, watch)
     assert verdict.outcome is (Outcome.FAILED if status else Outcome.FINISHED)
     assert verdict.exit_code == status

@@ -6,13 +6,16 @@ import json
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from driven_job import DrivenJob, environment
-from watched_jobs import COMMAND, observe, verdict_of, wait_for, watch_for
+from patience import deadline_in, patient
+from watched_jobs import COMMAND, observe, until, verdict_of, wait_for, watch_for
 
 from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.states.job_states import JobState
@@ -42,6 +45,15 @@ def is_running(verdict: Verdict) -> bool:
     return verdict.state is JobState.RUNNING
 
 
+def names_below(process: psutil.Process) -> set[str]:
+    """Return the names of the processes that a process has started."""
+    found = set()
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found.add(child.name())
+    return found
+
+
 def test_ssh_server_dies_with_a_submission(proxied: ProxiedSite, tmp_path: Path) -> None:
     """Listener, session and the shell of the submission."""
     cluster = proxied.cluster
@@ -62,14 +74,14 @@ def test_ssh_server_dies_with_a_submission(proxied: ProxiedSite, tmp_path: Path)
 def test_listener_dies_and_open_sessions_go_on(proxied: ProxiedSite, tmp_path: Path) -> None:
     cluster = proxied.cluster
     request = cluster.request(tmp_path, "listener")
-    process = cluster.start("sleep 3\n" + submission_script(request))
+    process = cluster.start("sleep 6\n" + submission_script(request))
     listener = cluster.daemon("sshd")
-    deadline = time.monotonic() + 20
-    while not any("sleep" in child.name() for child in listener.children(recursive=True)):
+    deadline = deadline_in(20)
+    while "sleep" not in names_below(listener):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     listener.kill()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=patient(60))
     cluster.control("start", "sshd")
     assert "status submitted" in out
     again = cluster.submit(replace(request, claim_token="second"))
@@ -78,13 +90,16 @@ def test_listener_dies_and_open_sessions_go_on(proxied: ProxiedSite, tmp_path: P
 
 
 def test_slurmd_comes_back_before_slurm_gives_the_node_up(cluster: SlurmCluster, tmp_path: Path) -> None:
-    request = cluster.request(tmp_path, "slurmd", "am_run sleep 8", sbatch_options=("--nodelist=n2",))
+    request = cluster.request(
+        tmp_path, "slurmd", f"am_run {until(tmp_path / 'go')}", sbatch_options=("--nodelist=n2",)
+    )
     outcome = cluster.submit(request)
     watch = watch_for(request, outcome.job_id)
     wait_for(cluster, watch, is_running)
     cluster.control("kill", "slurmd:n2")
     assert not observe(cluster, watch).queue.state.ended
     cluster.control("start", "slurmd:n2")
+    (tmp_path / "go").touch()
     verdict = verdict_of(cluster, watch, timeout=90)
     assert (verdict.outcome, verdict.node_list) == (Outcome.FINISHED, "n2")
     assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
@@ -101,7 +116,7 @@ def test_controller_dies_right_after_it_took_the_job(
     cluster.daemon("slurmctld").kill()
     cluster.control("start", "slurmctld")
     watch, absence = watch_for(request, first.job_id), Absence(first.job_id, window_s=10)
-    deadline = time.monotonic() + 120
+    deadline = deadline_in(120)
     while True:
         observation = observe(cluster, watch)
         verdict = absence.weigh(judge(observation, COMMAND), observation)
@@ -121,7 +136,7 @@ def test_controller_dies_right_after_it_took_the_job(
 def test_controller_dies_before_it_saved_that_the_job_ran(cluster: SlurmCluster, tmp_path: Path) -> None:
     """It starts the job once more, under the same id; the record of the first end is damaged meanwhile."""
     request = cluster.request(
-        tmp_path, "relaunched", f"echo ran >>'{tmp_path}/times'", sbatch_options=("--begin=now+6",)
+        tmp_path, "relaunched", f"echo ran >>'{tmp_path}/times'", sbatch_options=("--begin=now+1hour",)
     )
     outcome = cluster.submit(request)
     state, pending = cluster.place / "state" / "job_state", tmp_path / "job_state"
@@ -129,14 +144,17 @@ def test_controller_dies_before_it_saved_that_the_job_ran(cluster: SlurmCluster,
         time.sleep(0.1)
     shutil.copy(state, pending)
     watch = watch_for(request, outcome.job_id)
+    begin = ("scontrol", "update", f"JobId={outcome.job_id}", "StartTime=now")
+    cluster.slurm(*begin)
     verdict_of(cluster, watch)
     cluster.control("kill", "slurmctld")
     shutil.copy(pending, state)
     record = Path(request.attempt.directory) / "exit.json"
     record.write_bytes(b"")
     cluster.control("start", "slurmctld")
+    cluster.slurm(*begin)
     log = tmp_path / "logs" / "relaunched-1.out"
-    deadline = time.monotonic() + 60
+    deadline = deadline_in(60)
     while "has run before and ended well" not in log.read_text():
         assert time.monotonic() < deadline, cluster.slurm("squeue", "-t", "all")
         time.sleep(0.3)
@@ -157,7 +175,7 @@ def test_accounting_dies_while_the_job_ends(cluster: SlurmCluster, tmp_path: Pat
     finally:
         cluster.control("start", "slurmdbd")
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 4)
-    deadline = time.monotonic() + 60
+    deadline = deadline_in(60)
     while not observe(cluster, watch).accounting_ok:
         assert time.monotonic() < deadline
         time.sleep(0.5)
@@ -184,5 +202,5 @@ def test_login_node_away_for_longer_than_a_task_tries(
                 time.sleep(0.2)
         finally:
             cluster.control("start", "sshd")
-        assert run.result(timeout=90)["outcome"] == "finished"
+        assert run.result(timeout=patient(90))["outcome"] == "finished"
     assert len(cluster.jobs_named(attempt_of(job.job, 1).job_name)) == 1

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from patience import deadline_in
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
@@ -60,7 +62,7 @@ class WorkedSweep:
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + START_S
+        deadline = deadline_in(START_S)
         while not self.states():
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, self._log.read_text()

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import deadline_in
 
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
@@ -103,7 +104,7 @@ class Sweep:
 
     def verdicts(self, watches: list[Watch], timeout: float = 90) -> dict[str, Verdict]:
         """Wait until every watched attempt has a verdict; one command a look."""
-        deadline = time.monotonic() + timeout
+        deadline = deadline_in(timeout)
         while True:
             found = parse_poll(watches, self.cluster.run(poll_script(watches)))
             verdicts = {key: judge(seen, Expectation("command")) for key, seen in found.items()}
@@ -145,7 +146,7 @@ def test_one_array_for_many_points(cluster: SlurmCluster, tmp_path: Path) -> Non
     body = (
         "echo begin $AIRFLOW_MEGATRON_ARRAY_TASK point {{ number }}; "
         "case {{ number }} in 5|11) test -e {{ run_dir }}/again || { touch {{ run_dir }}/again; exit 3; } ;; "
-        "2) sleep 60 ;; esac; sleep 0.2"
+        "2) sleep 600 ;; 1[6-9]) until [ -e {{ sweep_dir }}/go ]; do sleep 0.1; done ;; esac; sleep 0.2"
     )
     sweep = Sweep(cluster, tmp_path, 24, 4, body)
     submitted = sweep.submit()
@@ -157,6 +158,7 @@ def test_one_array_for_many_points(cluster: SlurmCluster, tmp_path: Path) -> Non
 
     waiting = [(str(watches["p23"].job_id), str(watches["p23"].job_name))]
     assert parse_cancel(waiting, cluster.run(cancel_script(waiting))).cancelled == (waiting[0][0],)
+    (sweep.runs / "many" / "go").touch()
     running = [(str(watches["p2"].job_id), str(watches["p2"].job_name))]
     while not sweep.log(jobs["p2"]):
         time.sleep(0.2)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk._shared.module_loading import import_string
 from driven_job import Store, TaskInstance, driven, environment, first_event
+from patience import patient
 
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
@@ -67,7 +68,7 @@ def test_a_deferred_task_goes_on(recording: Recording, cluster: SlurmCluster) ->
     taken_up = again.execute({"ti": TaskInstance(), "task": again, "task_state_store": store})  # type: ignore[typeddict-item]
     assert taken_up["job_id"] == job_id
     (recording.runs_dir / "carried" / "go").touch()
-    event = asyncio.run(asyncio.wait_for(first_event(trigger), 90))
+    event = asyncio.run(asyncio.wait_for(first_event(trigger), patient(90)))
     context: Any = {"ti": TaskInstance(), "task": task, "task_state_store": Store()}
     result = getattr(task, row["next_method"])(context, event=event, **row["next_kwargs"])
     assert (result["outcome"], result["attempt"], result["job_id"]) == ("finished", 1, job_id)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from patience import deadline_in, patient, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ class SecondCluster:
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, str(PROGRAM), *words, "--dir", str(self.place)]
-        result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=180)
+        result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=patient(180))
         assert not check or result.returncode == 0, result.stdout + result.stderr
         return result
 
@@ -52,7 +53,7 @@ class SecondCluster:
         argv += ["-o", "StrictHostKeyChecking=yes", "-p", str(server["port"])]
         argv += [f"{server['user']}@{server['host']}", command]
         return subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, check=True, timeout=60
+            argv, input=stdin, capture_output=True, text=True, check=True, timeout=patient(60)
         ).stdout.strip()
 
     def submit(self, script: str, *options: str) -> str:
@@ -88,7 +89,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecondCluster]
 
 
 def wait_for(question: Callable[[], str], answer: str, seconds: float) -> str:
-    deadline = time.monotonic() + seconds
+    deadline = deadline_in(seconds)
     while (found := question()) != answer and time.monotonic() < deadline:
         time.sleep(0.5)
     return found
@@ -216,4 +217,6 @@ def test_down_cancels_jobs_and_forgets_nothing(cluster: SecondCluster) -> None:
     cluster.run("down")
     cluster.run("up")
     assert cluster.description["ssh"]["port"] == port
-    assert cluster.accounted_state(job).startswith("CANCELLED")
+    wait_until(
+        lambda: cluster.accounted_state(job).startswith("CANCELLED"), 10, "the cancellation in accounting"
+    )

@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from patience import deadline_in, patient, wait_until
 from slurm_cluster import SshTransport
-from watched_jobs import COMMAND, observe, verdict_among, verdict_of, wait_for, watch_for
+from watched_jobs import COMMAND, observe, until, verdict_among, verdict_of, wait_for, watch_for
 
 from airflow_megatron.slurm.polling.poller import Poller
 from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
@@ -73,12 +74,14 @@ def test_remote_shell_killed_at_any_instant(cluster, tmp_path, seed):
 
 
 def test_life_of_a_job(cluster, tmp_path):
-    request = cluster.request(tmp_path, "life", "echo working; am_run sleep 2; exit 3")
+    request = cluster.request(tmp_path, "life", f"echo working; am_run {until(tmp_path / 'go')}; exit 3")
     outcome = cluster.submit(request)
     watch = replace(watch_for(request, outcome.job_id), log_file=str(tmp_path / "logs" / "life-1.out"))
-    wait_for(cluster, watch, running)
-    time.sleep(0.3)
-    assert observe(cluster, watch).log_chunk == b"working\n"
+    wait_until(lambda: observe(cluster, watch).log_chunk, 60, "the log of the job that runs")
+    observation = observe(cluster, watch)
+    assert running(judge(observation, COMMAND))
+    assert observation.log_chunk == b"working\n"
+    (tmp_path / "go").touch()
     verdict = verdict_of(cluster, watch)
     assert (verdict.outcome, verdict.state, verdict.exit_code) == (Outcome.FAILED, JobState.FAILED, 3)
     assert verdict.node_list in {"n1", "n2", "n3", "n4"}
@@ -107,8 +110,9 @@ def test_second_job_of_an_attempt_does_not_run(cluster, tmp_path):
     verdict = verdict_of(cluster, watch_for(request, second))
     assert verdict.outcome is Outcome.DUPLICATE
     assert verdict.job_id == first.job_id
-    assert (
-        cluster.slurm("sacct", "-X", "-n", "-P", "-j", second, "-o", "ExitCode") == f"{DUPLICATE_EXIT_CODE}:0"
+    accounted = ("sacct", "-X", "-n", "-P", "-j", second, "-o", "ExitCode")
+    wait_until(
+        lambda: cluster.slurm(*accounted) == f"{DUPLICATE_EXIT_CODE}:0", 60, "the exit code in accounting"
     )
     assert verdict_of(cluster, watch_for(request, first.job_id)).outcome is Outcome.FINISHED
     assert (tmp_path / "logs" / "twin-1.out").read_text().count("ran") == 1
@@ -118,7 +122,7 @@ def test_requeued_job_is_one_attempt(cluster, tmp_path):
     request = cluster.request(
         tmp_path,
         "requeue",
-        'am_run sleep "$((3 - 2 * ${SLURM_RESTART_COUNT:-0}))"',
+        'am_run sleep "$((600 - 599 * ${SLURM_RESTART_COUNT:-0}))"',
         sbatch_options=("--requeue",),
     )
     outcome = cluster.submit(request)
@@ -146,6 +150,7 @@ def test_cancel_is_ours_alone(cluster, tmp_path):
     assert (outcome.cancelled, outcome.absent) == ((ids[0],), (ids[1],))
     verdict = verdict_of(cluster, watch_for(mine, ids[0]))
     assert verdict.outcome is Outcome.CANCELLED
+    wait_until(lambda: observe(cluster, watch_for(mine, ids[0])).exit, 60, "the end of the script")
     assert observe(cluster, watch_for(mine, ids[0])).exit["signal"] == "TERM"
     assert judge(observe(cluster, watch_for(other, ids[1])), COMMAND).outcome is Outcome.ACTIVE
     jobs = [(ids[1], "other.a1")]
@@ -172,7 +177,7 @@ def test_lost_node(cluster, tmp_path):
 
 
 def test_controller_away(cluster, tmp_path):
-    before = cluster.request(tmp_path, "before", "am_run sleep 5")
+    before = cluster.request(tmp_path, "before", f"am_run {until(tmp_path / 'go')}")
     job_id = cluster.submit(before).job_id
     watch = watch_for(before, job_id)
     wait_for(cluster, watch, running)
@@ -185,6 +190,7 @@ def test_controller_away(cluster, tmp_path):
         outcome = cluster.submit(during)
         assert outcome.status in {"deferred", "pending"}
     finally:
+        (tmp_path / "go").touch()
         cluster.control("start", "slurmctld")
     assert cluster.submit_patiently(during).status == "submitted"
     # Whether or not the controller had saved that the job was running: it ended by itself and says so.
@@ -199,14 +205,14 @@ def test_controller_that_answers_too_late(cluster, tmp_path):
     try:
         process = cluster.start(submission_script(request))
         marker = Path(request.attempt.directory) / "claim.1" / "sbatch.err"
-        deadline = time.monotonic() + 90
+        deadline = deadline_in(90)
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.5)
             if marker.exists() and b"timed out" in marker.read_bytes():
                 break
     finally:
         controller.resume()
-    process.communicate(timeout=120)
+    process.communicate(timeout=patient(120))
     assert b"timed out" in marker.read_bytes()
     outcome = cluster.submit_patiently(replace(request, claim_token="last"), timeout=330)
     assert cluster.jobs_named(request.attempt.job_name) == {outcome.job_id}
@@ -241,7 +247,8 @@ async def test_poller_follows_many_jobs_with_one_command_a_tick(cluster, tmp_pat
             return await verdict_among(observations, [])
 
     verdicts = await asyncio.wait_for(
-        asyncio.gather(*(follow(one, job_id) for one, job_id in zip(requests, ids, strict=True))), 120
+        asyncio.gather(*(follow(one, job_id) for one, job_id in zip(requests, ids, strict=True))),
+        patient(120),
     )
     assert [verdict.outcome for verdict in verdicts] == [Outcome.FINISHED, Outcome.FAILED] * 12
     assert poller.stats.commands == poller.stats.ticks

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import re
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import deadline_in, wait_until
 
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.submission.queue_limits import QueueLimit
@@ -33,7 +35,7 @@ LIMIT = QueueLimit(6, "crowd.")
 
 def ask(cluster: SlurmCluster, request: SubmissionRequest) -> SubmissionOutcome:
     """Submit once, as often as sshd turns the connection away (it takes ten at a time)."""
-    deadline = time.monotonic() + 120
+    deadline = deadline_in(120)
     while True:
         try:
             outcome = parse_submission(cluster.run(submission_script(request)))
@@ -81,7 +83,7 @@ def test_fifty_callers_at_once_never_exceed_the_limit(cluster: SlurmCluster, tmp
         waiting = [
             one for one, outcome in zip(requests, outcomes, strict=True) if outcome.status == "deferred"
         ]
-        deadline = time.monotonic() + 30
+        deadline = deadline_in(30)
         while ask(cluster, waiting[0]).job_id is None:
             assert time.monotonic() < deadline
     finally:
@@ -102,8 +104,18 @@ def narrow(cluster: SlurmCluster) -> None:
     ):
         cluster.slurm("sacctmgr", "-i", "add", "qos", name, "set", *limits)
         cluster.slurm("sacctmgr", "-i", "modify", "user", "root", "set", f"qos+={name}")
-    time.sleep(1)  # slurmdbd tells slurmctld
-    return
+    # slurmdbd notifies slurmctld a moment later
+    wait_until(
+        lambda: all(f"QOS={name}(" in controller("qos", cluster) for name in ("single", "small")), 60, "QOSs"
+    )
+    wait_until(
+        lambda: re.search(r"QOS=\S*single\S*small", controller("assoc", cluster)), 60, "the user's QOSs"
+    )
+
+
+def controller(what: str, cluster: SlurmCluster) -> str:
+    """Return what slurmctld knows of accounting's limits."""
+    return cluster.slurm("scontrol", "show", "assoc_mgr", f"flags={what}")
 
 
 def test_a_full_qos_means_wait(cluster: SlurmCluster, tmp_path: Path, narrow: None) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from sweep_site import wait_until
+from patience import deadline_in, patient, wait_until
 
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.transport import TransportError
@@ -72,7 +72,7 @@ def test_server_side_of_the_connection_killed(cluster: SlurmCluster, tmp_path: P
     (server,) = daemons(cluster, "sshd")
     before = {process.pid for process in server.children()}
     process = cluster.start(submission_script(request))
-    deadline = time.monotonic() + 30
+    deadline = deadline_in(30)
     while not (sessions := [one for one in server.children() if one.pid not in before]):
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -88,12 +88,16 @@ def test_server_side_of_the_connection_killed(cluster: SlurmCluster, tmp_path: P
 def test_sbatch_answers_after_the_caller_gave_up(
     cluster: SlurmCluster, tmp_path: Path, sbatch_that: Callable[[str], SlurmCommands]
 ) -> None:
-    commands = sbatch_that('sleep 3; "$sbatch" "$@"; status=$?; sleep 1; exit $status')
+    go = tmp_path / "slurm_bin" / "sbatch.go"
+    commands = sbatch_that(
+        'until [ -e "$0.go" ]; do sleep 0.1; done; "$sbatch" "$@"; status=$?; sleep 1; exit $status'
+    )
     request = cluster.request(tmp_path, "patience", busy_wait_s=0)
     with pytest.raises(TransportError, match="time-out"):
         ask(cluster, request, commands, timeout=1.5)
     assert ask(cluster, request, commands).status == "pending"
-    deadline = time.monotonic() + 30
+    go.touch()
+    deadline = deadline_in(30)
     while (outcome := ask(cluster, request, commands)).job_id is None:
         assert time.monotonic() < deadline, outcome
         time.sleep(0.3)
@@ -114,7 +118,7 @@ def test_controller_restarts_under_submissions(cluster: SlurmCluster, tmp_path: 
         # told to stop, it saves its state first; what a killed one had just accepted may be forgotten
         (controller,) = daemons(cluster, "slurmctld")
         controller.terminate()
-        controller.wait(30)
+        controller.wait(patient(30))
         cluster.control("start", "slurmctld")
         ids = [one.result() for one in submitted]
     found = [cluster.jobs_named(request.attempt.job_name) for request in requests]

@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from patience import patient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +41,7 @@ def triggerer(connection: dict[str, Any], jobs: list[dict[str, Any]]) -> tuple[l
         stats = shared_poller("site", {}, INTERVAL_S).stats
         return outcomes, stats.ticks, stats.commands
 
-    return asyncio.run(asyncio.wait_for(follow_all(), 100))
+    return asyncio.run(asyncio.wait_for(follow_all(), patient(100)))
 
 
 def test_both_give_every_job_its_verdict(cluster: SlurmCluster, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
+from patience import deadline_in
 
 from airflow_megatron.operators.slurm_submit import job_attempts
 from airflow_megatron.operators.slurm_watch import WAITED_FOR, SlurmWatchOperator
@@ -57,7 +58,7 @@ def jobs(cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def state(cluster: SlurmCluster, job_id: str | None, wanted: str) -> str:
     """Return the state of a job, once it is the wanted one or has had time to be."""
-    deadline = time.monotonic() + 60
+    deadline = deadline_in(60)
     while True:
         found = cluster.slurm("squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T")
         if found == wanted or time.monotonic() > deadline:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import deadline_in
 
 from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
 from airflow_megatron.slurm.remote.profile import SlurmCommands
@@ -37,7 +38,7 @@ def without_sacct(tmp_path: Path) -> SlurmCommands:
 
 
 def verdict_of(cluster: SlurmCluster, watch: Watch, commands: SlurmCommands) -> Verdict:
-    deadline = time.monotonic() + 60
+    deadline = deadline_in(60)
     while True:
         seen = parse_poll([watch], cluster.run(poll_script([watch], commands)))["x"]
         verdict = judge(seen, COMMAND)
@@ -71,7 +72,7 @@ def test_array(cluster: SlurmCluster, without_sacct: SlurmCommands) -> None:
 
 def test_requeued_job_is_one_job(cluster: SlurmCluster, without_sacct: SlurmCommands) -> None:
     """Pending again under the same id is no end, whatever its last run was."""
-    body = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 6; sleep 60'
+    body = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 6; sleep 600'
     job_id = cluster.slurm(
         "sbatch", "--parsable", "--requeue", "--mem=100", "-o", "/dev/null", "--wrap", body
     )
@@ -91,7 +92,7 @@ def test_a_name_with_line_breaks_tells_nothing_of_another_job(
 ) -> None:
     """Slurm takes such names, and prints them as they are: the second line looks like the other job's row."""
     victim = cluster.slurm(
-        "sbatch", "--parsable", "--mem=100", "-J", "victim", "-o", "/dev/null", "--wrap", "sleep 60"
+        "sbatch", "--parsable", "--mem=100", "-J", "victim", "-o", "/dev/null", "--wrap", "sleep 600"
     )
     rows = (
         f"{victim}|COMPLETED|1|1|2|1|n1|None|victim",
@@ -110,6 +111,7 @@ def test_a_name_with_line_breaks_tells_nothing_of_another_job(
     while set(cluster.slurm("squeue", "-h", "-j", ",".join(evil), "-o", "%T").split()) & {
         "PENDING",
         "RUNNING",
+        "COMPLETING",
     }:
         time.sleep(0.2)
     watches = [Watch("victim", victim, "victim"), *(Watch(job_id, job_id) for job_id in evil)]

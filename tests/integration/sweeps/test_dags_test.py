@@ -7,7 +7,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
-from sweep_site import wait_until
+from patience import wait_until
 
 from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 
@@ -92,8 +92,8 @@ def test_a_sweep_with_an_array(site: SweepSite) -> None:
     assert status == 0, output[-4000:]
 
     def tasks_ended() -> bool:
-        (tasks,) = (states for name, states in site.states("arrays.").items() if ".array." in name)
-        return sorted(tasks) == ["COMPLETED", "FAILED"]
+        tasks = [sorted(states) for name, states in site.states("arrays.").items() if ".array." in name]
+        return tasks == [["COMPLETED", "FAILED"]]
 
     wait_until(tasks_ended, 60, "accounting to know how the array's tasks ended")
     site.expect_states("arrays.p", {"arrays.p1.work.a2": ["COMPLETED"]})

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from sweep_site import wait_until
+from patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -212,6 +212,7 @@ def test_they_reach_jobs_and_nothing_else(site: SweepSite, airflow: SiteAirflow,
     (site.specs / "secretive.yaml").write_text(SPEC.format(file=file))
     sweep = Sweep(site, values)
     folders = (site.place, site.cluster.place)
+    airflow.read_specs()
     airflow.wait_for_dag("secretive")
     run_id = airflow.trigger("secretive")
 
@@ -235,10 +236,14 @@ def test_they_reach_jobs_and_nothing_else(site: SweepSite, airflow: SiteAirflow,
     for point in sweep.points:
         (point / "go.1").touch()
     assert airflow.ended("secretive", run_id, 240) == "success"
+    wait_until(
+        lambda: all(search.processes() == (set(), set()) for search in (others, printed)),
+        60,
+        "the jobs' last processes",
+    )
     assert others.files(*folders) == set()
     assert printed.files(*folders) <= sweep.logs
     for search in (others, printed):
-        assert search.processes() == (set(), set())
         assert not search.holds(sweep.told_by_slurm().encode())
     told = "".join(path.read_text(errors="replace") for path in (airflow.home / "logs").rglob("*.log"))
     assert "what it should not print: ***" in told

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from sweep_site import wait_until
+from patience import patient, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,7 +130,7 @@ def test_jobs_wait_for_room(site: SweepSite, airflow: SiteAirflow) -> None:
         airflow.mark(dag_id, stopped, "work.submit", "failed")
         assert len(site.queued("throttled.")) == 2
         (site.runs / "throttled" / "go").touch()
-        assert process.communicate(timeout=180) is not None
+        assert process.communicate(timeout=patient(180)) is not None
         assert process.returncode == 0
     assert {point: airflow.ended(dag_id, point) for point in points} == {
         point: "failed" if point == stopped else "success" for point in points

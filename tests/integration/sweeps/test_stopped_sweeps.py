@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from sweep_site import wait_until
+from patience import patient, wait_until
 
 if TYPE_CHECKING:
     from sweep_site import SiteAirflow, SweepSite
@@ -39,7 +39,7 @@ def test_marking_the_sweeps_run_failed_stops_its_points(site: SweepSite, airflow
     for point in ("a", "b"):
         assert airflow.ended("marked.point", point) == "failed"
     site.expect_states("marked.", {f"marked.{point}.work.a1": ["CANCELLED"] for point in ("a", "b")})
-    assert site.queued("marked.") == []
+    wait_until(lambda: not site.queued("marked."), 60, "no job to be left in the queue")
 
 
 def test_cancel_stops_one_point_then_the_sweep(site: SweepSite, airflow: SiteAirflow) -> None:
@@ -61,6 +61,7 @@ def test_cancel_stops_one_point_then_the_sweep(site: SweepSite, airflow: SiteAir
     assert airflow.ended("held.point", "b") == "failed"
     # although restart.cancelled allows further attempts
     site.expect_states("held.", {f"held.{point}.work.a1": ["CANCELLED"] for point in ("a", "b")})
+    wait_until(lambda: not site.queued("held."), 60, "no job to be left in the queue")
     again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert again.stdout.splitlines()[-1] == "0 runs stopped, 0 jobs cancelled"
 
@@ -71,7 +72,7 @@ def test_sigterm_ends_dags_test_and_its_jobs_go_on(site: SweepSite) -> None:
         for attempt in attempts:
             wait_until(lambda name=attempt: site.is_running(name), 240, attempt)
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=patient(60))
     assert process.returncode == 143, output[-4000:]
     assert "jobs in Slurm go on" in output
     assert all(site.is_running(attempt) for attempt in attempts)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from patience import deadline_in
 
 from airflow_megatron.slurm.states.exit_codes import STEPPED_BACK_EXIT_CODE
 
@@ -23,7 +24,7 @@ SETTLE_S = 30.0
 
 def settled(site: ProxiedSite, jobs: list[Job]) -> list[str]:
     """Look until nothing is wrong: accounting and the last processes take a moment; return what stays wrong."""
-    deadline = time.monotonic() + SETTLE_S
+    deadline = deadline_in(SETTLE_S)
     while (wrong := broken_promises(site, jobs)) and time.monotonic() < deadline:
         time.sleep(1)
     return wrong

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 from aftermath import settled
 from faults import WEIGHTS, Storm
+from patience import deadline_in
 from proxied_site import planned_jobs
 from sweep_site import ENDED
 
@@ -77,7 +78,7 @@ def work_through(site: ProxiedSite, seed: int, faults: int, per_second: float) -
         time.sleep(storm.chance.expovariate(per_second))
         storm.strike()
     storm.end()
-    deadline = time.monotonic() + CALM_S
+    deadline = deadline_in(CALM_S)
     while (states := {point: site.airflow.run_state(DAG, point) for point in points}) and set(
         states.values()
     ) != {"success"}:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aftermath import settled
 from faults import Storm
+from patience import deadline_in
 from proxied_site import planned_jobs
 from worked_sweep import WorkedSweep
 
@@ -77,12 +78,12 @@ class SweptStorm:
 
     def _come_to_an_end(self) -> bool:
         """Wait until all tasks have succeeded; return whether they have."""
-        before, deadline = self.sweep.states(), time.monotonic() + STANDSTILL_S
+        before, deadline = self.sweep.states(), deadline_in(STANDSTILL_S)
         while not self.sweep.has_succeeded and time.monotonic() < deadline:
             self.sweep.clear_failed()
             time.sleep(0.5)
             if (now := self.sweep.states()) != before:
-                before, deadline = now, time.monotonic() + STANDSTILL_S
+                before, deadline = now, deadline_in(STANDSTILL_S)
         return self.sweep.has_succeeded
 
     def summary(self) -> str:
