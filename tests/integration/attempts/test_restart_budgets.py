@@ -37,7 +37,7 @@ stages:
   work:
     kind: command
     cancel: {file: stop}
-    command: [sleep, "250"]
+    command: [sleep, "1500"]
 """
 
 
