@@ -185,11 +185,25 @@ class SweepSite:
 
     # ---- airflow dags test
 
+    def alone(self, sweep: str) -> Path:
+        """Return a folder with one sweep's spec: ``airflow dags test`` builds and stores each DAG that it finds."""
+        folder = self.place / "alone" / sweep
+        folder.mkdir(parents=True, exist_ok=True)
+        names = [f"{sweep}.yaml"]
+        for name in names:
+            text = (self.specs / name).read_text()
+            (folder / name).write_text(text)
+            names += re.findall(r"^extends: (\S+)$", text, re.MULTILINE)
+        return folder
+
     @contextmanager
     def dags_test(
         self, dag_id: str, conf: dict[str, Any] | None = None, **environment: str
     ) -> Iterator[subprocess.Popen[str]]:
-        """Run ``airflow dags test``; nothing of it is left afterwards."""
+        """Run ``airflow dags test``, with the sweep's spec alone; nothing of it is left afterwards."""
+        spec = self.specs / f"{dag_id.removesuffix('.point')}.yaml"
+        if spec.exists():
+            environment = {"AIRFLOW_MEGATRON_SWEEP_SPECS": str(self.alone(spec.stem)), **environment}
         words = [sys.executable, "-m", "airflow", "dags", "test", dag_id]
         with subprocess.Popen(
             [*words, "--conf", json.dumps(conf)] if conf else words,

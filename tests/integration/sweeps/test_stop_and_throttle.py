@@ -119,7 +119,8 @@ def test_jobs_wait_for_room(site: SweepSite, airflow: SiteAirflow) -> None:
         lambda: len(waiting()) == 2 and len(site.queued("throttled.")) == 2, 120, "two jobs, and two waits"
     )
     stopped, *_ = waiting()
-    with site.dags_test(dag_id, {"point": "e"}) as process:
+    specs = str(site.specs)  # the same file as that of the other points
+    with site.dags_test(dag_id, {"point": "e"}, AIRFLOW_MEGATRON_SWEEP_SPECS=specs) as process:
         assert process.stdout is not None
         said = ""
         for line in process.stdout:
