@@ -42,11 +42,11 @@ check:
 	$(BIN)/mypy
 	cd docker && ../$(BIN:$(CURDIR)/%=%)/mypy --strict -p local_cluster
 
-# a third one works while others wait for what they have started; what the tests of a file share is made once
+# these compute more than they wait: a worker for each core; what the tests of a file share is made once
 fast:
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not integration and not trainer and not slow"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/integration --ignore=tests/trainer -m "not integration and not trainer and not slow"
 
-# most of the time of these is waiting; tests/work_groups.py says what is begun first, and what a worker does alone
+# some wait while others compute; tests/work_groups.py says what is begun first, and what a worker does alone
 integration:
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "integration or trainer or slow"
 

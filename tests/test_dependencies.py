@@ -66,6 +66,7 @@ def distributions(folder: Path) -> dict[str, Path]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["airflow_megatron", "dags", "plugins"])
 def test_what_is_imported_is_declared(folder: str) -> None:
     missing = distributions(ROOT / folder).keys() - declared("hydra", "plots", "simulation")

@@ -11,6 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import airflow_megatron
 
 if TYPE_CHECKING:
@@ -152,6 +154,7 @@ def test_folders_of_tests_and_of_job_programs_are_small() -> None:
     assert [folder for folder, count in counts.items() if count > LARGEST_ROOM] == []
 
 
+@pytest.mark.slow
 def test_nothing_of_airflow_is_loaded_by_the_lower_layers() -> None:
     modules = [name_of(path) for path in MODULES if layer_of(path) in BELOW]
     code = (
@@ -162,6 +165,7 @@ def test_nothing_of_airflow_is_loaded_by_the_lower_layers() -> None:
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_errors_have_one_root() -> None:
     """Whoever embeds the package catches all of its errors by one name."""
     strays = [
@@ -176,6 +180,7 @@ def test_errors_have_one_root() -> None:
     assert strays == []
 
 
+@pytest.mark.slow
 def test_megatron_scripts_and_cluster_scripts_stand_alone() -> None:
     """What runs inside a job, or before anything is installed, does not need this package."""
     root = PACKAGE.parent

@@ -14,6 +14,7 @@ from airflow_megatron.spec.model.schema import TrainerSection
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 
+@pytest.mark.slow
 def test_a_good_sweep_passes_without_a_word() -> None:
     plan = checked(TRUNK)
     assert plan.warnings == ()
@@ -76,6 +77,7 @@ class TestCheckpoints:
         assert problem.hint == hint
         assert (problem.file, problem.line) == ("s.yaml", line_of(text, "checkpoint: "))
 
+    @pytest.mark.slow
     def test_the_last_one_is_always_saved(self) -> None:
         text = changed(
             ("train_iters: 300\n      lr_decay_iters: 360", "train_iters: 290\n      lr_decay_iters: 360")
@@ -124,6 +126,7 @@ class TestCheckpoints:
         both = changed(("start: {checkpoint: 240}", "start: {all: [{checkpoint: 250}, {log: done}]}"))
         assert "needs checkpoint 250 of pretrain" in str(errors_of(both)[0])
 
+    @pytest.mark.slow
     def test_working_on_each_while_some_are_deleted(self) -> None:
         text = changed(
             (
@@ -216,12 +219,14 @@ class TestSchedules:
         assert "needs checkpoint 240 of pretrain, which saves nothing (save_interval: 0)" in str(problem)
         assert leaves_checkpoints(checked(TRUNK).jobs[0])
 
+    @pytest.mark.slow
     def test_a_trunk_without_decay(self) -> None:
         """Upstream asserts only that the decay is given: with 0 the rate stays at its peak to the end."""
         text = changed(("lr_decay_iters: 360\n      lr_wsd_decay_iters: 60", "lr_wsd_decay_iters: 0"))
         text = text.replace("lr_warmup_iters: 10", "lr_warmup_iters: 0")
         assert [str(warning) for warning in checked(text).warnings if "WSD" in warning.message] == []
 
+    @pytest.mark.slow
     def test_upstream_begins_in_the_middle_of_a_decay_that_is_too_long(self) -> None:
         long = (
             "lr_decay_iters: 360\n      lr_wsd_decay_iters: 60",
@@ -288,6 +293,7 @@ stages: {pretrain: {kind: train}}
             for one in messages
         )
 
+    @pytest.mark.slow
     def test_a_decay_within_the_warm_up(self) -> None:
         text = changed(("lr_warmup_iters: 10", "lr_warmup_iters: 250"))
         warnings = [warning for warning in checked(text).warnings if "begins at" in warning.message]

@@ -29,6 +29,7 @@ def by_upstream(text: str, release: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_where_the_setting_stands() -> None:
     of_trunk, of_cooldown = errors_of(ODD)
     assert of_trunk.line == of_cooldown.line == line_of(ODD, "  rotary_interleaved")
@@ -42,6 +43,7 @@ def test_where_the_setting_stands() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_setting_under_its_flags_name_and_one_that_is_not_given() -> None:
     text = changed(("  vocab_size: 100\n", f"  vocab_size: 100\n{LLAMA}  disable_bias_linear: true\n"))
     assert errors_of(text) == []
@@ -67,6 +69,7 @@ def test_what_only_the_job_can_know(spared: dict[str, str]) -> None:
     assert errors_of(changed(*spared.items(), text=ODD)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["core_v0.12.0", "core_v0.19.0"])
 def test_upstream(release: str) -> None:
     text = by_upstream(changed(("  vocab_size: 100\n", f"  vocab_size: 100\n{LLAMA}")), release)

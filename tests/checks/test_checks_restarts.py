@@ -10,6 +10,7 @@ def with_restart(content: str, text: str = TRUNK) -> str:
     return changed(("sweep:\n", f"restart: {{{content}}}\nsweep:\n"), text=text)
 
 
+@pytest.mark.slow
 def test_smaller_numbers_of_nodes() -> None:
     four = changed(("nodes: 2", "nodes: 4"), ("micro_batch_size: 8", "micro_batch_size: 1"))
     assert errors_of(with_restart("nodes: [2, 1]", four)) == []

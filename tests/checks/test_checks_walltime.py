@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from checked_chain import changed, checked, line_of
 
 
+@pytest.mark.slow
 def test_an_exit_after_the_walltime() -> None:
     text = changed(("  lr_warmup_iters: 10", "  lr_warmup_iters: 10\n  exit_duration_in_mins: 360"))
     warning = checked(text).warnings[0]

@@ -48,6 +48,7 @@ JUDGES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["plan", "--format", "names"], ["lint", "--quiet"]], ids=" ".join)
 def test_a_look_at_a_spec_imports_neither_airflow_nor_what_judges_jobs(
     words: list[str], tmp_path: Path

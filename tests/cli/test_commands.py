@@ -43,6 +43,7 @@ def call(
 
 
 class TestLint:
+    @pytest.mark.slow
     def test_a_shipped_spec(self, call: Callable[..., Answer]) -> None:
         answer = call("lint", str(SHIPPED))
         plan = check_sweep(load_sweep(SHIPPED))
@@ -139,6 +140,7 @@ def test_help_names_every_command(call: Callable[..., Answer]) -> None:
         assert command in answer.stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early_does_no_harm() -> None:
     """``airflow-megatron plan … | head -1`` in a real shell."""
     code = "from airflow_megatron.cli.app import main; main()"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 class TestStatus:
+    @pytest.mark.slow
     def test_all_looks_share_one_login(self, site: LoginSite) -> None:
         jobs = site.run_sweep("first")
         with looks_at(check_sweep(load_sweep(site.spec))) as look:
@@ -33,6 +34,7 @@ class TestStatus:
             assert look().cells["left", "work"].state is StageState.FINISHED
         assert site.server.logins == 1
 
+    @pytest.mark.slow
     def test_a_connection_that_breaks_between_two_looks_is_replaced(self, site: LoginSite) -> None:
         with looks_at(check_sweep(load_sweep(site.spec))) as look:
             look()
@@ -46,6 +48,7 @@ class TestStatus:
         assert answer.status == 1
         assert "cannot be reached" in answer.stderr
 
+    @pytest.mark.slow
     def test_watching_ends_with_the_last_job(self, site: LoginSite) -> None:
         for number, job in enumerate(site.run_sweep("first"), 101):
             site.finished(job, str(number))
@@ -55,6 +58,7 @@ class TestStatus:
 
 
 class TestReport:
+    @pytest.mark.slow
     def test_of_an_earlier_run(self, site: LoginSite) -> None:
         for number, job in enumerate(site.run_sweep("whole"), 101):
             site.finished(job, str(number))
@@ -74,6 +78,7 @@ class TestReport:
         # the sweep's own report stays the one that holds more
         assert json.loads((folder.parents[1] / "about.json").read_text())["run"] == "whole"
 
+    @pytest.mark.slow
     def test_of_a_run_whose_spec_has_changed(self, site: LoginSite) -> None:
         for number, job in enumerate(site.run_sweep("whole"), 101):
             site.finished(job, str(number))
@@ -109,6 +114,7 @@ class TestCancel:
         assert answer.stdout == "0 runs stopped, 0 jobs cancelled\n"
         assert "Airflow's runs of study were not stopped" in answer.stderr
 
+    @pytest.mark.slow
     def test_queued_jobs_are_cancelled_all_the_same(
         self, site: LoginSite, cancel: Callable[..., Answer]
     ) -> None:
@@ -140,6 +146,7 @@ class TestCancel:
         assert "cannot be reached" in last
         assert last.endswith("run the command again when that is solved")
 
+    @pytest.mark.slow
     def test_a_queue_that_cannot_be_read_is_given_up_soon(
         self, site: LoginSite, cancel: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -152,6 +159,7 @@ class TestCancel:
         assert answer.status == 1
         assert "jobs could not be cancelled: squeue: slurmctld is away" in answer.stderr.splitlines()[-1]
 
+    @pytest.mark.slow
     def test_a_login_node_that_takes_long_is_reported(
         self, site: LoginSite, cancel: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -116,6 +116,7 @@ def built(text: str) -> None:
     build_dags(SweepOutline.of(sweep))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [native(), autoexperiment()], ids=["native", "autoexperiment"])
 def test_whatever_is_read_is_built(strategy: st.SearchStrategy[dict[str, Any]]) -> None:
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)

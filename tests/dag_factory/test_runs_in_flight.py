@@ -87,6 +87,7 @@ def keeps(now: dict[str, dict[str, set[str]]], before: dict[str, dict[str, set[s
                 assert got == upstream, (dag_id, task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_changes_no_task_of_a_run_under_way(edit: str, folder: Path) -> None:
     plan(folder, CHAIN)
@@ -113,6 +114,7 @@ def test_a_removed_spec_stays_until_its_run_has_ended(folder: Path) -> None:
     assert wiring(folder) == {}
 
 
+@pytest.mark.slow
 def test_a_task_gets_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker reads the DAG of its task alone."""
     plan(folder, CHAIN)
@@ -131,6 +133,7 @@ def test_new_stages_come_beside_those_of_the_run(folder: Path) -> None:
     assert {"cooldown_300k.watch", "cooldown_900k.watch", "cooldown_900k.evaluate.watch"} <= tasks.keys()
 
 
+@pytest.mark.slow
 def test_two_runs_of_two_trees(folder: Path) -> None:
     plan(folder, CHAIN, "manual__1")
     first = wiring(folder)
@@ -144,6 +147,7 @@ def test_two_runs_of_two_trees(folder: Path) -> None:
     assert "anneal_600k.watch" in wiring(folder)["chain.point"]
 
 
+@pytest.mark.slow
 def test_a_point_that_a_person_started(folder: Path) -> None:
     plan(folder, CHAIN, "mine", "chain.point")
     before = wiring(folder)

@@ -55,6 +55,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_benchmarks_machine_is_one_points_at_a_time_without_a_scheduler_too() -> None:
     assert shipped()["parallelism_gpt2_large"].get_task("launch").workers == 1
     assert shipped()["quickstart"].get_task("launch").workers == 3
@@ -162,6 +163,7 @@ class TestTasks:
         assert dag.get_task("pretrain.watch").poll_interval == 7
         assert "mine" in dag.tags
 
+    @pytest.mark.slow
     def test_the_tree_does_not_grow_with_the_points(self, folder: Path) -> None:
         before = {name: len(dag.tasks) for name, dag in built(folder).items()}
         (folder / "chain.yaml").write_text(
@@ -255,11 +257,13 @@ class TestSerialization:
             (task.task_id, after) for task in again.task_dict.values() for after in task.downstream_task_ids
         } == edges(dag)
 
+    @pytest.mark.slow
     def test_two_builds_are_stored_equally(self) -> None:
         assert [serialized(dag) for dag in build_sweep_dags()] == [
             serialized(dag) for dag in shipped().values()
         ]
 
+    @pytest.mark.slow
     def test_the_order_of_files_does_not_matter(self, folder: Path) -> None:
         before = serialized(built(folder)["chain"])
         (folder / "another.yaml").write_text(CHAIN.replace("name: chain", "name: another"))
@@ -267,6 +271,7 @@ class TestSerialization:
 
 
 class TestWrongSpecs:
+    @pytest.mark.slow
     def test_hide_no_other(self, folder: Path) -> None:
         (folder / "bad.yaml").write_text("point: p\nstages: {a: {kind: trian}}\n")
         (folder / "broken.yaml").write_text("point: {{ lr }}\n")
@@ -281,6 +286,7 @@ class TestWrongSpecs:
         assert f"{folder}/broken.yaml:1:" in told
         assert f"{folder}/release.yaml:1:1: core_v9: no such release" in told
 
+    @pytest.mark.slow
     def test_two_sweeps_of_one_name(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(PINS_VARIABLE, str(folder / "pins"))
         copy = folder / "a copy.yaml"
@@ -309,6 +315,7 @@ class TestWrongSpecs:
         assert build_sweep_dags(tmp_path / "nothing") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["chain", "chain.point"])
 def test_a_worker_builds_only_its_sweep(wanted: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "another.yaml").write_text(CHAIN.replace("name: chain", "name: another"))
@@ -329,6 +336,7 @@ class TestDagFiles:
 
         return read
 
+    @pytest.mark.slow
     def test_shipped(self, bag: Any) -> None:
         found = bag(sweep_specs_dir())
         assert found.import_errors == {}
@@ -336,6 +344,7 @@ class TestDagFiles:
         for stat in found.dagbag_stats:
             print(f"{stat.file}: {stat.dag_num} DAGs in {stat.duration.total_seconds():.3f} s")
 
+    @pytest.mark.slow
     def test_a_wrong_spec_is_an_import_error_beside_the_good_ones(self, bag: Any, folder: Path) -> None:
         (folder / "bad.yaml").write_text("point: p\nstages: {a: {kind: trian}}\n")
         found = bag(folder)

@@ -169,6 +169,7 @@ class TestCommandLine:
             [sys.executable, str(PROGRAM), *words], capture_output=True, text=True, check=False, timeout=60
         )
 
+    @pytest.mark.slow
     def test_a_cluster_that_never_was(self, tmp_path: Path) -> None:
         place = tmp_path / "cluster"
         assert self.run("status", "--dir", str(place)).returncode == 3

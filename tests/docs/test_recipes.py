@@ -170,6 +170,7 @@ def test_a_stage_kind(cluster: ClusterProfile, install: Callable[[str], Path], t
         checked(spec, cluster)
 
 
+@pytest.mark.slow
 def test_a_trainer(
     cluster: ClusterProfile,
     install: Callable[[str], Path],
@@ -206,6 +207,7 @@ def test_a_trainer(
     assert record.elapsed_ms == 250.0  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_container_runtime(cluster: ClusterProfile, install: Callable[[str], Path]) -> None:
     title = "A container runtime, a launcher"
     install(title)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from test_check_arguments import GOOD
 
 from airflow_megatron.checks.trainings.architectures import GROUPS_OF_THE_RUN
@@ -24,6 +25,7 @@ from megatron_core_trainer.optimization.parametrization import DEFAULTS
 PROGRAM = Path(__file__).parents[2] / "Megatron-LM" / "check_conversions.py"
 
 
+@pytest.mark.slow
 def test_an_answer_for_each_line() -> None:
     odd = {"argv": [*GOOD, "--rotary-interleaved"], "world_size": 1}
     asked = [

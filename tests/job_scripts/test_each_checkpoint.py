@@ -80,6 +80,7 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
+@pytest.mark.slow
 def test_workers_at_once_share_the_work(run: Run) -> None:
     run.save(10, 20, 30, 40)
     workers = [run.start("sleep 0.3") for _ in range(3)]
@@ -90,6 +91,7 @@ def test_workers_at_once_share_the_work(run: Run) -> None:
     assert run.left == [f"iter_{number}.done" for number in (10, 20, 30, 40)]
 
 
+@pytest.mark.slow
 def test_killed_worker_leaves_its_work_to_the_next(run: Run) -> None:
     run.save(10)
     worker = run.start("exec sleep 60")
@@ -138,6 +140,7 @@ def test_work_that_another_finishes_is_not_done_twice(run: Run) -> None:
     assert (worker.returncode, run.worked_on) == (0, [])
 
 
+@pytest.mark.slow
 def test_process_with_the_pid_of_a_dead_owner_is_not_the_owner(run: Run) -> None:
     """The pid of a claim lives again, as another process."""
     run.save(10)

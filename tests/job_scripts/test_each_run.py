@@ -87,6 +87,7 @@ def test_a_pattern_without_work_is_one_error(tmp_path: Path, pattern: str, says:
 HOSTILE = ["$(touch pwned)", "; touch pwned", "-rf", "a b", "'\"`", "*", "[x]", "%s\\n", "ü", "x=y"]
 
 
+@pytest.mark.slow
 def test_names_of_runs_are_nothing_but_names(tmp_path: Path) -> None:
     for name in HOSTILE:
         save(tmp_path / "runs" / name, 10)
@@ -120,6 +121,7 @@ def test_two_runs_of_one_name_are_told_apart_by_an_error(tmp_path: Path) -> None
     assert "would both be named 'a_b_c'" in told
 
 
+@pytest.mark.slow
 def test_one_iteration_of_each_run(tmp_path: Path) -> None:
     save(tmp_path / "runs/a", 10, 20)
     save(tmp_path / "runs/b", 20)

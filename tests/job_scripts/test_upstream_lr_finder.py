@@ -22,6 +22,7 @@ from upstream_lr_finder import Search
 STARTER = Path(upstream_lr_finder.__file__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "told"),
     [

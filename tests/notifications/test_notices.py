@@ -144,6 +144,7 @@ def test_a_run_tells_those_that_it_has_pinned(
     assert (len(told(tmp_path / "planned")), len(told(tmp_path / "edited"))) == (int(pinned), int(not pinned))
 
 
+@pytest.mark.slow
 def test_dags_with_callbacks_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow stores that there are callbacks; who is told is read from the file where the task runs."""
     (tmp_path / "chain.yaml").write_text(CHAIN + NOTIFY)

@@ -194,6 +194,7 @@ class TestPlanSweep:
         task = PlanSweepOperator(task_id="plan", spec_file=str(file), **choice)
         return task.execute({"ti": instance, "dag_run": Run(conf)}), instance.pushed  # type: ignore[typeddict-item]
 
+    @pytest.mark.slow
     def test_stores_the_plan_and_the_choice(self, tmp_path: Path) -> None:
         file = tmp_path / "s.yaml"
         result, pushed = self.run(file, CHAIN, points="*4")
@@ -261,6 +262,7 @@ class TestResolvePoint:
         assert pushed["other"] is None
         assert pushed["pretrain"]["pin"] == PinStore().newest("chain.point", "lr0.004")
 
+    @pytest.mark.slow
     def test_a_launched_run_reads_the_newest_plan_of_its_sweeps_run(self, tmp_path: Path) -> None:
         file = tmp_path / "s.yaml"
         plan = TestPlanSweep()
@@ -341,6 +343,7 @@ class TestLaunchPoints:
                 {}
             )
 
+    @pytest.mark.slow
     def test_configurations_are_small(self) -> None:
         """What a point executes is stored; one argument of a process has 128 kB."""
         file = sweep_specs_dir() / "scaling_exps.yaml"

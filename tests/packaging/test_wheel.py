@@ -79,6 +79,7 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
     return call
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_file_that_runs(wheel: Path) -> None:
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--"]
     listed = subprocess.run(
@@ -95,6 +96,7 @@ def test_the_wheel_holds_every_file_that_runs(wheel: Path) -> None:
     assert "airflow_megatron/py.typed" in held
 
 
+@pytest.mark.slow
 def test_an_editable_package_copies_no_folder(tmp_path: Path) -> None:
     code = f"import hatchling.build as build; build.build_editable({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
@@ -104,6 +106,7 @@ def test_an_editable_package_copies_no_folder(tmp_path: Path) -> None:
         assert [archive.read(name).decode().strip() for name in held] == [str(ROOT)]
 
 
+@pytest.mark.slow
 def test_every_command_explains_itself(run: Callable[..., str]) -> None:
     answer = json.loads(run("-c", HELP))
     assert answer["plugin"] is True
@@ -115,6 +118,7 @@ def test_every_command_explains_itself(run: Callable[..., str]) -> None:
     assert "Usage: " in run("-m", "airflow_megatron.cli.app", "--help")
 
 
+@pytest.mark.slow
 def test_commands_work_without_a_checkout(run: Callable[..., str]) -> None:
     cli = ("-m", "airflow_megatron.cli.app")
     linted = run(*cli, "lint", "quickstart", "scaling_exps")

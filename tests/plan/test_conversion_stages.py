@@ -43,6 +43,7 @@ def commands(
     return {job.stage.rpartition(".")[2]: list(job.command[2:]) for job in plan.jobs}
 
 
+@pytest.mark.slow
 def test_plain_stages_ask_for_nothing(cluster: ClusterProfile) -> None:
     words = commands(cluster)
     run = "/scratch/runs/example/p"
@@ -56,6 +57,7 @@ def test_plain_stages_ask_for_nothing(cluster: ClusterProfile) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_conversion_by_others(cluster: ClusterProfile) -> None:
     words = commands(
         cluster,

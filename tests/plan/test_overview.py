@@ -11,6 +11,7 @@ from airflow_megatron.requirements.queue_estimates import GpuHours, gpu_hours, m
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 
+@pytest.mark.slow
 def test_gpu_hours_are_walltime_times_gpus() -> None:
     plan = checked(TRUNK)
     assert gpu_hours(plan.jobs_of("lr0.001")) == GpuHours(2 * 8 * 6 + 2 * 0.5)
@@ -78,6 +79,7 @@ class TestDifference:
         assert not difference
         assert difference.unchanged == 2
 
+    @pytest.mark.slow
     def test_points_and_values(self) -> None:
         new = changed(
             ("[1e-3, 4e-3]", "[1e-3, 2e-3]"),
@@ -98,6 +100,7 @@ class TestDifference:
         old = changed(("params: {tokenizer: /data/tokenizer}", extra))
         assert not plan_difference(checked(old), checked(changed(("name: trunk", "name: other"), text=old)))
 
+    @pytest.mark.slow
     def test_stages(self) -> None:
         new = changed(("parent: [pretrain, cooldown]", "parent: cooldown"))
         difference = plan_difference(checked(TRUNK), checked(new))

@@ -98,6 +98,7 @@ EDITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", EDITS)
 def test_editing_a_source_changes_nothing_and_is_reported(what: str, home: Path) -> None:
     plan = pinned(home)
@@ -117,6 +118,7 @@ def everything(pin: str) -> tuple[object, ...]:
     return again.plan(), again.surroundings, again.outline
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["cut", "changed", "empty", "gone"])
 def test_a_damaged_copy_is_an_error(what: str, home: Path) -> None:
     plan = pinned(home)
@@ -146,6 +148,7 @@ def test_profiles_come_back_as_they_were(tmp_path: Path) -> None:
         assert then.changes(now) == []
 
 
+@pytest.mark.slow
 def test_an_argument_table_is_pinned_with_its_profile(home: Path) -> None:
     table = ROOT / "airflow_megatron" / "megatron" / "trainers" / "megatron_core" / "arguments.json"
     own = home / "fork.json"
@@ -160,6 +163,7 @@ def test_an_argument_table_is_pinned_with_its_profile(home: Path) -> None:
     assert any("fork.json" in change for change in plan.changes())
 
 
+@pytest.mark.slow
 def test_a_point_is_found_among_many(home: Path) -> None:
     count = 2 * POINTS_IN_ONE_OBJECT + 1
     many = CHAIN.replace("lr: [", f"lr: [{', '.join(str(number) for number in range(1, count))}, ")

@@ -328,6 +328,7 @@ def test_signatures_of_the_site_are_checked(tmp_path: Path, monkeypatch: pytest.
     assert check_sweep(sweep, load_cluster("local")).jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["decays", "quickstart", "parallelism_gpt2_large"])
 def test_the_text_that_is_written_job_by_job_is_the_whole_plan(spec: str) -> None:
     plan = check_sweep(load_sweep(sweep_specs_dir() / f"{spec}.yaml"))

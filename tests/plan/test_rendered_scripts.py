@@ -403,6 +403,7 @@ class TestNoInjection:
         place = started.index("--train-data-path")
         assert started[place + 1 : place + 3] == ["0.5", value]
 
+    @pytest.mark.slow
     @given(
         st.lists(
             st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"], exclude_characters="\0")),

@@ -87,6 +87,7 @@ def test_parameters_as_papers_count_them() -> None:
     assert row["estimate"]["parameters_without_padding"] == 774_030_080 < row["estimate"]["parameters"]
 
 
+@pytest.mark.slow
 def test_branches_are_priced_from_where_they_start() -> None:
     """A cooldown from 240 to 300 trains 60 iterations, a finetuning from the same checkpoint all 300."""
     text = changed(

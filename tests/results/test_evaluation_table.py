@@ -141,6 +141,7 @@ def test_written_tables(rows: list[EvaluationRow]) -> None:
     assert "| h64_lr0.001 | pretrain | 400 | 1.64M | 0.5 ±0.02 | 0.25 | 0.125 |" in to_markdown(rows)
 
 
+@pytest.mark.slow
 def test_the_report_has_it(evaluated: tuple[RunTree, SweepSnapshot], tmp_path: Path) -> None:
     tree, snapshot = evaluated
     report = write_report(snapshot, tree.jobs, tmp_path)

@@ -95,6 +95,7 @@ def test_the_best_of_the_optimizers_is_marked(jobs: list[dict[str, Any]]) -> Non
     assert "| 0.001 | 2.2500 | ★ | 0.01 |" in lines[1]
 
 
+@pytest.mark.slow
 def test_a_panel_for_each_group_of_optimizers(jobs: list[dict[str, Any]]) -> None:
     searches = searches_of(jobs)
     (plot,) = draw_searches(searches)
@@ -115,6 +116,7 @@ def test_damaged_files_are_told(tree: RunTree, jobs: list[dict[str, Any]]) -> No
     assert snapshot.run(jobs[0]["run_dir"]).unreadable == ["lr_finder/lr_finder.json"]
 
 
+@pytest.mark.slow
 def test_report(tmp_path: Path, jobs: list[dict[str, Any]]) -> None:
     report = write_report(
         take_snapshot([job["run_dir"] for job in jobs]), jobs, tmp_path / "out", title="search"

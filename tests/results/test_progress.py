@@ -57,6 +57,7 @@ def test_queued_behind_another_stage(tree: RunTree) -> None:
     assert status_of(tree, queue_states={"7": "RUNNING"}).text == "running"
 
 
+@pytest.mark.slow
 def test_from_submission_to_the_end(tree: RunTree) -> None:
     run_dir = tree.root / "p"
     attempt = run_dir / ".jobs" / "pretrain" / "1"
@@ -126,6 +127,7 @@ def test_divergence_shows(tree: RunTree) -> None:
     assert status_of(tree).text == "running 40/100 loss nan"
 
 
+@pytest.mark.slow
 def test_grid_of_a_sweep(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     tree, snapshot = sweep
     grid = progress_grid(snapshot, read_jobs(tree.jobs))

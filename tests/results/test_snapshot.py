@@ -28,6 +28,7 @@ def long_log(iterations: int) -> str:
     return "".join(iteration_line(number, iterations, 3.0, 1e-3, NOW) for number in range(1, iterations + 1))
 
 
+@pytest.mark.slow
 def test_a_finished_run(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     tree, snapshot = sweep
     assert len(snapshot.runs) == 2 * (2 * 3 + 1)
@@ -122,6 +123,7 @@ def test_unreadable_files_are_told(tree: RunTree) -> None:
     assert run.verdicts == run.evaluations == {}
 
 
+@pytest.mark.slow
 def test_long_logs_are_thinned_evenly(tree: RunTree) -> None:
     run_dir = tree.root / "p"
     text = "".join(f"RuntimeError: {number}\n" for number in range(2000))

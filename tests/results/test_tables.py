@@ -46,6 +46,7 @@ def row_of(table: ResultTable, point: str, branch: str) -> ResultRow:
     return row
 
 
+@pytest.mark.slow
 def test_a_finished_branch(table: ResultTable) -> None:
     row = row_of(table, "h64_lr0.003", "cooldown_1M")
     assert row.state == "finished"

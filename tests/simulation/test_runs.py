@@ -19,6 +19,7 @@ def plan(name="job", nodes=8, hours=30.0, save_s=40.0, interval=50) -> TrainingP
     return TrainingPlan(name, nodes, round(hours * HOUR / 10), 10.0, interval, save_s, 12 * HOUR)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     policy=st.sampled_from(POLICIES),

@@ -23,6 +23,7 @@ def plan_of(name: str) -> Plan:
     return check_sweep(load_sweep(SPECS / f"{name}.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "points", "jobs"),
     [

@@ -35,6 +35,7 @@ def plan_of(path: Path) -> Plan:
     return check_sweep(load_sweep(path))
 
 
+@pytest.mark.slow
 def test_all_of_them_are_there() -> None:
     points = {path.stem: len(plan_of(path).points) for path in launch_specs()}
     assert sum(n for name, n in points.items() if name.startswith("notes")) == 40

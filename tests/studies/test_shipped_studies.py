@@ -31,6 +31,7 @@ def test_no_shipped_spec_is_forgotten() -> None:
     assert {study.spec for study in STUDIES} == {path.stem for path in spec_files(SPECS)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", CHOSEN, ids=lambda study: f"{study.spec} {study.label}")
 def test_the_shrunk_spec_is_linted_clean_and_keeps_every_stage(study: Study) -> None:
     plan = shrunk_plan(study)

@@ -121,6 +121,7 @@ def test_first_attempt(run: Run) -> None:
     assert run.prepared(1).resumes_from == 100
 
 
+@pytest.mark.slow
 def test_which_attempts_make_up_a_run_of_the_job(run: Run) -> None:
     assert run.prepared(1).first == 1
     run.attempt(1, first=1)
@@ -136,6 +137,7 @@ def test_which_attempts_make_up_a_run_of_the_job(run: Run) -> None:
     assert run.prepared(5).first == 4  # a task that died begins again
 
 
+@pytest.mark.slow
 def test_where_an_attempt_begins_in_a_log_that_all_share(run: Run) -> None:
     log = Path(run.job.run_dir) / "all.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -236,6 +238,7 @@ def test_no_tracker_before_the_first_save(run: Run) -> None:
     assert not run.tracker.exists()
 
 
+@pytest.mark.slow
 def test_a_branch_before_its_first_save(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(tmp_path, "{}", "cooldown")
     run.attempt(1, Verdict(Outcome.RETRYABLE, "killed while it saved", iteration=0), resumes_from=240)
@@ -288,6 +291,7 @@ def test_what_the_log_calls_damaged_is_set_aside(run: Run) -> None:
     assert run.prepared(2).resumes_from == 100
 
 
+@pytest.mark.slow
 def test_nothing_is_touched_while_a_job_may_write(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(100)
@@ -343,6 +347,7 @@ def test_the_number_of_quarantined_checkpoints_is_limited(run: Run) -> None:
         run.prepared(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["{rollbacks: 3, after_rollback: {lr: 1e-5}}"], indirect=True)
 def test_rollback(run: Run) -> None:
     bad = Verdict(Outcome.FAILED, "loss spike", rollback=True, before_iteration=250, iteration=300)
@@ -387,6 +392,7 @@ def test_bad_numbers_before_the_first_checkpoint(tmp_path: Path) -> None:
             assert run.prepared(2) == AttemptChanges(arguments=("--lr", "1e-05"))
 
 
+@pytest.mark.slow
 def test_another_experiment_under_the_same_name(run: Run) -> None:
     old = [*run.job.command, "--seed", "4321", "--train-iters", "10"]
     run.attempt(1, digest="before", command=old)
@@ -439,6 +445,7 @@ def test_a_longer_training_is_no_other_experiment(run: Run) -> None:
     assert run.prepared(2).resumes_from == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["{nodes: [1], shrink_after: 1}"], indirect=True)
 def test_nodes_that_failed(run: Run) -> None:
     run.attempt(1, Verdict(Outcome.RETRYABLE, "lost", failed_nodes=("n2",)))

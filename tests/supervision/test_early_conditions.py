@@ -97,6 +97,7 @@ def test_files_in_a_run_directory_belong_to_its_job(jobs: dict[str, Job]) -> Non
     assert use.finish.producer == use.stage_dir
 
 
+@pytest.mark.slow
 def test_a_file_of_an_earlier_run_does_not_count(jobs: dict[str, Job]) -> None:
     make, start = jobs["make"], jobs["use"].start
     assert start is not None
@@ -112,6 +113,7 @@ def test_a_file_of_an_earlier_run_does_not_count(jobs: dict[str, Job]) -> None:
     assert truth(start, {make.stage_dir: 3}) is Truth.NO  # not submitted yet
 
 
+@pytest.mark.slow
 def test_a_pattern_in_the_log_of_any_attempt_of_the_run(jobs: dict[str, Job]) -> None:
     make = jobs["make"]
     condition = Condition("log", path=make.log_pattern, pattern="DIV.RGED", producer=make.stage_dir)
@@ -125,6 +127,7 @@ def test_a_pattern_in_the_log_of_any_attempt_of_the_run(jobs: dict[str, Job]) ->
     assert truth(condition, {make.stage_dir: 1}, own=OwnAttempt(make.stage_dir, 2)) is Truth.NO
 
 
+@pytest.mark.slow
 def test_attempts_that_share_a_log(jobs: dict[str, Job]) -> None:
     make = jobs["make"]
     log = f"{make.run_dir}/log"
@@ -134,6 +137,7 @@ def test_attempts_that_share_a_log(jobs: dict[str, Job]) -> None:
     assert truth(condition, {}, own=OwnAttempt(make.stage_dir, 1)) is Truth.YES
 
 
+@pytest.mark.slow
 def test_it_is_asked_before_a_submission(jobs: dict[str, Job], cluster: ClusterProfile) -> None:
     make, use = jobs["make"], jobs["use"]
     attempts = attempts_of(use, cluster)

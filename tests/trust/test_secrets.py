@@ -206,6 +206,7 @@ def test_plain_secrets_are_refused_and_not_repeated(place: str, tmp_path: Path) 
         assert VALUE not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_other_variables_are_taken(place: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"

@@ -217,6 +217,7 @@ def test_a_stage_that_waited_to_start_does(
     assert task_id != "pretrain.beside.await_start" or login.scripts == []
 
 
+@pytest.mark.slow
 def test_a_wait_that_airflow_begins_anew_waits_for_the_same(recording: Recording, login: Answers) -> None:
     """As after a worker's death: the templates of today make the triggers of then of the XComs of then."""
     for row in recording.deferred():

@@ -58,6 +58,7 @@ def names(path: Path) -> set[str]:
         return {entry.name for entry in archive if entry.isfile()}
 
 
+@pytest.mark.slow
 def test_records_and_reports_without_checkpoints(site: LoginSite, jobs: list[Job], tmp_path: Path) -> None:
     to = tmp_path / "study.tar.gz"
     answer = site.call("archive", "study", "--to", str(to))
@@ -79,6 +80,7 @@ def test_records_and_reports_without_checkpoints(site: LoginSite, jobs: list[Job
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".archive.")] == []
 
 
+@pytest.mark.slow
 def test_checkpoints_when_asked_for_and_never_secrets(
     site: LoginSite, jobs: list[Job], tmp_path: Path
 ) -> None:
@@ -90,6 +92,7 @@ def test_checkpoints_when_asked_for_and_never_secrets(
     assert not any("TOKEN" in name for name in found)
 
 
+@pytest.mark.slow
 def test_some_points_in_a_file_of_the_run_root(site: LoginSite, jobs: list[Job]) -> None:
     answer = site.call("archive", "study", "--select", "right")
     assert answer.status == 0, answer.stderr

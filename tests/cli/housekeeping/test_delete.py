@@ -84,6 +84,7 @@ def tree(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
+@pytest.mark.slow
 def test_nothing_goes_without_yes(site: LoginSite, jobs: list[Job]) -> None:
     before = tree(site.place)
     answer = site.call("delete", "study")
@@ -95,6 +96,7 @@ def test_nothing_goes_without_yes(site: LoginSite, jobs: list[Job]) -> None:
     assert airflow_runs() == EVERYTHING | {"other first"}
 
 
+@pytest.mark.slow
 def test_all_of_a_sweep(site: LoginSite, jobs: list[Job]) -> None:
     answer = site.call("delete", "study", "--yes")
     assert answer.status == 0, answer.stderr
@@ -108,6 +110,7 @@ def test_all_of_a_sweep(site: LoginSite, jobs: list[Job]) -> None:
     assert "would" not in again.stdout
 
 
+@pytest.mark.slow
 def test_some_points(site: LoginSite, jobs: list[Job]) -> None:
     answer = site.call("delete", "study", "--select", "left", "--yes")
     assert answer.status == 0, answer.stderr
@@ -126,12 +129,14 @@ def test_one_run(site: LoginSite, jobs: list[Job]) -> None:
     assert PinStore().runs("study") == []
 
 
+@pytest.mark.slow
 def test_a_run_and_points_at_once(site: LoginSite, jobs: list[Job]) -> None:
     answer = site.call("delete", "study", "--run", "first", "--select", "left", "--yes")
     assert answer.status == 2
     assert "--run and --select exclude each other" in answer.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--yes",), ("--select", "left", "--yes")])
 def test_a_job_in_slurm(words: tuple[str, ...], site: LoginSite, jobs: list[Job]) -> None:
     """Whatever its records say: squeue is asked."""
@@ -145,6 +150,7 @@ def test_a_job_in_slurm(words: tuple[str, ...], site: LoginSite, jobs: list[Job]
     assert airflow_runs() == EVERYTHING | {"other first"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [DagRunState.RUNNING, DagRunState.QUEUED])
 @pytest.mark.parametrize("words", [(), ("--select", "right"), ("--run", "first")])
 def test_a_run_under_way(
@@ -157,6 +163,7 @@ def test_a_run_under_way(
     assert (site.runs / "study" / "left").is_dir()
 
 
+@pytest.mark.slow
 def test_a_queue_that_cannot_be_read(site: LoginSite, jobs: list[Job]) -> None:
     site.command("squeue", "echo slurmctld is away >&2; exit 1")
     answer = site.call("delete", "study", "--yes")
@@ -165,6 +172,7 @@ def test_a_queue_that_cannot_be_read(site: LoginSite, jobs: list[Job]) -> None:
     assert (site.runs / "study" / "left").is_dir()
 
 
+@pytest.mark.slow
 def test_links_are_not_followed(site: LoginSite, jobs: list[Job], tmp_path: Path) -> None:
     """Neither inside of what is removed, nor on the way to it."""
     precious = tmp_path / "precious"
@@ -183,6 +191,7 @@ def test_links_are_not_followed(site: LoginSite, jobs: list[Job], tmp_path: Path
     assert "study first" in airflow_runs()
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_spec_is_gone(site: LoginSite, jobs: list[Job]) -> None:
     site.spec.unlink()
     answer = site.call("delete", "study", "--yes")

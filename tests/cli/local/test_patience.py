@@ -41,6 +41,7 @@ def waited(patience: Patience) -> float:
     return time.monotonic() - begin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [BUSY, BUSY_CHILD])
 def test_a_program_that_works_is_waited_for_until_it_has_used_its_time(
     code: str, started: Callable[[str], int]

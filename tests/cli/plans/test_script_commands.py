@@ -32,6 +32,7 @@ def call(
 
 
 class TestNames:
+    @pytest.mark.slow
     def test_the_plan_lists_names_that_render_takes(self, call: Callable[..., Answer]) -> None:
         names = call("plan", "chain", "--format", "names").stdout.splitlines()
         plan = check_sweep(load_sweep("chain.yaml"))

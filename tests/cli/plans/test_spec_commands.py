@@ -76,6 +76,7 @@ class TestLint:
         assert answer.status == 1
         assert "copy of small.yaml:1:1: small.yaml defines a sweep 'small' too" in answer.stdout
 
+    @pytest.mark.slow
     def test_a_good_spec(self, call: Callable[..., Answer]) -> None:
         plan = check_sweep(load_sweep("small.yaml"))
         assert call("lint", "small.yaml") == Answer(
@@ -83,6 +84,7 @@ class TestLint:
         )
         assert call("lint", "small.yaml", "--build-dags").status == 0
 
+    @pytest.mark.slow
     def test_warnings_are_printed_and_no_failure(self, call: Callable[..., Answer]) -> None:
         answer = call("lint", "odd.yaml")
         assert answer.status == 0
@@ -149,6 +151,7 @@ class TestPlan:
         assert shown.count("… 1 more") == 7
         assert "…" not in call("plan", "small").stdout
 
+    @pytest.mark.slow
     def test_some_points(self, call: Callable[..., Answer]) -> None:
         for choice in ("{{ lr > 1e-3 }}", "lr0.00[24]"):
             plan = json.loads(call("plan", "small", "--select", choice, "--format", "json").stdout)
@@ -176,6 +179,7 @@ class TestPlan:
         assert '    s0 -->|"checkpoint 40"| s1' in lines
         assert "    s0 -.-> s2" in lines
 
+    @pytest.mark.slow
     def test_overrides(self, call: Callable[..., Answer]) -> None:
         words = ("plan", "small", "--format", "json", "--set", "sweep.lr=[5]", "--set", "megatron.seed=7")
         plan = json.loads(call(*words).stdout)
@@ -201,6 +205,7 @@ class TestDiff:
         row = next(line for line in answer.stdout.splitlines() if "slurm.time" in line)
         assert row.split()[-4:] == ["06:00:00", "07:00:00", "every", "point"]
 
+    @pytest.mark.slow
     def test_json(self, call: Callable[..., Answer]) -> None:
         words = ("diff", "small", "small", "--set", "megatron.save_interval=10", "--format", "json")
         difference = json.loads(call(*words).stdout)

@@ -24,6 +24,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "local"
 
 
+@pytest.mark.slow
 def test_the_quick_start_by_the_other_trainer(local: Path) -> None:
     shipped = sweep_specs_dir() / "quickstart.yaml"
     changed = write_changed_spec(shipped, ["trainer=megatron_lm"])
@@ -67,6 +68,7 @@ def test_what_cannot_be_changed(text: str, setting: str, tmp_path: Path) -> None
         load_sweep(write_changed_spec(path, [setting]))
 
 
+@pytest.mark.slow
 def test_a_missing_checkout_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 from airflow_megatron import __version__
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.sweep_plan import check_sweep
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from login_site import LoginSite
 
 
+@pytest.mark.slow
 def test_the_spec_as_it_was_then(site: LoginSite) -> None:
     before = site.run_sweep("first")
     site.spec.write_text(site.spec.read_text().replace("[left, right]", "[up]"))
@@ -88,6 +91,7 @@ def neutral(script: str, sweep: str) -> str:
     return re.sub(r"\.[0-9a-f]{6}\b", "", re.sub(rf"\b{sweep}\b(?!-)", "<sweep>", script))
 
 
+@pytest.mark.slow
 def test_what_differs_now(site: LoginSite) -> None:
     job = site.run_sweep("first")[0]
     attempt = site.submitted(job, "101")

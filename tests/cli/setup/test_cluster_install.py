@@ -66,6 +66,7 @@ def listed(folder: Path) -> set[str]:
 
 
 class TestPrograms:
+    @pytest.mark.slow
     def test_they_are_copied_once(self, cluster: Cluster) -> None:
         assert "copied to" in cluster.install("--only", "programs")
         assert listed(cluster.programs) == {
@@ -81,6 +82,7 @@ class TestPrograms:
         assert "is in place" in cluster.install("--only", "programs")
         assert cluster.programs.resolve() == before
 
+    @pytest.mark.slow
     def test_a_job_that_runs_keeps_the_version_it_began_with(self, cluster: Cluster) -> None:
         cluster.install("--only", "programs")
         before = cluster.programs.resolve()
@@ -109,6 +111,7 @@ class TestPrograms:
         assert set(versions.iterdir()) == {second, now, versions / "wheels", cluster.programs.resolve()}
         assert "nothing to remove" in cluster.install("--only", "programs", "--prune")
 
+    @pytest.mark.slow
     def test_what_was_changed_there_is_put_right(self, cluster: Cluster) -> None:
         cluster.install("--only", "programs")
         (cluster.programs / "package" / "part.py").write_text("print(3)\n")
@@ -186,6 +189,7 @@ class TestCheckouts:
         )
         return commit
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("words", [[], ["--offline"]])
     def test_a_pinned_release(self, words: list[str], cluster: Cluster, upstream: str) -> None:
         words = ["--only", "programs", "--only", "checkout", "--release", TAG, *words]
@@ -203,6 +207,7 @@ class TestCheckouts:
         assert [path.name for path in folder.parent.iterdir()] == ["core"]
         assert f"checkout of {TAG}: {folder} is in place" in cluster.install(*words)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("words", [[], ["--offline"]])
     def test_another_folder_is_left_alone(self, words: list[str], cluster: Cluster) -> None:
         folder = cluster.place / "upstream" / "core"
@@ -213,6 +218,7 @@ class TestCheckouts:
         assert f"{folder} exists and is not {TAG}" in message
         assert listed(folder) == {"mine"}
 
+    @pytest.mark.slow
     def test_a_release_that_is_not_pinned(self, cluster: Cluster) -> None:
         cluster.install("--only", "programs")
         for words in ([], ["--offline"]):
@@ -220,12 +226,14 @@ class TestCheckouts:
             assert "core_v1" in message
             assert TAG in message
 
+    @pytest.mark.slow
     def test_a_moved_tag(self, cluster: Cluster) -> None:
         cluster.install("--only", "programs")
         (cluster.sources / "releases.yaml").write_text(f"repository: x\nreleases:\n  {TAG}: {'1' * 40}\n")
         message = cluster.install("--offline", "--only", "checkout", "--release", TAG, status=1)
         assert "the tag has moved" in message
 
+    @pytest.mark.slow
     def test_the_place_comes_from_the_profile(self, cluster: Cluster) -> None:
         text = PROFILE.format(cluster=cluster.place)
         cluster.install("--only", "programs")

@@ -193,6 +193,7 @@ def value_of(argument: Argument) -> st.SearchStrategy[object]:
 PLAIN_TYPES = ("int", "float", "str", "bool", None)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(known_releases()), st.data())
 def test_argparse_reads_the_same_values_back(release: str, data: st.DataObject) -> None:
     table = argument_table(release)

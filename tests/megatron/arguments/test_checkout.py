@@ -68,6 +68,7 @@ def make_checkout(folder: Path, text: str) -> Path:
     return folder / "our-fork"
 
 
+@pytest.mark.slow
 def test_parser_is_built_without_what_it_imports(tmp_path: Path) -> None:
     table = checkout_table(make_checkout(tmp_path, ARGUMENTS))
     assert table.release == "our-fork"
@@ -104,6 +105,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_program_is_run_for_what_it_adds(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path, ARGUMENTS)
     (checkout / "megatron/training/__init__.py").write_text(
@@ -119,6 +121,7 @@ def test_a_program_is_run_for_what_it_adds(tmp_path: Path) -> None:
     assert table.with_packages(frozenset({"modelopt"})).get("quantize") is not None
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_run_is_noted(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path, ARGUMENTS)
     (checkout / "megatron/training/__init__.py").write_text("")
@@ -128,11 +131,13 @@ def test_a_program_that_does_not_run_is_noted(tmp_path: Path) -> None:
     assert "pretrain_gpt.py reads no arguments" in dump["notes"][0]
 
 
+@pytest.mark.slow
 def test_release_can_be_named(tmp_path: Path) -> None:
     dump = dump_checkout(make_checkout(tmp_path, ARGUMENTS), "fork_v1.0")
     assert list(make_table([dump])["releases"]) == ["fork_v1.0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["megatron/training", "megatron"])
 def test_older_releases_build_their_parser_where_they_parse(tmp_path: Path, place: str) -> None:
     """core_v0.11 and its forks have no ``add_megatron_arguments``; before core_v0.7 the module was another one."""

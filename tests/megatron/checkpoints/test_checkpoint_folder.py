@@ -92,6 +92,7 @@ def test_nothing_of_a_pickle_is_run(tmp_path: Path) -> None:
     assert state.attributes == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["torch_dcp", "fsdp_dtensor"])
 def test_formats_that_look_the_same_by_name(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -119,6 +120,7 @@ def test_arguments_tell_the_format(tmp_path: Path) -> None:
     assert verdicts(tmp_path) == [(7, "torch_dcp", "complete")]
 
 
+@pytest.mark.slow
 def test_torch_dist_without_metadata_json_is_cut_short_when_its_state_says_so(tmp_path: Path) -> None:
     directory = write_distributed(tmp_path / "iter_0000007", "torch_dist")
     assert verdicts(tmp_path) == [
@@ -130,6 +132,7 @@ def test_torch_dist_without_metadata_json_is_cut_short_when_its_state_says_so(tm
     assert verdicts(tmp_path) == [(7, "torch_dist", "incomplete")]
 
 
+@pytest.mark.slow
 def test_async_save_in_flight(tmp_path: Path) -> None:
     write_torch_dist(tmp_path / "iter_0000010")
     directory = tmp_path / "iter_0000020"
@@ -142,6 +145,7 @@ def test_async_save_in_flight(tmp_path: Path) -> None:
     assert verdicts(tmp_path) == [(10, "torch_dist", "complete"), (20, "torch_dist", "incomplete")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -185,6 +189,7 @@ def test_legacy_cut_off(tmp_path: Path) -> None:
     assert verdicts(tmp_path) == [(5, "torch", "incomplete")]
 
 
+@pytest.mark.slow
 def test_legacy_of_a_kind_without_an_end_needs_the_tracker(tmp_path: Path) -> None:
     file = tmp_path / "iter_0000005" / "mp_rank_00" / "model_optim_rng.pt"
     file.parent.mkdir(parents=True)
@@ -194,6 +199,7 @@ def test_legacy_of_a_kind_without_an_end_needs_the_tracker(tmp_path: Path) -> No
     assert verdicts(tmp_path) == [(5, "torch", "complete")]
 
 
+@pytest.mark.slow
 def test_links_and_other_names(tmp_path: Path) -> None:
     write_torch_dist(tmp_path / "elsewhere" / "iter_0000007")
     folder = tmp_path / "checkpoints"
@@ -215,6 +221,7 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
         read_checkpoints(tmp_path / "file")
 
 
+@pytest.mark.slow
 def test_common_state_that_metadata_json_promises(tmp_path: Path) -> None:
     """Up to 0.18 a checkpoint without its common.pt cannot be loaded; from 0.19 on there is none."""
     directory = write_torch_dist(tmp_path / "iter_0000007")
@@ -230,6 +237,7 @@ def test_common_state_that_metadata_json_promises(tmp_path: Path) -> None:
     assert verdicts(tmp_path) == [(7, "torch_dist", "incomplete")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["all", "end"])
 def test_data_that_was_never_written(tmp_path: Path, part: str) -> None:
     """A node that loses power leaves files of the right length and zeros where nothing reached the disk."""
@@ -253,6 +261,7 @@ def test_zarr_is_not_judged(tmp_path: Path) -> None:
     assert verdicts(tmp_path) == [(7, "zarr", "unverifiable")]
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_deleted_while_they_are_read(tmp_path: Path) -> None:
     """``--save-retain-interval``: the one before the last goes away, whole or half of it."""
     stop = threading.Event()
@@ -284,6 +293,7 @@ def write_release(folder: Path) -> None:
     (folder / "latest_checkpointed_iteration.txt").write_text("release")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["converted", "release"])
 def test_release(tmp_path: Path, folder: str) -> None:
     """What a converter writes has no iteration: a training that loads it begins at 0."""

@@ -65,6 +65,7 @@ def test_what_is_no_number_is_passed_over(loss: float | None) -> None:
     assert findings([*records, *(line(51 + index, loss) for index in range(100))]) == []
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.floats(0, 0.05), st.sampled_from([1, 10, 100]))
 def test_no_alarm_on_a_training_that_goes_well(seed: int, noise: float, every: int) -> None:
     assert findings(lines(training(400, noise, seed), every)) == []
@@ -76,6 +77,7 @@ def test_no_alarm_on_single_lines_however_wild(losses: Sequence[float]) -> None:
     assert findings(lines([2.0] * 120 + calm)) == []
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 10**6), st.floats(0, 0.02), st.floats(1.4, 5), st.integers(40, 350), st.integers(0, 400)
 )

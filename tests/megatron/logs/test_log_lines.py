@@ -362,6 +362,7 @@ def test_a_line_without_end_does_not_pile_up() -> None:
     assert len(parser._pending) == 0
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(min_value=0, max_value=len(CPU_LOG)), max_size=20))
 def test_chunks_do_not_matter(cuts: list[int]) -> None:
     bounds = [0, *sorted(cuts), len(CPU_LOG)]

@@ -77,6 +77,7 @@ def test_values_that_rules_read_are_checked() -> None:
         assert [str(problem) for problem in repeated.problems(words)] == told(words), words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded_command_lines(release: str) -> None:
     """One after the other in one book, twice: what is kept of one decides no other wrongly."""

@@ -603,6 +603,7 @@ TOKENS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(st.lists(st.sampled_from(TOKENS), max_size=8))
 def test_reads_as_argparse_does(argv: list[str]) -> None:
@@ -726,6 +727,7 @@ SIZES = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.data())
 def test_no_size_raises(data: st.DataObject) -> None:

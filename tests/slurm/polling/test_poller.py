@@ -154,6 +154,7 @@ async def test_backoff_is_capped(monkeypatch):
     assert max(slept) == 60.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "longest"),
     [(TransportError("no route"), 60.0), (LoginRefusedError("permission denied"), 600.0)],
@@ -259,6 +260,7 @@ def collector() -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("collector")
 async def test_garbage_collections_are_short_while_many_are_watched(slurm, opener, monkeypatch):
     monkeypatch.setattr(poller_module, "LINGER_S", 0.0)
@@ -282,6 +284,7 @@ async def test_garbage_collections_are_short_while_many_are_watched(slurm, opene
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_crowd_leaves_the_event_loop_to_others(slurm, opener):
     """5,000 watchers that each have some work to do with their observation; garbage collections are in it."""
     count = 5000
@@ -313,6 +316,7 @@ async def test_a_crowd_leaves_the_event_loop_to_others(slurm, opener):
     assert poller.stats.commands <= 3
 
 
+@pytest.mark.slow
 async def test_slow_watcher_loses_no_log_bytes(slurm, opener, tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"one ")
@@ -331,6 +335,7 @@ async def test_slow_watcher_loses_no_log_bytes(slurm, opener, tmp_path):
     assert received == b"one 0 1 2 3 4 5 "
 
 
+@pytest.mark.slow
 async def test_every_log_gets_its_turn(slurm, opener, tmp_path, monkeypatch):
     monkeypatch.setattr("airflow_megatron.slurm.polling.poll.LOG_BYTES_PER_POLL", 64 * 1024)
     poller = Poller.shared("cluster", opener, interval=0.02)
@@ -397,6 +402,7 @@ async def test_cancelled_wait_loses_nothing(slurm, opener, tmp_path):
         assert (await take(subscription)).log_chunk == b"x"
 
 
+@pytest.mark.slow
 def test_pollers_end_with_their_loop(opener):
     async def make() -> None:
         Poller.shared("cluster", opener, interval=1)

@@ -195,6 +195,7 @@ def test_exit_record_of_another_job_of_the_attempt(slurm, tmp_path):
     assert seen["8"].exit is None
 
 
+@pytest.mark.slow
 def test_log_is_read_in_order_and_capped(slurm, tmp_path):
     content = bytes(range(256)) * 1000
     log = tmp_path / "log"
@@ -286,6 +287,7 @@ def test_a_listing_of_checkpoints_that_was_killed_is_no_listing(slurm, tmp_path,
         poll(slurm, watch)
 
 
+@pytest.mark.slow
 def test_a_folder_that_a_job_has_filled_delays_no_other(slurm, tmp_path, monkeypatch):
     """A listing that takes too long is left out, of its own job alone; the others are whole."""
     monkeypatch.setattr(polling, "CHECKPOINT_SECONDS", 4)

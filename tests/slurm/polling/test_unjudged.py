@@ -26,10 +26,12 @@ def stage(slurm: Any, request_for: Any) -> str:
     return stage_dir
 
 
+@pytest.mark.slow
 def test_a_job_in_the_queue_is_waited_for(slurm: Any, stage: str) -> None:
     assert unjudged_stages([stage], SlurmCommands(), slurm.run) == []
 
 
+@pytest.mark.slow
 def test_one_that_has_left_it_is_to_be_judged_until_it_is(slurm: Any, stage: str, tmp_path: Path) -> None:
     slurm.run("scancel 1002")
     never_ran = str(tmp_path / "other")
@@ -38,6 +40,7 @@ def test_one_that_has_left_it_is_to_be_judged_until_it_is(slurm: Any, stage: str
     assert unjudged_stages([never_ran, stage], SlurmCommands(), slurm.run) == []
 
 
+@pytest.mark.slow
 def test_a_queue_that_does_not_answer_says_nothing(slurm: Any, stage: str) -> None:
     slurm.run("scancel 1002")
     slurm.behave("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")

@@ -54,6 +54,7 @@ def test_no_such_folder_and_no_whole_answer(slurm, tmp_path: Path) -> None:
         parse_listing(str(tmp_path), CommandResult(0, result.stdout[:-9], ""))
 
 
+@pytest.mark.slow
 def test_a_thousand_runs(slurm, tmp_path: Path) -> None:
     for point in range(1000):
         save(tmp_path / "sweep" / f"p{point}" / "checkpoints", 10, data=1)

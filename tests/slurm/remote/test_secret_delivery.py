@@ -70,6 +70,7 @@ def secrets_of(attempt: Attempt) -> dict[str, str]:
     return {path.name: path.read_bytes().decode() for path in files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_odd_values_arrive_as_they_are(shell, slurm, request_for):
     request = replace(request_for(), secrets={f"S{index}": value for index, value in enumerate(ODD.values())})

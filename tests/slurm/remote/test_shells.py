@@ -29,6 +29,7 @@ SHELLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_whole_conversation(shell, slurm, request_for, tmp_path):
     def run(script: str) -> CommandResult:

@@ -28,6 +28,7 @@ def test_stage_that_never_ran(slurm, tmp_path):
     assert (state.latest_attempt, state.latest, state.job_id, state.verdict) == (0, None, None, None)
 
 
+@pytest.mark.slow
 def test_what_submission_and_job_leave_behind(slurm, request_for):
     slurm.submit(request_for(1))
     slurm.submit(request_for(10))
@@ -65,6 +66,7 @@ def test_what_submission_and_job_leave_behind(slurm, request_for):
     assert state.attempts[1].exit is None
 
 
+@pytest.mark.slow
 def test_verdicts_of_attempts_and_the_newest_record(slurm, request_for):
     for number in (1, 2, 10):
         slurm.submit(request_for(number, job_json={"attempt": number}))

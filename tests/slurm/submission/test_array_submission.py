@@ -120,6 +120,7 @@ def test_array_script_becomes_the_script_of_its_task(slurm, request_of, tasks):
     assert "cannot begin" in lost.stderr
 
 
+@pytest.mark.slow
 def test_an_attempt_that_somebody_else_has_is_left_out(slurm, request_of, tasks):
     assert slurm.submit(alone(tasks[1])).job_id == "1001"
     request = request_of()
@@ -131,6 +132,7 @@ def test_an_attempt_that_somebody_else_has_is_left_out(slurm, request_of, tasks)
     assert len(slurm.calls("sbatch")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", STOPS)
 def test_killed_submission_is_taken_up(slurm, request_of, tasks, stop):
     request = request_of()
@@ -153,6 +155,7 @@ def test_killed_submission_is_taken_up(slurm, request_of, tasks, stop):
     assert len(slurm.calls("sbatch")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", STOPS)
 def test_a_point_alone_takes_up_its_task(slurm, request_of, tasks, stop):
     request = request_of()
@@ -169,6 +172,7 @@ def test_a_point_alone_takes_up_its_task(slurm, request_of, tasks, stop):
         assert len(slurm.calls("sbatch")) == 3
 
 
+@pytest.mark.slow
 def test_sbatch_of_unknown_outcome(slurm, request_of, tasks):
     """Neither the array nor one of its attempts is submitted while its job may still show."""
     slurm.behave("sbatch", "echo 'sbatch: error: Socket timed out' >&2; exit 1")
@@ -199,6 +203,7 @@ def test_tasks_in_accounting_are_one_array(slurm, request_of):
     assert (outcome.submission.job_id, outcome.indices) == ("77", {0, 1, 2})
 
 
+@pytest.mark.slow
 def test_refused_array_gives_its_attempts_back(slurm, request_of, tasks):
     slurm.behave("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
     request = request_of()
@@ -210,6 +215,7 @@ def test_refused_array_gives_its_attempts_back(slurm, request_of, tasks):
     assert slurm.submit(alone(tasks[2])).status == "submitted"
 
 
+@pytest.mark.slow
 def test_live_submitter_is_waited_for(slurm, request_of, tasks):
     slurm.behave("sbatch", 'sleep 2; accept "$@"; echo $id')
     request = request_of()

@@ -25,6 +25,7 @@ def test_only_our_own_jobs_are_cancelled(slurm, request_for):
     assert slurm.jobs == ["1002", "7"]
 
 
+@pytest.mark.slow
 def test_many_jobs_take_one_command(slurm):
     for number in range(1, 1201):
         (slurm.root / "jobs" / str(number)).write_text(f"{number}|RUNNING|1|(null)|j{number}\n")

@@ -205,6 +205,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_stop_signals_reach_the_command_which_saves_and_ends(tmp_path, shell):
     """All pairs of a signal that Slurm sends and one that the command understands, side by side: they mostly wait."""
     started = {}

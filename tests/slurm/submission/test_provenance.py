@@ -93,6 +93,7 @@ def test_everything_is_recorded(origins: Origins, tmp_path: Path) -> None:
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.slow
 def test_it_is_written_once(origins: Origins, tmp_path: Path) -> None:
     """A requeued job leaves the record; equal environments share a file."""
     first = record(origins, tmp_path)

@@ -37,6 +37,7 @@ def announce(tmp_path: Path, name: str, line: str) -> Path:
     return folder / f"{name},x.1"
 
 
+@pytest.mark.slow
 def test_a_full_queue_defers_and_the_next_free_place_is_taken(slurm, limited, tmp_path):
     limit = QueueLimit(2)
     assert [slurm.submit(limited(point, limit)).status for point in "ab"] == ["submitted"] * 2
@@ -49,6 +50,7 @@ def test_a_full_queue_defers_and_the_next_free_place_is_taken(slurm, limited, tm
     assert slurm.submit(limited("c", limit)).job_id == "1003"
 
 
+@pytest.mark.slow
 def test_jobs_of_others_count_for_the_cluster_and_not_for_the_sweep(slurm, limited):
     (slurm.root / "jobs" / "7").write_text("7|RUNNING|0|(null)|a shell script of mine\n")
     of_sweep = QueueLimit(1, "sweep.")
@@ -60,6 +62,7 @@ def test_jobs_of_others_count_for_the_cluster_and_not_for_the_sweep(slurm, limit
     assert outcome.message.startswith("3 jobs are in the queue, and max_jobs is 3")
 
 
+@pytest.mark.slow
 def test_an_attempt_that_has_a_job_is_no_new_one(slurm, limited):
     limit = QueueLimit(1)
     slurm.submit(limited("a", limit))
@@ -70,6 +73,7 @@ def test_an_attempt_that_has_a_job_is_no_new_one(slurm, limited):
     assert slurm.submit(limited("b", QueueLimit(1))).status == "adopted"
 
 
+@pytest.mark.slow
 def test_a_claim_that_waits_again_and_again_leaves_little_behind(slurm, limited):
     limit = QueueLimit(1)
     slurm.submit(limited("a", limit))
@@ -79,6 +83,7 @@ def test_a_claim_that_waits_again_and_again_leaves_little_behind(slurm, limited)
     assert sorted(path.name for path in Path(waiting.attempt.directory).iterdir()) == ["claim.3", "claim.4"]
 
 
+@pytest.mark.slow
 def test_an_unknown_outcome_keeps_its_place_for_the_visibility_window(slurm, limited, tmp_path):
     limit = QueueLimit(1)
     slurm.behave("sbatch", "kill -9 $$")
@@ -151,6 +156,7 @@ def test_no_answer_of_squeue_is_no_room(slurm, limited):
     assert slurm.calls("sbatch") == []
 
 
+@pytest.mark.slow
 def test_many_callers_at_once_stay_within_the_limit(slurm, limited):
     """Half of them are killed on the way, and what these leave behind blocks nobody."""
     slurm.behave("sbatch", 'sleep 0.0$((($$ % 9) + 1)); accept "$@"; echo $id')

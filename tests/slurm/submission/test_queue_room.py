@@ -111,6 +111,7 @@ def test_a_controller_that_is_back_gets_few_at_first_then_more() -> None:
     assert sizes == [1, 2, 4, 8, 16, 29]
 
 
+@pytest.mark.slow
 def test_a_thousand_that_slurm_refuses_try_twice_a_minute() -> None:
     site = Site()
     site.run(*(f"r.{number}" for number in range(40)))

@@ -86,6 +86,7 @@ def withdrawn(slurm, stage_dir: str, after: int) -> list[int]:
     return parse_withdrawn(slurm.run(withdraw_chain_script(stage_dir, after)))
 
 
+@pytest.mark.slow
 def test_queued_attempts_are_withdrawn_newest_first(slurm, request_for):
     stage_dir = chained(slurm, request_for, 4)
     assert "--dependency=singleton,afterany:1003" in slurm.accepted("1004", "argv").splitlines()
@@ -99,6 +100,7 @@ def test_queued_attempts_are_withdrawn_newest_first(slurm, request_for):
     assert withdrawn(slurm, stage_dir, 0) == [2], "the first attempt was not queued behind another"
 
 
+@pytest.mark.slow
 def test_number_of_a_withdrawn_attempt_is_free_again(slurm, request_for):
     stage_dir = chained(slurm, request_for, 2)
     withdrawn(slurm, stage_dir, 1)

@@ -126,6 +126,7 @@ def test_a_warning_is_no_failure(slurm, request_for):
     assert outcome.warnings == ("sbatch: warning: be nice",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -222,6 +223,7 @@ def test_accepted_although_it_does_not_look_so(slurm, request_for, ending):
     assert len(slurm.calls("sbatch")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", AMBIGUOUS[:5])
 def test_unknown_outcome_is_looked_up_until_the_window_closes(slurm, request_for, ending):
     slurm.behave("sbatch", ending)
@@ -267,6 +269,7 @@ def test_no_takeover_while_slurm_does_not_answer(slurm, request_for, broken):
     assert len(slurm.calls("sbatch")) == 1
 
 
+@pytest.mark.slow
 def test_without_accounting_the_queue_decides(slurm, request_for):
     slurm.behave("sbatch", "kill -9 $$")
     slurm.behave("sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
@@ -374,6 +377,7 @@ def test_a_caller_in_progress_is_waited_for(slurm, request_for):
     first.communicate(timeout=20)
 
 
+@pytest.mark.slow
 def test_twenty_callers_at_once(slurm, request_for):
     slurm.behave("sbatch", 'accept "$@"; sleep 0.2; echo $id')
     requests = [request_for(busy_wait_s=20) for _ in range(20)]
@@ -384,6 +388,7 @@ def test_twenty_callers_at_once(slurm, request_for):
     assert len(slurm.calls("sbatch")) == 1
 
 
+@pytest.mark.slow
 def test_twenty_callers_after_a_deferral(slurm, request_for):
     slurm.behave("sbatch", "echo AssocMaxSubmitJobLimit >&2; exit 1")
     for _ in range(3):
@@ -413,6 +418,7 @@ def wait_for_session(leader: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_killed_at_any_instant_never_doubles(slurm, request_for, seed):
     """SIGKILL of the whole remote process group at a random instant, again and again, then one undisturbed call."""
@@ -453,6 +459,7 @@ def test_cut_connection_does_not_stop_the_submission(slurm, request_for):
     assert (attempt_dir(request_for()) / "jobid").read_text() == "1001\n"
 
 
+@pytest.mark.slow
 def test_script_cut_off_in_transmission_does_nothing(slurm, request_for):
     script = submission_script(request_for())
     for length in range(0, len(script) - 1, 97):
@@ -585,6 +592,7 @@ def test_all_records_damaged(slurm, request_for, content):
     assert len(slurm.calls("sbatch")) == 1
 
 
+@pytest.mark.slow
 @DAMAGE
 def test_all_records_damaged_and_no_job(slurm, request_for, content):
     slurm.behave("sbatch", "kill -9 $$")
@@ -599,6 +607,7 @@ def test_all_records_damaged_and_no_job(slurm, request_for, content):
     assert slurm.accepted("1001", "argv").count("--comment=airflow-megatron:caller") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [1, -1])
 def test_window_passes_by_time_that_passes(slurm, request_for, hours):
     """Somebody has set the login node's clock since sbatch was called."""
@@ -613,6 +622,7 @@ def test_window_passes_by_time_that_passes(slurm, request_for, hours):
     assert slurm.submit(request_for()).status == "submitted"
 
 
+@pytest.mark.slow
 def test_window_after_a_reboot_passes_by_the_wall_clock(slurm, request_for):
     slurm.behave("sbatch", "kill -9 $$")
     assert slurm.submit(request_for()).status == "pending"

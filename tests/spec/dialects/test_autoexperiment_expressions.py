@@ -152,6 +152,7 @@ _TEXTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.fixed_dictionaries(dict.fromkeys(_KEYS, _TEXTS)))
 def test_the_quick_way_is_the_rounds(raw: dict[str, object]) -> None:
@@ -196,6 +197,7 @@ _YAML = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=2000)
 @given(
     st.lists(
@@ -216,6 +218,7 @@ def test_bad_documents_are_refused_and_nothing_else(entries: list[tuple[str, str
     assert all(problem.file == "spec.yaml" and problem.message for problem in problems)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=2000)
 @given(st.text(alphabet="ab:{}[]-\n \"'&*#|>!%@`,?$\t0", max_size=80))
 def test_random_text_is_refused_and_nothing_else(text: str) -> None:

@@ -406,6 +406,7 @@ def test_other_documents_are_not_recognised(data: Any) -> None:
     assert not is_oellm(document)
 
 
+@pytest.mark.slow
 def test_ten_thousand_points_are_quick(cluster: ClusterProfile) -> None:
     numbers = ", ".join(str(number) for number in range(1, 101))
     groups = f"[{{backend.megatron.lr: [{numbers}]}}, {{backend.megatron.global_batch_size: [{numbers}]}}]"

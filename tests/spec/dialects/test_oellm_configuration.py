@@ -128,6 +128,7 @@ def test_texts_and_lists_that_double_are_bounded(operator: str) -> None:
     assert time.perf_counter() - begin < 5
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(
     st.lists(

@@ -124,6 +124,7 @@ def jobs(config_dir: Path, cluster: ClusterProfile) -> dict[str, Job]:
     return {job.name: job for job in made}
 
 
+@pytest.mark.slow
 def test_jobs_of_the_native_spec(jobs: dict[str, Job]) -> None:
     assert list(jobs) == [
         f"study.{point}.{stage}"
@@ -132,6 +133,7 @@ def test_jobs_of_the_native_spec(jobs: dict[str, Job]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_values_of_the_native_spec(jobs: dict[str, Job]) -> None:
     stable, decay, export = list(jobs.values())[3:]
     assert (stable.slurm.nodes, stable.slurm.gpus_per_node, stable.slurm.time) == (4, 2, 21600)
@@ -154,6 +156,7 @@ def test_values_of_the_native_spec(jobs: dict[str, Job]) -> None:
     assert [event.do for event in stable.events] == ["cancel"]
 
 
+@pytest.mark.slow
 def test_what_the_file_alone_does_not_say_is_written(config_dir: Path, cluster: ClusterProfile) -> None:
     pytest.importorskip("hydra")
     overrides = [

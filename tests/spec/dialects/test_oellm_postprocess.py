@@ -185,6 +185,7 @@ sweep:
 
 
 class TestContainers:
+    @pytest.mark.slow
     def test_the_image_of_the_file_stands_in_place_of_the_profiles(self, cluster: ClusterProfile) -> None:
         top = "container: {image: /c/m.sif, runtime: apptainer, bind: [/data]}"
         sweep = load_sweep_text(text_of(TO_HF.replace("qwen3", "gpt2"), top=top), "study.yaml")

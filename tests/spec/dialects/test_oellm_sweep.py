@@ -173,6 +173,7 @@ _NODES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(_NODES)
 def test_any_document_expands_or_is_refused(node: Any) -> None:

@@ -107,6 +107,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text("abcdef", min_size=1), values, min_size=1))
 def test_any_document_reads_back(content: dict[str, Any]) -> None:
     document = load_yaml_text(json.dumps(content), "x.yaml")

@@ -212,6 +212,7 @@ stages: {{pretrain: {{kind: train}}}}
 """
 
 
+@pytest.mark.slow
 def test_ten_thousand_points() -> None:
     numbers = ", ".join(map(str, range(1, 33)))
     text = LARGE.replace(

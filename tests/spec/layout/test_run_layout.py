@@ -59,6 +59,7 @@ def spelled(path: Path, text: str) -> list[str]:
     return [found[0] for found in SPELLED.finditer(text) if known is None or known not in found[0]]
 
 
+@pytest.mark.slow
 def test_no_module_spells_a_path_of_a_run_directory() -> None:
     found = [
         f"{path}:{line}: {names}"

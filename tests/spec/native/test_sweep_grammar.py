@@ -322,6 +322,7 @@ def values_of(block: Mapping[str, Any], keys: list[str]) -> list[tuple[int, ...]
     return [tuple(found.values[key] for key in keys) for found in points]
 
 
+@pytest.mark.slow
 @given(axes())
 def test_a_product_has_every_combination_once_the_last_key_fastest(params: dict[str, list[int]]) -> None:
     keys = list(params)
@@ -332,6 +333,7 @@ def test_a_product_has_every_combination_once_the_last_key_fastest(params: dict[
     assert len(set(found)) == len(found)
 
 
+@pytest.mark.slow
 @given(axes())
 def test_groups_of_one_axis_are_the_same_product(params: dict[str, list[int]]) -> None:
     groups = [{"params": {key: axis}} for key, axis in params.items()]
@@ -340,6 +342,7 @@ def test_groups_of_one_axis_are_the_same_product(params: dict[str, list[int]]) -
     )
 
 
+@pytest.mark.slow
 @given(axes(), st.integers(0, 99))
 def test_a_filter_keeps_exactly_what_holds(params: dict[str, list[int]], bound: int) -> None:
     keys = list(params)
