@@ -59,9 +59,14 @@ class SiteAirflow(LocalAirflow):
             self.port = int(probe.getsockname()[1])
 
     def environment(self) -> dict[str, str]:
-        # most specs are there from the beginning; of others, tests ask to have them read
-        seldom = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120"}
-        return {**super().environment(), **seldom, **self.folders}
+        patience = {
+            # most specs are there from the beginning; of others, tests ask to have them read
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
+            # a busy machine reads a DAG file for minutes
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": str(patient(120)),
+            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": str(patient(180)),
+        }
+        return {**super().environment(), **patience, **self.folders}
 
     @property
     def is_up(self) -> bool:

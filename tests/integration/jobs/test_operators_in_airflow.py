@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from sweep_site import wait_until
+from patience import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
