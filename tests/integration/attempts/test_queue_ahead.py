@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from driven_job import Store, TaskInstance, driven, environment
-from sweep_site import wait_until
+from patience import wait_until
 
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sweep_site import wait_until
+from patience import wait_until
 
 if TYPE_CHECKING:
     from sweep_site import SiteAirflow, SweepSite
