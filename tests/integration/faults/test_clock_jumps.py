@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,7 +66,8 @@ def begin_and_die(
     children = shell.children(recursive=True)
     shell.kill()
     for child in children if with_sbatch else []:
-        child.kill()
+        with suppress(psutil.NoSuchProcess):  # sbatch sleeps for moments
+            child.kill()
     process.kill()
     process.communicate()
 
