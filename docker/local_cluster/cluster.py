@@ -226,7 +226,7 @@ class Cluster:
             states.update(self._node_states())
             return all(states.get(name) in {"idle", "mixed", "allocated", "completing"} for name in names)
 
-        if not processes.wait_until(all_respond, 30.0, interval=0.1):
+        if not processes.wait_until(all_respond, 120.0, interval=0.1):
             waiting = [name for name in names if states.get(name) != "idle"]
             tails = "\n".join(
                 daemons.log_tail(daemon, self.layout) for daemon in ("slurmctld", f"slurmd:{waiting[0]}")

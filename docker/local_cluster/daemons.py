@@ -44,7 +44,7 @@ class Daemon:
     argv: list[str]
     is_ready: Callable[[], bool]
     node: str | None = None
-    patience: float = 30.0
+    patience: float = 120.0
 
 
 def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str, Daemon]:
@@ -75,9 +75,9 @@ def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str
             [program("mariadbd"), *mariadbd_arguments(layout, settings, machine)],
             # It listens before it has run the grants.
             lambda: "ready for connections" in _printed("mariadbd", layout),
-            patience=90.0,
+            patience=180.0,
         ),
-        Daemon("slurmdbd", [program("slurmdbd"), "-D"], listens("slurmdbd"), patience=60.0),
+        Daemon("slurmdbd", [program("slurmdbd"), "-D"], listens("slurmdbd"), patience=180.0),
         Daemon("slurmctld", [program("slurmctld"), "-D", "-f", conf], listens("slurmctld")),
         *(
             Daemon(
@@ -189,7 +189,7 @@ def daemon_environment(layout: Layout) -> dict[str, str]:
     }
 
 
-def ask_slurm(layout: Layout, *command: str, timeout: float = 30.0) -> str:
+def ask_slurm(layout: Layout, *command: str, timeout: float = 120.0) -> str:
     """Run one of Slurm's commands and return what it prints.
 
     :raises ClusterError: if it fails or takes longer than *timeout* seconds.
