@@ -37,6 +37,7 @@ from airflow_megatron.megatron.validation.upstream_rules import (
     schedule,
     sharding,
 )
+from airflow_megatron.megatron.validation.value_ranges import range_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -119,7 +120,7 @@ def check(
     """
     problems, settings = read_settings(argv, world_size, release, machine=machine, flags=flags)
     if first_iteration and settings is not None and not problems:
-        problems = FIRST_ITERATION.broken_by(settings)
+        problems = FIRST_ITERATION.broken_by(settings) or range_problems(settings)
     return problems
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.rules.settings import Settings
 from airflow_megatron.megatron.validation import FIRST_ITERATION, check, read_settings
+from airflow_megatron.megatron.validation.value_ranges import is_in_range, range_problems
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +105,7 @@ class RepeatedChecks:
             words, self.world_size, self.release, machine=self.machine, flags=self.flags, kind=_NotedSettings
         )
         if self.first_iteration and settings is not None and not problems:
-            problems = FIRST_ITERATION.broken_by(settings)
+            problems = FIRST_ITERATION.broken_by(settings) or range_problems(settings)
         if settings is not None and not problems:
             reads = object.__getattribute__(settings, "__dict__")["_reads"]
             places = tuple(self.flags.places_of_values(words, reads))
@@ -124,7 +125,8 @@ class RepeatedChecks:
         return True
 
     def _takes(self, flag: str, word: str) -> bool:
-        taken = self._taken[flag, word] = self.flags.takes(flag, word)
+        taken = self.flags.takes(flag, word) and (not self.first_iteration or is_in_range(flag, word))
+        self._taken[flag, word] = taken
         return taken
 
 

@@ -8,9 +8,11 @@ import pytest
 from first_iterations import BASE, EXPERTS, MACHINE, WORLD, each_feature, first_iterations, rules_broken
 from upstream import UpstreamMissingError, find_upstream
 
-from airflow_megatron.megatron.arguments.tables import to_argv
+from airflow_megatron.megatron.arguments.tables import argument_table, to_argv
+from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.rules.settings import Machine
 from airflow_megatron.megatron.validation import check
+from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +99,57 @@ def test_what_layer_specs_and_einops_are_refused_for() -> None:
     for machine in (Machine(packages=frozenset({"einops"}), is_complete=True), Machine()):
         found = check(instances, WORLD, RELEASE, machine=machine, first_iteration=True)
         assert "iteration.einops" not in [problem.rule for problem in found]
+
+
+ENDED_BY_ITS_VALUE: dict[str, tuple[object, ...]] = {
+    "lr": (None, float("inf")),
+    "seed": (0, -1),
+    "weight_decay": (-0.1,),
+    "adam_beta1": (1.5,),
+    "hidden_dropout": (1.5,),
+    "attention_dropout": (-0.1,),
+    "init_method_std": (-1.0,),
+    "log_interval": (0,),
+    "num_workers": (-1,),
+    "make_vocab_size_divisible_by": (0,),
+}
+BEGUN_WITH: tuple[dict[str, Any], ...] = (
+    {"lr": 0.0},
+    {"clip_grad": -1.0},
+    {"init_method_std": 0.0},
+    {"hidden_dropout": 1.0},
+    {"adam_beta1": 1.5, "optimizer": "sgd"},
+    {"initial_loss_scale": 0.0},
+    {"lr": None, "skip_train": True},
+)
+"""All but the last three were seen to begin in ``pretrain_gpt.py``; those do not use the value."""
+
+
+@pytest.mark.parametrize("name", ENDED_BY_ITS_VALUE)
+def test_values_that_end_a_job_as_it_begins(name: str) -> None:
+    for value in ENDED_BY_ITS_VALUE[name]:
+        assert rules_broken(line({name: value}), RELEASE) == [f"value.{name}"]
+        assert rules_broken(line({name: value}, "core_v0.15.3"), "core_v0.15.3") == []  # was not asked
+
+
+@pytest.mark.parametrize("params", BEGUN_WITH, ids=str)
+def test_values_that_do_not(params: dict[str, Any]) -> None:
+    assert rules_broken(line(params), RELEASE) == []
+
+
+def test_values_are_looked_at_in_each_of_many_command_lines() -> None:
+    checks = RepeatedChecks(
+        WORLD, RELEASE, machine=MACHINE, first_iteration=True, flags=reader(argument_table(RELEASE))
+    )
+    rules = [
+        [problem.rule for problem in checks.problems(line({"weight_decay": value, "lr": rate})["argv"])]
+        for value in (0.1, 0.2, -0.1, 0.0)
+        for rate in (1e-3, 2e-3, float("inf"), 3e-3)
+    ]
+    right = [[], [], ["value.lr"], []]
+    wrong = [["value.weight_decay"], ["value.weight_decay"], ["value.weight_decay", "value.lr"]]
+    assert rules == [*right, *right, *wrong, wrong[0], *right]
+    assert checks.saved > 5
 
 
 def test_features_are_for_each_release() -> None:
