@@ -1,4 +1,4 @@
-"""The checks before submission: ``sweeps`` for every sweep, ``trainings`` for what a training would meet.
+"""The checks before submission: ``sweeps`` for every sweep, ``trainings`` for problems of trainings.
 
 Imports ``requirements`` and the layers below.
 ``plan.submission_checks`` runs them all; each returns ``findings``.

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about one job that cannot work, or is probably not meant.
+    """A property of one job that cannot work, or is probably a mistake.
 
-    :param rule: short name of what was broken; the same rule at other points of the stage is only counted
+    :param rule: short name of the violated rule; the same rule at other points of the stage is only counted
     :param job: the job
-    :param keys: the parameter at fault, or a path in the stage's section (``start``, ``checkpoint``)
+    :param keys: the parameter that causes it, or a path in the stage's section (``start``, ``checkpoint``)
     :param message: what is wrong, without the names of stage and point
     :param hint: what to write instead
-    :param warning: it may be meant: the sweep can run all the same
+    :param warning: whether the sweep can run nevertheless, because the value may be intended
     """
 
     rule: str
@@ -35,7 +35,7 @@ class Finding:
 
 
 def problems_of(findings: Iterable[Finding], sweep: Sweep) -> tuple[list[Problem], list[Problem]]:
-    """Return errors and warnings with their places in the sweep's document."""
+    """Return errors and warnings with their positions in the sweep's document."""
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         alike.setdefault((finding.rule, finding.job.stage), []).append(finding)
@@ -59,6 +59,6 @@ def _place(sweep: Sweep, section: str, finding: Finding) -> KeyPath:
         return sweep.place_of(finding.job.stage, finding.keys[0])
     of_stage: KeyPath = ("stages", section, *finding.keys)
     places = sweep.document.positions
-    if ("stages",) not in places:  # another tool's file
+    if ("stages",) not in places:  # a file of another tool
         return sweep.place_of(finding.job.stage, finding.keys[-1])
     return next((path for path in (of_stage, finding.keys) if path in places), ("stages", section))

@@ -32,7 +32,7 @@ def _run(arguments: Namespace) -> None:
 
     from airflow_megatron.cli.app import (
         main,
-    )  # loaded by who runs it: each command of Airflow's reads this module
+    )  # loaded only when it runs, because every Airflow command imports this module
 
     os.environ.setdefault("AIRFLOW_HOME", AIRFLOW_HOME)
     main(arguments.words)

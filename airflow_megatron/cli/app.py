@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class VerbosityAnywhere(TyperGroup):
-    """Takes ``--quiet``, ``--verbose`` and ``--debug`` before and after the name of the command."""
+    """Command group that accepts ``--quiet``, ``--verbose`` and ``--debug`` before and after the command's name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Move the flags to the front."""
+        """Parse the arguments with these flags moved to the front."""
         end = args.index("--") if "--" in args else len(args)
         flags = [word for word in args[:end] if word in FLAGS]
         return super().parse_args(
@@ -53,7 +53,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     context: typer.Context,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Errors only")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show errors only")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log each step")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Log everything")] = False,
     version: Annotated[
@@ -66,13 +66,13 @@ def options(
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Run the command line; a wrong spec is reported without a traceback.
+    """Run the command line; report an invalid spec without a traceback.
 
-    :param words: its arguments; those of the process when left out
+    :param words: command-line arguments; default: those of the process
     """
-    if checkout() is not None:  # an installed package belongs to the Airflow that it is installed beside
+    if checkout() is not None:  # an installed package uses the Airflow of its environment
         os.environ.setdefault("AIRFLOW_HOME", str(local_dir() / "airflow"))
-    # to look for plugins pydantic reads the metadata of every installed package
+    # searching for plugins, pydantic would read the metadata of every installed package
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     group = cast("TyperGroup", get_command(app))
     add_commands(group)

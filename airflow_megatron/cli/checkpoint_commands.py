@@ -1,4 +1,4 @@
-"""``airflow-megatron checkpoints``: which checkpoints of a folder can be loaded, and why."""
+"""``airflow-megatron checkpoints``: show which checkpoints can be loaded, with the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointsFormat(StrEnum):
-    """How checkpoints are printed."""
+    """Output format of the list of checkpoints."""
 
     TABLE = "table"
     JSON = "json"
@@ -49,21 +49,22 @@ def checkpoints(
     directory: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DIR", help="Megatron's --save directory, or one iter_*, global_step* or release in it"
+            metavar="DIR",
+            help="Megatron's --save directory, or one of its iter_*, global_step* or release directories",
         ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", help="All runs of a cluster profile, by names and sizes of files"),
+        typer.Option("--cluster", help="Check all runs of this cluster profile, by names and sizes of files"),
     ] = None,
-    sweep: Annotated[str, typer.Option("--sweep", help="Of one sweep only")] = "",
+    sweep: Annotated[str, typer.Option("--sweep", help="With --cluster: check this sweep only")] = "",
     output: Annotated[
-        CheckpointsFormat, typer.Option("--format", help="How to print them")
+        CheckpointsFormat, typer.Option("--format", help="Output format")
     ] = CheckpointsFormat.TABLE,
 ) -> None:
-    """Show of every checkpoint in a directory whether it is complete, incomplete, or unverifiable."""
+    """Show for every checkpoint whether it is complete, incomplete, or unverifiable."""
     if (directory is None) == (cluster is None):
-        raise typer.BadParameter("give either a directory or --cluster")
+        raise typer.BadParameter("give either DIRECTORY or --cluster NAME")
     try:
         rows = _runs(cluster, sweep) if cluster else checkpoint_rows(read_checkpoints(Path(directory or "")))
     except (OSError, SpecError, TransportError) as error:
@@ -81,7 +82,7 @@ def checkpoints(
 
 
 def _runs(cluster: str, sweep: str) -> list[dict[str, Any]]:
-    """Return a row for each checkpoint of each run of a cluster, asked with one remote command."""
+    """Return a row for each checkpoint of each run of a cluster; use one remote command."""
     from airflow_megatron.cli.runs.login_node import command_line_hook
 
     profile = load_cluster(cluster)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CommandPlace(NamedTuple):
-    """Where a command is defined.
+    """Location of a command's definition.
 
     :param target: module and attribute, ``package.module:attribute``: a function, or a Typer app of sub-commands
     :param summary: the line that the list of commands shows
@@ -29,46 +29,48 @@ class CommandPlace(NamedTuple):
 
 _CLI = "airflow_megatron.cli"
 COMMANDS: Final[dict[str, CommandPlace]] = {
-    "init": CommandPlace(f"{_CLI}.setup.init_command:init", "Make a project."),
-    "lint": CommandPlace(f"{_CLI}.plans.spec_commands:lint", "Check sweep specs; exit 1 when one is wrong."),
+    "init": CommandPlace(f"{_CLI}.setup.init_command:init", "Create a project."),
+    "lint": CommandPlace(f"{_CLI}.plans.spec_commands:lint", "Check sweep specs; exit with 1 on errors."),
     "plan": CommandPlace(
-        f"{_CLI}.plans.spec_commands:plan", "Draw the stage tree of a sweep, or list its jobs."
+        f"{_CLI}.plans.spec_commands:plan", "Show the stage tree of a sweep, or list its jobs."
     ),
-    "diff": CommandPlace(f"{_CLI}.plans.spec_commands:diff", "Show what changes from one spec to another."),
+    "diff": CommandPlace(f"{_CLI}.plans.spec_commands:diff", "Show the differences between two specs."),
     "render": CommandPlace(f"{_CLI}.plans.script_commands:render", "Print the exact sbatch script of a job."),
     "build": CommandPlace(
         f"{_CLI}.plans.script_commands:build", "Write the sbatch scripts of all jobs into a folder."
     ),
     "schema": CommandPlace(f"{_CLI}.plans.spec_commands:schema", "Print the JSON Schema of sweep specs."),
-    "status": CommandPlace(f"{_CLI}.runs.run_commands:status", "Show how far every job of a sweep is."),
+    "status": CommandPlace(f"{_CLI}.runs.run_commands:status", "Show the progress of every job of a sweep."),
     "cancel": CommandPlace(f"{_CLI}.runs.run_commands:cancel", "Stop a sweep, or some of its points."),
     "report": CommandPlace(f"{_CLI}.runs.run_commands:report", "Write the report of a sweep's run."),
     "rerun": CommandPlace(
-        f"{_CLI}.runs.rerun:rerun", "Repeat a run from its stored plan, and say what differs now."
+        f"{_CLI}.runs.rerun:rerun", "Repeat a run from its stored plan, and report what has changed since."
     ),
     "archive": CommandPlace(
-        f"{_CLI}.housekeeping.commands:archive", "Write what a sweep has left into one file on its cluster."
+        f"{_CLI}.housekeeping.commands:archive", "Write the files of a sweep to one archive on its cluster."
     ),
     "delete": CommandPlace(
-        f"{_CLI}.housekeeping.commands:delete", "Delete what a sweep has left; first print what that is."
+        f"{_CLI}.housekeeping.commands:delete", "Delete the data of a sweep; without --yes, only list it."
     ),
     "quickstart": CommandPlace(
-        f"{_CLI}.runs.run_commands:quickstart", "Run a small sweep on a local cluster, start to end."
+        f"{_CLI}.runs.run_commands:quickstart", "Run a small sweep on a local cluster from start to end."
     ),
-    "ui": CommandPlace(f"{_CLI}.runs.run_commands:ui", "Start the local cluster and Airflow's web page."),
+    "ui": CommandPlace(
+        f"{_CLI}.runs.run_commands:ui", "Start the local cluster and Airflow with its web UI."
+    ),
     "checkpoints": CommandPlace(
-        f"{_CLI}.checkpoint_commands:checkpoints", "Show which checkpoints can be loaded, and why."
+        f"{_CLI}.checkpoint_commands:checkpoints", "Show which checkpoints can be loaded, with the reason."
     ),
-    "log": CommandPlace(f"{_CLI}.log_commands:log", "Show what a training log says, as records."),
+    "log": CommandPlace(f"{_CLI}.log_commands:log", "Show the contents of training logs as records."),
     "simulate": CommandPlace(
         f"{_CLI}.simulation_commands:simulate", "Compare restart policies on a simulated cluster."
     ),
     "cluster": CommandPlace(
         f"{_CLI}.setup.cluster_commands:app",
-        "The local Slurm cluster; put onto a cluster what its jobs need.",
+        "Control the local Slurm cluster; install on any cluster what its jobs need.",
     ),
     "import": CommandPlace(
-        f"{_CLI}.plans.import_commands:app", "Turn another tool's configuration into a sweep spec."
+        f"{_CLI}.plans.import_commands:app", "Convert another tool's configuration to a sweep spec."
     ),
     "megatron-args": CommandPlace(
         f"{_CLI}.megatron_args:app", "Check Megatron-LM command lines; write argument tables."
@@ -77,7 +79,7 @@ COMMANDS: Final[dict[str, CommandPlace]] = {
 
 
 class DeferredCommand(TyperCommand):
-    """Stands for a command in the list of commands, and becomes it when it is called.
+    """Placeholder in the list of commands; loads the command when it is called.
 
     :param place: where the command is defined
     """
@@ -87,7 +89,7 @@ class DeferredCommand(TyperCommand):
         self.place = place
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Return the context of the command itself."""
+        """Return the context of the loaded command."""
         return self.load().make_context(info_name, args, parent=parent, **extra)
 
     def load(self) -> Any:
@@ -103,6 +105,6 @@ class DeferredCommand(TyperCommand):
 
 
 def add_commands(group: TyperGroup) -> None:
-    """Add all commands to the group that the command line is."""
+    """Add all commands to the top-level group."""
     for name, place in COMMANDS.items():
         group.add_command(DeferredCommand(name, place))

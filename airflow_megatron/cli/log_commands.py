@@ -1,4 +1,4 @@
-"""``airflow-megatron log``: what a training log says, as records."""
+"""``airflow-megatron log``: show the contents of training logs as records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 17
 
 _CONTROL = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
-"""What JSON lets stand as it is and a terminal acts on."""
+"""Control characters that JSON does not escape but a terminal interprets."""
 
 _EXITS = frozenset(
     {
@@ -64,7 +64,7 @@ _SIZES = ("allocated", "max_allocated", "reserved", "max_reserved")
 
 
 class LogFormat(StrEnum):
-    """How a log is printed."""
+    """Output format of a log."""
 
     TABLE = "table"
     JSON = "json"
@@ -81,10 +81,10 @@ def log(
     ] = LogFormat.TABLE,
     merged: Annotated[
         bool,
-        typer.Option("--merged", help="Only the iterations that belong to the run, each once"),
+        typer.Option("--merged", help="Show each iteration once, without those that a restart repeated"),
     ] = False,
 ) -> None:
-    """Print what training logs say: iterations, validation, memory, throughput, markers, checkpoints, exits."""
+    """Show the records of training logs: iterations, validation, memory, throughput, markers, checkpoints, exits."""
     try:
         unread: list[int] = []
         records = _read(files, unread)
@@ -105,8 +105,8 @@ def log(
 def record_object(record: Record) -> dict[str, Any]:
     """Return the JSON object of a record: its ``type`` and its fields.
 
-    An iteration also has ``loss`` and ``is_nan``, and ``unread`` where fields of its line could not be read.
-    Numbers that JSON cannot hold are null.
+    An iteration also has ``loss`` and ``is_nan``, and ``unread`` if fields of its line could not be parsed.
+    Numbers that JSON cannot represent are null.
     """
     fields = {name: _plain(value) for name, value in zip(record._fields, record, strict=True)}
     if not fields.get("unread"):
@@ -119,13 +119,13 @@ def record_object(record: Record) -> dict[str, Any]:
 
 
 def log_object(records: Sequence[Record], *, merged: bool = False, unread_lines: int = 0) -> dict[str, Any]:
-    """Return what the logs of one run say, by kind of record, each in the log's order.
+    """Return the records of the logs of one run by kind, in the order of the log.
 
     :param records: of all attempts, oldest first.
-    :param merged: of the iterations repeated after a resume, keep what belongs to the run.
-    :param unread_lines: iteration lines that could not be read, or not all of their fields.
+    :param merged: keep only one record of each iteration that was repeated after a resume.
+    :param unread_lines: number of iteration lines that could not be parsed completely.
     :returns: ``iterations``, ``validation``, ``memory``, ``parameters``, ``markers``, ``checkpoints``, ``exits``,
-        ``errors``, ``resumes`` (the iterations at which an attempt went on), ``throughput`` (median TFLOP/s per GPU),
+        ``errors``, ``resumes`` (iterations at which an attempt resumed), ``throughput`` (median TFLOP/s per GPU),
         ``unread_lines``
     """
     kinds: dict[str, list[dict[str, Any]]] = {name: [] for name in _TYPES.values()}
@@ -164,10 +164,10 @@ _STARTS = frozenset({CheckpointEvent.LOADED, CheckpointEvent.RANDOM_START})
 
 def _read(files: Sequence[str], unread: list[int]) -> Iterator[Record]:
     for name in files:
-        # an attempt's log begins at a line of its own
+        # the log of an attempt starts on a new line
         parser = LogParser()
         if name == "-":
-            # what a pipe holds now, without waiting for a whole chunk
+            # read available data from a pipe without waiting for a complete chunk
             pipe = cast("BufferedReader", sys.stdin.buffer)
             while chunk := pipe.read1(CHUNK_BYTES):
                 yield from parser.feed(chunk)
@@ -241,4 +241,4 @@ def _table_lines(content: dict[str, Any]) -> Iterator[str]:
     for row in content["errors"]:
         yield f"error: {row['exception'] or row['kind']}: {row['message']}"
     if content["unread_lines"]:
-        yield f"{content['unread_lines']} iteration lines could not be read, or not all of their fields"
+        yield f"{content['unread_lines']} iteration lines could not be parsed completely"

@@ -1,7 +1,7 @@
 """``airflow-megatron megatron-args``: argument tables from checkouts, and checks of command lines.
 
 ``megatron-args CHECKOUT`` writes a checkout's argument table, ``megatron-args check --release R`` reads command
-lines as JSON lines. The first is the group's default command: a word that is no command is a checkout.
+lines as JSON lines. The first is the group's default command: an unknown command name is read as CHECKOUT.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _UPSTREAM = "megatron_lm"
 
 
 class _TableByDefault(TyperGroup):
-    """Takes a first word that is no command for the default command's argument."""
+    """Command group whose default command gets a first word that is not a command name."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the words start with."""
+        """Return the command named by the first word, or the default command."""
         if args and args[0] not in self.commands:
             args = [_DEFAULT, *args]
         return super().resolve_command(ctx, args)
@@ -47,12 +47,14 @@ app = typer.Typer(
 @app.command(_DEFAULT)
 def write_checkout_table(
     checkout: Annotated[str, typer.Argument(metavar="CHECKOUT", help="Folder of a Megatron-LM checkout")],
-    release: Annotated[str | None, typer.Option(help="What to call it; the folder's name by default")] = None,
+    release: Annotated[
+        str | None, typer.Option(help="Name of the release in the table; default: the folder's name")
+    ] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="File instead of standard output")
+        str | None, typer.Option("--output", "-o", help="Output file; default: standard output")
     ] = None,
 ) -> None:
-    """Write the compact argument table of a checkout, forks included. Its own code runs, without PyTorch."""
+    """Write the argument table of a checkout or fork. This executes the checkout's own parsers, without PyTorch."""
     try:
         dump = dump_checkout(Path(checkout), release)
     except CheckoutError as error:
@@ -72,19 +74,20 @@ def check(
     release: Annotated[str, typer.Option(help="Upstream release, for example core_v0.16.1 or 0.16.1")],
     first_iteration: Annotated[
         bool,
-        typer.Option("--first-iteration", help="Check also what ends a job before its first step is done"),
+        typer.Option("--first-iteration", help="Also check for failures before the end of the first step"),
     ] = False,
     cluster: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Cluster profile whose nodes the jobs run on")
+        str | None, typer.Option(metavar="NAME", help="Cluster profile of the jobs' nodes")
     ] = None,
     transformer_engine: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Transformer Engine there; none by default")
+        str | None,
+        typer.Option(metavar="VERSION", help="Installed version of Transformer Engine; default: none"),
     ] = None,
     compute_capability: Annotated[
-        str | None, typer.Option(metavar="N", help="CUDA compute capability of the GPUs, 9 by default")
+        str | None, typer.Option(metavar="N", help="CUDA compute capability of the GPUs; default: 9")
     ] = None,
     packages: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="Other Python packages there, by import name")
+        list[str] | None, typer.Option(metavar="A,B", help="Other installed Python packages, by import name")
     ] = None,
     env: Annotated[
         list[str] | None,
@@ -92,7 +95,7 @@ def check(
     ] = None,
     more_env: Annotated[
         list[str] | None, typer.Argument(hidden=True)
-    ] = None,  # what follows the first of --env
+    ] = None,  # the words after the first value of --env
 ) -> None:
     """Check command lines: JSON lines {"argv": […], "world_size": n} in, {"ok", "problems"} out.
 
@@ -130,7 +133,7 @@ def _machine(
     packages: list[str],
     env: list[str],
 ) -> tuple[Machine, dict[str, str], CommandLineReader]:
-    """Return what jobs find on their nodes, the environment that is known of it, and what reads their flags."""
+    """Return the jobs' machine, its known environment variables, and the parser of the jobs' flags."""
     variables = dict(_variable(text) for text in env)
     named = {name.strip() for text in packages for name in text.split(",") if name.strip()}
     given = Machine.of(
@@ -158,5 +161,5 @@ def _machine(
 def _variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ValueError(f"--env {text!r} is no variable; write --env NAME=VALUE")
+        raise ValueError(f"--env {text!r} is not a variable; write --env NAME=VALUE")
     return name, value

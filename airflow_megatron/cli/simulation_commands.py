@@ -1,4 +1,4 @@
-"""``airflow-megatron simulate``: restart policies on a simulated cluster."""
+"""``airflow-megatron simulate``: compare restart policies on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import typer
 
 
 class SimulatedWork(StrEnum):
-    """What the simulated cluster is used for."""
+    """Workload of the simulated cluster."""
 
     TRAINING = "training"
     SWEEP = "sweep"
 
 
 _SIZES = {SimulatedWork.TRAINING: [1024, 4096, 16384], SimulatedWork.SWEEP: [1024]}
-"""Numbers of GPUs when none are given."""
+"""Default numbers of GPUs."""
 
 
 def simulate(
@@ -29,7 +29,7 @@ def simulate(
     ] = None,
     work: Annotated[
         list[SimulatedWork] | None,
-        typer.Option(help="One training on all GPUs, or a sweep of 4-node ones; both when left out"),
+        typer.Option(help="One training on all GPUs, or a sweep of 4-node trainings; default: both"),
     ] = None,
     gpus: Annotated[
         list[int] | None, typer.Option(help="Size of the cluster; may be given several times")
@@ -47,7 +47,7 @@ def simulate(
         list[str] | None, typer.Option(help="Only this policy; may be given several times")
     ] = None,
 ) -> None:
-    """Compare restart policies on a simulated cluster, by the code that runs on a real one."""
+    """Compare restart policies on a simulated cluster, with the code that supervises real jobs."""
     if importlib.util.find_spec("simpy") is None:
         print("the simulation needs simpy: pip install 'airflow-megatron[simulation]'", file=sys.stderr)
         raise typer.Exit(1)
@@ -106,5 +106,5 @@ def _rate(text: str) -> float:
         names = ", ".join(PUBLISHED_RATES)
         raise typer.BadParameter(f"{text!r} is neither a number nor one of {names}") from None
     if not 0 < value < float("inf"):
-        raise typer.BadParameter(f"a rate is positive, got {text}")
+        raise typer.BadParameter(f"a rate must be positive, got {text}")
     return value

@@ -1,4 +1,4 @@
-"""Notices about a job or a sweep, as text and data."""
+"""Notices about a job or a sweep, as text and as data."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _AGAIN = "clear its watch task for another attempt"
 class Notice:
     """One notice.
 
-    :param what: its kind, by which a spec chooses
-    :param name: of the job, or of the task that failed before there was one
-    :param reason: one sentence that says what decided
-    :param next_action: what happens now, or what a person has to do
+    :param what: its kind, a value of ``on`` in the spec
+    :param name: name of the job, or of a task that failed before its job existed
+    :param reason: the reason in one sentence
+    :param next_action: the next automatic step, or the action that a person must take
     :param sweep: name of the sweep
-    :param point: of the point, empty for what concerns all
+    :param point: name of the point; empty for notices about all points
     :param stage: of the stage
     :param attempt: number of the attempt
     :param job_id: in Slurm
-    :param outcome: class of the end: ``failed``, ``out_of_memory``, ``rolled_over`` …
-    :param nodes: Slurm's expression for the nodes it ran on
-    :param failed_nodes: those known to have failed
-    :param iteration: of the last checkpoint, None where there is none
-    :param loss: the last one in the log's end
-    :param line: the log line that decided
+    :param outcome: how the attempt ended: ``failed``, ``out_of_memory``, ``rolled_over`` …
+    :param nodes: nodes of the attempt, as a Slurm node expression
+    :param failed_nodes: nodes known to have failed
+    :param iteration: iteration of the last checkpoint; None if there is none
+    :param loss: last loss at the end of the log
+    :param line: the log line that explains the failure
     :param log_file: on the cluster
     """
 
@@ -60,7 +60,7 @@ class Notice:
 
     @property
     def text(self) -> str:
-        """All of it in a few lines, for a message."""
+        """Summary in a few lines, for a message."""
         nodes = ", ".join(self.failed_nodes) + " (failed)" if self.failed_nodes else self.nodes
         facts = {
             "job": f"{self.job_id}, attempt {self.attempt}" if self.job_id else "",
@@ -74,7 +74,7 @@ class Notice:
         return "\n".join([head, *(f"{name}: {value}" for name, value in facts.items() if value)])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data, the text included: what templates see as ``notice``."""
+        """Return plain JSON data including the text; templates read it as ``notice``."""
         return {**asdict(self), "failed_nodes": list(self.failed_nodes), "text": self.text}
 
 
@@ -85,8 +85,8 @@ def end_notice(
 
     :param job: the job
     :param attempt: number of the attempt
-    :param verdict: what became of it
-    :param step: what follows
+    :param verdict: the verdict on the attempt
+    :param step: the next step
     :param log_tail: last lines of its log
     """
     match step:

@@ -1,4 +1,4 @@
-"""Files that notices are appended to: below one folder that the operator chooses, whatever path a spec gives."""
+"""Append notices to files below one folder that the operator chooses."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.project import local_dir
 
 SETTING: Final = "AIRFLOW_MEGATRON_NOTICES"
-"""Environment variable that names the folder; ``notices/`` in the folder of this machine's state without it."""
+"""Environment variable with the folder; default: ``notices/`` in the folder of this machine's state."""
 MAX_PARTS: Final = 8
 MAX_LINE: Final = 1_000_000
-"""Bytes of one line."""
+"""Maximum length of a line in bytes."""
 
 
 class NoticePathError(AirflowMegatronError, ValueError):
-    """A path that no notice is written to, or a notice that is not written."""
+    """A path is not allowed for notices, or a notice is too long."""
 
 
 def notices_dir() -> Path:
-    """Return the folder that holds all files of notices."""
+    """Return the folder for all files of notices."""
     named = os.environ.get(SETTING)
     return Path(named).expanduser().absolute() if named else local_dir() / "notices"
 
 
 def notice_path_parts(path: str) -> tuple[str, ...]:
-    """Return the words of a path below the folder; an absolute one must lie there.
+    """Return the parts of a path relative to the folder; an absolute path must be below it.
 
-    :raises NoticePathError: when it leads elsewhere, or is no path of a file
+    :raises NoticePathError: if it leads elsewhere or is not the path of a file
     """
     if not path.isprintable():
         raise NoticePathError("a path holds no control characters")
@@ -54,7 +54,7 @@ def notice_path_parts(path: str) -> tuple[str, ...]:
 
 
 def append_line(path: str, line: str) -> None:
-    """Append a line to a file below the folder; folders and file are made, for their owner only.
+    """Append a line to a file below the folder; create missing folders and the file, accessible only to the owner.
 
     A line is written at once, so that tasks that end together do not mix theirs (POSIX: ``O_APPEND``). No link on the
     way is followed, whoever has put it there.

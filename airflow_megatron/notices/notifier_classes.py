@@ -1,4 +1,4 @@
-"""The notifier classes that specs may name: those that the operator allows, of this package, a provider or the site.
+"""The notifier classes that specs may use: those of this package, a provider or the site that the operator allows.
 
 A class that a spec names is imported and made with the spec's arguments inside Airflow's processes, so the operator
 says which may be, and which Airflow connections may be named to them. Nothing else is imported.
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 OWN: Final = "airflow_megatron.notifications.json_lines.JsonLinesNotifier"
-"""The class that every spec may name."""
+"""The class that every spec may use."""
 CLASSES: Final = "AIRFLOW_MEGATRON_NOTIFIERS"
-"""Environment variable that names further classes, separated by commas."""
+"""Environment variable with further allowed classes, separated by commas."""
 CONNECTIONS: Final = "AIRFLOW_MEGATRON_NOTIFIER_CONNECTIONS"
-"""Environment variable that names the Airflow connections that specs may give to notifiers, separated by commas."""
+"""Environment variable with the Airflow connections that notifiers of specs may use, separated by commas."""
 
 _SECRET = re.compile(r"(?i)passw|secret|token|api_?key|credential")
 _CONNECTION = re.compile(r"(?i)(?:\A|_)conn(?:ection)?(?:_?id)?s?\Z")
@@ -44,7 +44,7 @@ _FIELDS: Final = frozenset(Notice("report", "", "").to_json())
 
 
 class NotifierError(AirflowMegatronError, ValueError):
-    """A notifier that cannot be made.
+    """A notifier cannot be created.
 
     :param message: what is wrong
     :param hint: what to do about it
@@ -58,21 +58,21 @@ class NotifierError(AirflowMegatronError, ValueError):
 
 
 def allowed_notifiers() -> list[str]:
-    """Return the classes that specs may name."""
+    """Return the classes that specs may use."""
     return [OWN, *listed(CLASSES)]
 
 
 def notifier_class(path: str) -> type:
     """Return the class at a dotted path that the operator allows.
 
-    :raises NotifierError: when it is not allowed, there is none, or it is no notifier
+    :raises NotifierError: if it is not allowed, does not exist, or is not a notifier
     """
     allowed = allowed_notifiers()
     if path not in allowed:
         near = did_you_mean(path, allowed, alike=0.8)
         hint = f"name one of {', '.join(allowed)}; whoever runs Airflow adds classes in {CLASSES}"
         raise NotifierError(
-            f"{path} is not one that this Airflow lets specs name", f"{near} or {hint}" if near else hint
+            f"{path} is not allowed in specs on this Airflow", f"{near} or {hint}" if near else hint
         )
     module_name, _, name = path.rpartition(".")
     try:
@@ -90,23 +90,23 @@ def notifier_class(path: str) -> type:
         )
     if not callable(getattr(found, "notify", None)):
         raise NotifierError(
-            f"{path} is no notifier: it has no method notify", "name a subclass of BaseNotifier"
+            f"{path} is not a notifier: it has no method notify", "name a subclass of BaseNotifier"
         )
     return found
 
 
 def check_arguments(notifier: type, arguments: Mapping[str, Any]) -> None:
-    """Check that a notifier can be made with the arguments, without making it.
+    """Check that a notifier accepts the arguments, without creating it.
 
-    :raises NotifierError: for an argument that it does not take, or one that is missing
+    :raises NotifierError: for an unknown or missing argument
     """
     signature = inspect.signature(notifier)
     takes = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD]
     unknown = [name for name in arguments if name not in takes]
-    # what is passed on with **kwargs reaches BaseNotifier, which takes no more than the context
+    # **kwargs are passed to BaseNotifier, which accepts only the context
     if unknown:
         raise NotifierError(
-            f"{notifier.__name__} takes no {unknown[0]!r}", f"it takes {', '.join(takes)}", unknown[0]
+            f"{notifier.__name__} has no argument {unknown[0]!r}", f"it takes {', '.join(takes)}", unknown[0]
         )
     try:
         signature.bind(**arguments)
@@ -115,7 +115,7 @@ def check_arguments(notifier: type, arguments: Mapping[str, Any]) -> None:
 
 
 def argument_errors(path: str, arguments: Mapping[str, Any]) -> Iterator[NotifierError]:
-    """Yield what a spec may not give to a notifier: secrets, connections that are not allowed, files, unknown names.
+    """Yield the arguments that are not allowed: secrets, connections that are not allowed, files, unknown names.
 
     :param path: of the class
     :param arguments: as the spec gives them
@@ -123,8 +123,8 @@ def argument_errors(path: str, arguments: Mapping[str, Any]) -> Iterator[Notifie
     for name, value in arguments.items():
         if _SECRET.search(name):
             yield NotifierError(
-                f"{name} looks like a secret, and a spec is read by many",
-                "keep it in an Airflow connection and name that: …_conn_id",
+                f"{name} looks like a secret, and many people can read a spec",
+                "store it in an Airflow connection and set …_conn_id",
                 name,
             )
         if error := _template_error(value):
@@ -133,21 +133,19 @@ def argument_errors(path: str, arguments: Mapping[str, Any]) -> Iterator[Notifie
             if name == "path" and (message := _path_error(value)):
                 yield NotifierError(message, "write path: my-sweep.jsonl", name)
         elif _FILES.search(name):
-            yield NotifierError(
-                f"{name} names a file of the machine that Airflow runs on", "leave it out", name
-            )
+            yield NotifierError(f"{name} names a file on Airflow's machine", "leave it out", name)
         elif _CONNECTION.search(name) and (message := _connection_error(value)):
             hint = f"whoever runs Airflow adds connections in {CONNECTIONS}"
             yield NotifierError(message, hint, name)
 
 
 def rendered_arguments(path: str, arguments: Mapping[str, Any], notice: Notice) -> dict[str, Any]:
-    """Return a notifier's arguments with their expressions evaluated; these read ``notice`` and nothing else.
+    """Return a notifier's arguments with their expressions evaluated; these can read only ``notice``.
 
     :param path: of the class
     :param arguments: as the spec gives them
     :param notice: the notice to send
-    :raises NotifierError: for arguments that a spec may not give
+    :raises NotifierError: for arguments that are not allowed
     :raises ExpressionError: when an expression fails
     """
     for error in argument_errors(path, arguments):
@@ -157,11 +155,11 @@ def rendered_arguments(path: str, arguments: Mapping[str, Any], notice: Notice) 
 
 
 def _template_error(value: Any) -> tuple[str, str] | None:
-    """Return what is wrong with the expressions of an argument."""
+    """Return the error in the expressions of an argument, or None."""
     known = f"notice has {', '.join(sorted(_FIELDS))}"
     try:
         for name in sorted(template_names(value) - {"notice"}):
-            return f"{name!r} is not known to a notifier's arguments, which read notice only", known
+            return f"{name!r} is not defined in the arguments of a notifier, which can use only notice", known
         for field in sorted(attribute_names(value, "notice") - _FIELDS):
             return f"a notice has no {field!r}", did_you_mean(field, _FIELDS) or known
     except ExpressionError as error:
@@ -171,8 +169,8 @@ def _template_error(value: Any) -> tuple[str, str] | None:
 
 def _path_error(value: Any) -> str:
     if not isinstance(value, str):
-        return "the path of a file is text"
-    # what an expression gives is checked when it is known
+        return "the path of a file must be a string"
+    # the result of an expression is checked after its evaluation
     shape = value
     for source in templates(value):
         shape = (
@@ -189,4 +187,4 @@ def _connection_error(value: Any) -> str:
     allowed = listed(CONNECTIONS)
     if value is None or (isinstance(value, str) and not is_template(value) and value in allowed):
         return ""
-    return f"{value!r:.80} is no connection that this Airflow lets specs name to a notifier"
+    return f"{value!r:.80} is not a connection that notifiers of specs may use on this Airflow"

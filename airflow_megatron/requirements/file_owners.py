@@ -1,6 +1,6 @@
-"""Find the job that makes each file of a condition: files of an earlier run of that job do not count.
+"""Find the job that writes each file of a condition: files of an earlier run of that job do not count.
 
-A fresh start, or a task that is cleared, leaves the files of the run before where they are.
+A fresh start or a cleared task keeps the files of the previous run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def with_file_owners(jobs: Sequence[Job]) -> list[Job]:
-    """Return the jobs of a point with the producer of each file that their conditions name, where it is known.
+    """Return the jobs of a point with the producer of each file in their conditions, if it is known.
 
     That is the job in whose run directory the file lies; where several share one, the training (or the first stage)
     that it belongs to. A job's ``finish`` speaks of what the job itself makes there. Files elsewhere have no producer.
@@ -63,7 +63,7 @@ def _files(condition: Condition | None) -> bool:
 
 
 def _owner(path: str, owners: dict[str, Job]) -> Job | None:
-    """Return the owner of the innermost run directory that a path, or pattern, lies in."""
+    """Return the owner of the innermost run directory that contains a path or pattern."""
     folder = path
     while "/" in folder.rstrip("/"):
         folder = folder.rpartition("/")[0]

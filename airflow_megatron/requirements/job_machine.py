@@ -1,4 +1,4 @@
-"""The nodes of a training job, as far as Megatron's own checks ask about them."""
+"""The properties of a training job's nodes that Megatron's own checks depend on."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def machine_of(job: Job, cluster: ClusterProfile) -> Machine:
 
 
 def trainer_machine(trainer: TrainerName, cluster: ClusterProfile, env: Mapping[str, object]) -> Machine:
-    """Return what a trainer's jobs find on the nodes of a cluster.
+    """Return the machine of a trainer's jobs on a cluster.
 
-    :param env: variables of the job itself
+    :param env: environment variables of the job itself
     """
     section = cluster.trainer(trainer)
     gpu = GPUS.get(cluster.gpu or "")

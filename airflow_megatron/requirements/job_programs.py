@@ -1,4 +1,4 @@
-"""Ask the job-side programs before submission what they would reject."""
+"""Run the check programs of ``Megatron-LM/`` to find out what the programs of jobs would reject."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def answers(program: str, questions: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return a program's answer to each question, all None where the project's own ``Megatron-LM/`` lacks the program.
+    """Return a program's answer to each question; all None if the project's ``Megatron-LM/`` lacks the program.
 
     :param program: name of a script in ``Megatron-LM/`` that reads and writes JSON lines
     :param questions: plain JSON data
-    :raises RuntimeError: when the program fails
+    :raises RuntimeError: if the program fails
     """
     path = job_programs_dir() / program
     if not questions or not path.is_file():
@@ -29,7 +29,7 @@ def answers(program: str, questions: Sequence[Mapping[str, Any]]) -> list[Any]:
     return [json.loads(line) for line in _answered(path, asked).splitlines()]
 
 
-@functools.lru_cache(maxsize=128)  # starting a program is most of the time that planning a small sweep takes
+@functools.lru_cache(maxsize=128)  # starting the program takes most of the time of planning a small sweep
 def _answered(path: Path, asked: str) -> str:
     answer = subprocess.run(
         [sys.executable, str(path)], input=asked, capture_output=True, text=True, check=False

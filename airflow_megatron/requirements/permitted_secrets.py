@@ -1,4 +1,4 @@
-"""Airflow connections and variables that specs may hand to jobs: those that the operator names, none by default.
+"""Airflow connections and variables that specs may pass to jobs: those that the operator names, none by default.
 
 Whoever may drop a spec can have a job print what it is given, so a name in these lists is given to all of them.
 """
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONNECTIONS: Final = "AIRFLOW_MEGATRON_SECRET_CONNECTIONS"
-"""Environment variable that names the Airflow connections whose fields jobs may get, separated by commas."""
+"""Environment variable with the Airflow connections whose fields jobs may get, separated by commas."""
 VARIABLES: Final = "AIRFLOW_MEGATRON_SECRET_VARIABLES"
-"""Environment variable that names the Airflow variables whose values jobs may get, separated by commas."""
+"""Environment variable with the Airflow variables whose values jobs may get, separated by commas."""
 
 
 def secret_refusal(source: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return what is wrong with a secret's source in Airflow and what to do about it; None for one that is permitted.
+    """Return the problem and the hint for a secret's source in Airflow; None if it is permitted.
 
     :param source: as :func:`~airflow_megatron.spec.model.secret_sources.secret_sources` gives it
     """
@@ -29,6 +29,6 @@ def secret_refusal(source: Mapping[str, str]) -> tuple[str, str] | None:
     if source[kind] in listed(setting):
         return None
     return (
-        f"this Airflow does not let specs read {source_text(source)}",
+        f"specs on this Airflow may not read {source_text(source)}",
         f"whoever runs Airflow adds {source[kind]} in {setting}; or write {{file: PATH}}, on the cluster",
     )

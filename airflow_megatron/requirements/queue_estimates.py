@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpuHours:
-    """An upper bound for what jobs take.
+    """An upper bound of the GPU-hours of jobs.
 
-    :param hours: of the jobs that have a walltime: walltime × GPUs, one attempt of each
+    :param hours: walltime × GPUs of the jobs with a walltime, one attempt each
     :param unbounded: jobs with GPUs but without a walltime, which are not in ``hours``
     """
 
@@ -37,7 +37,7 @@ class GpuHours:
 
 
 def gpu_hours(jobs: Iterable[Job]) -> GpuHours:
-    """Return the GPU-hours that jobs can take at most, one attempt of each."""
+    """Return the maximum GPU-hours of jobs, with one attempt each."""
     total = GpuHours()
     for job in jobs:
         gpus = job.slurm.node_count * job.slurm.gpus
@@ -49,7 +49,7 @@ def gpu_hours(jobs: Iterable[Job]) -> GpuHours:
 
 
 def most_jobs_at_once(tree: Sequence[StageInstance], points: int, settings: SweepSettings) -> int:
-    """Return how many jobs of a sweep can be in the queue at the same time."""
+    """Return the maximum number of jobs of a sweep in the queue at the same time."""
     children: dict[str | None, list[StageInstance]] = {}
     for instance in tree:
         if instance.scope == "point":
@@ -58,13 +58,13 @@ def most_jobs_at_once(tree: Sequence[StageInstance], points: int, settings: Swee
     roots = [instance for parent in (None, *shared) for instance in children.get(parent, ())]
     per_point = sum(_width(instance, children) for instance in roots)
     active = min(points, settings.max_active_points)
-    # the tasks of an array wait in the queue for points that are not worked yet
+    # array tasks are in the queue before their points start
     most = active * per_point + (points - active) * sum(instance.array for instance in roots)
     return max(most, len(shared))
 
 
 def _width(instance: StageInstance, children: Mapping[str | None, Sequence[StageInstance]]) -> int:
-    """Return how many jobs of a subtree can be in the queue at once; what waits for a job's end is never beside it."""
+    """Return the maximum number of jobs of a subtree in the queue; a job never overlaps jobs that wait for its end."""
     below = children.get(instance.name, ())
     after = sum(_width(child, children) for child in below if child.waits == "parent")
     beside = sum(_width(child, children) for child in below if child.waits != "parent")

@@ -1,4 +1,4 @@
-"""The Megatron arguments of training jobs, as the checks before submission look at them."""
+"""The Megatron arguments of training jobs for the checks before submission."""
 
 from __future__ import annotations
 

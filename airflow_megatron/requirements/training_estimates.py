@@ -24,11 +24,11 @@ _DIRECTORIES = frozenset(("save", "load", "tensorboard_dir"))
 
 @dataclass(frozen=True)
 class JobEstimate:
-    """What one job will need.
+    """Estimated requirements of one job.
 
     :param needs: memory, operations and parameters
     :param gpu: the cluster's kind of GPU
-    :param gpu_hours: from the checkpoint that it continues to its end, at the utilisation that the profile gives; None
+    :param gpu_hours: GPU-hours from its first checkpoint to its end, at the utilisation in the profile; None
         without one
     :param mfu: Model FLOPs utilisation (0 to 1) at the step time that a benchmark reports, None without one
     """
@@ -40,7 +40,7 @@ class JobEstimate:
 
     @property
     def runs_out_of_memory(self) -> bool:
-        """Whether the fullest GPU has no room."""
+        """Whether the fullest GPU has too little memory."""
         return self.needs.runs_out_of_memory(self.gpu)
 
     @property
@@ -54,7 +54,7 @@ class JobEstimate:
         return [stage.total / 1e9 for stage in self.needs.stages]
 
     def to_json(self) -> dict[str, object]:
-        """Return what ``plan --format json`` prints."""
+        """Return the data for ``plan --format json``."""
         return {
             "parameters": self.needs.parameters.total,
             "parameters_without_padding": self.needs.parameters.without_padding,
@@ -70,9 +70,9 @@ class JobEstimate:
 class Estimates:
     """Estimates of the jobs of a plan that run a trainer.
 
-    :param jobs: name of a job → what it will need
-    :param missing: name of a job → why there is no estimate of it
-    :param unknown_gpu: why there is none of any job: the cluster does not say what GPUs it has
+    :param jobs: name of a job → its estimate
+    :param missing: name of a job → reason why there is no estimate
+    :param unknown_gpu: reason why no job has an estimate: the profile does not name the cluster's GPUs
     """
 
     jobs: Mapping[str, JobEstimate]
@@ -85,7 +85,7 @@ def job_estimates(jobs: Iterable[Job], arguments: JobArguments) -> Estimates:
 
     :param jobs: of one cluster
     :param arguments: of these jobs; nothing is estimated when the cluster's profile does not say what GPUs it has
-    :raises SpecError: when the profile names a GPU that is not known
+    :raises SpecError: if the profile names an unknown GPU
     """
     cluster = arguments.cluster
     if cluster.gpu is None:
@@ -118,7 +118,7 @@ def job_estimates(jobs: Iterable[Job], arguments: JobArguments) -> Estimates:
 
 
 def _estimated_parameters(job: Job, arguments: Mapping[str, Any]) -> dict[str, object]:
-    """Return the arguments that the release itself knows: those of a fork or of the thin trainer change no sizes."""
+    """Return the arguments of the release itself; additional arguments of forks do not affect sizes."""
     table = program_table(job.release)
     return {
         name: value
@@ -128,7 +128,7 @@ def _estimated_parameters(job: Job, arguments: Mapping[str, Any]) -> dict[str, o
 
 
 def _done(job: Job, params: Mapping[str, object]) -> int:
-    """Return the iterations that are done before a job starts: those of the checkpoint that it continues."""
+    """Return the number of iterations before a job starts: those of the checkpoint that it continues."""
     if not job.trains or params.get("finetune"):
         return 0
     if job.source is not None:
@@ -137,7 +137,7 @@ def _done(job: Job, params: Mapping[str, object]) -> int:
 
 
 def _estimate(params: dict[str, object], job: Job, machine: Machine) -> Estimate | str:
-    """Return an estimate, or why there is none."""
+    """Return an estimate, or the reason why there is none."""
     if reason := trainer_called(job.trainer).no_estimates:
         return reason
     if job.entry not in ("", PRETRAIN_GPT):

@@ -190,7 +190,7 @@ class TestSchedules:
             ),
             (
                 [("      override_opt_param_scheduler: true\n", "")],
-                "its schedule is not that of the checkpoint it starts from (lr_decay_iters differ), which Megatron",
+                "its schedule differs from that of the checkpoint it loads (lr_decay_iters differ), which Megatron",
             ),
         ],
         ids=["warmup", "fraction", "no-decay", "too-long", "refused"],

@@ -43,7 +43,7 @@ def upstream(release: str, *pairs: tuple[str, str]) -> str:
     [
         (
             "core_v0.16.1",
-            "core_v0.16.1 goes on with the min_lr of pretrain, in spite of override_opt_param_scheduler",
+            "core_v0.16.1 goes on with the min_lr of pretrain, despite override_opt_param_scheduler",
         ),
         ("core_v0.18.2", "core_v0.18.2 goes on with the min_lr of pretrain"),
         ("core_v0.19.0", "core_v0.19.0 cannot load the optimizer of pretrain with another min_lr"),
@@ -53,7 +53,7 @@ def test_a_cooldown_to_zero_that_upstream_would_not_make(release: str, message: 
     text = upstream(release, ("lr_decay_iters: 300,", "lr_decay_iters: 300, min_lr: 0,"))
     (problem,) = errors_of(text, CLUSTER)
     assert message in problem.message
-    assert problem.hint == "the min_lr of pretrain; or trainer: megatron_core, which takes new ones"
+    assert problem.hint == "the min_lr of pretrain; or trainer: megatron_core, which uses new ones"
     assert problem.line == line_of(text, "megatron: {train_iters: 300, lr_decay_iters: 300")
 
 

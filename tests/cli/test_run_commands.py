@@ -144,7 +144,7 @@ class TestCancel:
         last = answer.stderr.splitlines()[-1]
         assert last.startswith("not all jobs of study were cancelled: ")
         assert "cannot be reached" in last
-        assert last.endswith("run the command again when that is solved")
+        assert last.endswith("fix this and run the command again")
 
     @pytest.mark.slow
     def test_a_queue_that_cannot_be_read_is_given_up_soon(

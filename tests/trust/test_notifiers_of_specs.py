@@ -261,7 +261,7 @@ def test_connections_that_are_not(value: Any, path: str) -> None:
 )
 def test_files_of_the_host(argument: str) -> None:
     found = refusals(SMTP, {"to": "a@b", argument: ["/etc/passwd"]})
-    assert any("names a file of the machine that Airflow runs on" in problem for problem in found)
+    assert any("names a file on Airflow's machine" in problem for problem in found)
 
 
 @pytest.mark.parametrize(

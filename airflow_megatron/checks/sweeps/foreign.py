@@ -1,4 +1,4 @@
-"""Files in another tool's language: what can be known of their trainer before a job is made."""
+"""Checks of other tools' files that are possible before jobs exist: the release and the trainer's tables."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def check_trainer(sweep: ForeignSweep, cluster: ClusterProfile) -> None:
-    """Check that the release, and what the cluster says of the trainer, can be read.
+    """Check that the release and the cluster's settings of the trainer can be read.
 
-    :raises SpecError: at the sidecar, or the file
+    :raises SpecError: at the sidecar or the file
     """
     try:
         trainer_table(sweep.trainer, sweep.release, cluster, {})

@@ -1,4 +1,4 @@
-"""Checks before submission: a sweep within the limits of its cluster profile."""
+"""Check that a sweep respects the limits of its cluster profile."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def limit_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
-    """Yield the jobs that ask for more than the cluster, or the partition that they name, gives."""
+    """Yield the jobs that request more than their cluster or partition allows."""
     for job in jobs:
         yield from _beyond(job, cluster.limits, f"cluster {cluster.name}")
-        # Slurm takes the first of several partitions that can start the job
+        # Slurm uses the first of several partitions that can start the job
         for name in (job.slurm.partition or "").split(","):
             if name in cluster.partitions:
                 yield from _beyond(job, cluster.partitions[name], f"partition {name}")
@@ -40,7 +40,7 @@ def limit_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Fin
 
 
 def _beyond(job: Job, limits: LimitsSection | PartitionSection, giver: str) -> Iterator[Finding]:
-    """Yield the resources of a job that are beyond what a cluster or a partition gives one job."""
+    """Yield the resources of a job that exceed the limits of a cluster or a partition for one job."""
     nodes = job.slurm.node_count
     if limits.max_nodes is not None and nodes > limits.max_nodes:
         yield Finding(
@@ -58,12 +58,12 @@ def _beyond(job: Job, limits: LimitsSection | PartitionSection, giver: str) -> I
             job,
             ("slurm", "time"),
             f"asks for {slurm_time(seconds)}; {giver} gives an attempt {slurm_time(longest)}",
-            f'time: "{slurm_time(longest)}"; a training that needs longer goes on in further attempts',
+            f'time: "{slurm_time(longest)}"; a longer training continues in further attempts',
         )
 
 
 def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[Finding]:
-    """Yield the resources of a job that no node of the partition has."""
+    """Yield the resources of a job that exceed a node of the partition."""
     gpus = job.slurm.gpus
     if partition.gpus_per_node is not None and gpus > partition.gpus_per_node:
         yield Finding(
@@ -88,7 +88,7 @@ def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[F
 def budget_problems(
     sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile
 ) -> tuple[list[Problem], list[Problem]]:
-    """Return errors and warnings about what the sweep takes as a whole."""
+    """Return errors and warnings about the total resources of the sweep."""
     errors: list[Problem] = []
     warnings: list[Problem] = []
     limits = cluster.limits

@@ -1,4 +1,4 @@
-"""Checks before submission: names and directories that no two jobs share, and no template left unresolved."""
+"""Check that jobs have unique names and directories, and that no template remains unresolved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\$\{[^}]*\}|\{\{|\$\{")
 
 
 def name_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
-    """Yield jobs that share a name, a directory for their attempts, or a training branch's directory."""
+    """Yield jobs that share a name, a directory of attempts, or the directory of a training branch."""
     names: dict[str, Job] = {}
     attempts: dict[str, Job] = {}
     branches: dict[str, Job] = {}
@@ -45,9 +45,9 @@ def name_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
 
 
 def template_findings(jobs: Iterable[Job], *, refuse: bool = True) -> Iterator[Finding]:
-    """Yield templates that are still there after every expression was evaluated.
+    """Yield templates that remain after all expressions were evaluated.
 
-    :param refuse: paths and names must not hold any; other tools leave text that they cannot resolve as it is
+    :param refuse: refuse them in paths and names; files of other tools may keep unresolved text
     """
     for job in jobs:
         paths = [("name", job.name), ("run_dir", job.run_dir), ("outputs", " ".join(job.outputs))]
@@ -58,9 +58,9 @@ def template_findings(jobs: Iterable[Job], *, refuse: bool = True) -> Iterator[F
                 message = f"{key} still holds {found[0]!r} after everything is resolved: {text}"
                 hint = 'write expressions as "{{ name }}"'
                 yield Finding("template", job, (key,), message, hint, warning=not refuse)
-        # a look at all words at once is ten times as quick
+        # searching all words at once is ten times faster
         for word in job.command if job.script is None and "{" in " ".join(job.command) else ():
-            # "{iteration}" is meant for each_checkpoint; "$" alone is a shell's
+            # "{iteration}" belongs to each_checkpoint; a single "$" belongs to the shell
             found = _TEMPLATE.search(word)
             if found:
                 message = f"its command still holds {found[0]!r} after everything is resolved"

@@ -1,4 +1,4 @@
-"""The checks on ``notify:``: classes and connections that the operator allows, arguments that they take, no secrets."""
+"""Check ``notify:``: only allowed classes and connections, only arguments of the class, no secrets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def notifier_problems(sweep: Sweep) -> Iterator[Problem]:
-    """Yield what is wrong with the notifiers of a sweep."""
+    """Yield the problems of a sweep's notifiers."""
     if not sweep.settings.notify:
         return
-    from airflow_megatron.notices.notifier_classes import (  # imports what reads logs and judges jobs
+    from airflow_megatron.notices.notifier_classes import (  # this import also loads the modules for logs and verdicts
         NotifierError,
         argument_errors,
         check_arguments,

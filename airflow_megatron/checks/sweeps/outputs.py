@@ -1,4 +1,4 @@
-"""Checks before submission: no two jobs write the same files.
+"""Check that no two jobs write the same files.
 
 A stage that finds another's results in its place passes over its own work (``each_checkpoint``), overwrites them, or
 counts as finished by them. Stages that follow each other may go on with what the one before has made, so a declared
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Result:
-    """What a job makes of checkpoints in a directory: of one iteration, or of each that comes."""
+    """The output of a job for checkpoints in a directory: for one iteration, or for each."""
 
     job: Job
     iteration: int | None
@@ -36,7 +36,7 @@ class _Result:
         return self.job.source is not None and self.job.source.is_pattern
 
     def meets(self, other: _Result) -> int | str | None:
-        """Return an iteration that both work on, ``*`` for any, None where it is not certain that there is one."""
+        """Return an iteration that both process, ``*`` for any, or None if none is certain."""
         if self.of_pattern or other.of_pattern:
             return "*" if self.of_pattern and other.of_pattern else None
         if self.each and other.each:
@@ -52,7 +52,7 @@ class _Result:
 def output_findings(
     sweep: Sweep, jobs: Sequence[Job], trainings: Mapping[str, TrainingArguments]
 ) -> Iterator[Finding]:
-    """Yield jobs that write what another job writes, too.
+    """Yield jobs that write the same files as another job.
 
     :param jobs: with their commands
     :param trainings: the arguments of training jobs by run directory
@@ -77,7 +77,7 @@ def output_findings(
 
 
 def _results(sweep: Sweep, jobs: Iterable[Job]) -> Iterator[Finding]:
-    """Yield conversions and evaluations of one checkpoint in one directory."""
+    """Yield conversions or evaluations of the same checkpoint in the same directory."""
     made: dict[tuple[str, str], list[_Result]] = {}
     for job in jobs:
         made_of = job.stage_kind.result
@@ -110,12 +110,12 @@ def _paths(job: Job, trainings: Mapping[str, TrainingArguments]) -> Iterator[str
 
 
 def _is_result(path: str, job: Job) -> bool:
-    """Whether a path is what a conversion or evaluation makes of its own accord."""
+    """Whether a path is a default output of a conversion or evaluation."""
     return path.startswith((f"{job.layout.converted_dir}/", f"{job.layout.evaluations_dir}/"))
 
 
 def _follows(job: Job, other: Job, by_name: Mapping[str, Job]) -> bool:
-    """Whether a job begins when another has ended, or later."""
+    """Whether a job starts only after another has ended."""
     waiting, seen = [job], {job.name}
     while waiting:
         for dependency in waiting.pop().depends_on:

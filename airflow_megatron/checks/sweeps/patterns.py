@@ -1,4 +1,4 @@
-"""Checks before submission: patterns that repeat a repetition, which is never meant."""
+"""Check that patterns have no nested repetitions, which are always mistakes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def pattern_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
-    """Yield the patterns of events and conditions in which a repetition is repeated, ``(a+)+``."""
+    """Yield the patterns of events and conditions with nested repetitions, ``(a+)+``."""
     for job in jobs:
         for key, pattern in dict.fromkeys(_patterns(job)):
             if nested_repetition(pattern):
@@ -23,7 +23,7 @@ def pattern_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
                     job,
                     (key,),
                     f"the pattern {pattern!r} repeats a repetition, as (a+)+ does",
-                    "repeat once: a+ matches the same",
+                    "repeat once: a+ matches the same text",
                     warning=True,
                 )
 

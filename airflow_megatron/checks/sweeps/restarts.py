@@ -1,4 +1,4 @@
-"""Checks before submission: what a restart policy changes in later attempts has to be possible."""
+"""Check that the changes of a restart policy in later attempts are possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MODEL_SIZES = (
 
 
 def restart_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
-    """Yield what is wrong with the smaller numbers of nodes, and with the arguments after a rollback.
+    """Yield the problems of ``restart.nodes`` and ``restart.after_rollback``.
 
     :param trainings: the arguments of the training jobs, by run directory
     """
@@ -48,9 +48,9 @@ def restart_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Fin
 
 
 def _nodes(training: TrainingArguments) -> Iterator[Finding]:
-    """Yield the numbers of nodes that are not smaller, or over which model and batch cannot be spread.
+    """Yield the numbers of nodes that are not smaller, or that cannot divide the model and the batch.
 
-    The global batch size stays, so fewer nodes mean a smaller data-parallel size
+    The global batch size does not change, so fewer nodes mean a smaller data-parallel size
     (``megatron/core/num_microbatches_calculator.py``).
     """
     job, place = training.job, ("restart", "nodes")
@@ -69,10 +69,10 @@ def _nodes(training: TrainingArguments) -> Iterator[Finding]:
         if gpus % model:
             parallel = f"tensor × pipeline × context (or sequence) parallel size ({model})"
             message = f"{nodes} nodes have {gpus} GPUs, which {parallel} does not divide"
-            yield Finding("nodes-model", job, place, message, "leave this number of nodes out")
+            yield Finding("nodes-model", job, place, message, "remove this number of nodes")
         elif micro and batch and batch % (micro * gpus // model):
             message = (
                 f"on {nodes} nodes the data parallel size is {gpus // model}: times micro_batch_size ({micro}) it does "
                 f"not divide global_batch_size ({batch})"
             )
-            yield Finding("nodes-batch", job, place, message, "leave this number of nodes out")
+            yield Finding("nodes-batch", job, place, message, "remove this number of nodes")

@@ -1,4 +1,4 @@
-"""Checks before submission: options of sbatch that would take the submission out of our hands."""
+"""Check that jobs do not set sbatch options that the submission itself controls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ limits, estimates and the end before the walltime would be those of another job.
 
 
 def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
-    """Yield the options of ``slurm.options``, of a foreign ``cmd`` and of own scripts that a job may not set."""
+    """Yield reserved options in ``slurm.options``, in the ``cmd`` of other tools, and in the job's own script."""
     for job in jobs:
         if job.script is None:
             yield from _of_rendered(job)
@@ -56,7 +56,7 @@ def _of_rendered(job: Job) -> Iterator[Finding]:
     words = [word for option in options for word in split_directive(option)]
     keys = ("slurm", "options")
     for refused in refused_options(words):
-        # the rest of a value with blanks is no word of its own
+        # the rest of a value with blanks is not an option
         if refused.name != NO_OPTION or refused.text in options:
             yield _finding(job, refused, keys, "slurm.options hold")
     for option in read_options(words):
@@ -69,13 +69,13 @@ def _of_rendered(job: Job) -> Iterator[Finding]:
 
 
 def _of_words(job: Job, words: Sequence[str], keys: tuple[str, ...], where: str) -> Iterator[Finding]:
-    """Yield what is probably not meant."""
+    """Yield options that are probably mistakes."""
     for option in read_options(words):
         if "comment" in option.meant:
             message = f"{where} --comment, which gives way to the submission's own"
             yield Finding("sbatch comment", job, keys, message, "remove it", warning=True)
         elif near := misspelt_option(option):
-            message = f"{where} {option.words[0][:80]}, an option that sbatch does not have by itself"
+            message = f"{where} {option.words[0][:80]}, which is not a standard option of sbatch"
             yield Finding(f"sbatch {option.name}", job, keys, message, near, warning=True)
 
 

@@ -1,4 +1,4 @@
-"""Checks before submission: no secret stands in plain text, where scripts, logs and databases would keep it."""
+"""Check that no secret is written in plain text, which scripts, logs and databases would store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ASSIGNMENT = re.compile(
 )
 
 _FORWARDED = ("MLFLOW", "PYTHON", "MV2", "UCX", "NCCL", "CCL", "HCCL", "NEBULA", "DLTS")
-"""How names begin that DeepSpeed's launcher hands on as words of mpirun's command line, and prints.
+"""Prefixes of the variables that DeepSpeed's launcher passes on mpirun's command line, and prints.
 
 Its source: ``deepspeed/launcher/runner.py`` ``EXPORT_ENVS`` and ``main``, ``multinode_runner.py`` ``get_cmd``;
 ``deepspeed/nebula/constants.py``; ``export_envs`` of the accelerators.
@@ -29,7 +29,7 @@ Its source: ``deepspeed/launcher/runner.py`` ``EXPORT_ENVS`` and ``main``, ``mul
 
 
 def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Finding]:
-    """Yield variables of jobs, their commands and scripts that hold a secret; the value is never repeated."""
+    """Yield variables, commands and scripts of jobs that contain a secret; messages never contain the value."""
     seen: set[tuple[str, str, str]] = set()
     for job in jobs:
         for where, name, warning in _plain_secrets(job, cluster):
@@ -39,7 +39,7 @@ def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Fi
                     f"secret {name}",
                     job,
                     ("env",),
-                    f"{where} {name} in plain text, which scripts and databases keep",
+                    f"{where} {name} in plain text, which scripts and databases would store",
                     f"put it into a file on the cluster, chmod 600, and write secrets: {{{name}: {{file: PATH}}}}",
                     warning=warning,
                 )
@@ -55,7 +55,7 @@ def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Fi
 
 
 def _forwarded_secrets(job: Job) -> Iterator[Finding]:
-    """Yield secrets that every user of the nodes would see among the arguments of processes."""
+    """Yield secrets that every user of the nodes could read in the arguments of processes."""
     for name in sorted(job.secrets.keys() | job.delivered.keys()):
         if name.startswith(_FORWARDED):
             yield Finding(
@@ -69,7 +69,7 @@ def _forwarded_secrets(job: Job) -> Iterator[Finding]:
 
 
 def _plain_secrets(job: Job, cluster: ClusterProfile) -> Iterator[tuple[str, str, bool]]:
-    """Yield where a secret stands, its name, and whether that is only worth a warning."""
+    """Yield the location of a secret, its name, and whether this is only a warning."""
     for name, value in job_environment(job, cluster).items():
         if holds_secret(name, value):
             yield (

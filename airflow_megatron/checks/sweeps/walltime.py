@@ -1,4 +1,4 @@
-"""Checks before submission: a training that stops itself does so before Slurm does."""
+"""Check that ``exit_duration_in_mins`` ends before the walltime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def walltime_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
-    """Yield the trainings whose ``exit_duration_in_mins`` is not over before their walltime.
+    """Yield the trainings whose ``exit_duration_in_mins`` does not end before their walltime.
 
     :param trainings: the arguments of the training jobs, by run directory
     """

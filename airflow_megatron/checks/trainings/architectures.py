@@ -1,4 +1,4 @@
-"""Check with the converter itself that it has a Hugging Face class for the models of a sweep."""
+"""Check, with the converter's own rules, that a Hugging Face class exists for the models of a sweep."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ GROUPS_OF_THE_RUN: Final = frozenset(
         "validation",
     }
 )
-"""Groups of Megatron's arguments, of all releases, in which nothing stands that decides about a Hugging Face class."""
+"""Groups of Megatron's arguments, in all releases, that do not affect the choice of a Hugging Face class."""
 
 
 def architecture_findings(
     jobs: Iterable[Job], trainings: Mapping[str, TrainingArguments], cluster: ClusterProfile
 ) -> Iterator[Finding]:
-    """Yield trainings of which a convert stage could not write the checkpoints, reported where their settings stand.
+    """Yield trainings whose checkpoints a convert stage cannot convert, at the position of their settings.
 
-    Where the model cannot be known before the job, none is reported: an architecture file on the cluster, a fork's own
+    Models that cannot be known before the job are not checked: an architecture file on the cluster, a fork's own
     argument table, model settings from a YAML file, an earlier job or a checkpoint from elsewhere.
 
     :param jobs: with their commands
@@ -67,7 +67,7 @@ def architecture_findings(
 
 
 def _converts(job: Job) -> bool:
-    """Whether a job runs this project's converter, with an architecture that is known here."""
+    """Whether a job runs this project's converter with a built-in architecture."""
     return (
         job.stage_kind.makes_models
         and not job.script
@@ -79,14 +79,14 @@ def _converts(job: Job) -> bool:
 def _trained(
     training: TrainingArguments | None, trainings: Mapping[str, TrainingArguments]
 ) -> TrainingArguments | None:
-    """Return the training whose arguments describe the model: with ``use_checkpoint_args`` the one it starts from."""
+    """Return the training whose arguments define the model: with ``use_checkpoint_args``, its parent."""
     while training is not None and training.value("use_checkpoint_args"):
         training = trainings.get(training.job.parent_dir or "")
     return training
 
 
 def _is_known(training: TrainingArguments, cluster: ClusterProfile) -> bool:
-    """Whether the arguments that a training's checkpoints will hold can be worked out."""
+    """Whether the arguments in a training's checkpoints can be determined."""
     job = training.job
     if job.script or not runs_pretrain_gpt(job.command):
         return False
@@ -102,7 +102,7 @@ def _is_known(training: TrainingArguments, cluster: ClusterProfile) -> bool:
 
 
 def _model(training: TrainingArguments, cluster: ClusterProfile) -> dict[str, Any]:
-    """Return what describes the model, in the words of ``check_conversions.py``."""
+    """Return the description of the model in the format of ``check_conversions.py``."""
     job, words = training.job, comparable_words(training.job.command)
     if trainer_called(job.trainer).checked_by == "program":
         return {"argv": words, "world_size": job.world_size}
@@ -113,7 +113,7 @@ def _model(training: TrainingArguments, cluster: ClusterProfile) -> dict[str, An
 
 
 def _choice(job: Job) -> dict[str, Any]:
-    """Return what a conversion asks of the converter."""
+    """Return the options of the converter in the format of ``check_conversions.py``."""
     return {
         "architecture": job.params.get("hf_architecture"),
         "converter": job.params.get("converter"),
@@ -129,8 +129,8 @@ def _finding(job: Job, training: TrainingArguments, answer: Mapping[str, Any]) -
         f"architecture:{job.stage}:{','.join(names)}",
         training.job,
         (at_fault,),
-        f"{job.stage} cannot write its checkpoints: {answer['problem']}",
+        f"{job.stage} cannot convert its checkpoints: {answer['problem']}",
         f"change {' and '.join(names)}; or the converter or hf_architecture of {job.stage}",
-        # a site's template may add to the command
+        # a site's template may extend the command
         warning=training.job.template is not None,
     )

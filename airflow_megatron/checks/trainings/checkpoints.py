@@ -1,4 +1,4 @@
-"""Checks before submission: every checkpoint that a job needs is one that its training run saves and keeps.
+"""Check that every checkpoint that a job needs is saved and kept by its training run.
 
 Megatron saves after every ``save_interval`` iterations and at the end (``megatron/training/training.py``,
 ``checkpoint_and_decide_exit`` and ``pretrain``); with ``save_retain_interval`` each save deletes the checkpoint before
@@ -29,11 +29,11 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
 
     :param stage: its stage, for messages
     :param first: the iteration that it starts from
-    :param last: the iteration that it ends at, None where it is not counted in iterations
+    :param last: the last iteration; None if the length is not given in iterations
     :param every: ``save_interval``, None without one
     :param kept: ``save_retain_interval``, None without one
-    :param saves: False where the stage saves nothing at all
-    :param extra: ``save_extra_steps`` of OpenEuroLLM's fork: further iterations that it saves at
+    :param saves: False if the stage saves no checkpoint
+    :param extra: ``save_extra_steps`` of OpenEuroLLM's fork: additional iterations with a checkpoint
     """
 
     stage: str
@@ -46,7 +46,7 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, arguments: TrainingArguments) -> SavedCheckpoints:
-        """Read them off the arguments of a job."""
+        """Derive the checkpoints from the arguments of a job."""
         return cls(
             arguments.job.stage,
             arguments.job.iteration or 0,
@@ -58,7 +58,7 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
         )
 
     def obstacle(self, iteration: int) -> tuple[str, str, str] | None:
-        """Return why there is no checkpoint of ``iteration``: rule, message and hint; None when there is one."""
+        """Return the rule, message and hint if there is no checkpoint of ``iteration``; otherwise None."""
         if not self.saves:
             what = f"needs checkpoint {iteration} of {self.stage}, which saves nothing (save_interval: 0)"
             return "saves-nothing", what, f"set save_interval in {self.stage}"
@@ -89,7 +89,7 @@ class SavedCheckpoints(msgspec.Struct, frozen=True):
         return rule, f"needs checkpoint {iteration} of {self.stage}, which {what}", hint
 
     def nearest(self, iteration: int) -> list[int]:
-        """Return the iterations nearest to ``iteration`` that are saved and kept, two at most."""
+        """Return the iterations nearest to ``iteration`` that are saved and kept, at most two."""
         step = self.every and (self.kept or self.every)
         found: set[int] = {self.last} if self.last else set()
         if step:

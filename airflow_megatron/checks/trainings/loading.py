@@ -1,15 +1,15 @@
-"""Checks before submission: what a checkpoint's own schedule does to a training that loads it with another one.
+"""Check trainings that load a checkpoint with another learning-rate schedule.
 
-``OptimizerParamScheduler.load_state_dict`` (``megatron/core/optimizer_param_scheduler.py``) refuses other values than
-the checkpoint's, unless an option names which of the two count: with ``--override-opt_param-scheduler`` those of the
-command line. But the learning rate is computed from the bounds that the optimizer's parameter groups carry, and these
-come out of the checkpoint:
+``OptimizerParamScheduler.load_state_dict`` (``megatron/core/optimizer_param_scheduler.py``) refuses values that
+differ from the checkpoint's, unless an option selects one of them: ``--override-opt_param-scheduler`` selects the
+command line. However, the learning rate is computed from the bounds in the optimizer's parameter groups, which are
+loaded from the checkpoint:
 
-- up to core_v0.18 the checkpoint's ``lr`` and ``min_lr`` stay, without a word (upstream issue 1138);
-- core_v0.19 looks for the group with the new bounds in the checkpoint, finds none, and ends with a ``ValueError``
+- up to core_v0.18 the checkpoint's ``lr`` and ``min_lr`` are kept silently (upstream issue 1138);
+- core_v0.19 searches the checkpoint for a group with the new bounds, finds none, and raises ``ValueError``
   (``param_group_identifier_keys`` in ``megatron/core/optimizer/optimizer.py``).
 
-The ``megatron_core`` trainer takes the new bounds.
+The ``megatron_core`` trainer uses the new bounds.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _COMPARED: Final = (
     ("decay", True),
     ("length", True),
 )
-"""What a checkpoint's schedule is compared by when it is loaded; True where it is counted in samples there."""
+"""The values of a schedule that are compared when a checkpoint is loaded; True for values in samples."""
 _WEIGHT_DECAY: Final = ("weight_decay", "start_weight_decay", "end_weight_decay", "weight_decay_incr_style")
 _BOUNDS_ARE_KEYS: Final = (0, 19)
-"""The first release that finds a checkpoint's parameter groups by their bounds of the learning rate."""
+"""The first release that identifies a checkpoint's parameter groups by the bounds of their learning rate."""
 
 
 def loading_findings(
     job: Job, place: tuple[str, ...], now: ArgumentValues, before: ArgumentValues, source: str
 ) -> Iterator[Finding]:
-    """Yield what is wrong about a training whose schedule is not that of the checkpoint it starts from.
+    """Yield the problems of a training whose schedule differs from that of the checkpoint that it loads.
 
     :param job: the training
-    :param place: the keys of the spec that the findings point at
+    :param place: the keys of the spec for the findings
     :param now: its arguments
-    :param before: those that the checkpoint was trained with
-    :param source: what trained it, for messages
+    :param before: the arguments of the training that wrote the checkpoint
+    :param source: the name of that training, for messages
     """
     differing = list(_differing(now, before))
     if not differing or now.value("finetune") or now.value("no_load_optim"):
         return
     kept = ("lr", "min_lr") if trainer_called(job.trainer).keeps_bounds else ()
     bounds = [name for name in differing if name in kept]
-    hint = f"the {' and '.join(bounds)} of {source}; or trainer: megatron_core, which takes new ones"
+    hint = f"the {' and '.join(bounds)} of {source}; or trainer: megatron_core, which uses new ones"
     if bounds and release_number(job.release) >= _BOUNDS_ARE_KEYS:
         message = f"{job.release} cannot load the optimizer of {source} with another {' and '.join(bounds)}"
         yield Finding("bounds-refused", job, place, message, hint)
@@ -76,20 +76,20 @@ def loading_findings(
             "schedule-refused",
             job,
             place,
-            f"its schedule is not that of the checkpoint it starts from ({', '.join(differing)} differ), which Megatron"
+            f"its schedule differs from that of the checkpoint it loads ({', '.join(differing)} differ), which Megatron"
             " refuses to load",
             "add megatron: {override_opt_param_scheduler: true}",
         )
     elif bounds:
         message = (
             f"{job.release} goes on with the {' and '.join(bounds)} of {source},"
-            " in spite of override_opt_param_scheduler"
+            " despite override_opt_param_scheduler"
         )
         yield Finding("bounds-kept", job, place, message, hint)
 
 
 def _differing(now: ArgumentValues, before: ArgumentValues) -> Iterator[str]:
-    """Yield the names of the arguments by which two schedules differ for Megatron."""
+    """Yield the names of the arguments in which Megatron sees two schedules differ."""
     ours, theirs = Schedule.of(now), Schedule.of(before)
     if ours is None or theirs is None or ours.unit != theirs.unit:
         return

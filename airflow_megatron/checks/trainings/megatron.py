@@ -1,4 +1,4 @@
-"""Check the command lines of training jobs with upstream Megatron-LM's own rules."""
+"""Check the command lines of training jobs by upstream Megatron-LM's own rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def megatron_findings(jobs: Sequence[Job], arguments: JobArguments) -> Iterator[Finding]:
-    """Yield what upstream's own checks of the release would refuse; the thin trainer has its own rules.
+    """Yield the command lines that upstream's checks of the release would refuse.
 
     :param jobs: with their commands
     :param arguments: of these jobs
@@ -54,13 +54,13 @@ def megatron_findings(jobs: Sequence[Job], arguments: JobArguments) -> Iterator[
                         world_size,
                         job.release,
                         machine=machine_of(job, cluster),
-                        # what follows the arguments is known of GPT models only
+                        # failures after argument parsing are known only for GPT models
                         first_iteration=gpt,
                         flags=flags,
                     )
                 known[key] = checks[kind].problems(words)
         except ArgumentError:
-            return  # an unknown release is reported where the spec names it
+            return  # an unknown release is reported at its key in the spec
         for problem in known[key]:
             message = f"{job.release} refuses it on {world_size} GPUs: {problem.message}"
             yield Finding(f"megatron:{problem.rule}", job, ("megatron",), message, problem.hint)

@@ -1,4 +1,4 @@
-"""Checks before submission: whether trainings fit into the memory of their GPUs."""
+"""Check that trainings fit into the memory of their GPUs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _KEYS = ("micro_batch_size",)
 def memory_findings(
     jobs: Sequence[Job], estimates: Mapping[str, JobEstimate], cluster: ClusterProfile
 ) -> Iterator[Finding]:
-    """Yield the jobs that will probably run out of memory, and those that will not although they should.
+    """Yield the jobs that will probably run out of memory, and those that probably will not although expected.
 
-    :param estimates: what jobs will need, by name
+    :param estimates: estimates by name of the job
     """
     for job in jobs:
         found = estimates.get(job.name)
@@ -34,5 +34,5 @@ def memory_findings(
             hint = "smaller micro_batch_size, more parallelism, recomputation; or expect: oom"
         else:
             message = f"is expected to run out of memory, but is estimated to need {needs}"
-            hint = "drop expect, or ask for more"
+            hint = "remove expect, or increase the memory that the job needs"
         yield Finding("memory", job, _KEYS, message, hint, warning=True)

@@ -1,4 +1,4 @@
-"""Checks before submission: learning-rate schedules end where the training ends, and branches continue them."""
+"""Check that learning-rate schedules end with the training, and that branches continue them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from airflow_megatron.requirements.training_arguments import TrainingArguments
 
 _JUMP = 0.02
-"""A change of the learning rate by this part of its peak is a jump."""
+"""Smallest change of the learning rate, as a fraction of its peak, that counts as a jump."""
 
 
 def schedule_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
-    """Yield what is wrong or odd about the schedules of the training jobs.
+    """Yield the errors and warnings about the schedules of training jobs.
 
     :param trainings: the arguments of the training jobs by run directory
     """
@@ -69,7 +69,7 @@ def _impossible(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Fi
 
 
 def _odd_ends(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Finding]:
-    """Yield schedules that end before the training does, or have not ended when it does."""
+    """Yield schedules that end before or after the training."""
     unit, job, style = schedule.unit, arguments.job, schedule.lr_decay_style
     name = f"lr_decay_{unit}"
     tail = schedule.length - schedule.decay
@@ -92,7 +92,7 @@ def _odd_ends(arguments: TrainingArguments, schedule: Schedule) -> Iterator[Find
             job,
             (name,),
             f"the last {tail} of {schedule.length} {_words(unit)} run at min_lr ({schedule.min_lr:g}): {name} is"
-            f" {schedule.decay}, counted from 0 with the warm-up in it",
+            f" {schedule.decay}, counted from 0 including the warm-up",
             f"{name}: {schedule.length}",
             warning=True,
         )
@@ -135,7 +135,7 @@ def _branch(
     before: Schedule,
     iteration: int,
 ) -> Iterator[Finding]:
-    """Yield what is wrong about a schedule that continues from a parent's checkpoint."""
+    """Yield the problems of a schedule that continues from a parent's checkpoint."""
     if arguments.value("finetune") or arguments.value("no_load_optim"):
         return
     job = arguments.job

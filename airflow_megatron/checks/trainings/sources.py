@@ -1,7 +1,7 @@
-"""Checks before submission: what Megatron's own arguments load again in every attempt.
+"""Check for Megatron's arguments ``load`` and ``finetune``, which apply to every attempt.
 
 ``start: {from: …}`` is loaded as long as a training has no checkpoint of its own. ``load`` and ``finetune`` among the
-arguments hold for each attempt: the second one begins where the first began (``load_checkpoint`` in
+arguments apply to each attempt: the second one starts where the first started (``load_checkpoint`` in
 ``megatron/training/checkpointing.py`` of all releases).
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def source_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
-    """Yield trainings of which every attempt begins anew.
+    """Yield trainings whose attempts all start from the same checkpoint.
 
     :param trainings: the arguments of training jobs by run directory
     """
@@ -34,12 +34,12 @@ def source_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Find
         of = f", iteration: {step}" if step else ""
         name = "load" if elsewhere else "finetune"
         what = f"load {load}" if elsewhere else "finetune"
-        effect = "begins there" if elsewhere else "takes the weights alone and begins at iteration 0"
+        effect = "begins there" if elsewhere else "loads only the weights and starts at iteration 0"
         yield Finding(
             f"every-attempt:{name}",
             job,
             (name,),
-            f"{what} holds for every attempt: one after a walltime or a failure {effect} again",
-            f"start: {{from: {path}{of}{', mode: finetune' if finetunes else ''}}} for the first one alone",
+            f"{what} applies to every attempt: an attempt after a walltime limit or a failure {effect} again",
+            f"start: {{from: {path}{of}{', mode: finetune' if finetunes else ''}}} for the first attempt only",
             warning=True,
         )

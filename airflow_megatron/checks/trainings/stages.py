@@ -1,4 +1,4 @@
-"""Checks before submission that a stage kind makes of its own jobs, and of their misspelt params."""
+"""Run the checks that a stage kind defines for its jobs, and find misspelt params."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def stage_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
-    """Yield what is wrong with jobs by the rules of their kinds, and their params that are probably misspelt."""
+    """Yield the problems of jobs by the rules of their kinds, and probably misspelt params."""
     for job in jobs:
         kind = job.stage_kind
         for problem in kind.problems(job):

@@ -1,4 +1,4 @@
-"""Check command lines with this project's own trainer."""
+"""Check command lines by the rules of this project's own trainer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _runs_own_trainer(job: Job) -> bool:
 
 
 def trainer_findings(jobs: Sequence[Job]) -> Iterator[Finding]:
-    """Yield what the trainer would end with as soon as its job begins.
+    """Yield the errors with which the trainer would end at its start.
 
     A project without the trainer's folder is not asked, nor is the trainer about arguments that only a fork of it has.
     What is missing is a warning, because a site's template may add it. Of upstream's searches for a learning rate only
     the starter's own options are asked about.
 
     :param jobs: with their commands
-    :raises RuntimeError: when the trainer's program cannot be asked
+    :raises RuntimeError: if the trainer's program fails
     """
     alike: dict[tuple[tuple[str, ...], int, str | None], list[Job]] = {}
     for job in jobs:

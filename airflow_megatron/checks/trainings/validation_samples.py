@@ -1,4 +1,4 @@
-"""Checks before submission: a branch has validation samples left when it ends.
+"""Check that a branch does not run out of validation samples.
 
 Megatron sets aside ``(train_iters // eval_interval + 1) × eval_iters × global_batch_size`` samples for a training's
 validations and reads them in order (``megatron/training/training.py``, ``get_train_valid_test_num_samples``). A branch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def validation_sample_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
-    """Yield the branches whose validations read more samples than Megatron sets aside.
+    """Yield the branches whose validations read more samples than Megatron reserves.
 
     :param trainings: the arguments of the training jobs, by run directory
     """
@@ -51,7 +51,7 @@ def validation_sample_findings(trainings: Mapping[str, TrainingArguments]) -> It
 
 
 def _sizes(arguments: TrainingArguments) -> tuple[int, int, int] | None:
-    """Return interval, samples of one validation, and the last iteration; None where these are not all known."""
+    """Return the interval, the samples of one validation, and the last iteration; None if one is unknown."""
     if arguments.value("full_validation") or arguments.value("rampup_batch_size"):
         return None
     interval, batches = arguments.count("eval_interval"), arguments.count("eval_iters")
@@ -62,7 +62,7 @@ def _sizes(arguments: TrainingArguments) -> tuple[int, int, int] | None:
 def _read_until(
     arguments: TrainingArguments, iteration: int, trainings: Mapping[str, TrainingArguments]
 ) -> int | None:
-    """Return the validation samples that a training has read when it saves a checkpoint, its trunk's included."""
+    """Return the validation samples that a training and its trunk have read before a checkpoint."""
     sizes = _sizes(arguments)
     if sizes is None:
         return None

@@ -1,4 +1,4 @@
-"""Verbosity of the command line: flags, else ``AIRFLOW_MEGATRON_LOG_LEVEL``, else warnings."""
+"""Verbosity of the command line: the flags, or ``AIRFLOW_MEGATRON_LOG_LEVEL``, or by default warnings."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ log = logging.getLogger("airflow_megatron")
 
 
 def set_verbosity(*, quiet: bool, verbose: bool, debug: bool) -> None:
-    """Send this package's log to standard error, from the level that was asked for; of several flags the wordiest wins.
+    """Send this package's log to standard error at the requested level; the most verbose flag has precedence.
 
-    :raises typer.BadParameter: when the environment variable holds no level
+    :raises typer.BadParameter: if the environment variable is not a valid level
     """
     named = os.environ.get(VARIABLE, "").strip().upper() or "WARNING"
     if named not in LEVELS:
@@ -32,7 +32,7 @@ def set_verbosity(*, quiet: bool, verbose: bool, debug: bool) -> None:
 
 
 def says_warnings() -> bool:
-    """Return whether warnings are wanted."""
+    """Return whether warnings are shown."""
     return log.isEnabledFor(logging.WARNING)
 
 

@@ -1,4 +1,4 @@
-"""``airflow-megatron archive``: what a sweep has left, in one file on its cluster."""
+"""``airflow-megatron archive``: write the files of a sweep to one archive on its cluster."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ ENDINGS: Final = (".tar.zst", ".tar.gz", ".tgz")
 
 
 def archives(remains: Remains, *, to: str = "", checkpoints: bool = False) -> Iterator[Archive]:
-    """Write an archive on each cluster of a sweep; yield them.
+    """Write an archive on each cluster of a sweep, and yield each one.
 
-    Each holds the folders of the sweep (or of the chosen points) there, and ``airflow-megatron/`` with the reports and
-    the stored plans of this machine.
+    An archive contains the folders of the sweep (or of the selected points) on that cluster, and
+    ``airflow-megatron/`` with the reports and the stored plans of this machine.
 
-    :param to: path of the archive on the cluster; a dated one in ``<run_root>/.archives/`` when left out
-    :param checkpoints: put checkpoints and converted models into it
-    :raises HousekeepingError: when there is nothing to archive, or ``to`` cannot be its name
-    :raises airflow_megatron.slurm.remote.run_archive.ArchiveError: when one cannot be written
-    :raises airflow_megatron.slurm.remote.transport.TransportError: when a login node does not answer
+    :param to: path of the archive on the cluster; default: a dated file in ``<run_root>/.archives/``
+    :param checkpoints: include checkpoints and converted models
+    :raises HousekeepingError: if there is nothing to archive, or ``to`` is not a valid path
+    :raises airflow_megatron.slurm.remote.run_archive.ArchiveError: if an archive cannot be written
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if a login node does not answer
     """
     sites = [site for site in remains.sites if site.folders]
     if not sites:
         raise HousekeepingError(f"{remains.sweep} has no folder to archive")
     if to and (not to.startswith("/") or not to.endswith(ENDINGS)):
         raise HousekeepingError(
-            f"{to!r} is no path of an archive; write an absolute path that ends in .tar.gz or .tar.zst"
+            f"{to!r} is not a valid path of an archive; write an absolute path that ends in .tar.gz or .tar.zst"
         )
     if to and len(sites) > 1:
         names = ", ".join(site.cluster.name for site in sites)
-        raise HousekeepingError(f"{remains.sweep} has run on several clusters ({names}); leave --to out")
+        raise HousekeepingError(f"{remains.sweep} has run on several clusters ({names}); omit --to")
     extra = _own_records(remains)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     for site in sites:
@@ -64,7 +64,7 @@ def archives(remains: Remains, *, to: str = "", checkpoints: bool = False) -> It
 
 
 def _own_records(remains: Remains) -> bytes:
-    """Return a tar.gz of what this machine holds: reports, and the plans of all runs."""
+    """Return a tar.gz of the data on this machine: reports, and the plans of all runs."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         _add(
@@ -96,7 +96,7 @@ def _plans(sweep: str) -> Iterator[tuple[str, object]]:
                 },
             )
         except PinError:
-            continue  # damaged: the archive holds the rest
+            continue  # damaged plan: archive the others
 
 
 def _add(archive: tarfile.TarFile, name: str, content: object) -> None:

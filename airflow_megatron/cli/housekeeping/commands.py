@@ -1,4 +1,4 @@
-"""The commands that archive and delete what sweeps have left."""
+"""The commands ``archive`` and ``delete`` for the data of sweeps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SweepArgument = Annotated[
     str,
     typer.Argument(
         metavar="SWEEP",
-        help="A spec, or the name of a sweep whose spec is gone",
+        help="A spec, or the name of a sweep whose spec no longer exists",
         autocompletion=complete_spec,
     ),
 ]
@@ -26,17 +26,24 @@ SweepArgument = Annotated[
 def delete(
     sweep: SweepArgument,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Delete; without it, print what would be deleted")
+        bool, typer.Option("--yes", help="Delete the data; without this option, only list it")
     ] = False,
     run: Annotated[
-        str, typer.Option("--run", metavar="RUN", help="One run's records; folders are shared by all runs")
+        str,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="Delete only the records of this run; keep the folders, which all runs share",
+        ),
     ] = "",
     select: SelectOption = "",
     cluster: ClusterOption = None,
 ) -> None:
-    """Delete what a sweep has left: folders on the cluster, reports, stored plans, runs in Airflow's database."""
+    """Delete the data of a sweep: folders on the cluster, reports, stored plans, runs in Airflow's database."""
     if run and select.strip():
-        print("--run and --select exclude each other: runs share the folders of points", file=sys.stderr)
+        print(
+            "--run and --select cannot be combined, because runs share the folders of points", file=sys.stderr
+        )
         raise typer.Exit(2)
     from airflow_megatron.cli.housekeeping.delete import delete as delete_remains
     from airflow_megatron.cli.housekeeping.delete import refuse_under_way, what_is_there
@@ -55,22 +62,24 @@ def delete(
         if lines:
             print("nothing was deleted; --yes deletes it")
         else:
-            print(f"{remains.sweep} has left nothing")
+            print(f"{remains.sweep} has no data")
 
 
 def archive(
     sweep: SweepArgument,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="PATH", help="On the cluster: an absolute path, .tar.gz or .tar.zst"),
+        typer.Option(
+            "--to", metavar="PATH", help="Absolute path of the archive on the cluster, .tar.gz or .tar.zst"
+        ),
     ] = "",
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Checkpoints and converted models too")
+        bool, typer.Option("--checkpoints", help="Include checkpoints and converted models")
     ] = False,
     select: SelectOption = "",
     cluster: ClusterOption = None,
 ) -> None:
-    """Write records, logs, results, reports and plans of a sweep into one file on its cluster."""
+    """Write records, logs, results, reports and plans of a sweep to one file on its cluster."""
     from airflow_megatron.cli.housekeeping.archive import archives
     from airflow_megatron.cli.housekeeping.remains import known_sweep, remains_of
 
@@ -82,7 +91,7 @@ def archive(
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Print an expected error without a traceback, and end with status 1."""
+    """Print an expected error without a traceback, and exit with status 1."""
     from airflow_megatron.cli.housekeeping.remains import HousekeepingError
     from airflow_megatron.plan.pins.pin_store import PinError
     from airflow_megatron.slurm.remote.run_archive import ArchiveError

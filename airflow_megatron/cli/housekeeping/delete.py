@@ -1,4 +1,4 @@
-"""``airflow-megatron delete``: remove what a sweep has left."""
+"""``airflow-megatron delete``: delete the data of a sweep."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REMOVAL_S: Final = 6 * 3600.0
-"""Seconds for which a login node may remove folders, or measure them: checkpoints are many and large."""
+"""Timeout in seconds for measuring or deleting folders on a login node; checkpoints are many and large."""
 
 
 def refuse_under_way(remains: Remains) -> None:
-    """Refuse to touch what Airflow or Slurm works on.
+    """Refuse the deletion if a selected run or job is in progress.
 
-    :raises HousekeepingError: naming runs, or jobs
-    :raises airflow_megatron.slurm.remote.transport.TransportError: when a login node does not answer
+    :raises HousekeepingError: names the runs or jobs in progress
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if a login node does not answer
     """
     under_way = [
         f"{dag_id} {run}"
@@ -53,7 +53,7 @@ def refuse_under_way(remains: Remains) -> None:
 
 
 def _jobs_in_slurm(site: Site) -> list[str]:
-    """Return the names of the jobs that have an attempt in the queue."""
+    """Return the names of the jobs with an attempt in the queue."""
     folders = [job.stage_dir for job in site.jobs]
     with login_node(site.cluster) as run:
         states = answered(
@@ -78,9 +78,9 @@ def _jobs_in_slurm(site: Site) -> list[str]:
 
 
 def what_is_there(remains: Remains) -> Iterator[str]:
-    """Yield a line for each thing that would be deleted, or is left.
+    """Yield a line for each item that would be deleted or kept.
 
-    :raises airflow_megatron.slurm.remote.transport.TransportError: when a login node does not answer
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if a login node does not answer
     """
     for site in remains.sites:
         for answer in _on(site, remove=False):
@@ -98,12 +98,12 @@ def what_is_there(remains: Remains) -> Iterator[str]:
 
 
 def delete(remains: Remains) -> Iterator[str]:
-    """Delete it, folders first; yield a line for each thing that is gone, or could not be deleted.
+    """Delete the data, folders first; yield a line for each deleted item.
 
-    Killed at any instant, the command can be run again.
+    The command can be repeated after an interruption at any time.
 
-    :raises HousekeepingError: when a folder could not be removed; runs and stored plans, which name it, stay
-    :raises airflow_megatron.slurm.remote.transport.TransportError: when a login node does not answer
+    :raises HousekeepingError: if a folder could not be deleted; runs and stored plans, which name it, are kept
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if a login node does not answer
     """
     problems: list[str] = []
     for site in remains.sites:
@@ -134,7 +134,7 @@ def _delete_runs(remains: Remains) -> Iterator[str]:
         yield f"{len(gone)} runs of {dag_id} in Airflow's database"
     if remains.points is None:
         noted = [remains.run] if remains.run else store.runs(remains.sweep)
-        for run in noted:  # those that Airflow does not know any more
+        for run in noted:  # stored plans of runs that are no longer in Airflow's database
             store.forget(remains.sweep, run)
 
 

@@ -1,4 +1,4 @@
-"""What a sweep has left: folders on its clusters, runs in Airflow, stored plans and reports here."""
+"""The data of a sweep: folders on its clusters, runs in Airflow, stored plans and reports on this machine."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 
 class HousekeepingError(AirflowMegatronError):
-    """A sweep cannot be archived or deleted as it is; the message says what to do first."""
+    """A sweep cannot be archived or deleted yet; the message states what to do first."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a sweep has folders.
+    """The folders of a sweep on one cluster.
 
     :param cluster: the profile
-    :param jobs: the chosen jobs there
-    :param folders: what is theirs below the run root, absolute, none inside of another
-    :param elsewhere: run directories that are not in the sweep's own folder
+    :param jobs: the selected jobs on this cluster
+    :param folders: absolute paths of their folders below the run root; none contains another
+    :param elsewhere: run directories outside the sweep's own folder
     """
 
     cluster: ClusterProfile
@@ -55,14 +55,14 @@ class Site:
 
 @dataclass(frozen=True)
 class Remains:
-    """What was chosen of what a sweep has left.
+    """The selected data of a sweep.
 
     :param sweep: its name
-    :param points: the chosen points, None for all
-    :param run: id of the chosen run, empty for all
-    :param sites: its folders; none when one run is chosen, as the runs of a sweep share them
+    :param points: the selected points; None for all
+    :param run: id of the selected run; empty for all
+    :param sites: its folders; empty if one run is selected, because the runs of a sweep share them
     :param airflow_runs: DAG → run → whether it has ended
-    :param reports: folders of reports here
+    :param reports: folders of reports on this machine
     """
 
     sweep: str
@@ -74,9 +74,9 @@ class Remains:
 
 
 def known_sweep(word: str) -> Sweep:
-    """Return the sweep of a spec; when there is none of that name any more, the sweep that was planned last under it.
+    """Return the sweep of a spec; if the spec no longer exists, the newest stored plan with this name.
 
-    :raises SpecError: when there is neither
+    :raises SpecError: if neither exists
     """
     try:
         return load_spec(word)
@@ -92,13 +92,13 @@ def known_sweep(word: str) -> Sweep:
 
 
 def remains_of(sweep: Sweep, select: str = "", run: str = "", cluster: str | None = None) -> Remains:
-    """Return what there is of a sweep, of some of its points, or of one run.
+    """Return the data of a sweep, of some of its points, or of one run.
 
-    :param select: which points, empty for all
-    :param run: id of a run, empty for all
-    :param cluster: the profile instead of the spec's own
-    :raises SpecError: when no point matches, or the spec is wrong
-    :raises HousekeepingError: when Airflow's database cannot be reached
+    :param select: selected points; empty for all
+    :param run: id of a run; empty for all
+    :param cluster: cluster profile that replaces the spec's own
+    :raises SpecError: if no point matches, or the spec is invalid
+    :raises HousekeepingError: if Airflow's database cannot be reached
     """
     points = frozenset(point.name for point in choose_points(sweep, select)) if select.strip() else None
     sites: list[Site] = []
@@ -137,11 +137,11 @@ def _sites(sweep: str, jobs: Iterable[Job], points: Collection[str] | None) -> l
 
 
 def point_folders(own: str, jobs: Sequence[Job], points: Collection[str]) -> list[str]:
-    """Return the folders of some points in a sweep's own: a point's whole folder where no other job is in it.
+    """Return the folders of some points of a sweep: the complete folder of a point if it contains no other job.
 
     :param own: the sweep's folder
     :param jobs: all jobs of the sweep there
-    :param points: the chosen ones
+    :param points: the selected points
     """
     others = [job.run_dir for job in jobs if job.point not in points]
     found: set[str] = set()

@@ -1,4 +1,4 @@
-"""An Airflow of this machine's own: its home, its connection to the local cluster, and its daemons."""
+"""The local Airflow: its home directory, its connection to the local cluster, and its daemons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from airflow_megatron.spec.documents.project import (
 LOOPBACK = "127.0.0.1"
 
 START_WORK_S = 180
-"""Processor time of Airflow: on two idle cores it is ready after 20 s of it."""
+"""Limit for Airflow's start, in seconds of processor time; on two idle cores it needs 20 s."""
 DAG_WORK_S = 120
 STILL_S = 120
 STOP_TIMEOUT_S = 30
@@ -55,9 +55,9 @@ class LocalAirflow:
         self._log_ports: dict[str, str] = {}
 
     def environment(self) -> dict[str, str]:
-        """Return the environment that every Airflow command of this home needs."""
+        """Return the environment variables for Airflow commands of this home."""
         defaults = {
-            # who else shall reach it, says so: AIRFLOW__API__HOST=0.0.0.0
+            # to make it reachable from other machines, set AIRFLOW__API__HOST=0.0.0.0
             "AIRFLOW__API__HOST": LOOPBACK,
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(project_folder("dags")),
@@ -65,7 +65,7 @@ class LocalAirflow:
             "AIRFLOW__TRIGGERER__CAPACITY": "5000",
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
-            # a worker's slot is free one such interval after its task has ended, 5 s by default
+            # a worker's slot becomes free one such interval after its task has ended; the default is 5 s
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         }
@@ -75,7 +75,7 @@ class LocalAirflow:
         fixed = {
             "AIRFLOW_HOME": str(self.home),
             **project_variables(),
-            # `airflow standalone` looks its own parts up there
+            # `airflow standalone` finds its own programs there
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
             "PYTHONWARNINGS": "ignore",
         }
@@ -89,10 +89,10 @@ class LocalAirflow:
         return {**defaults, **os.environ, **fixed}
 
     def prepare(self, cluster: dict[str, Any]) -> None:
-        """Make the home: database and the SSH connection to the local cluster, its host key pinned.
+        """Create the home: the database, and the SSH connection to the local cluster with its host key.
 
-        :param cluster: what the local cluster wrote into ``cluster.json``
-        :raises LocalAirflowError: with Airflow's own words when one of its commands fails
+        :param cluster: content of ``cluster.json``, which the local cluster wrote
+        :raises LocalAirflowError: if an Airflow command fails; contains its output
         """
         self.prepare_database()
         self.connect(cluster)
@@ -131,10 +131,10 @@ class LocalAirflow:
     def start(self) -> None:
         """Start scheduler, triggerer, dag processor and api server; return when all are healthy.
 
-        :raises LocalAirflowError: with the last lines of their log when they do not start
+        :raises LocalAirflowError: if they do not start; contains the last lines of their log
         """
         self.port = self.port or _free_port(8080)
-        # another Airflow of this machine serves the logs of its running tasks at the usual ones
+        # another Airflow on this machine may use the default ports of the log servers
         self._log_ports = {
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port(8793)),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port(8794)),
@@ -148,7 +148,7 @@ class LocalAirflow:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self.environment(),
-                start_new_session=True,  # stopped as one group: its parts survive a signal to the parent alone
+                start_new_session=True,  # stopped as a group: children survive a signal to the parent
             )
         patience = Patience(self._process.pid, START_WORK_S, STILL_S)
         while patience.lasts():
@@ -188,9 +188,9 @@ class LocalAirflow:
         return user, password
 
     def wait_for_dag(self, dag_id: str) -> None:
-        """Wait until a DAG is known and can be started, and unpause it.
+        """Wait until Airflow has loaded a DAG and can start it, and unpause it.
 
-        :raises LocalAirflowError: with the import errors when it does not appear
+        :raises LocalAirflowError: if it does not appear; contains the import errors
         """
         assert self._process is not None
         patience = Patience(self._process.pid, DAG_WORK_S, STILL_S)
@@ -226,7 +226,7 @@ class LocalAirflow:
         return {task["task_id"]: str(task["state"]) for task in answer.json()["task_instances"]}
 
     def task_seconds(self, dag_id: str, run_id: str) -> dict[str, float]:
-        """Return task id → seconds that its last try has run, of the tasks that have ended."""
+        """Return task id → duration of the last try in seconds, for tasks that have ended."""
         answer = self._request(
             "GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", params={"limit": 1000}
         )
@@ -234,7 +234,7 @@ class LocalAirflow:
         return {task["task_id"]: task["duration"] for task in tasks if task["duration"] is not None}
 
     def task_log(self, dag_id: str, run_id: str, task_id: str) -> str:
-        """Return the log of all tries of a task; of an exception its name and message, without the stack."""
+        """Return the log of all tries of a task; exceptions are shown as name and message, without the stack."""
         task = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
         tries = self._request("GET", task).json().get("try_number", 0)
         lines = []
@@ -244,7 +244,7 @@ class LocalAirflow:
         return "\n".join(lines)
 
     def clear(self, dag_id: str, run_id: str, task_ids: list[str], **options: Any) -> None:
-        """Clear tasks of a run, as the web page's button does."""
+        """Clear tasks of a run, as the button in the web UI does."""
         body = {"dry_run": False, "dag_run_id": run_id, "task_ids": task_ids, "only_failed": False, **options}
         answer = self._request("POST", f"/dags/{dag_id}/clearTaskInstances", json=body)
         if answer.status_code >= 300:
@@ -306,7 +306,7 @@ def _log_line(line: dict[str, Any] | str) -> str:
 
 
 def _free_port(wanted: int) -> int:
-    """Return ``wanted`` if nobody listens there, else a port that is free now."""
+    """Return the port ``wanted`` if it is free, otherwise another free port."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             try:

@@ -9,7 +9,7 @@ from airflow_megatron.spec.documents.project import local_dir, project_folder
 
 
 def run_local_cluster(command: str, *options: str, quiet: bool = False) -> int:
-    """Run one of its commands for the cluster of this machine's own; return the exit status."""
+    """Run a command of that program for the cluster of this machine; return the exit status."""
     words = [sys.executable, str(project_folder("docker") / "local_cluster"), command, *options]
     if command != "install":
         words += ["--dir", str(local_dir() / "cluster")]

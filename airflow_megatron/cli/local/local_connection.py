@@ -20,20 +20,20 @@ CONNECTION_ID: Final = "slurm_local"
 
 
 class AirflowCommandError(AirflowMegatronError):
-    """A command of Airflow failed; the message holds its last lines."""
+    """An Airflow command failed; the message contains the last lines of its output."""
 
 
 def cluster_description() -> dict[str, Any]:
-    """Return what a client needs to know of the local cluster.
+    """Return the description of the local cluster for clients.
 
-    :raises FileNotFoundError: when it is not up
+    :raises FileNotFoundError: if the cluster is not running
     """
     description: dict[str, Any] = json.loads((local_dir() / "cluster" / "cluster.json").read_text())
     return description
 
 
 def local_connections(description: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the connection, its host key pinned, in the form that ``airflow connections import`` reads.
+    """Return the connection with its host key, in the format of ``airflow connections import``.
 
     :param description: see :func:`cluster_description`
     """
@@ -50,7 +50,7 @@ def local_connections(description: Mapping[str, Any]) -> dict[str, dict[str, Any
 
 
 def connection_command(description: Mapping[str, Any]) -> str:
-    """Return the command that adds the connection to an Airflow."""
+    """Return the command that adds the connection to Airflow."""
     words = ["airflow", "connections", "add", CONNECTION_ID]
     for name, value in local_connections(description)[CONNECTION_ID].items():
         words += [f"--conn-{name.removeprefix('conn_')}", str(value)]
@@ -58,10 +58,10 @@ def connection_command(description: Mapping[str, Any]) -> str:
 
 
 def import_connections(connections: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> None:
-    """Put connections into Airflow's database, in place of those of the same ids.
+    """Add connections to Airflow's database; replace those with the same ids.
 
-    :param environment: of the Airflow, that of this process when left out
-    :raises AirflowCommandError: when Airflow does not take them
+    :param environment: environment variables of Airflow; default: those of this process
+    :raises AirflowCommandError: if Airflow refuses them
     """
     with tempfile.TemporaryDirectory() as folder:  # private to this user
         file = Path(folder) / "connections.json"
@@ -70,9 +70,9 @@ def import_connections(connections: Mapping[str, Any], environment: Mapping[str,
 
 
 def run_airflow(*words: str, environment: Mapping[str, str] | None = None) -> None:
-    """Run a command of Airflow.
+    """Run an Airflow command.
 
-    :raises AirflowCommandError: with Airflow's own words when it fails
+    :raises AirflowCommandError: if it fails; contains its output
     """
     result = subprocess.run(
         [sys.executable, "-m", "airflow", *words],

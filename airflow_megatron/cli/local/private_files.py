@@ -1,4 +1,4 @@
-"""Keeping the files of the local services from other users of the machine."""
+"""Restrict the files of the local services to their owner."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OTHERS = 0o077
-"""Permissions of the group and of everybody."""
+"""Permission bits of the group and of others."""
 
 
 def keep_new_files_private() -> None:
-    """Let this process and those that it starts make files and folders for their owner alone."""
+    """Set the umask so that this process and its children create files only for their owner."""
     os.umask(OTHERS)
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, or close it to others together with what lies directly in it.
+    """Create a folder, or remove the permissions of others from it and its direct entries.
 
-    What earlier versions have left there may be open: generated passwords, the database, the log. Links are not
-    followed, and what belongs to somebody else stays as it is.
+    Earlier versions may have left readable files: generated passwords, the database, the log. Links are not
+    followed, and files of other users are not changed.
 
-    :raises PermissionError: when the folder is another user's
+    :raises PermissionError: if the folder belongs to another user
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.geteuid():

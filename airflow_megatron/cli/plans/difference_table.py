@@ -1,4 +1,4 @@
-"""Printing the difference of two plans."""
+"""Print the difference of two plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 4
 
 
 def print_difference(old: Plan, new: Plan, difference: PlanDifference) -> None:
-    """Print what appears (+), vanishes (-) and changes."""
+    """Print added (+), removed (-) and changed items."""
     out = console()
     out.print(f"{old.sweep} → {new.sweep}: {len(old.points)} → {len(new.points)} points", style="bold")
     for sign, word, names in (
@@ -47,7 +47,7 @@ def print_difference(old: Plan, new: Plan, difference: PlanDifference) -> None:
     if not difference:
         out.print("no difference")
     elif difference.unchanged:
-        out.print(f"{difference.unchanged} points without a change")
+        out.print(f"{difference.unchanged} points unchanged")
 
 
 def _value(name: str, value: Any) -> str:

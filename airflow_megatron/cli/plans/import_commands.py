@@ -1,4 +1,4 @@
-"""The commands that turn other tools' configurations into sweep specs."""
+"""The commands that convert other tools' configurations to sweep specs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Turn another tool's configuration into a sweep spec.", no_args_is_help=True)
+app = typer.Typer(help="Convert another tool's configuration to a sweep spec.", no_args_is_help=True)
 
 
 @app.callback()
 def options() -> None:
-    """Turn another tool's configuration into a sweep spec."""
+    """Convert another tool's configuration to a sweep spec."""
 
 
 @app.command("oellm")
 def import_oellm_configuration(
     config_dir: Annotated[str, typer.Option(help="The config/ folder of oellm-autoexp")],
-    config_name: Annotated[str, typer.Option(help="The configuration, as Hydra names it")],
+    config_name: Annotated[str, typer.Option(help="Name of the configuration in Hydra's notation")],
     override: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Hydra override; may be repeated")
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="File instead of standard output")] = "",
+    output: Annotated[str, typer.Option("--output", "-o", help="Output file; default: standard output")] = "",
 ) -> None:
     """Compose a Hydra configuration of oellm-autoexp and write it as a native spec."""
     from airflow_megatron.spec.oellm_import import MissingHydraError, import_oellm

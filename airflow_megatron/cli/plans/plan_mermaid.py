@@ -1,4 +1,4 @@
-"""A plan's stage tree as a Mermaid flowchart, for documents and issue threads."""
+"""Render a plan's stage tree as a Mermaid flowchart, for documents and issue threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENTITIES = str.maketrans({'"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;",
 
 
 def mermaid(stages: Sequence[StageOverview]) -> str:
-    """Return the flowchart: a box for each stage, arrows with what is waited for."""
+    """Return the flowchart: a box for each stage, arrows labelled with start conditions."""
     numbers = {stage.instance.name: f"s{index}" for index, stage in enumerate(stages)}
     lines = ["flowchart TD"]
     for stage in stages:

@@ -1,4 +1,4 @@
-"""Drawing a plan in a terminal."""
+"""Print a plan in a terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_TEXT = 80
 
 
 def print_plan(plan: Plan, stages: Sequence[StageOverview], most_points: int) -> None:
-    """Print axes, stage tree, and for each stage what its jobs are at the first points."""
+    """Print the axes, the stage tree, and the jobs of each stage at the first points."""
     out = console()
     out.print(f"{plan.sweep} on {plan.cluster}", style="bold")
     found = axes(plan)
@@ -47,7 +47,7 @@ def print_plan(plan: Plan, stages: Sequence[StageOverview], most_points: int) ->
 
 
 def _print_estimates(plan: Plan) -> None:
-    """Print what the trainings will need on the GPUs, and why that is not known of some."""
+    """Print the estimated GPU memory and time of the trainings, or the reason why there is no estimate."""
     out = console()
     estimates = plan.estimates
     if estimates.unknown_gpu and any(job.runs_trainer for job in plan.jobs):
@@ -75,7 +75,7 @@ def _print_estimates(plan: Plan) -> None:
 
 
 def _print_stages(found: Mapping[str, JobEstimate]) -> None:
-    """Print the memory of the pipeline stages, which hold unequal parts of the model."""
+    """Print the memory of each pipeline stage."""
     layouts: dict[str, list[str]] = {}
     for name, each in found.items():
         if len(each.stages_gb) > 1:
@@ -137,7 +137,7 @@ def _stage_table(stages: Sequence[StageOverview]) -> Table:
 
 
 def _guides(stages: Sequence[StageOverview]) -> list[str]:
-    """Return the lines that lead to each stage from its parent."""
+    """Return the tree lines that connect each stage to its parent."""
     last: dict[str | None, str] = {stage.instance.parent: stage.instance.name for stage in stages}
     below: dict[str, str] = {}
     guides = []
@@ -154,7 +154,7 @@ def _guides(stages: Sequence[StageOverview]) -> list[str]:
 
 
 def _points_table(plan: Plan, found: Mapping[str, Sequence[object]], most_points: int) -> Table:
-    """Return the values of the first points; axes with a single value are left out."""
+    """Return the values of the first points, without axes that have a single value."""
     varying = [name for name, values in found.items() if len(values) > 1]
     values: dict[str, dict[str, object]] = {point: {} for point in plan.points[:most_points]}
     counts = Counter(job.point for job in plan.jobs)
@@ -178,7 +178,7 @@ def _points_table(plan: Plan, found: Mapping[str, Sequence[object]], most_points
 
 
 def _jobs_table(stages: Sequence[StageOverview], most_points: int) -> Table:
-    """Return the names of the first jobs of each stage, with what they wait for where the tree does not say it."""
+    """Return the names of the first jobs of each stage, with start conditions that the tree does not show."""
     rows: list[tuple[str, str]] = []
     for stage in stages:
         for job in stage.jobs[:most_points]:

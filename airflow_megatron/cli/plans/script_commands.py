@@ -1,4 +1,4 @@
-"""The commands that write sbatch scripts without submitting them: render, build."""
+"""The commands ``render`` and ``build``, which write sbatch scripts without submitting them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def render(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="JOB", help="The job: POINT.STAGE, or its whole name", autocompletion=complete_job
+            metavar="JOB", help="The job: POINT.STAGE, or its full name", autocompletion=complete_job
         ),
     ] = "",
     job: Annotated[str, typer.Option("--job", help="The same as JOB", autocompletion=complete_job)] = "",
@@ -71,7 +71,7 @@ def build(
     settings: SetOption = None,
     cluster: ClusterOption = None,
 ) -> None:
-    """Write the sbatch script of every job into a folder, JOB.sbatch each, and plan.json. Nothing is submitted."""
+    """Write JOB.sbatch for every job, and plan.json, to a folder. Nothing is submitted."""
     _require_room(directory)
     planned = checked_plan(load_spec(spec, settings), cluster, select)
     profile = load_cluster(planned.cluster)
@@ -83,11 +83,11 @@ def build(
     except OSError as error:
         print(f"{directory} cannot be written: {error.strerror}", file=sys.stderr)
         raise typer.Exit(1) from None
-    print(f"wrote {len(planned.jobs)} scripts and plan.json into {directory}", file=sys.stderr)
+    print(f"wrote {len(planned.jobs)} scripts and plan.json to {directory}", file=sys.stderr)
 
 
 def _write_whole(directory: Path, planned: Plan, scripts: Iterable[tuple[str, str]]) -> None:
-    """Write the folder beside its place and move it there, so that it appears whole or not at all."""
+    """Write a temporary folder and rename it, so that the folder appears complete or not at all."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -103,7 +103,7 @@ def _write_whole(directory: Path, planned: Plan, scripts: Iterable[tuple[str, st
 
 def _require_room(directory: Path) -> None:
     if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
-        raise typer.BadParameter(f"{directory} is no folder")
+        raise typer.BadParameter(f"{directory} is not a folder")
     if directory.is_dir() and any(directory.iterdir()):
         raise typer.BadParameter(f"{directory} is not empty; name a new folder, or empty it first")
 
@@ -115,7 +115,7 @@ def _umask() -> int:
 
 
 def _scripts(jobs: Iterable[Job], profile: ClusterProfile, attempt: int) -> Iterator[tuple[str, str]]:
-    """Yield file name and script of each job; a job whose name makes no file name of its own gets that in Slurm."""
+    """Yield the file name and script of each job; use the Slurm job name if the job's name is not a valid file name."""
     taken: set[str] = set()
     for job in jobs:
         name = _UNSAFE.sub("_", job.name).lstrip(".")

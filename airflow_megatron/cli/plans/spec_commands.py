@@ -1,4 +1,4 @@
-"""The commands on sweep specs: lint, plan, diff, schema."""
+"""The commands for sweep specs: ``lint``, ``plan``, ``diff``, ``schema``."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 class LintFormat(StrEnum):
-    """How problems are printed."""
+    """Output format of ``lint``."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class PlanFormat(StrEnum):
-    """How a plan is printed."""
+    """Output format of ``plan``."""
 
     TABLE = "table"
     JSON = "json"
@@ -48,7 +48,7 @@ class PlanFormat(StrEnum):
 
 
 class DiffFormat(StrEnum):
-    """How a difference is printed."""
+    """Output format of ``diff``."""
 
     TABLE = "table"
     JSON = "json"
@@ -59,15 +59,15 @@ def lint(
         list[str], typer.Argument(metavar="SPEC…", help="Spec files", autocompletion=complete_spec)
     ],
     output: Annotated[
-        LintFormat, typer.Option("--format", help="json: one list of problems, for editors")
+        LintFormat, typer.Option("--format", help="Output format; json: one list of problems, for editors")
     ] = LintFormat.TEXT,
     settings: SetOption = None,
     cluster: ClusterOption = None,
     with_dags: Annotated[
-        bool, typer.Option("--build-dags", help="Build the DAGs too, as Airflow does; it takes seconds")
+        bool, typer.Option("--build-dags", help="Also build the DAGs, as Airflow does; this takes seconds")
     ] = False,
 ) -> None:
-    """Check sweep specs; report each error with its line and a hint. Exit status 1 on errors, 0 on warnings alone."""
+    """Check sweep specs; report each error with its line and a hint. The exit status is 1 if there are errors."""
     report: list[dict[str, Any]] = []
     wrong = False
     for spec in specs:
@@ -99,11 +99,11 @@ def lint(
 
 
 def check_dags(sweep: Sweep) -> None:
-    """Build the DAGs of a sweep, as Airflow does; those of a spec that was read are built.
+    """Build the DAGs of a sweep, as Airflow does.
 
-    :raises SpecError: when Airflow does not take them
+    :raises SpecError: if Airflow refuses them
     """
-    from airflow_megatron.dag_factory.building import build_dags  # Airflow takes seconds to import
+    from airflow_megatron.dag_factory.building import build_dags  # importing Airflow takes seconds
     from airflow_megatron.spec.model.outline import SweepOutline
 
     build_dags(SweepOutline.of(sweep))
@@ -112,19 +112,22 @@ def check_dags(sweep: Sweep) -> None:
 def plan(
     spec: SpecArgument,
     output: Annotated[
-        PlanFormat, typer.Option("--format", help="How to print it; names: the name of every job")
+        PlanFormat, typer.Option("--format", help="Output format; names: the name of every job")
     ] = PlanFormat.TABLE,
     most_points: Annotated[
         int,
         typer.Option(
-            "--max-points-per-stage", min=0, metavar="N", help="Points listed for each stage; 0 for none"
+            "--max-points-per-stage",
+            min=0,
+            metavar="N",
+            help="Maximum number of points listed for each stage; 0 for none",
         ),
     ] = 4,
     select: SelectOption = "",
     settings: SetOption = None,
     cluster: ClusterOption = None,
 ) -> None:
-    """Draw the stage tree of a sweep: jobs, axes, what starts and cancels them, GPU-hours at most."""
+    """Show the stage tree of a sweep: jobs, axes, start and cancel conditions, maximum GPU-hours."""
     sweep = load_spec(spec, settings)
     planned = checked_plan(sweep, cluster, select)
     if output is PlanFormat.JSON:
@@ -146,9 +149,9 @@ def plan(
 
 
 def diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="The spec before", autocompletion=complete_spec)],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The spec now", autocompletion=complete_spec)],
-    output: Annotated[DiffFormat, typer.Option("--format", help="How to print it")] = DiffFormat.TABLE,
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The old spec", autocompletion=complete_spec)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The new spec", autocompletion=complete_spec)],
+    output: Annotated[DiffFormat, typer.Option("--format", help="Output format")] = DiffFormat.TABLE,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of NEW; may be repeated"),
@@ -156,7 +159,7 @@ def diff(
     select: SelectOption = "",
     cluster: ClusterOption = None,
 ) -> None:
-    """Show which points appear or vanish from one spec to another, and which parameters change."""
+    """Show which points are added and removed between two specs, and which parameters change."""
     before, after = load_spec(old), load_spec(new, settings)
     plans = (checked_plan(before, cluster, select), checked_plan(after, cluster, select))
     difference = plan_difference(*plans)

@@ -1,4 +1,4 @@
-"""Arguments that the commands on sweep specs share, and loading the specs that they name."""
+"""Arguments that several commands share, and functions that load the specs that they name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def complete_spec(incomplete: str) -> list[str]:
-    """Return the specs in ``sweep_specs/`` by name, and the YAML files, that begin with what is typed."""
+    """Return the specs in ``sweep_specs/`` and the YAML files that begin with the incomplete word."""
     names = [path.stem for path in spec_files(sweep_specs_dir()) if path.stem.startswith(incomplete)]
     folder, _, begin = incomplete.rpartition("/")
     files = Path(folder or ("/" if incomplete.startswith("/") else ".")).glob(f"{begin}*")
@@ -38,13 +38,13 @@ def complete_spec(incomplete: str) -> list[str]:
 
 
 def complete_cluster(incomplete: str) -> list[str]:
-    """Return the cluster profiles that begin with what is typed."""
+    """Return the cluster profiles that begin with the incomplete word."""
     return [name for name in cluster_names() if name.startswith(incomplete)]
 
 
 def _completing_sweep(ctx: typer.Context) -> Sweep | None:
-    """Return the sweep of the command line that is being completed, None while it names none that can be read."""
-    # with an option that still lacks its value, the words before it are not assigned to parameters
+    """Return the sweep named on the incomplete command line, or None if it cannot be loaded."""
+    # while an option lacks its value, click does not assign the words before it to parameters
     spec = ctx.params.get("spec") or next(iter(ctx.args), None)
     try:
         return load_spec(spec) if spec else None
@@ -53,7 +53,7 @@ def _completing_sweep(ctx: typer.Context) -> Sweep | None:
 
 
 def complete_point(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the points of the spec on the command line; of a list with commas the last one is completed."""
+    """Return the points of the spec on the command line; in a comma-separated list, complete the last one."""
     before, comma, begin = incomplete.rpartition(",")
     sweep = _completing_sweep(ctx)
     try:
@@ -64,7 +64,7 @@ def complete_point(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the jobs of the spec on the command line, ``point.stage`` each."""
+    """Return the jobs of the spec on the command line, as ``point.stage``."""
     sweep = _completing_sweep(ctx)
     stages = sweep.tree if sweep else ()
     shared = [stage.name for stage in stages if stage.scope == "sweep"]
@@ -76,13 +76,15 @@ def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
 SpecArgument = Annotated[
     str,
     typer.Argument(
-        metavar="SPEC", help="A spec file, or the name of one in sweep_specs/", autocompletion=complete_spec
+        metavar="SPEC",
+        help="A spec file, or the name of a spec in sweep_specs/",
+        autocompletion=complete_spec,
     ),
 ]
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        "--cluster", help="Cluster profile instead of the spec's own", autocompletion=complete_cluster
+        "--cluster", help="Cluster profile that replaces the spec's own", autocompletion=complete_cluster
     ),
 ]
 SetOption = Annotated[
@@ -98,16 +100,16 @@ SelectOption = Annotated[
     typer.Option(
         "--select",
         metavar="EXPR",
-        help='Some of the points: "{{ lr < 1e-2 }}", or patterns on their names: "S_*,M_lr0.001"',
+        help='Select points by an expression, "{{ lr < 1e-2 }}", or by patterns for their names, "S_*,M_lr0.001"',
         autocompletion=complete_point,
     ),
 ]
 
 
 def load_spec(spec: str, settings: Sequence[str] | None = None) -> Sweep:
-    """Load a spec file, or the one of this name in ``sweep_specs/``.
+    """Load a spec file, or the spec with this name in ``sweep_specs/``.
 
-    :raises SpecError: when there is none, or it is wrong
+    :raises SpecError: if it does not exist or is invalid
     """
     path = spec_path(spec)
     log.debug("reading %s", path)
@@ -115,9 +117,9 @@ def load_spec(spec: str, settings: Sequence[str] | None = None) -> Sweep:
 
 
 def spec_path(spec: str) -> Path:
-    """Return the file that a word on the command line means.
+    """Return the file that a word on the command line refers to.
 
-    :raises SpecError: when there is none
+    :raises SpecError: if it does not exist
     """
     path = Path(spec)
     if not path.exists() and "/" not in spec:
@@ -133,7 +135,7 @@ def spec_path(spec: str) -> Path:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pause the garbage collector: a plan lives as long as the process, and going over its jobs takes long."""
+    """Pause the garbage collector: a plan exists until the process ends, and scanning its jobs is slow."""
     gc.disable()
     try:
         yield
@@ -143,10 +145,10 @@ def _no_collection() -> Iterator[None]:
 
 
 def checked_plan(sweep: Sweep, cluster: str | None = None, select: str = "", *, warn: bool = True) -> Plan:
-    """Return the plan of a sweep, or of its selected points, checked.
+    """Return the checked plan of a sweep, or of its selected points.
 
     :param warn: log the warnings
-    :raises SpecError: with every problem found
+    :raises SpecError: contains all problems
     """
     with _no_collection():
         return _checked_plan(sweep, cluster, select, warn)

@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 
 def stop_in_airflow(sweep: str, points: Collection[str] | None) -> list[str] | None:
-    """Mark runs of a sweep failed in Airflow's database: first the sweep's, which would start more, then its points'.
+    """Mark runs of a sweep failed in Airflow's database: first the sweep's own, which would start others.
 
-    :param points: those of these points alone; None for all, the sweep's own runs too
-    :return: ``<dag> <run>`` of each; None when Airflow's database cannot be reached
+    :param points: only the runs of these points; None for all, including the sweep's own runs
+    :return: ``<dag> <run>`` of each; None if Airflow's database cannot be reached
     """
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -65,9 +65,9 @@ def stop_in_airflow(sweep: str, points: Collection[str] | None) -> list[str] | N
 
 
 def jobs_to_cancel(plan: Plan, points: Collection[str] | None) -> list[Job]:
-    """Return the jobs of a sweep: those of all that its runs have pinned, and those of the spec as it is now.
+    """Return the jobs of a sweep: those in the stored plans of its runs, and those of the current spec.
 
-    :param points: of these points alone, without the stages that other points use; None for all
+    :param points: only the jobs of these points, without stages that other points use; None for all
     """
     store = PinStore()
     pins = {pin for dag_id in (plan.sweep, point_dag_id(plan.sweep)) for pin in store.pins(dag_id)}
@@ -83,9 +83,9 @@ def jobs_to_cancel(plan: Plan, points: Collection[str] | None) -> list[Job]:
 
 
 def cancel_jobs(jobs: Iterable[Job]) -> list[str]:
-    """Cancel what jobs have in Slurm and see to it that nothing more comes of it; return the names of those.
+    """Cancel the Slurm jobs of jobs and prevent their later attempts; return the names of the cancelled jobs.
 
-    :raises airflow_megatron.slurm.remote.transport.TransportError: when a login node does not answer
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if a login node does not answer
     """
     by_connection: dict[str, list[Job]] = {}
     for job in jobs:
@@ -98,7 +98,7 @@ def cancel_jobs(jobs: Iterable[Job]) -> list[str]:
 
 
 def _cancel_on(run: Callable[[str], CommandResult], jobs: Sequence[Job]) -> list[str]:
-    """Cancel what jobs of one login node have there; return the names of those."""
+    """Cancel the Slurm jobs on one login node; return the names of the cancelled jobs."""
     cancelled: list[str] = []
     folders = [job.stage_dir for job in jobs]
     if any(job.ahead for job in jobs):

@@ -1,4 +1,4 @@
-"""A spec with some of its values replaced, written where the local Airflow reads it: ``quickstart --set``."""
+"""Write a spec with replaced values to a folder that the local Airflow reads, for ``quickstart --set``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def write_changed_spec(path: Path, settings: Sequence[str]) -> Path:
-    """Write a native spec with other values, under a name that says so, and return the new file.
+    """Write a native spec with replaced values, under a name derived from them, and return the new file.
 
-    Each set of values is a sweep of its own: what finished with other values is neither passed over nor overwritten.
+    Each set of values is a separate sweep, so jobs that finished with other values are not skipped or overwritten.
 
-    :param settings: ``key=value`` each
-    :raises SpecError: when the spec or a setting is wrong
+    :param settings: a ``key=value`` for each replaced value
+    :raises SpecError: if the spec or a setting is invalid
     """
     document = overridden(extended(load_yaml_file(path)), settings)
     if "stages" not in document.data:
-        raise SpecError(document.problem((), "values can be replaced in a native spec only", "edit the file"))
+        raise SpecError(document.problem((), "values can be replaced only in a native spec", "edit the file"))
     name = str(document.data.get("name") or path.stem)
     if not any(setting.startswith("name=") for setting in settings):
         name += f"-{hashlib.sha256(json.dumps(sorted(settings)).encode()).hexdigest()[:6]}"

@@ -1,4 +1,4 @@
-"""The login node for a person who waits at a terminal."""
+"""Connection to a login node for interactive commands."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
 ANSWER_WINDOW_S: Final = 15.0
-"""For how long a command asks a login node again that does not answer; nobody would wait as a task does."""
+"""Time limit for reconnecting to a login node, in seconds; shorter than a task's, because a person waits."""
 _SILENCE_S: Final = 4.0
 
 
 def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
-    """Return a hook for use outside of Airflow's tasks.
+    """Return a hook for use outside Airflow tasks.
 
-    :param connects: attempts to connect before it gives up
-    :raises TransportError: when Airflow has no such connection
+    :param connects: number of attempts to connect
+    :raises TransportError: if Airflow has no such connection
     """
     from airflow.models.connection import Connection
     from airflow.sdk.exceptions import AirflowException
@@ -48,11 +48,11 @@ def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
 
 @contextmanager
 def login_node(cluster: ClusterProfile) -> Iterator[Callable[[str], CommandResult]]:
-    """Give a function that runs scripts on a login node, over one connection, and reports once when one takes long.
+    """Yield a function that runs scripts on a login node over one connection, and reports a slow answer once.
 
-    Scripts must do no harm when they run twice.
+    Scripts must be idempotent, because they may run twice.
 
-    :raises TransportError: when Airflow has no such connection
+    :raises TransportError: if Airflow has no such connection
     """
     is_reported = threading.Event()
 

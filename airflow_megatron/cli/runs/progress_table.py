@@ -1,4 +1,4 @@
-"""The state of a sweep's jobs in a terminal: a line for each point, however many stages it has."""
+"""Render the state of a sweep's jobs for a terminal, with one row for each point."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SHARED: Final = "(sweep)"
 
 
 def progress_table(grid: ProgressGrid, *, title: str, rows: int | None = None) -> Table:
-    """Draw a sweep: how many of each point's jobs have finished, and what the others do.
+    """Return the table of a sweep: the number of finished jobs of each point, and the state of the others.
 
     :param title: name of the sweep and of its cluster
-    :param rows: points to show at most, those that are not finished first; all when left out
+    :param rows: maximum number of points, unfinished ones first; default: all
     """
     of_points: dict[str, list[StageStatus]] = {point: [] for point in grid.points}
     for status in grid.cells.values():
@@ -65,7 +65,7 @@ def _finished(statuses: Sequence[StageStatus]) -> int:
 
 
 def _unfinished(statuses: Sequence[StageStatus]) -> Text:
-    """Return a line for each job that does something or has failed; those that wait are only counted."""
+    """Return a line for each active or failed job; waiting jobs are only counted."""
     lines: list[Text] = []
     waiting = [status for status in statuses if status.state is StageState.WAITING]
     for status in statuses:

@@ -1,4 +1,4 @@
-"""``airflow-megatron quickstart`` and ``ui``: the local cluster and Airflow, started, used and stopped."""
+"""``airflow-megatron quickstart`` and ``ui``: start, use and stop the local cluster and Airflow."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class QuickstartError(AirflowMegatronError, RuntimeError):
 
 
 def run_quickstart(sweep: Sweep, *, fresh: bool) -> int:
-    """Run a sweep on the local cluster with the local Airflow, show how it goes and what came out.
+    """Run a sweep on the local cluster with the local Airflow, and show its progress and results.
 
-    :return: 0 when every job has finished
+    :return: 0 if every job has finished
     """
     plan = check_sweep(sweep)
     missing = _missing_checkouts(plan)
@@ -65,7 +65,7 @@ def run_quickstart(sweep: Sweep, *, fresh: bool) -> int:
 
 
 def _missing_checkouts(plan: Plan) -> str:
-    """Return what to do about checkouts of upstream that the jobs need and this machine lacks; empty for nothing."""
+    """Return the commands that create missing checkouts of upstream; empty if none is missing."""
     trainings = {job.release: job.trainer for job in plan.jobs if job.runs_trainer}
     for release, trainer in trainings.items():
         checkout = load_cluster(plan.cluster).trainer(trainer).checkout_of(release)
@@ -95,14 +95,14 @@ def run_ui() -> int:
 
 @contextmanager
 def local_services() -> Iterator[LocalAirflow]:
-    """Start the local cluster and Airflow; stop what was started here, whatever happens."""
+    """Start the local cluster and Airflow; on exit, stop what was started here."""
     signal.signal(signal.SIGTERM, _interrupt)
     keep_new_files_private()
     make_private(local_dir())
     was_up = run_local_cluster("status", quiet=True) == 0
     airflow = LocalAirflow()
     try:
-        _say("the Slurm cluster is up already" if was_up else "starting the Slurm cluster")
+        _say("the Slurm cluster is already running" if was_up else "starting the Slurm cluster")
         with ThreadPoolExecutor(1) as beside:  # each waits for its own daemons most of the time
             cluster = None if was_up else beside.submit(run_local_cluster, "up")
             _say("preparing Airflow")
@@ -148,7 +148,7 @@ def _run_sweep(airflow: LocalAirflow, plan: Plan, *, fresh: bool) -> str:
 
 
 class _Progress:
-    """Prints what changed on the cluster since the last look."""
+    """Prints the changes on the cluster since the last poll."""
 
     def __init__(self, look: Callable[[], ProgressGrid]) -> None:
         self._look = look
@@ -191,5 +191,5 @@ def _say(text: str) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Treat SIGTERM like Ctrl-C, so that what was started is stopped."""
+    """Handle SIGTERM like Ctrl-C, so that the started services are stopped."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""``airflow-megatron report``: the report of a sweep's run, written at any time."""
+"""``airflow-megatron report``: write the report of a sweep's run at any time."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.sweep import Sweep
 
 UNPLANNED = "never-planned"
-"""In place of a run's id, where the sweep has no run."""
+"""Replaces the run id if the sweep has no run."""
 
 
 def run_report(sweep: Sweep, run_id: str, cluster: str | None) -> Report:
-    """Write a report from the cluster's files; return it.
+    """Write a report from the files on the cluster, and return it.
 
-    :param run_id: the sweep's run, its newest when empty
-    :param cluster: of a sweep without a run: the profile instead of the spec's own
-    :raises PinError: when the run has stored no plan
-    :raises airflow_megatron.slurm.remote.transport.TransportError: when the login node does not answer
+    :param run_id: the sweep's run; empty for the newest
+    :param cluster: for a sweep without a run: profile that replaces the spec's own
+    :raises PinError: if the run has no stored plan
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
     """
     store = PinStore()
     runs = store.runs(sweep.name)

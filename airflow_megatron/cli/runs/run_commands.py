@@ -1,4 +1,4 @@
-"""The commands that look at a sweep's runs, or run one: status, quickstart, ui."""
+"""The commands for runs of a sweep: ``status``, ``cancel``, ``report``, ``quickstart``, ``ui``."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ from airflow_megatron.spec.documents.project import SWEEP_SPECS_VARIABLE
 def status(
     spec: SpecArgument,
     output: Annotated[
-        StatusFormat, typer.Option("--format", help="table: lines where the output is no terminal")
+        StatusFormat,
+        typer.Option(
+            "--format", help="Output format; table prints plain lines if the output is not a terminal"
+        ),
     ] = StatusFormat.TABLE,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Look again until no job changes by itself; Ctrl-C ends it")
+        bool, typer.Option("--watch", help="Repeat until all jobs have ended or were given up; Ctrl-C stops")
     ] = False,
-    every: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Between two looks of --watch")] = 15,
+    every: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Interval of --watch")] = 15,
     select: SelectOption = "",
     settings: SetOption = None,
     cluster: ClusterOption = None,
 ) -> None:
-    """Show how far every job of a sweep is, from what is on its cluster."""
+    """Show the progress of every job of a sweep, from the files and the queue of its cluster."""
     plan = checked_plan(load_spec(spec, settings), cluster, select)
     try:
         print_status(plan, output, every if watch else None)
@@ -55,7 +58,7 @@ def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption
     points = {point.name for point in choose_points(sweep, select)} if select.strip() else None
     plan = plan_sweep(
         sweep, sweep_cluster(sweep, cluster)
-    )  # what is wrong with it, before anything is stopped
+    )  # report an invalid selection before anything is stopped
     stopped = stop_in_airflow(sweep.name, points)
     for run in stopped or ():
         print(f"stopped {run}")
@@ -63,7 +66,7 @@ def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption
         cancelled = cancel_jobs(jobs_to_cancel(plan, points))
     except TransportError as error:
         print(
-            f"not all jobs of {sweep.name} were cancelled: {error}; run the command again when that is solved",
+            f"not all jobs of {sweep.name} were cancelled: {error}; fix this and run the command again",
             file=sys.stderr,
         )
         raise typer.Exit(1) from None
@@ -82,11 +85,11 @@ def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption
 def report(
     spec: SpecArgument,
     run: Annotated[
-        str, typer.Option("--run", metavar="RUN", help="Id of the sweep's run; the newest when left out")
+        str, typer.Option("--run", metavar="RUN", help="Id of the sweep's run; default: the newest")
     ] = "",
     cluster: ClusterOption = None,
 ) -> None:
-    """Write the report of a run from what is on its cluster now; of the spec itself where nothing has run."""
+    """Write the report of a run from the files on its cluster; if nothing has run, the report of the spec."""
     from airflow_megatron.cli.runs.report import run_report
     from airflow_megatron.plan.pins.pin_store import PinError
     from airflow_megatron.slurm.remote.transport import TransportError
@@ -108,13 +111,15 @@ def quickstart(
     fresh: Annotated[bool, typer.Option("--fresh", help="Run finished jobs again")] = False,
     settings: SetOption = None,
 ) -> None:
-    """Start the local cluster and Airflow, run a sweep, show its results, and stop what was started."""
+    """Start the local cluster and Airflow, run a sweep, show its results, and stop both."""
     from airflow_megatron.cli.runs.changed_spec import write_changed_spec
     from airflow_megatron.cli.runs.quickstart import run_quickstart
 
     if settings:
         changed = write_changed_spec(spec_path(spec), settings)
-        os.environ[SWEEP_SPECS_VARIABLE] = str(changed.parent)  # where the Airflow started here looks
+        os.environ[SWEEP_SPECS_VARIABLE] = str(
+            changed.parent
+        )  # the folder that the Airflow started here reads
         spec = str(changed)
     raise typer.Exit(run_quickstart(load_spec(spec), fresh=fresh))
 

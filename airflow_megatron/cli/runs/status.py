@@ -1,4 +1,4 @@
-"""``airflow-megatron status``: how far a sweep is, read from its cluster."""
+"""``airflow-megatron status``: show the progress of a sweep, read from its cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STATUS_LOG_BYTES = 256 * 1024
 
 
 class StatusFormat(StrEnum):
-    """How the state of a sweep is printed."""
+    """Output format of ``status``."""
 
     TABLE = "table"
     JSON = "json"
@@ -46,9 +46,9 @@ class StatusFormat(StrEnum):
 
 @contextmanager
 def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
-    """Give a function that returns the state of every job of a plan: what its files say, and what Slurm says now.
+    """Yield a function that returns the state of every job of a plan, from its files and from Slurm's queue.
 
-    All its looks share one login; it raises :class:`TransportError` when the login node does not answer.
+    All calls share one login. The function raises :class:`TransportError` if the login node does not answer.
     """
     cluster = load_cluster(plan.cluster)
     jobs = read_jobs(plan_row(job) for job in plan.jobs)
@@ -56,10 +56,10 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
 
     def look() -> ProgressGrid:
         nonlocal run
-        if run is None:  # again after Airflow's connection was added or put right
+        if run is None:  # repeated, because the user may add or correct Airflow's connection
             run = stack.enter_context(command_line_hook(cluster).session())
         snapshot = fetch_snapshot(plan.jobs, run, log_tail_bytes=STATUS_LOG_BYTES)
-        # after the files: a job that they name is in the queue, or was
+        # read after the files, so that every job in them is or was in the queue
         queue_states = fetch_queue_states(slurm_commands(cluster), run)
         return progress_grid(snapshot, jobs, queue_states=queue_states)
 
@@ -68,9 +68,9 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
 
 
 def print_status(plan: Plan, output: StatusFormat, every: float | None) -> None:
-    """Print how far a sweep is, again and again where it is to be watched.
+    """Print the progress of a sweep, once or repeatedly.
 
-    :param every: seconds between two looks, until no job changes by itself; None for one look
+    :param every: seconds between two outputs, until no job can change without a user's action; None for one output
     """
     before: ProgressGrid | None = None
     title = f"{plan.sweep} on {plan.cluster}"

@@ -1,4 +1,4 @@
-"""``airflow-megatron cluster``: the local Slurm cluster, and what jobs need on any cluster."""
+"""``airflow-megatron cluster``: control the local Slurm cluster, and install on any cluster what jobs need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_megatron.cli.local.local_cluster import run_local_cluster
 from airflow_megatron.cli.local.local_connection import cluster_description, connection_command
 
 app = typer.Typer(
-    help="The local Slurm cluster: up, down, status; install puts onto any cluster what its jobs need.",
+    help="Control the local Slurm cluster (up, down, status); install on any cluster what its jobs need (install).",
     no_args_is_help=True,
 )
 
@@ -20,16 +20,17 @@ app = typer.Typer(
 def up(
     nodes: Annotated[int | None, typer.Option(help="Number of nodes", show_default="at first 4")] = None,
     gpus_per_node: Annotated[
-        int | None, typer.Option(help="GPUs that each has to give", show_default="at first 4")
+        int | None, typer.Option(help="GPUs of each node", show_default="at first 4")
     ] = None,
     cpus_per_node: Annotated[
-        int | None, typer.Option(help="CPUs that each claims to have", show_default="at first 4")
+        int | None, typer.Option(help="CPUs that each node reports to Slurm", show_default="at first 4")
     ] = None,
     memory_mb: Annotated[
-        int | None, typer.Option(help="Memory that each claims to have, MiB", show_default="at first 32768")
+        int | None,
+        typer.Option(help="Memory that each node reports to Slurm, in MiB", show_default="at first 32768"),
     ] = None,
 ) -> None:
-    """Start the local Slurm cluster; its size is kept for the next start."""
+    """Start the local Slurm cluster; later starts use the same size."""
     sizes = {"nodes": nodes, "gpus-per-node": gpus_per_node}
     sizes |= {"cpus-per-node": cpus_per_node, "memory-mb": memory_mb}
     words = (word for name, value in sizes.items() if value is not None for word in (f"--{name}", str(value)))
@@ -42,18 +43,18 @@ def up(
 @app.command()
 def down(
     purge: Annotated[
-        bool, typer.Option("--purge", help="Delete its files too: accounting, logs, keys")
+        bool, typer.Option("--purge", help="Also delete its files: accounting, logs, keys")
     ] = False,
 ) -> None:
-    """Stop the local Slurm cluster and all jobs on it."""
+    """Stop the local Slurm cluster and all its jobs."""
     raise typer.Exit(run_local_cluster("down", *(["--purge"] if purge else [])))
 
 
 @app.command()
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,
 ) -> None:
-    """Show which daemons of the local Slurm cluster run; exit status 3 when one does not."""
+    """Show which daemons of the local Slurm cluster run. The exit status is 3 if one does not."""
     raise typer.Exit(run_local_cluster("status", *(["--json"] if as_json else [])))
 
 
@@ -75,12 +76,12 @@ def install(
     python: Annotated[
         str,
         typer.Option(
-            "--python", help="Interpreter on the cluster, 3.11 or newer, to make the environment with"
+            "--python", help="Interpreter on the cluster, 3.11 or newer, that creates the environment"
         ),
     ] = "python3",
     index_url: Annotated[
         str | None,
-        typer.Option("--index-url", help="Package index with the build of torch that fits the GPUs"),
+        typer.Option("--index-url", help="Package index with the build of torch for the cluster's GPUs"),
     ] = None,
     offline: Annotated[
         bool,
@@ -91,16 +92,18 @@ def install(
     wheels: Annotated[
         Path | None,
         typer.Option(
-            "--wheels", metavar="DIR", help="With --offline: take the wheels from here, download none"
+            "--wheels",
+            metavar="DIR",
+            help="With --offline: use the wheels in this folder instead of downloading",
         ),
     ] = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove versions that were replaced more than 30 days ago")
     ] = False,
 ) -> None:
-    """Put onto a cluster what its profile says that jobs use: programs, environment, upstream Megatron-LM.
+    """Install on a cluster what jobs use, at the paths of its profile: programs, environment, upstream Megatron-LM.
 
-    What is there already stays. What is made anew takes its place complete, by one rename.
+    Installed parts are kept. New parts are written completely and then activated by one rename.
     """
     from airflow_megatron.cli.setup.cluster_install import PARTS, InstallationChoice, install_on
 
@@ -108,7 +111,7 @@ def install(
     if wrong:
         raise typer.BadParameter(f"{wrong[0]!r} is none of {', '.join(PARTS)}", param_hint="--only")
     if wheels is not None and not offline:
-        raise typer.BadParameter("wheels are sent with --offline only", param_hint="--wheels")
+        raise typer.BadParameter("--wheels requires --offline", param_hint="--wheels")
     choice = InstallationChoice(
         parts=only or PARTS,
         releases=release or (),

@@ -1,4 +1,4 @@
-"""Putting onto a cluster what its profile says that jobs use: programs, their environment, upstream Megatron-LM."""
+"""Install on a cluster what jobs use, at the paths of its profile: programs, environment, upstream Megatron-LM."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
 REPOSITORY_VARIABLE: Final = "MEGATRON_LM_REPOSITORY"
-"""Names another place to clone Megatron-LM from, see ``checkout.sh``."""
+"""Environment variable with another repository of Megatron-LM, see ``checkout.sh``."""
 PRUNED_AFTER_DAYS: Final = 30
-"""No job that began with a version runs on for so long after it was replaced."""
+"""Days after which a replaced version may be removed; no job that uses it runs for so long."""
 PARTS: Final = ("programs", "environment", "checkout")
 _TRAINER: Final = "megatron_lm"
 _PYTHON_OF_ENVIRONMENT: Final = re.compile(r"(?P<venv>/.+)/bin/python[0-9.]*")
@@ -50,15 +50,15 @@ _PYTHON_OF_ENVIRONMENT: Final = re.compile(r"(?P<venv>/.+)/bin/python[0-9.]*")
 
 @dataclass(frozen=True)
 class InstallationChoice:
-    """What of a cluster's installation is wanted, and how.
+    """The parts to install on a cluster, and options.
 
     :param parts: some of :data:`PARTS`
-    :param releases: of Megatron-LM; all that the profile names when empty
-    :param python: interpreter on the cluster that the environment is made with
-    :param offline: bring wheels and checkouts along
-    :param wheels: folder with the wheels, already there; collected when None
-    :param pip_arguments: for the installation of torch, such as an index
-    :param prune: remove versions that were replaced :data:`PRUNED_AFTER_DAYS` ago
+    :param releases: releases of Megatron-LM; empty for all that the profile names
+    :param python: interpreter on the cluster that creates the environment
+    :param offline: send wheels and checkouts over SSH
+    :param wheels: folder with existing wheels; None to collect them
+    :param pip_arguments: pip arguments for torch, such as an index
+    :param prune: remove versions that were replaced :data:`PRUNED_AFTER_DAYS` days ago
     """
 
     parts: Sequence[str] = PARTS
@@ -71,7 +71,7 @@ class InstallationChoice:
 
 
 class ClusterInstallation:
-    """One cluster, and what is put there. Again is harmless: what is there already stays.
+    """Installs the parts on one cluster. Repeated calls keep the installed parts.
 
     :param cluster: its profile
     :param node: runs the scripts there
@@ -83,10 +83,10 @@ class ClusterInstallation:
         self.programs = cluster.megatron_lm_dir
 
     def install(self, choice: InstallationChoice) -> None:
-        """Put everything that is chosen there.
+        """Install all selected parts.
 
-        :raises InstallationError: when a part cannot be; those before it are complete, those after it untouched
-        :raises airflow_megatron.slurm.remote.transport.TransportError: when the login node does not answer
+        :raises InstallationError: if a part cannot be installed; earlier parts are complete, later ones unchanged
+        :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
         """
         if "programs" in choice.parts:
             self.put_programs()
@@ -117,12 +117,12 @@ class ClusterInstallation:
         self._report("programs", answer, self.programs, "copied to")
 
     def make_environment(self, venv: str, choice: InstallationChoice) -> None:
-        """Make the environment of jobs."""
+        """Create the environment of jobs."""
         variables = {"PYTHON": choice.python}
         if self._current(venv):
             self._report("environment", "same", venv, "")
             return
-        self.say(f"environment: making {venv}, which takes some minutes")
+        self.say(f"environment: creating {venv}, which takes some minutes")
         if choice.offline:
             variables |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": self._send_wheels(venv, choice)}
         arguments = () if choice.offline else choice.pip_arguments
@@ -130,7 +130,7 @@ class ClusterInstallation:
         self._report("environment", answer, venv, "made")
 
     def put_checkout(self, release: str, folder: str, choice: InstallationChoice) -> None:
-        """Put a pinned release of upstream Megatron-LM into a folder."""
+        """Install a pinned release of upstream Megatron-LM in a folder."""
         variables = {name: os.environ[name] for name in (REPOSITORY_VARIABLE,) if name in os.environ}
         if not choice.offline:
             answer = self.node.call("am_checkout", self.programs, release, folder, variables=variables)
@@ -156,7 +156,7 @@ class ClusterInstallation:
         return answer == "same"
 
     def _send_wheels(self, venv: str, choice: InstallationChoice) -> str:
-        """Bring the wheels of the environment along; return their folder on the cluster."""
+        """Send the wheels of the environment; return their folder on the cluster."""
         remote = RemotePython.of(self.node.call("am_about_python", choice.python))
         wheels = collected_wheels(job_programs_dir(), remote, choice.wheels, choice.pip_arguments, self.say)
         folder = f"{venv}.versions/wheels"
@@ -165,7 +165,7 @@ class ClusterInstallation:
         return folder
 
     def _environments(self) -> list[str]:
-        """Return the environments to make, and report those that this command does not make."""
+        """Return the environments to create, and report those that this command does not create."""
         if self.cluster.container is not None:
             self.say(f"environment: none made, jobs run in the container {self.cluster.container.image}")
             return []
@@ -186,9 +186,9 @@ class ClusterInstallation:
         return venvs
 
     def _checkouts(self, releases: Sequence[str]) -> dict[str, str]:
-        """Return release → folder of the checkouts that are wanted.
+        """Return release → folder of the selected checkouts.
 
-        :raises InstallationError: when the profile has no place for one
+        :raises InstallationError: if the profile names no folder for one
         """
         named = self.cluster.trainer(_TRAINER).checkout
         known = named if isinstance(named, dict) else {}
@@ -213,9 +213,9 @@ class ClusterInstallation:
 
 
 def install_on(name: str, choice: InstallationChoice) -> int:
-    """Put what is chosen onto a cluster and report it; return the exit status.
+    """Install the selected parts on a cluster and report them; return the exit status.
 
-    :raises airflow_megatron.spec.documents.errors.SpecError: when there is no such profile, or it is wrong
+    :raises airflow_megatron.spec.documents.errors.SpecError: if the profile does not exist or is invalid
     """
     cluster = load_cluster(name)
     try:
@@ -231,8 +231,8 @@ def install_on(name: str, choice: InstallationChoice) -> int:
 def pinned_commit(programs: Path, release: str) -> str:
     """Return the commit that a release is pinned to.
 
-    :param programs: the folder of the programs of jobs, which holds ``releases.yaml``
-    :raises InstallationError: when there is no such release
+    :param programs: the folder of the programs of jobs, which contains ``releases.yaml``
+    :raises InstallationError: if there is no such release
     """
     releases = yaml.safe_load((programs / "releases.yaml").read_text(encoding="utf-8"))["releases"]
     if release not in releases:

@@ -1,4 +1,4 @@
-"""``airflow-megatron init``: make a project, and run its first sweep's cluster on this machine."""
+"""``airflow-megatron init``: create a project, and optionally a local cluster for its first sweep."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def init(
         ),
     ] = False,
 ) -> None:
-    """Make a project: a sweep spec, cluster profiles and the DAG files; files that are there stay as they are."""
+    """Create a project: a sweep spec, cluster profiles and the DAG files. Existing files are kept."""
     folder = Path(os.path.abspath(folder.expanduser()))  # noqa: PTH100
     try:
         for path, is_new in make_project(folder):
@@ -65,7 +65,7 @@ def init(
 
 
 def _missing_configuration(folder: Path) -> str:
-    """Return the lines of airflow.cfg with which Airflow reads this project; empty where it does so already."""
+    """Return the lines of airflow.cfg that configure this project; empty if Airflow already uses it."""
     lines = []
     dags = Path(configured("dags_folder", "core") or airflow_home() / "dags")
     if dags.resolve() != (folder / "dags").resolve():
@@ -78,7 +78,7 @@ def _missing_configuration(folder: Path) -> str:
 
 
 def _start_local_cluster() -> int:
-    """Install and start a cluster on this machine, and let Airflow reach it; return the exit status."""
+    """Install and start a cluster on this machine, and add its connection to Airflow; return the exit status."""
     from airflow_megatron.cli.setup.cluster_install import InstallationChoice, install_on
 
     print()
@@ -101,8 +101,8 @@ def _start_local_cluster() -> int:
 
 
 def _show_new_dags() -> None:
-    """Let Airflow read new DAG files at once; its processor looks for new ones every five minutes."""
+    """Make Airflow load new DAG files at once; by default its processor scans for them every five minutes."""
     try:
         run_airflow("dags", "reserialize")
-    except AirflowCommandError as error:  # its processor reads them all the same
+    except AirflowCommandError as error:  # the processor will find them anyway
         print(error, file=sys.stderr)

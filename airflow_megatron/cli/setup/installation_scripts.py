@@ -1,4 +1,4 @@
-"""The remote scripts of an installation, and what they answer."""
+"""The remote scripts of an installation, and their answers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.transport import CommandResult
 
 LONGEST_S: Final = 7200.0
-"""Seconds that one script may take: making an environment on a slow file system."""
+"""Timeout of one script in seconds, for creating an environment on a slow file system."""
 
 
 class InstallationError(AirflowMegatronError):
-    """Something could not be put onto the cluster; nothing is half done."""
+    """A part could not be installed on the cluster; nothing is left incomplete."""
 
 
 class LoginNode(NamedTuple):
-    """Where the scripts run.
+    """The login node that runs the scripts.
 
     :param run: runs a script
     :param preparation: shell lines before every script: the modules that the site's jobs load
@@ -37,9 +37,9 @@ class LoginNode(NamedTuple):
     def call(self, function: str, *arguments: str, variables: Mapping[str, str] | None = None) -> str:
         """Call a function of ``shell/installation.sh`` and return what it prints.
 
-        :param variables: of its environment
-        :raises InstallationError: when it could not do its work
-        :raises airflow_megatron.slurm.remote.transport.TransportError: when its answer did not arrive
+        :param variables: environment variables of the script
+        :raises InstallationError: if the function failed
+        :raises airflow_megatron.slurm.remote.transport.TransportError: if the answer did not arrive
         """
         exports = [f"export {name}={quote(value)}" for name, value in (variables or {}).items()]
         words = " ".join([function, *(quote(argument) for argument in arguments)])
@@ -51,12 +51,12 @@ class LoginNode(NamedTuple):
 
 
 def encoded(content: bytes) -> str:
-    """Return bytes as a word of a script."""
+    """Return bytes encoded as a word for a script."""
     return base64.b64encode(content).decode("ascii")
 
 
 def module_lines(modules: Sequence[str]) -> str:
-    """Return shell lines that load environment modules where the shell does not know them yet."""
+    """Return shell lines that load environment modules; define ``module`` first if necessary."""
     if not modules:
         return ""
     words = " ".join(quote(module) for module in modules)

@@ -1,4 +1,4 @@
-"""The programs of jobs as one archive, which is the same for the same files."""
+"""Pack the programs of jobs into a reproducible archive."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LEFT_OUT = ("__pycache__", ".pyc")
 
 
 class ProgramsArchive(NamedTuple):
-    """What is put onto a cluster.
+    """The archive of the programs.
 
     :param content: a tar.gz
-    :param manifest: lines that ``sha256sum --check`` reads, one for each file
+    :param manifest: one line for each file, in the format of ``sha256sum --check``
     """
 
     content: bytes
@@ -31,7 +31,7 @@ class ProgramsArchive(NamedTuple):
 
 
 def programs_archive(folder: Path) -> ProgramsArchive:
-    """Return the programs in a folder."""
+    """Return the archive of the programs in a folder."""
     buffer, lines = io.BytesIO(), []
     with (
         gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,
@@ -44,7 +44,7 @@ def programs_archive(folder: Path) -> ProgramsArchive:
             content = path.read_bytes()
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
-            # a wheel's installer need not keep the mode
+            # installing a wheel may drop the file mode
             entry.mode = 0o755 if content.startswith(b"#!") else 0o644
             tar.addfile(entry, io.BytesIO(content))
             lines.append(f"{hashlib.sha256(content).hexdigest()}  {name}")

@@ -1,4 +1,4 @@
-"""Making a project: specs, cluster profiles and DAG files in one folder."""
+"""Create a project: specs, cluster profiles and DAG files in one folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ProjectFile(NamedTuple):
     """A file of a project.
 
     :param path: relative to the project
-    :param is_new: whether it was written now; else it was there, and stays as it was
+    :param is_new: whether it was written now; otherwise it existed and was kept
     """
 
     path: str
@@ -29,9 +29,9 @@ class ProjectFile(NamedTuple):
 
 
 def make_project(folder: Path) -> list[ProjectFile]:
-    """Write the files of a project that are not there; what is there stays as it is.
+    """Write the missing files of a project; keep existing files.
 
-    :raises OSError: when the folder cannot be made or written
+    :raises OSError: if the folder cannot be created or written
     """
     return [ProjectFile(path, _written(folder / path, text)) for path, text in _project_files()]
 
@@ -45,7 +45,7 @@ def _project_files() -> Iterator[tuple[str, str]]:
 
 
 def _written(path: Path, text: str) -> bool:
-    """Write a file whole or not at all, and never over another.
+    """Write a file atomically; never overwrite an existing one.
 
     :return: whether it was written
     """

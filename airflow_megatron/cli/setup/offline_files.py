@@ -1,4 +1,4 @@
-"""What a cluster without internet access is brought: wheels, and upstream's checkout, over the SSH connection."""
+"""Send files to a cluster without internet access, over the SSH connection: wheels and upstream's checkout."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from airflow_megatron.cli.setup.installation_scripts import LoginNode
 
 PIECE: Final = 3 << 20
-"""Bytes that one script carries."""
+"""Maximum number of bytes that one script transfers."""
 BUILD_TOOLS: Final = ("setuptools", "wheel")
-"""What pip needs to build the few packages that come as sources."""
+"""Packages that pip needs to build the few source distributions."""
 _TORCH: Final = re.compile(r"^torch=(\S+)$", re.MULTILINE)
 _OLDEST_LIBC: Final = 17
 
 
 class RemotePython(NamedTuple):
-    """The interpreter that an environment is made with.
+    """The interpreter that creates an environment.
 
     :param version: such as ``3.11``
     :param machine: such as ``x86_64``
-    :param libc: minor version of glibc 2, None where it is another library
+    :param libc: minor version of glibc 2; None for another C library
     """
 
     version: str
@@ -43,19 +43,19 @@ class RemotePython(NamedTuple):
 
     @classmethod
     def of(cls, answer: str) -> RemotePython:
-        """Return what ``am_about_python`` has printed."""
+        """Parse the output of ``am_about_python``."""
         _, version, machine, *library = answer.split()
         glibc = library[1] if len(library) > 1 and library[0] == "glibc" else ""
         return cls(version, machine, int(glibc.partition(".")[2]) if glibc.startswith("2.") else None)
 
     @classmethod
     def here(cls) -> RemotePython:
-        """Return the interpreter that runs this."""
+        """Return the interpreter of this process."""
         words = ["python", f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine()]
         return cls.of(" ".join([*words, *platform.libc_ver()]))
 
     def pip_arguments(self) -> list[str]:
-        """Return arguments with which pip downloads for it; none where it is the one that runs this."""
+        """Return pip's arguments to download for this interpreter; empty if it equals the one of this process."""
         if self == RemotePython.here():
             return []
         newest = _OLDEST_LIBC if self.libc is None else self.libc
@@ -72,12 +72,12 @@ def collected_wheels(
     pip_arguments: Sequence[str],
     say: Callable[[str], None],
 ) -> list[Path]:
-    """Return the wheels of the environment of jobs, downloaded here where they are not given.
+    """Return the wheels of the jobs' environment; download them unless a folder is given.
 
     :param programs: the folder of the programs of jobs
-    :param given: a folder that holds them already
-    :param pip_arguments: for torch, such as an index
-    :raises InstallationError: when pip fails, or the folder is empty
+    :param given: a folder that already contains them
+    :param pip_arguments: pip arguments for torch, such as an index
+    :raises InstallationError: if pip fails or the folder is empty
     """
     if given is None:
         given = local_dir() / "wheels" / f"{remote.version}-{remote.machine}"
@@ -85,7 +85,7 @@ def collected_wheels(
         _download(programs, remote, given, pip_arguments)
     found = sorted(path for path in given.glob("*") if path.name.endswith((".whl", ".tar.gz", ".zip")))
     if not found:
-        raise InstallationError(f"{given} holds no wheels")
+        raise InstallationError(f"{given} contains no wheels")
     return found
 
 
@@ -111,9 +111,9 @@ def _download(programs: Path, remote: RemotePython, folder: Path, pip_arguments:
 
 
 def checkout_archive(release: str, commit: str) -> Path:
-    """Return an archive of a pinned release, made here where it is not there yet.
+    """Return an archive of a pinned release; create it if necessary.
 
-    :raises InstallationError: when it cannot be cloned
+    :raises InstallationError: if it cannot be cloned
     """
     folder = local_dir() / "checkouts"
     archive = folder / f"{release}-{commit[:12]}.tar.gz"
@@ -140,10 +140,10 @@ def checkout_archive(release: str, commit: str) -> Path:
 
 
 def send_file(node: LoginNode, path: Path, remote: str, say: Callable[[str], None]) -> None:
-    """Copy a file, going on where an earlier call was cut off; nothing where it is there already.
+    """Copy a file; resume an interrupted transfer, and skip an existing file.
 
-    :raises InstallationError: when it cannot be written there, or arrives damaged
-    :raises airflow_megatron.slurm.remote.transport.TransportError: when the login node does not answer
+    :raises InstallationError: if it cannot be written or arrives damaged
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
     """
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -154,12 +154,14 @@ def send_file(node: LoginNode, path: Path, remote: str, say: Callable[[str], Non
         for offset, piece in _pieces(file, int(there)):
             there = node.call("am_append", remote, str(offset), encoded(piece))
             if int(there) != offset + len(piece):
-                raise InstallationError(f"{remote} is being written by somebody else; run the command again")
+                raise InstallationError(
+                    f"{remote} is being written by another process; run the command again"
+                )
     node.call("am_complete", remote, digest)
 
 
 def _pieces(file: BinaryIO, begin: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the rest of a file in pieces, each with its offset; one empty piece of an empty file."""
+    """Yield the rest of a file in pieces with their offsets; one empty piece for an empty file."""
     file.seek(begin)
     offset, piece = begin, file.read(PIECE)
     while piece or not offset:

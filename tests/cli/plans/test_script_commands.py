@@ -105,7 +105,7 @@ class TestBuild:
             place.symlink_to("elsewhere")
         answer = call("build", "chain", "scripts")
         assert answer.status == 2
-        assert ("is not empty" if kind == "full" else "is no folder") in answer.stderr
+        assert ("is not empty" if kind == "full" else "is not a folder") in answer.stderr
         assert [file.read_text() for file in Path().rglob("mine")] == (["keep"] if kind == "full" else [])
 
     def test_a_wrong_spec_leaves_no_folder(self, call: Callable[..., Answer]) -> None:
