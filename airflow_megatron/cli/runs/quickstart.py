@@ -82,7 +82,7 @@ def run_ui() -> int:
             user, password = airflow.credentials()
             _say(f"Airflow runs at {airflow.address}   user {user}   password {password}")
             _say(
-                "Drop a spec into sweep_specs/; its DAG appears within half a minute. Ctrl-C stops everything."
+                "Put a spec into sweep_specs/; its DAGs appear within half a minute. Ctrl-C stops everything."
             )
             while True:
                 time.sleep(3600)
