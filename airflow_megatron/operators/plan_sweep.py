@@ -17,9 +17,9 @@ from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.model.dag_names import point_dag_id
 from airflow_megatron.spec.model.outline import SweepOutline
+from airflow_megatron.task_runtime.active_runs import is_known, refuse_rewired
 from airflow_megatron.task_runtime.run_configuration import SWEEP_KEYS, refuse_unknown_keys
 from airflow_megatron.task_runtime.stopping import EndsTestRun
-from airflow_megatron.task_runtime.under_way import is_known, refuse_rewired
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,6 +16,7 @@ from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.model.dag_names import LAUNCH
 from airflow_megatron.spec.model.outline import SweepOutline
+from airflow_megatron.task_runtime.active_runs import refuse_rewired
 from airflow_megatron.task_runtime.run_configuration import (
     LAUNCHED_POINT_KEYS,
     POINT_KEYS,
@@ -25,7 +26,6 @@ from airflow_megatron.task_runtime.run_configuration import (
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import newest_plan
 from airflow_megatron.task_runtime.task_tries import just_cleared
-from airflow_megatron.task_runtime.under_way import refuse_rewired
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

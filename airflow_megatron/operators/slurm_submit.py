@@ -29,7 +29,7 @@ from airflow_megatron.supervision.attempts import (
     next_attempt,
     slurm_commands,
 )
-from airflow_megatron.supervision.early_conditions import holds
+from airflow_megatron.supervision.conditions_before_submission import holds
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt

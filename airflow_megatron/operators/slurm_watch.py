@@ -48,7 +48,7 @@ from airflow_megatron.supervision.attempts import (
     attempt_after_giving_up,
     was_waited_for,
 )
-from airflow_megatron.supervision.early_conditions import conditions_of, holds, runs_of_others
+from airflow_megatron.supervision.conditions_before_submission import conditions_of, holds, runs_of_others
 from airflow_megatron.supervision.expected_ends import ends_with_evaluation
 from airflow_megatron.supervision.job_event import JobEvent
 from airflow_megatron.supervision.job_reference import JobHandle
@@ -61,6 +61,7 @@ from airflow_megatron.supervision.submission.attempt_chain import (
 )
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
 from airflow_megatron.supervision.submission.stages_ahead import stages_behind, withdraw_ahead
+from airflow_megatron.task_runtime.serial_execution import serial_deadline, stages_of, yield_to_watch_tasks
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import (
     job_surroundings,
@@ -69,7 +70,6 @@ from airflow_megatron.task_runtime.stored_plan import (
     without_job,
 )
 from airflow_megatron.task_runtime.task_tries import just_cleared
-from airflow_megatron.task_runtime.turns import pass_turn, stages_of, turn_deadline
 from airflow_megatron.task_runtime.wait_event import WaitEvent
 from airflow_megatron.triggers.condition import ConditionTrigger
 from airflow_megatron.triggers.pause import PauseTrigger
@@ -318,7 +318,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         number = int((ended.carry or {})["number"])
         if ended.is_timeout:
             if job.start is not None:
-                pass_turn(stages_of(job.start), job_attempts(job, self.log).cluster, self.log)
+                yield_to_watch_tasks(stages_of(job.start), job_attempts(job, self.log).cluster, self.log)
             return self._submit_next(job, number)
         if ended.status != "holds":
             raise AirflowFailException(f"the start condition {ended.status}: {ended.reason}")
@@ -338,7 +338,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                     finish=job.finish.to_json() if job.finish else None,
                     check_interval=job.check_interval or 0.0,
                     poll_interval=self.poll_interval,
-                    deadline=turn_deadline(None),
+                    deadline=serial_deadline(None),
                     carry={"number": number},
                 ),
                 method_name="submit_started",

@@ -15,9 +15,14 @@ from airflow_megatron.spec.layout.run_layout import StageDir
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.attempts import slurm_commands
 from airflow_megatron.supervision.job_reference import JobHandle
+from airflow_megatron.task_runtime.serial_execution import (
+    has_time_left,
+    serial_deadline,
+    stages_of,
+    yield_to_watch_tasks,
+)
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import job_surroundings, without_job
-from airflow_megatron.task_runtime.turns import has_time_left, pass_turn, stages_of, turn_deadline
 from airflow_megatron.task_runtime.wait_event import WaitEvent
 from airflow_megatron.triggers.condition import ConditionTrigger
 
@@ -91,7 +96,7 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
                 attempts=attempts,
                 check_interval=job.check_interval or 0.0,
                 poll_interval=self.poll_interval,
-                deadline=turn_deadline(time.time() + self.timeout),
+                deadline=serial_deadline(time.time() + self.timeout),
             ),
             method_name="execute_complete",
         )
@@ -101,7 +106,7 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
         attempts = job_attempts(Job.from_json(self.job), self.log)  # type: ignore[arg-type]
         start, ended = attempts.job.start, WaitEvent.from_json(event)
         if ended.is_timeout and has_time_left(context, self.timeout) and start is not None:
-            pass_turn(stages_of(start), attempts.cluster, self.log)
+            yield_to_watch_tasks(stages_of(start), attempts.cluster, self.log)
             self._wait(attempts.job, start)
         if ended.status == "finished":
             attempts.record_finished("its finish condition holds already")

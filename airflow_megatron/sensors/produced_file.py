@@ -13,9 +13,13 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.slurm.remote.transport import LoginRefusedError
 from airflow_megatron.supervision.attempts import slurm_commands
+from airflow_megatron.task_runtime.serial_execution import (
+    has_time_left,
+    serial_deadline,
+    yield_to_watch_tasks,
+)
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import cluster_profile
-from airflow_megatron.task_runtime.turns import has_time_left, pass_turn, turn_deadline
 from airflow_megatron.task_runtime.wait_event import WaitEvent
 
 if TYPE_CHECKING:
@@ -96,7 +100,7 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
             "producer_dir": self.producer_dir or None,
             "producer_attempt": int(attempt),
             "poll_interval": self.poll_interval,
-            "deadline": turn_deadline(time.time() + self.timeout),
+            "deadline": serial_deadline(time.time() + self.timeout),
         }
 
     def _connection(self) -> tuple[str, SlurmCommands]:
@@ -113,13 +117,13 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
     def take_turn(self, context: Context, event: Mapping[str, Any]) -> WaitEvent:
         """Return how a wait has ended; wait again when a turn is over and the time is not.
 
-        See :mod:`airflow_megatron.task_runtime.turns`.
+        See :mod:`airflow_megatron.task_runtime.serial_execution`.
 
         :param event: of the trigger
         """
         ended = WaitEvent.from_json(event)
         if ended.is_timeout and has_time_left(context, self.timeout):
             if self.producer_dir and self.cluster:
-                pass_turn([self.producer_dir], cluster_profile(self.cluster, self.pin), self.log)
+                yield_to_watch_tasks([self.producer_dir], cluster_profile(self.cluster, self.pin), self.log)
             self._wait()
         return ended

@@ -1,14 +1,16 @@
-"""From what polls find of an attempt to its verdict: the loop that triggers and the simulation share.
+"""Derive the verdict on an attempt from its observations; triggers and the simulation share this code.
 
 ::
 
-    observation ─ judge ─► verdict ─ forgotten ─► ─ finish condition ─► verdict ─► (the last look) announced end
+    observation ─ judge ─► verdict ─ missing job ─► ─ finish condition ─► verdict ─► (last poll) announced end
 
-:func:`~airflow_megatron.slurm.verdicts.verdict.judge` weighs one observation. Amendments follow in this order: a job
-that everybody has forgotten is lost (:class:`~airflow_megatron.slurm.verdicts.absence.Absence`); the job's own finish
-condition decides whether an attempt that has ended was its last (:func:`.condition_watch.with_finish`); and a job that
-has announced its end is judged by what it left, not by the way in which it ended. What follows from a verdict is
-:mod:`airflow_megatron.supervision.next_steps`.
+:func:`~airflow_megatron.slurm.verdicts.verdict.judge` judges one observation. These amendments follow in order:
+
+- :class:`~airflow_megatron.slurm.verdicts.missing_job.MissingJob`: a job that Slurm has forgotten is lost.
+- :func:`.condition_watch.with_finish`: the job's own ``finish`` condition decides whether an attempt was the last.
+- A job that has announced its end is judged by its outputs, not by its exit code.
+
+:mod:`airflow_megatron.supervision.next_steps` decides the next step.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from airflow_megatron.slurm.states.observation import Observation
-    from airflow_megatron.slurm.verdicts.absence import Absence
+    from airflow_megatron.slurm.verdicts.missing_job import MissingJob
     from airflow_megatron.slurm.verdicts.occurrence import Occurrence
     from airflow_megatron.slurm.verdicts.signatures import Signature
     from airflow_megatron.slurm.verdicts.verdict import Expectation, Verdict
@@ -91,7 +93,7 @@ class AttemptFollower:
     """Follows one attempt from look to look.
 
     :param expectation: what its stage is to achieve
-    :param absence: since when nobody has known the job
+    :param missing_job: detects that Slurm has forgotten the job
     :param signatures: what lines of its log mean; the shipped catalogue when left out
     :param clock: seconds that only go forward; of this machine when left out
     """
@@ -99,11 +101,11 @@ class AttemptFollower:
     def __init__(
         self,
         expectation: Expectation,
-        absence: Absence,
+        missing_job: MissingJob,
         signatures: Sequence[Signature] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._expectation, self._absence, self._signatures = expectation, absence, signatures
+        self._expectation, self._missing_job, self._signatures = expectation, missing_job, signatures
         self._clock = clock or (lambda: time.monotonic())
         self._ended: float | None = None
         self._at_end: list[Occurrence] = []
@@ -117,7 +119,7 @@ class AttemptFollower:
         self, observation: Observation, log_tail: bytes, conditions: OwnConditions = NO_CONDITIONS
     ) -> Look:
         """Return what an observation says."""
-        verdict = self._absence.weigh(self._judged(observation, log_tail), observation)
+        verdict = self._missing_job.weigh(self._judged(observation, log_tail), observation)
         ended_for = 0.0
         if verdict.outcome.is_verdict:
             now = self._clock()

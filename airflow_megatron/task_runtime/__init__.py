@@ -1,4 +1,4 @@
-"""Parts that operators, sensors and triggers share while a task runs: pinned jobs, turns, the cluster's poller.
+"""Parts that operators, sensors and triggers share while a task runs: stored jobs, task order, the cluster's poller.
 
 Imports Airflow, hooks and the layers below; no operator, no sensor.
 Only Airflow classes of this package use it.

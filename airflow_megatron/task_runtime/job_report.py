@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pendulum
 
 from airflow_megatron.megatron.logs.log_lines import ErrorRecord, IterationRecord, LogParser, MarkerRecord
-from airflow_megatron.slurm.verdicts.uncertainty import Uncertainty
+from airflow_megatron.slurm.verdicts.unknown_state import UnknownState
 from airflow_megatron.supervision.live_log import BYTES_PER_ATTEMPT, LiveLog, harmless
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class JobReport:
         self._live = LiveLog(known.get("shown_bytes", 0), known.get("left_out", 0))
         self._parser = LogParser()
         self._said = ""
-        self._uncertainty = Uncertainty()
+        self._uncertainty = UnknownState()
         self._next_progress = 0.0
         self._iterations = False
         self._empty_polls = 0

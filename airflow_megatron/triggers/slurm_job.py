@@ -30,7 +30,7 @@ from airflow_megatron.slurm.states.observation import Watch
 from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, withdraw_chain_script
 from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.submission.queue_ahead import parse_withdrawn_ahead, withdraw_ahead_script
-from airflow_megatron.slurm.verdicts.absence import Absence
+from airflow_megatron.slurm.verdicts.missing_job import MissingJob
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.progress import Progress
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
@@ -165,7 +165,7 @@ class SlurmJobTrigger(ClusterTrigger):
         health = self._training_health()
         follower = AttemptFollower(
             self._expectation(),
-            Absence(self.job_id, self.visibility_window),
+            MissingJob(self.job_id, self.visibility_window),
             site_signatures(self.signatures, self.log),
         )
         async with (

@@ -18,7 +18,7 @@ from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep
-from airflow_megatron.task_runtime import under_way
+from airflow_megatron.task_runtime import active_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,12 +207,12 @@ class TestAnotherRun:
         assert rewired(outline, "manual__1", store) == []  # a run plans itself again as it likes
         found = rewired(outline, "manual__2", store)
         assert (found[0] if found else None) == (("manual__1", stage) if stage else None)
-        monkeypatch.setattr(under_way, "_count", lambda dag_id, run_id, states=(): 1)
+        monkeypatch.setattr(active_runs, "_count", lambda dag_id, run_id, states=(): 1)
         if stage:
             with pytest.raises(AirflowFailException, match=f"starts the stage '{stage}' otherwise than run"):
-                under_way.refuse_rewired(outline, "manual__2", store)
+                active_runs.refuse_rewired(outline, "manual__2", store)
         else:
-            under_way.refuse_rewired(outline, "manual__2", store)
+            active_runs.refuse_rewired(outline, "manual__2", store)
 
     @pytest.mark.parametrize(
         ("counts", "expected"),
@@ -233,10 +233,10 @@ class TestAnotherRun:
     ) -> None:
         plan(folder, CHAIN)
         store, outline = PinStore(), self.outline(folder, AT_THE_END)
-        monkeypatch.setattr(under_way, "_count", counts)
+        monkeypatch.setattr(active_runs, "_count", counts)
         if expected is None:
             with pytest.raises(AirflowFailException):
-                under_way.refuse_rewired(outline, "manual__2", store)
+                active_runs.refuse_rewired(outline, "manual__2", store)
             return
-        under_way.refuse_rewired(outline, "manual__2", store)
+        active_runs.refuse_rewired(outline, "manual__2", store)
         assert outlines_in_flight("chain", store) == expected

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation, QueueRow
-from airflow_megatron.slurm.verdicts.absence import MIN_ANSWERS, Absence
+from airflow_megatron.slurm.verdicts.missing_job import MIN_ANSWERS, MissingJob
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.outcomes import Outcome
 from airflow_megatron.slurm.verdicts.restarts import GiveUp, Restart, RestartPolicy
@@ -46,7 +46,7 @@ def clock() -> Clock:
 
 
 def follower(clock: Clock, expectation: Expectation = COMMAND) -> AttemptFollower:
-    return AttemptFollower(expectation, Absence("7", 60.0, clock), clock=clock)
+    return AttemptFollower(expectation, MissingJob("7", 60.0, clock), clock=clock)
 
 
 def outcome_of(look: Look) -> Outcome:

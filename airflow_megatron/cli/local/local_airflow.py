@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 
 from airflow_megatron.cli.local.local_connection import AirflowCommandError, local_connections, run_airflow
-from airflow_megatron.cli.local.patience import Patience
 from airflow_megatron.cli.local.private_files import keep_new_files_private, make_private
+from airflow_megatron.cli.local.startup_wait import StartupWait
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.project import (
     local_dir,
@@ -150,8 +150,8 @@ class LocalAirflow:
                 env=self.environment(),
                 start_new_session=True,  # stopped as a group: children survive a signal to the parent
             )
-        patience = Patience(self._process.pid, START_WORK_S, STILL_S)
-        while patience.lasts():
+        wait = StartupWait(self._process.pid, START_WORK_S, STILL_S)
+        while wait.lasts():
             if self._process.poll() is not None:
                 raise LocalAirflowError(f"Airflow ended while it started:\n{self._log_tail()}")
             if self._healthy():
@@ -193,8 +193,8 @@ class LocalAirflow:
         :raises LocalAirflowError: if it does not appear; contains the import errors
         """
         assert self._process is not None
-        patience = Patience(self._process.pid, DAG_WORK_S, STILL_S)
-        while patience.lasts():
+        wait = StartupWait(self._process.pid, DAG_WORK_S, STILL_S)
+        while wait.lasts():
             # the DAG itself is stored after the row that PATCH changes
             known = self._request("PATCH", f"/dags/{dag_id}", json={"is_paused": False}).status_code == 200
             if known and self._request("GET", f"/dags/{dag_id}/details").status_code == 200:

@@ -15,7 +15,7 @@ from airflow_megatron.simulation.site.training import directory
 from airflow_megatron.slurm.repair.quarantine import NoQuarantine, decide
 from airflow_megatron.slurm.repair.rollback import RollbackError, choose_rollback
 from airflow_megatron.slurm.submission.allocation import choose_allocation
-from airflow_megatron.slurm.verdicts.absence import Absence
+from airflow_megatron.slurm.verdicts.missing_job import MissingJob
 from airflow_megatron.slurm.verdicts.restarts import (
     Done,
     Restart,
@@ -134,7 +134,7 @@ class ProjectKeeper(Keeper):
         events = EventWatch(self._events)
         clock = partial(getattr, self.environment, "now")
         window = self.cluster.site.visibility_window_s
-        follower = AttemptFollower(self._expectation, Absence(attempt.job_id, window, clock), clock=clock)
+        follower = AttemptFollower(self._expectation, MissingJob(attempt.job_id, window, clock), clock=clock)
         while True:
             progressed = not self._is_quiet(attempt)
             if progressed:

@@ -11,7 +11,7 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_megatron.slurm.polling.collection_pauses import PAUSES
+from airflow_megatron.slurm.polling.garbage_collection import PAUSES
 from airflow_megatron.slurm.polling.pacing import left_out, news, patience, pause
 from airflow_megatron.slurm.polling.poll import LOG_BYTES_PER_JOB, LOG_BYTES_PER_POLL, parse_poll, poll_script
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands

@@ -21,7 +21,7 @@ from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.submission.single_job import submission_script
-from airflow_megatron.slurm.verdicts.absence import Absence
+from airflow_megatron.slurm.verdicts.missing_job import MissingJob
 from airflow_megatron.slurm.verdicts.verdict import Outcome, judge
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_controller_dies_right_after_it_took_the_job(
     first = cluster.submit(request)
     cluster.daemon("slurmctld").kill()
     cluster.control("start", "slurmctld")
-    watch, absence = watch_for(request, first.job_id), Absence(first.job_id, window_s=10)
+    watch, absence = watch_for(request, first.job_id), MissingJob(first.job_id, window_s=10)
     deadline = deadline_in(120)
     while True:
         observation = observe(cluster, watch)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.slurm.polling import collection_pauses
+from airflow_megatron.slurm.polling import garbage_collection
 from airflow_megatron.slurm.polling import poller as poller_module
 from airflow_megatron.slurm.polling.poller import Poller
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
@@ -264,7 +264,7 @@ def collector() -> Iterator[None]:
 @pytest.mark.usefixtures("collector")
 async def test_garbage_collections_are_short_while_many_are_watched(slurm, opener, monkeypatch):
     monkeypatch.setattr(poller_module, "LINGER_S", 0.0)
-    monkeypatch.setattr(collection_pauses, "MANY", 30)
+    monkeypatch.setattr(garbage_collection, "MANY", 30)
     queue(slurm, QUEUE)
     gc.unfreeze()
     poller = Poller.shared("cluster", opener, interval=0.02)

@@ -16,7 +16,13 @@ from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.task_runtime import turns
-from airflow_megatron.task_runtime.turns import TURN_S, has_time_left, pass_turn, stages_of, turn_deadline
+from airflow_megatron.task_runtime.serial_execution import (
+    TURN_S,
+    has_time_left,
+    serial_deadline,
+    stages_of,
+    yield_to_watch_tasks,
+)
 
 LOG = logging.getLogger("task")
 TIMEOUT = {"status": "timeout", "reason": "no line"}
@@ -43,14 +49,16 @@ def unjudged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stages whose jobs have ended; the cluster itself is another test's matter."""
     ended: list[str] = []
     monkeypatch.setattr(
-        turns, "unjudged_stages", lambda stages, commands, run: [item for item in stages if item in ended]
+        turns,
+        "stages_without_verdict",
+        lambda stages, commands, run: [item for item in stages if item in ended],
     )
     return ended
 
 
 def test_with_a_scheduler_there_are_no_turns() -> None:
-    assert turn_deadline(None) is None
-    assert turn_deadline(5.0) == 5.0
+    assert serial_deadline(None) is None
+    assert serial_deadline(5.0) == 5.0
     assert not has_time_left(context(), 60)
     with pytest.raises(AirflowFailException):
         sensor().execute_complete(context(), TIMEOUT)
@@ -58,10 +66,10 @@ def test_with_a_scheduler_there_are_no_turns() -> None:
 
 @pytest.mark.usefixtures("serial")
 def test_a_turn_is_short_and_never_longer_than_the_wait() -> None:
-    turn = turn_deadline(None)
+    turn = serial_deadline(None)
     assert turn is not None
     assert turn == pytest.approx(time.time() + TURN_S, abs=5)
-    assert turn_deadline(time.time() + 1) == pytest.approx(time.time() + 1, abs=0.5)
+    assert serial_deadline(time.time() + 1) == pytest.approx(time.time() + 1, abs=0.5)
 
 
 @pytest.mark.usefixtures("serial")
@@ -81,8 +89,8 @@ def test_a_login_node_that_does_not_answer_takes_no_turn_away(monkeypatch: pytes
     def cut(*_: Any) -> list[str]:
         raise TransportError("cut")
 
-    monkeypatch.setattr(turns, "unjudged_stages", cut)
-    pass_turn(["/r/.jobs/a"], load_cluster("local"), LOG)
+    monkeypatch.setattr(turns, "stages_without_verdict", cut)
+    yield_to_watch_tasks(["/r/.jobs/a"], load_cluster("local"), LOG)
 
 
 def test_the_stages_of_a_condition() -> None:

@@ -1,4 +1,4 @@
-"""Asking a job's conditions before it is submitted: what holds already needs no job."""
+"""Check a job's ``cancel`` and ``finish`` conditions before its submission: if one holds, no job is needed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from airflow_megatron.supervision.attempts import JobAttempts
 
 MOST_LOOKS: Final = 1000
-"""A look brings 64 KiB of a log; what is beyond so many is left to the wait for the job."""
+"""Maximum number of polls; each reads 64 KiB of a log, and the watch task reads the rest."""
 
 
 def conditions_of(job: Job) -> tuple[Condition, ...]:
-    """Return what is asked while a job waits and runs."""
+    """Return the conditions that are checked while a job is pending and running."""
     events = (event.condition for event in job.events)
     return tuple(condition for condition in (job.cancel, job.finish, *events) if condition is not None)
 
 
 def runs_of_others(attempts: JobAttempts, conditions: Iterable[Condition]) -> dict[str, int]:
-    """Return the first attempt of the present run of each other stage that conditions speak of, by stage directory.
+    """Return the first attempt in the current run of each other stage that conditions refer to, by stage directory.
 
-    :raises TransportError: when the login node stays unreachable
+    :raises TransportError: if the login node stays unreachable
     """
     named = {
         path
@@ -52,11 +52,11 @@ def runs_of_others(attempts: JobAttempts, conditions: Iterable[Condition]) -> di
 
 
 def holds(condition: Condition | None, attempts: JobAttempts, number: int, first: int) -> bool:
-    """Return whether a condition of a job holds before an attempt of it is submitted.
+    """Return whether a condition of a job holds before the submission of an attempt.
 
-    :param number: the attempt
-    :param first: the first one of this run of the job
-    :raises TransportError: when the login node stays unreachable
+    :param number: number of the attempt
+    :param first: number of the first attempt in this run of the job
+    :raises TransportError: if the login node stays unreachable
     """
     if condition is None:
         return False

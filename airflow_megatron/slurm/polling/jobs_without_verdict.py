@@ -1,4 +1,4 @@
-"""Ended jobs without a verdict."""
+"""Find ended jobs without a verdict."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.transport import CommandResult
 
 
-def unjudged_stages(
+def stages_without_verdict(
     stage_dirs: Sequence[str], commands: SlurmCommands, run: Callable[[str], CommandResult]
 ) -> list[str]:
-    """Return those of the stages whose newest attempt is in the queue no more and has no verdict.
+    """Return the stages whose newest attempt has left the queue and has no verdict.
 
     :param stage_dirs: directories of stages' attempts
     :param run: runs a script on the login node
-    :raises TransportError: when the login node does not answer
+    :raises TransportError: if the login node does not answer
     """
     states = parse_stage_states(stage_dirs, run(stage_state_script(stage_dirs)))
     watches = [

@@ -1,7 +1,7 @@
-"""Taking turns under ``airflow dags test``, which runs one task after another, each to its end.
+"""Task order under ``airflow dags test``, which runs one task at a time to its end.
 
-A task that waits there for what a job writes would wait for ever when that job ends without: the task that would judge
-it, and submit its next attempt, has not had its turn.
+A task that waits for the output of a job would wait forever if an attempt ends without it: the watch task, which judges
+the attempt and submits the next one, cannot run in the meantime. The waiting task therefore yields to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from airflow.sdk import timezone
 from airflow.sdk.exceptions import AirflowRescheduleException
 
 from airflow_megatron.hooks.slurm import SlurmHook
-from airflow_megatron.slurm.polling.unjudged import unjudged_stages
+from airflow_megatron.slurm.polling.jobs_without_verdict import stages_without_verdict
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.layout.run_layout import StageDir
 from airflow_megatron.supervision.attempts import slurm_commands
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 TURN_S = 20.0
 
 
-def turn_deadline(deadline: float | None) -> float | None:
-    """Return the Unix time until which a trigger may wait: a deadline, or the end of the turn where there are turns."""
+def serial_deadline(deadline: float | None) -> float | None:
+    """Return the Unix time until which a trigger may wait: its deadline, or under ``dags test`` an earlier time."""
     if not runs_without_scheduler():
         return deadline
     return min(time.time() + TURN_S, deadline if deadline is not None else float("inf"))
 
 
 def has_time_left(context: Context, timeout: float) -> bool:
-    """Return whether a wait that ran out was only a turn.
+    """Return whether the task may wait again after its trigger timed out.
 
-    :param timeout: seconds that the task may wait in all
+    :param timeout: total time in seconds that the task may wait
     """
     if not runs_without_scheduler():
         return False
@@ -48,15 +48,15 @@ def has_time_left(context: Context, timeout: float) -> bool:
     return time.time() < started.timestamp() + timeout
 
 
-def pass_turn(stage_dirs: Sequence[str], cluster: ClusterProfile, log: Any) -> None:
-    """Let other tasks run first when a job that is waited for has ended and was not judged yet.
+def yield_to_watch_tasks(stage_dirs: Sequence[str], cluster: ClusterProfile, log: Any) -> None:
+    """Let the watch tasks run first if a job that this task waits for has ended without a verdict.
 
-    :param stage_dirs: directories of the stages that are waited for
-    :raises AirflowRescheduleException: to be run again after them
+    :param stage_dirs: directories of the stages that this task waits for
+    :raises AirflowRescheduleException: to run this task again after them
     """
     hook = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster))
     try:
-        stages = unjudged_stages(stage_dirs, hook.commands, hook.run)
+        stages = stages_without_verdict(stage_dirs, hook.commands, hook.run)
     except TransportError as error:
         log.warning("%s", error)
         return
@@ -66,7 +66,7 @@ def pass_turn(stage_dirs: Sequence[str], cluster: ClusterProfile, log: Any) -> N
 
 
 def stages_of(condition: Condition) -> list[str]:
-    """Return the directories of the stages that a condition speaks of."""
+    """Return the directories of the stages that a condition refers to."""
     named = [
         leaf.path if leaf.kind in ("finished", "ended") else leaf.producer for leaf in condition.leaves()
     ]

@@ -1,4 +1,4 @@
-"""Active runs of a sweep, asked of Airflow."""
+"""Query Airflow for active runs of a sweep."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ UNDER_WAY: Final = ("queued", "running")
 
 
 def is_known(dag_id: str, run_id: str) -> bool:
-    """Return whether Airflow knows a run; without its answer, it does."""
+    """Return whether a run exists in Airflow; True if Airflow does not answer."""
     return _count(dag_id, run_id) != 0
 
 
 def is_under_way(sweep: str, run_id: str) -> bool:
-    """Return whether a run of a sweep, of itself or of one point, goes on; without Airflow's answer, it does.
+    """Return whether a run of a sweep or of one of its points is active; True if Airflow does not answer.
 
-    A sweep's run that has ended may have points that go on.
+    A sweep's run that has ended may have active points.
     """
     points = point_dag_id(sweep)
     if _count(sweep, run_id) != 0:
@@ -34,13 +34,13 @@ def is_under_way(sweep: str, run_id: str) -> bool:
 
 
 def refuse_rewired(sweep: SweepOutline, run_id: str, store: PinStore) -> None:
-    """Refuse to plan a sweep whose stages another run, which is under way, has in another order.
+    """Refuse to plan a sweep if an active run has its stages in another order.
 
-    Airflow has one DAG for both: taking the new order would change the run under way.
+    Airflow has one DAG for both, so the new order would change the active run.
 
-    :param sweep: as its spec is now
+    :param sweep: the sweep of the current spec
     :param run_id: the run that plans it
-    :raises AirflowFailException: naming run and stage
+    :raises AirflowFailException: names the run and the stage
     """
     for run, stage in rewired(sweep, run_id, store):
         if is_under_way(sweep.name, run):
@@ -53,7 +53,7 @@ def refuse_rewired(sweep: SweepOutline, run_id: str, store: PinStore) -> None:
 
 
 def _count(dag_id: str, run_id: str | None, states: tuple[str, ...] = ()) -> int | None:
-    """Return how many runs there are, None when Airflow does not answer."""
+    """Return the number of runs, or None if Airflow does not answer."""
     try:
         return RuntimeTaskInstance.get_dr_count(
             dag_id=dag_id, run_ids=[run_id] if run_id else None, states=list(states) or None

@@ -20,7 +20,7 @@ from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.spec_files import load_sweep_text
 from airflow_megatron.supervision.attempts import JobAttempts
 from airflow_megatron.supervision.condition_watch import ConditionWatch, OwnAttempt, Truth
-from airflow_megatron.supervision.early_conditions import holds, runs_of_others
+from airflow_megatron.supervision.conditions_before_submission import holds, runs_of_others
 from airflow_megatron.supervision.job_reference import JobHandle
 
 if TYPE_CHECKING:

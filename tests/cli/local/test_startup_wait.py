@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_megatron.cli.local.patience import Patience, processor_seconds
+from airflow_megatron.cli.local.startup_wait import StartupWait, processor_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,9 +33,9 @@ def started() -> Iterator[Callable[[str], int]]:
         process.wait()
 
 
-def waited(patience: Patience) -> float:
+def waited(wait: StartupWait) -> float:
     begin = time.monotonic()
-    while patience.lasts():
+    while wait.lasts():
         assert time.monotonic() - begin < 60
         time.sleep(0.02)
     return time.monotonic() - begin
@@ -47,21 +47,21 @@ def test_a_program_that_works_is_waited_for_until_it_has_used_its_time(
     code: str, started: Callable[[str], int]
 ) -> None:
     pid = started(code)
-    waited(Patience(pid, work=0.4, still=30))
+    waited(StartupWait(pid, work=0.4, still=30))
     assert processor_seconds(pid) >= 0.4
 
 
 def test_a_program_that_stands_still_is_given_up(started: Callable[[str], int]) -> None:
     pid = started(STILL)
-    assert 0.5 <= waited(Patience(pid, work=100, still=0.5)) < 30
+    assert 0.5 <= waited(StartupWait(pid, work=100, still=0.5)) < 30
 
 
 def test_a_busy_machine_stretches_the_wait() -> None:
     """The wall clock may go on as it likes while the processor time grows."""
     now = [0.0]
-    patience = Patience(pid := 2**22 + 1, work=10, still=5, clock=lambda: now[0])
+    wait = StartupWait(pid := 2**22 + 1, work=10, still=5, clock=lambda: now[0])
     assert processor_seconds(pid) == 0  # no such process: nothing moves
     now[0] = 4.9
-    assert patience.lasts()
+    assert wait.lasts()
     now[0] = 5.1
-    assert not patience.lasts()
+    assert not wait.lasts()

@@ -1,4 +1,4 @@
-"""Waiting for programs on a machine that may be busy with something else."""
+"""Wait for programs to start, on a machine that may be busy."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Patience:
-    """Waits for a program as long as it works; gives up when it stands still or has worked too much in vain.
+class StartupWait:
+    """Limits the wait for a program by its processor time instead of by wall time.
 
-    On an idle machine a program that is given ``work`` seconds of processor time takes about as long; on a busy one it
-    takes as much longer as the others leave it less.
+    On an idle machine, ``work`` seconds of processor time take about as many seconds; on a busy machine they take
+    longer.
 
-    :param pid: the program; what it starts counts too
-    :param work: seconds of processor time that it may use
-    :param still: seconds of wall time without any processor time after which it stands still
+    :param pid: process id of the program; its children count too
+    :param work: limit of processor time in seconds
+    :param still: limit of wall time in seconds without any use of processor time
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Patience:
         self._moved = clock()
 
     def lasts(self) -> bool:
-        """Return whether to wait on."""
+        """Return whether to continue waiting."""
         used = processor_seconds(self.pid)
         if used > self._last:
             self._last, self._moved = used, self._clock()
@@ -40,7 +40,7 @@ class Patience:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process, of those that it has started, and of their ended children."""
+    """Return the processor time of a process and its descendants in seconds, including ended children."""
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)

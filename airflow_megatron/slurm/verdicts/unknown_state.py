@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 ALARM_S = 900.0
 
 
-class Uncertainty:
-    """Since when a job's verdict is ``unknown``; reported every :data:`ALARM_S` for as long as it stays so.
+class UnknownState:
+    """Raises an alarm every :data:`ALARM_S` seconds while a job's verdict is ``unknown``.
 
     A job whose records were purged (slurmdbd's ``PurgeJobAfter``, slurmctld's ``MinJobAge``) and that left no
-    ``exit.json`` is never judged: it may have finished, or never have run. Somebody has to look.
+    ``exit.json`` gets no verdict: it may have finished, or never have run. A person must decide.
     """
 
     def __init__(self) -> None:
@@ -26,8 +26,8 @@ class Uncertainty:
     def alarm(self, verdict: Verdict, observation: Observation) -> str | None:
         """Return the text of an alarm, or None.
 
-        :param verdict: the newest one
-        :param observation: what it was made of
+        :param verdict: the newest verdict
+        :param observation: the observation behind it
         """
         if verdict.outcome is not Outcome.UNKNOWN:
             self._since = None

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation, QueueRow, Unreachable
-from airflow_megatron.slurm.verdicts.absence import Absence
+from airflow_megatron.slurm.verdicts.missing_job import MissingJob
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict, judge
 
 GONE = Observation(time=1000.0, queue_ok=True, accounting_ok=True)
@@ -21,12 +21,12 @@ class Watching:
 
     def __init__(self, window_s: float = 60.0) -> None:
         self.now = 0.0
-        self.absence = Absence("7", window_s, clock=lambda: self.now)
+        self.missing_job = MissingJob("7", window_s, clock=lambda: self.now)
 
     def look(self, observation: Observation, times: int = 1) -> Verdict:
         for _ in range(times):
             verdict = judge(observation, Expectation("command"))
-            verdict = self.absence.weigh(verdict, observation)
+            verdict = self.missing_job.weigh(verdict, observation)
             self.now += 10
         return verdict
 

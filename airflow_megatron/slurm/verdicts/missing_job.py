@@ -1,8 +1,8 @@
-"""Jobs that Slurm has forgotten.
+"""Detection of jobs that Slurm has forgotten.
 
-A controller that dies without saving its state forgets what it accepted in the last seconds, and gives the ids to other
-jobs (slurmctld saves some 5 s after a change; seen with Slurm 22.05 after SIGKILL). Nothing will ever report the end of
-such a job: it would be waited for without end.
+A controller that dies without saving its state loses the jobs of the last seconds and reuses their ids (slurmctld saves
+about 5 s after a change; observed with Slurm 22.05 after SIGKILL). No command reports the end of such a job, so a task
+would wait for it forever.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 MIN_ANSWERS = 3
 
 
-class Absence:
-    """Turns the absence of one job from all of Slurm's answers into a verdict, when it has lasted for long enough.
+class MissingJob:
+    """Gives the verdict "lost" on a job that has been missing from all of Slurm's answers for long enough.
 
-    :param job_id: of the job, for the verdict: no answer of Slurm's names it.
-    :param window_s: seconds for which squeue and sacct must have answered without it, at least
-        :data:`MIN_ANSWERS` times. A log or a checkpoint that still changes starts them anew: on the node the job lives,
-        until slurmd learns that nobody knows it.
-    :param clock: seconds that only go forward.
+    :param job_id: id of the job, for the verdict.
+    :param window_s: minimum time in seconds for which squeue and sacct must have answered without it, at least
+        :data:`MIN_ANSWERS` times. A change of the log or a checkpoint restarts it: the job still runs on its node,
+        until slurmd detects that the controller does not know it.
+    :param clock: returns monotonic time in seconds.
     """
 
     def __init__(self, job_id: str, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,12 +39,12 @@ class Absence:
         self._signs: tuple[int | None, str | None] = (None, None)
 
     def weigh(self, verdict: Verdict, observation: Observation) -> Verdict:
-        """Return *verdict*, or that the job is lost.
+        """Return *verdict*, or the verdict that the job is lost.
 
-        :param verdict: what :func:`airflow_megatron.slurm.verdicts.verdict.judge` says of *observation*.
+        :param verdict: what :func:`airflow_megatron.slurm.verdicts.verdict.judge` returns for *observation*.
         """
         if observation.unreachable is not None or not observation.queue_ok:
-            return verdict  # nobody answered: neither here nor gone
+            return verdict  # Slurm did not answer, so the job's state is unknown
         signs = (observation.log_size, observation.tracker)
         if not _is_absent(verdict, observation) or signs != self._signs:
             self._since, self._answers, self._signs = None, 0, signs
@@ -65,7 +65,7 @@ class Absence:
 
 
 def _is_absent(verdict: Verdict, observation: Observation) -> bool:
-    """Whether everybody has answered, and nobody knows how the job stands."""
+    """Whether all commands have answered and none has a state of the job."""
     answered = observation.accounting_ok or not observation.accounting_enabled
     return (
         verdict.outcome is Outcome.UNKNOWN

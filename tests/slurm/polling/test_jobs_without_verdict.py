@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_megatron.slurm.polling.unjudged import unjudged_stages
+from airflow_megatron.slurm.polling.jobs_without_verdict import stages_without_verdict
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.stage_records import write_verdict_script
 from airflow_megatron.slurm.remote.transport import TransportError
@@ -28,22 +28,22 @@ def stage(slurm: Any, request_for: Any) -> str:
 
 @pytest.mark.slow
 def test_a_job_in_the_queue_is_waited_for(slurm: Any, stage: str) -> None:
-    assert unjudged_stages([stage], SlurmCommands(), slurm.run) == []
+    assert stages_without_verdict([stage], SlurmCommands(), slurm.run) == []
 
 
 @pytest.mark.slow
 def test_one_that_has_left_it_is_to_be_judged_until_it_is(slurm: Any, stage: str, tmp_path: Path) -> None:
     slurm.run("scancel 1002")
     never_ran = str(tmp_path / "other")
-    assert unjudged_stages([never_ran, stage], SlurmCommands(), slurm.run) == [stage]
+    assert stages_without_verdict([never_ran, stage], SlurmCommands(), slurm.run) == [stage]
     slurm.run(write_verdict_script(stage, {"outcome": "failed", "attempt": 2}))
-    assert unjudged_stages([never_ran, stage], SlurmCommands(), slurm.run) == []
+    assert stages_without_verdict([never_ran, stage], SlurmCommands(), slurm.run) == []
 
 
 @pytest.mark.slow
 def test_a_queue_that_does_not_answer_says_nothing(slurm: Any, stage: str) -> None:
     slurm.run("scancel 1002")
     slurm.behave("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
-    assert unjudged_stages([stage], SlurmCommands(), slurm.run) == []
+    assert stages_without_verdict([stage], SlurmCommands(), slurm.run) == []
     with pytest.raises(TransportError):
-        unjudged_stages([stage], SlurmCommands(), lambda script: slurm.run("echo cut"))
+        stages_without_verdict([stage], SlurmCommands(), lambda script: slurm.run("echo cut"))

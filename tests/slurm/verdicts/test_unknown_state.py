@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from airflow_megatron.slurm.states.observation import Observation
-from airflow_megatron.slurm.verdicts.uncertainty import ALARM_S, Uncertainty
+from airflow_megatron.slurm.verdicts.unknown_state import ALARM_S, UnknownState
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict, judge
 
 COMMAND = Expectation("command")
@@ -13,7 +13,7 @@ def gone(time: float) -> Observation:
 
 def test_what_stays_uncertain_is_told_louder() -> None:
     """A job in neither squeue nor sacct: said at first, an alarm every quarter of an hour, never a verdict."""
-    uncertainty = Uncertainty()
+    uncertainty = UnknownState()
     told = []
     for minute in range(46):
         observation = gone(1000 + 60 * minute)
@@ -27,7 +27,7 @@ def test_what_stays_uncertain_is_told_louder() -> None:
 
 
 def test_certainty_ends_the_count() -> None:
-    uncertainty = Uncertainty()
+    uncertainty = UnknownState()
     unknown = Verdict(Outcome.UNKNOWN, "x")
     assert uncertainty.alarm(unknown, gone(0)) is None
     assert uncertainty.alarm(unknown, gone(ALARM_S)) is not None
