@@ -15,7 +15,7 @@ from airflow_megatron.sensors.log import LogSensor
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.conditions import Condition
-from airflow_megatron.task_runtime import turns
+from airflow_megatron.task_runtime import serial_execution
 from airflow_megatron.task_runtime.serial_execution import (
     TURN_S,
     has_time_left,
@@ -41,7 +41,7 @@ def sensor() -> LogSensor:
 
 @pytest.fixture
 def serial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "runs_without_scheduler", lambda: True)
+    monkeypatch.setattr(serial_execution, "runs_without_scheduler", lambda: True)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def unjudged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stages whose jobs have ended; the cluster itself is another test's matter."""
     ended: list[str] = []
     monkeypatch.setattr(
-        turns,
+        serial_execution,
         "stages_without_verdict",
         lambda stages, commands, run: [item for item in stages if item in ended],
     )
@@ -89,7 +89,7 @@ def test_a_login_node_that_does_not_answer_takes_no_turn_away(monkeypatch: pytes
     def cut(*_: Any) -> list[str]:
         raise TransportError("cut")
 
-    monkeypatch.setattr(turns, "stages_without_verdict", cut)
+    monkeypatch.setattr(serial_execution, "stages_without_verdict", cut)
     yield_to_watch_tasks(["/r/.jobs/a"], load_cluster("local"), LOG)
 
 

@@ -1,7 +1,7 @@
 """Short garbage collections in a process that watches thousands of jobs.
 
 Python's collector stops the process while it scans all long-lived objects: 200 ms in a triggerer that watches 5,000
-Python's collector stops the process while it scans all long-lived objects: 200 ms in a triggerer that watches 5,000 jobs,
+jobs, half of it for the modules of Airflow. While jobs are watched, almost none of them become garbage, so they
 are moved out of the collector's reach (:func:`gc.freeze`). Reference counting still frees them; reference cycles are
 collected when no job is watched any more.
 """
