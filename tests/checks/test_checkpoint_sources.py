@@ -172,7 +172,7 @@ def test_what_cannot_be_started_from_is_refused_at_its_line(
     [
         ("load: /old, ckpt_step: 20", "start: {from: /old, iteration: 20}"),
         ("load: /old, finetune: true", "start: {from: /old, mode: finetune}"),
-        ("finetune: true", "takes the weights alone"),
+        ("finetune: true", "loads only the weights"),
         ("pretrained_checkpoint: /old", ""),
         ("load: '{{ run_dir }}/checkpoints'", ""),
     ],
@@ -183,7 +183,7 @@ def test_arguments_that_begin_every_attempt_anew_are_warned_of(
     stages = f"stages: {{train: {{kind: train, megatron: {{train_iters: 100, {given}}}}}}}"
     plan = check_sweep(load_sweep_text(spec_text(point="p", stages=stages, more=MODEL), "s.yaml"), cluster)
     text = " ".join(map(str, plan.warnings))
-    assert ("holds for every attempt" in text) is bool(told)
+    assert ("applies to every attempt" in text) is bool(told)
     assert told in text
 
 

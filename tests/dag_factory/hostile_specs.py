@@ -157,7 +157,7 @@ def notifiers() -> Iterator[tuple[str, str, str]]:
         yield (
             f"notifier {path}",
             spec(notify=f"[{{notifier: {path}}}]"),
-            "not one that this Airflow lets specs name",
+            "is not allowed in specs on this Airflow",
         )
 
 

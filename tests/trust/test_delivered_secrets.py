@@ -96,15 +96,21 @@ def test_what_a_stage_says_wins_over_the_sweep(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("connection: slurm_local", "does not let specs read password of the connection 'slurm_local'"),
-        ("connection: WANDB", "does not let specs read"),
-        ("connection: 'wandb,other'", "does not let specs read"),
-        ("connection: '*'", "does not let specs read"),
-        ("connection: ''", "does not let specs read"),
-        ("connection: hf_token", "does not let specs read"),
-        ("variable: wandb", "does not let specs read the variable 'wandb'"),
-        ("variable: site_token", "does not let specs read"),
-        ('variable: \'{{ "site" ~ "_token" }}\'', "does not let specs read the variable 'site_token'"),
+        (
+            "connection: slurm_local",
+            "specs on this Airflow may not read password of the connection 'slurm_local'",
+        ),
+        ("connection: WANDB", "specs on this Airflow may not read"),
+        ("connection: 'wandb,other'", "specs on this Airflow may not read"),
+        ("connection: '*'", "specs on this Airflow may not read"),
+        ("connection: ''", "specs on this Airflow may not read"),
+        ("connection: hf_token", "specs on this Airflow may not read"),
+        ("variable: wandb", "specs on this Airflow may not read the variable 'wandb'"),
+        ("variable: site_token", "specs on this Airflow may not read"),
+        (
+            'variable: \'{{ "site" ~ "_token" }}\'',
+            "specs on this Airflow may not read the variable 'site_token'",
+        ),
         ("variable: hf_token, field: password", "field beside connection only"),
         ("variable: hf_token, connection: wandb", "one of file, connection and variable"),
         ("file: /x, variable: hf_token", "one of file, connection and variable"),
@@ -268,7 +274,9 @@ def test_what_was_permitted_when_planned_is_asked_again(
     """A plan may be made elsewhere, or by somebody who writes into its store."""
     job = one_job(tmp_path, "variable: hf_token")
     monkeypatch.setenv(VARIABLES, "another")
-    with pytest.raises(SubmissionRefusedError, match="does not let specs read the variable 'hf_token'"):
+    with pytest.raises(
+        SubmissionRefusedError, match="specs on this Airflow may not read the variable 'hf_token'"
+    ):
         looked_up(job, secret_values)
 
 

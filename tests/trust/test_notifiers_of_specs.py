@@ -221,7 +221,7 @@ def test_classes_that_nobody_allows_are_not_even_imported(
 ) -> None:
     before = set(sys.modules)
     (problem,) = refusals(path, {})
-    assert "not one that this Airflow lets specs name" in problem
+    assert "is not allowed in specs on this Airflow" in problem
     assert "AIRFLOW_MEGATRON_NOTIFIERS" in problem
     with pytest.raises(NotifierError):
         notifier_class(path)
@@ -251,7 +251,9 @@ def test_connections_that_are_allowed(name: str | None) -> None:
 def test_connections_that_are_not(value: Any, path: str) -> None:
     argument = "chat_conn_id" if path == TOLD else "smtp_conn_id"
     found = refusals(path, {argument: value, **({"to": "a@b"} if path == SMTP else {})})
-    assert any("no connection that this Airflow lets specs name" in problem for problem in found)
+    assert any(
+        "is not a connection that notifiers of specs may use on this Airflow" in problem for problem in found
+    )
     with pytest.raises(NotifierError):
         rendered_arguments(path, {argument: value}, Notice("report", "n", "r"))
 

@@ -133,7 +133,7 @@ def test_one_run(site: LoginSite, jobs: list[Job]) -> None:
 def test_a_run_and_points_at_once(site: LoginSite, jobs: list[Job]) -> None:
     answer = site.call("delete", "study", "--run", "first", "--select", "left", "--yes")
     assert answer.status == 2
-    assert "--run and --select exclude each other" in answer.stderr
+    assert "--run and --select cannot be combined" in answer.stderr
 
 
 @pytest.mark.slow
