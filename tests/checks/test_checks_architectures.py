@@ -34,8 +34,8 @@ def test_where_the_setting_stands() -> None:
     of_trunk, of_cooldown = errors_of(ODD)
     assert of_trunk.line == of_cooldown.line == line_of(ODD, "  rotary_interleaved")
     assert of_trunk.message.startswith(
-        "stage cooldown at point lr0.001: cooldown.convert cannot convert its checkpoints: GPT2LMHeadModel cannot express"
-        " this model: rotary_interleaved is True, not False (nor can "
+        "stage cooldown at point lr0.001: cooldown.convert cannot convert its checkpoints: GPT2LMHeadModel cannot"
+        " express this model: rotary_interleaved is True, not False (nor can "
     )
     assert of_trunk.message.endswith("; the same at 1 more point")
     assert of_trunk.hint.startswith(
