@@ -30,6 +30,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "iteration.layer-spec": {
         "spec": ["megatron.core.models.gpt.gpt_layer_specs", "get_gpt_layer_local_spec"]
     },
+    "iteration.odd-rotary": {"kv_channels": 7, "position_embedding_type": "rope"},
     "iteration.einops": {"num_distributed_optimizer_instances": 2, "use_distributed_optimizer": True},
 }
 """By the rule that refuses them."""

@@ -205,6 +205,21 @@ FIRST_ITERATION: Topic = (
         since=(0, 16),
     ),
     Rule(
+        "iteration.odd-rotary",
+        # positions come in pairs: the last one is missing among the channels
+        lambda s: (
+            is_local(s)
+            and s.position_embedding_type == "rope"
+            and not s.multi_latent_attention
+            and s.rotary_percent == 1
+            and s.kv_channels % 2 == 1
+        ),
+        "rotary positions turn pairs of channels, and --kv-channels is {kv_channels}",
+        "an even --kv-channels",
+        "megatron/core/models/common/embeddings/rope_utils.py _apply_rotary_pos_emb_bshd",
+        since=(0, 16),
+    ),
+    Rule(
         "iteration.multimodal-positions",
         # three positions for each token, where GPT's batches have one
         lambda s: is_gpt(s) and s.position_embedding_type == "mrope",
