@@ -100,7 +100,7 @@ class Strict(BaseModel):
 
 
 class SlurmSection(Strict):
-    """Slurm resources of a stage; the cluster profile fills what is left out."""
+    """Slurm resources of a stage; missing keys come from the cluster profile."""
 
     nodes: IntValue | None = None
     """Number of nodes (default 1)."""
@@ -120,7 +120,7 @@ class SlurmSection(Strict):
     exclude: str | None = None
     """Nodes that must not be used."""
     signal_before: Duration | None = None
-    """How long before the walltime the job is asked to save and exit."""
+    """Time before the walltime at which the job gets the signal to save and exit."""
     options: list[str] = []
     """Further sbatch options, word by word."""
 
@@ -152,7 +152,7 @@ Secrets: TypeAlias = dict[SecretName, SecretSection]
 
 
 class ConditionSection(Strict):
-    """Something that holds on the cluster, or not yet; with several keys, all of them must hold."""
+    """A condition on the cluster; with several keys, all of them must hold."""
 
     finished: Word | list[Word] | None = None
     """These stages of the same point have finished."""
@@ -165,21 +165,21 @@ class ConditionSection(Strict):
     file: str | None = None
     """A file, or a pattern of files, exists; relative to the run directory."""
     command: str | list[str | int | float] | None = None
-    """A command on the login node says yes: it exits with 0, or prints what ``prints`` says."""
+    """A command on the login node exits with 0, or prints the text in ``prints``."""
     prints: str | int | None = None
-    """What the command prints for yes."""
+    """Expected output of the command."""
     all: list[ConditionSection] | None = None
     any: list[ConditionSection] | None = None
     not_: ConditionSection | None = Field(default=None, alias="not")
 
 
 class StartSection(ConditionSection):
-    """What a stage waits for instead of its parent being finished, and what it starts from."""
+    """Condition that a stage waits for instead of the end of its parent, and the checkpoint that it starts from."""
 
     every: Duration | None = None
     """Pause between two runs of a command; each look at the cluster when left out."""
     before_every_attempt: bool = False
-    """Wait again before each further attempt."""
+    """Check the condition again before each later attempt."""
     from_: Annotated[str, StringConstraints(min_length=1)] | None = Field(default=None, alias="from")
     """A checkpoint directory outside the sweep (of ``evaluate``: a Hugging Face model) that it starts from, or works
     on."""
@@ -198,18 +198,18 @@ class FinishSection(ConditionSection):
 
 
 class EachCheckpointSection(Strict):
-    """Work on every checkpoint of the parent as it is saved, while training goes on."""
+    """Process every checkpoint of the parent when it is saved, while the training continues."""
 
     from_iteration: IntValue = 0
-    """The first one wanted."""
+    """First iteration to process."""
     spacing: IntValue = 1
-    """Least iterations between two that are wanted."""
+    """Minimum number of iterations between two processed checkpoints."""
     last: bool = True
-    """Always take the last one, whatever the spacing says."""
+    """Always process the last checkpoint."""
 
 
 class EventSection(Strict):
-    """Something seen while a job runs, and what is done about it."""
+    """An event of a running job, and the reaction to it."""
 
     name: Word | None = None
     log: str | None = None
@@ -217,23 +217,23 @@ class EventSection(Strict):
     state: str | None = None
     """A regular expression for Slurm's state: PENDING, RUNNING, …"""
     idle: Duration | None = None
-    """So long without a new iteration, or without a new log line where there are none."""
+    """Time without a new iteration; for jobs without iterations, without a new log line."""
     when: ConditionSection | None = None
-    """Acts only when this holds too."""
+    """Condition that must hold too."""
     do: Literal["cancel", "restart", "rollback", "finish", "fail", "run", "notify"]
     command: str | list[str | int | float] | None = None
-    """What ``run`` runs, on the login node."""
+    """Command of ``run``, executed on the login node."""
     message: str = ""
-    """What ``notify`` says."""
+    """Text of ``notify``."""
     limit: int | None = Field(default=1, ge=1)
-    """How often it acts in one attempt; ``null`` for every time."""
+    """Maximum number of reactions in one attempt; ``null`` for no limit."""
 
 
 class RestartSection(Strict):
-    """How many attempts may end in each way and be followed by another; ``null`` means any number."""
+    """Number of attempts that may end in each way and be followed by another; ``null`` means no limit."""
 
     rolled_over: int | None = Field(default=None, ge=0)
-    """Stopped in good order: walltime, SIGTERM, exit duration."""
+    """Stopped in an orderly way: walltime, SIGTERM, exit duration."""
     retryable: int | None = Field(default=10, ge=0)
     """Node failures, preemptions and boot failures; of a training those since its newest checkpoint."""
     failed: int | None = Field(default=0, ge=0)
@@ -242,13 +242,13 @@ class RestartSection(Strict):
     cancelled: int | None = Field(default=0, ge=0)
     """Cancelled by a person."""
     no_progress: int = Field(default=3, ge=0)
-    """Attempts in a row without a newer checkpoint, after which the job is given up; 0 switches it off."""
+    """Consecutive attempts without a newer checkpoint, after which the job is given up; 0 disables the limit."""
     backoff: Duration = 30
     """Pause before the next attempt after a failure; doubled for each further one without a newer checkpoint."""
     exclude_failed_nodes: bool = True
-    """Keep the next attempts off nodes that failed."""
+    """Exclude failed nodes from the next attempts."""
     exclude_for: Duration = 86400
-    """How long."""
+    """Duration of the exclusion."""
     quarantine: int = Field(default=2, ge=0)
     """Damaged newest checkpoints that may be renamed, so that training goes on from an earlier one."""
     rollbacks: int = Field(default=1, ge=0)
@@ -520,7 +520,7 @@ class SweepSpecSection(Strict):
     point: str
     """Name of a point, an expression that differs for every point."""
     params: Values = {}
-    """Variables of your own, for use in expressions."""
+    """Your own values, for use in expressions."""
     megatron: Values = {}
     """Megatron arguments, underscores for dashes."""
     extra_arguments: dict[str, ArgumentSection] = {}
@@ -548,11 +548,11 @@ class SweepSpecSection(Strict):
     ahead: Ahead = DEFAULT_AHEAD
     """Stages of a point that are queued behind one that runs, each to start when the one before has finished."""
     max_active_points: int = Field(default=16, ge=1, le=100_000)
-    """Points in flight at the same time."""
+    """Points that run at the same time."""
     max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Jobs of this sweep in the queue at the same time; further ones wait."""
+    """Jobs of this sweep in the queue at the same time; further jobs wait."""
     poll_interval: float = Field(default=15, ge=1, le=86_400)
-    """Seconds between two looks at the cluster; up to four times as many while nothing happens."""
+    """Seconds between two polls of the cluster; up to four times as many while nothing happens."""
     tags: list[str] = []
     notify: list[NotifySection] = []
     """Who is notified of which events of the sweep."""
