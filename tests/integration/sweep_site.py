@@ -196,8 +196,9 @@ class SweepSite:
         folder.mkdir(parents=True, exist_ok=True)
         names = [f"{sweep}.yaml"]
         for name in names:
-            text = (self.specs / name).read_text()
-            (folder / name).write_text(text)
+            text, copy = (self.specs / name).read_text(), folder / name
+            if not copy.exists() or copy.read_text() != text:  # another run may read it now
+                copy.write_text(text)
             names += re.findall(r"^extends: (\S+)$", text, re.MULTILINE)
         return folder
 
