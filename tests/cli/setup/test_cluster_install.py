@@ -391,4 +391,4 @@ def test_modules_are_loaded_before() -> None:
 
 def test_words_that_mean_nothing(cluster: Cluster) -> None:
     assert "'wheels' is none of" in cluster.install("--only", "wheels", status=2)
-    assert "--offline only" in cluster.install("--wheels", "/tmp", status=2)
+    assert "--wheels requires --offline" in cluster.install("--wheels", "/tmp", status=2)
