@@ -32,7 +32,7 @@ def test_simulation(run, tmp_path):
     ("words", "said"),
     [
         (["--gpus", "100"], "multiple of 8"),
-        (["--rate", "0"], "a rate is positive"),
+        (["--rate", "0"], "a rate must be positive"),
         (["--rate", "often"], "meta-rsc1"),
         (["--policy", "best"], "no budgets"),
     ],
