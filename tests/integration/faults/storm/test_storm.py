@@ -1,4 +1,4 @@
-"""Sweeps of 60 jobs under 150 random faults, with stages queued ahead and without."""
+"""A sweep of 60 jobs under 150 random faults; ``soak.py --ahead 1`` has one with stages queued ahead."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ pytestmark = pytest.mark.integration
 FAULTS, POINTS, PER_SECOND = 150, 30, 1.5
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_sweep_under_random_faults(proxied: ProxiedSite, ahead: int) -> None:
+def test_sweep_under_random_faults(proxied: ProxiedSite) -> None:
     seed = int(os.environ.get("FAULTS_SEED", 2))
     print(f"seed {seed}: repeat with FAULTS_SEED={seed}")
     faults = int(os.environ.get("FAULTS_COUNT", FAULTS))
     points = int(os.environ.get("FAULTS_POINTS", POINTS))
-    # accounting is the cluster's: the jobs of the storm before must not count
-    name = f"storm_ahead_{ahead}"
-    storm = SweptStorm(proxied, seed, faults, points, PER_SECOND, name, ahead)
+    storm = SweptStorm(proxied, seed, faults, points, PER_SECOND, ahead=0)
     wrong = storm.run()
     print(storm.summary())
     assert not wrong, storm.told(wrong)
