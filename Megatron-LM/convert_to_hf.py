@@ -110,7 +110,7 @@ def convert(args: argparse.Namespace, environment: Mapping[str, str]) -> None:
     """Convert one checkpoint.
 
     :param args: parsed arguments.
-    :param environment: of another converter, where one is asked for.
+    :param environment: of another converter, if one is requested.
     :raises CheckpointError: if there is no checkpoint.
     :raises ConversionError: if it cannot be converted as asked.
     :raises MismatchError: if the result computes something else.
@@ -188,7 +188,7 @@ def _converters(
     if not args.converter and (args.converter_argument or args.hf_config):
         raise ConversionError("--converter-argument and --hf-config are for another --converter")
     if args.hf_config and not args.hf_config.is_dir():
-        raise ConversionError(f"--hf-config {args.hf_config} is no directory")
+        raise ConversionError(f"--hf-config {args.hf_config} is not a directory")
     external = external_converter(args.converter, args.converter_argument) if args.converter else None
     described = needs_architecture(args.architecture, args.converter, args.hf_config)
     return external, choose_architecture(settings, args.architecture) if described else None
@@ -224,7 +224,7 @@ def _check(
     tokens, origin = comparison.comparison_tokens(args.data_path, settings, vocab_size)
     logits = megatron_model.megatron_logits(model, tokens, vocab_size)
     del model
-    # From here on transformers computes, with torch as it is.
+    # transformers computes from here, with the unmodified torch.
     cpu_device.uninstall()
     if weights is not None:
         hugging_face_model.write_weights(directory, weights, settings["dtype"])

@@ -86,7 +86,7 @@ def evaluate(args: argparse.Namespace) -> None:
     """
     model, output = args.model.resolve(), args.output.resolve()
     if not (model / "config.json").is_file():
-        raise EvaluationError(f"{model} is no model directory: it has no config.json")
+        raise EvaluationError(f"{model} is not a model directory: it has no config.json")
     absent = next((directory for directory in args.tasks_dir if not directory.is_dir()), None)
     if absent is not None:
         raise EvaluationError(f"--tasks-dir {absent} does not exist")

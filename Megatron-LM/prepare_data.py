@@ -4,7 +4,7 @@
 Without --input the text is the Python standard library's sources, which every machine has. OUTPUT then holds
 {train,valid,test}_text_document.{bin,idx}, {train,valid,test}_tokens (the number of tokens alone), tokenizer/,
 evaluation/ and manifest.json. OUTPUT appears complete or not at all; a second run with the same arguments sees that and
-does nothing, and goes on where an interrupted one stopped.
+does nothing, and continues where an interrupted one stopped.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _is_prepared(output: Path, wanted: str) -> bool:
 def _work_directory(path: Path) -> Iterator[Path]:
     """Give the directory of the pieces, to one process at a time; it goes when the block ends well or with a mistake.
 
-    It stays when the process is killed or a disk is full: the next one goes on from it.
+    It stays when the process is killed or a disk is full: the next one continues from it.
     """
     path.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path / ".lock", os.O_CREAT | os.O_RDWR, 0o666)

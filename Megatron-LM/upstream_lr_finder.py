@@ -133,7 +133,7 @@ def main(words: list[str]) -> None:
     """
     script = Path(words[0]) if words else Path()
     if not script.is_file():
-        sys.exit(f"{_NAME}: error: {str(script)!r} is no file; name CHECKOUT/pretrain_gpt.py")
+        sys.exit(f"{_NAME}: error: {str(script)!r} is not a file; name CHECKOUT/pretrain_gpt.py")
     options, rest = lr_finder_options.split(_NAME, words[1:])
     if (problem := lr_finder_options.problem(options)) is not None:
         sys.exit(f"{_NAME}: error: {problem}")

@@ -152,7 +152,7 @@ def main(words: list[str]) -> None:
     """
     script = _of_checkout(words)
     if not script.is_file():
-        sys.exit(f"upstream_on_cpu.py: error: {str(script)!r} is no file; name CHECKOUT/pretrain_gpt.py")
+        sys.exit(f"upstream_on_cpu.py: error: {str(script)!r} is not a file; name CHECKOUT/pretrain_gpt.py")
     import torch
     from megatron_core_trainer import cpu_device
 

@@ -40,6 +40,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_megatron.operators.launch_points",
                     "airflow_megatron.operators.plan_sweep",
+                    "airflow_megatron.operators.push_records",
                     "airflow_megatron.operators.resolve_point",
                     "airflow_megatron.operators.sweep_report",
                 ],
@@ -143,6 +144,15 @@ CONNECTION_FIELDS: dict[str, Any] = {
     "control_path": _text(
         "Control path", "Socket of an OpenSSH session that a person has opened; with the transport openssh"
     ),
+    "renew_command": _text(
+        "Renewal command",
+        "Program with arguments that renews the key or its certificate, run without a shell",
+    ),
+    "login_patience": _text(
+        "Login patience",
+        "How long tasks wait when a login that worked before is refused: 12h, 7d",
+        default="7d",
+    ),
     "ssh_config": _text("SSH configuration", "File to read in place of ~/.ssh/config"),
     "host_proxy_cmd": _text("Proxy command", "Command whose input and output are the connection"),
     "conn_timeout": {
@@ -190,6 +200,11 @@ CONFIGURATION_OPTIONS: dict[str, Any] = {
     "results_url": _option(
         "Address of the pages of results, for links. Not set: the page Sweeps below [api] base_url.",
         "https://airflow.example.org/megatron",
+    ),
+    "results_store": _option(
+        "Where the rows of results are stored: a folder, or any URL of fsspec, as s3://bucket/sweeps. Not set: "
+        "results/ in the folder of the machine's own state.",
+        "s3://bucket/sweeps",
     ),
 }
 """Options of the section ``[megatron]``; :mod:`airflow_megatron.spec.documents.configuration` reads them."""

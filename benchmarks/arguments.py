@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from airflow_megatron.megatron.arguments.tables import to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.validation import check
 
 JOBS = 10_000

@@ -1,8 +1,10 @@
-"""What Airflow costs between the stages of a sweep: python benchmarks/between_stages.py [CHECKOUT ...].
+"""What Airflow costs between the stages of a sweep: python benchmarks/between_stages.py [CHECKOUT[@AHEAD] ...].
 
 Each checkout (this one when none is named; of an older commit, a ``git worktree``) runs a sweep of chains of jobs that
-sleep, on a local cluster and an Airflow of its own, with the Python that runs this program. Then Airflow forgets the
-runs, and the sweep runs again: all its jobs have finished. The last column is the last checkout beside the first.
+sleep, on a local cluster and an Airflow of its own, with the Python that runs this program. ``@1`` sets ``ahead: 1`` in
+the spec. With ``--staggered`` the chains begin one after the other, so that jobs do not all end at the same moments.
+Then Airflow forgets the runs, and the sweep runs again: all its jobs have finished. The last column is the last
+checkout beside the first.
 
 What is measured: seconds from a job's end to the next stage's sbatch, and to the next job's start (the jobs' own
 clocks); processor seconds of all Airflow processes and of their ended children, less what the idle Airflow takes;
@@ -57,14 +59,20 @@ ROWS = {
 }
 
 
-def sweep(points: int, stages: int, seconds: int) -> str:
-    """Return a spec of points that are chains of sleeping jobs."""
+def sweep(points: int, stages: int, seconds: int, ahead: int | None, *, staggered: bool = False) -> str:
+    """Return a spec of points that are chains of sleeping jobs.
+
+    :param ahead: stages that are queued ahead; None leaves the key out
+    :param staggered: the first job of each chain sleeps longer than that of the one before
+    """
     chain: dict[str, Any] = {}
     for number in range(stages):
-        stage: dict[str, Any] = {"kind": "command", "command": ["sh", "-c", JOB.format(seconds=seconds)]}
+        more = f"$(({seconds} + {{{{ n }}}} * {seconds} / {points}))" if staggered and not number else seconds
+        stage: dict[str, Any] = {"kind": "command", "command": ["sh", "-c", JOB.format(seconds=more)]}
         chain[f"s{number}"] = {**stage, **({"parent": f"s{number - 1}"} if number else {})}
     spec = {
         "name": NAME,
+        **({} if ahead is None else {"ahead": ahead}),
         "cluster": "local",
         "poll_interval": 5,
         "point": "p{{ n }}",
@@ -185,9 +193,12 @@ class Measured:
             stdout=subprocess.DEVNULL,
         )
 
-    def run(self, points: int, stages: int, seconds: int) -> dict[str, Any]:
+    def run(
+        self, points: int, stages: int, seconds: int, ahead: int | None, *, staggered: bool
+    ) -> dict[str, Any]:
         """Measure; return the rows of the table."""
-        (self.place / "specs" / f"{NAME}.yaml").write_text(sweep(points, stages, seconds))
+        text = sweep(points, stages, seconds, ahead, staggered=staggered)
+        (self.place / "specs" / f"{NAME}.yaml").write_text(text)
         self.cluster("up", "--nodes", "4", "--cpus-per-node", "16", "--gpus-per-node", "0")
         airflow = local_airflow()
         try:
@@ -267,11 +278,18 @@ def forget(airflow: Any) -> None:
                 client.delete(f"{runs}/{run['dag_run_id']}").raise_for_status()
 
 
-def measured(checkout: Path, words: list[str]) -> dict[str, Any]:
+def checkout_and_ahead(given: str) -> tuple[Path, int | None]:
+    """Return the folder and the stages ahead of ``CHECKOUT[@AHEAD]``."""
+    path, _, ahead = given.partition("@")
+    return Path(path).resolve(), int(ahead) if ahead else None
+
+
+def measured(given: str, words: list[str]) -> dict[str, Any]:
     """Measure a checkout in a process that imports its package."""
+    checkout, _ = checkout_and_ahead(given)
     environment = {**os.environ, "PYTHONPATH": str(checkout), "AIRFLOW_MEGATRON_HOME": str(checkout)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [sys.executable, str(Path(__file__).resolve()), "--one", *words, str(checkout)]
+    command = [sys.executable, str(Path(__file__).resolve()), "--one", *words, given]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     rows: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return rows
@@ -286,21 +304,25 @@ def ratio(first: object, last: object) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("checkouts", nargs="*", type=Path, default=[ROOT])
+    parser.add_argument("checkouts", nargs="*", default=[str(ROOT)], metavar="CHECKOUT[@AHEAD]")
     parser.add_argument("--points", type=int, default=5)
     parser.add_argument("--stages", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=30, help="that each job sleeps")
+    parser.add_argument("--staggered", action="store_true", help="begin the chains one after the other")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    checkouts = [path.resolve() for path in given.checkouts]
     numbers = (given.points, given.stages, given.seconds)
     if given.one:
         with tempfile.TemporaryDirectory(prefix="between-stages-", ignore_cleanup_errors=True) as folder:
-            print(json.dumps(Measured(checkouts[0], Path(folder)).run(*numbers)))
+            checkout, ahead = checkout_and_ahead(given.checkouts[0])
+            print(
+                json.dumps(Measured(checkout, Path(folder)).run(*numbers, ahead, staggered=given.staggered))
+            )
         return
     words = [f"--points={numbers[0]}", f"--stages={numbers[1]}", f"--seconds={numbers[2]}"]
-    tables = [measured(checkout, words) for checkout in checkouts]
-    names = [path.name for path in checkouts]
+    words += ["--staggered"] if given.staggered else []
+    tables = [measured(checkout, words) for checkout in given.checkouts]
+    names = [Path(checkout).name for checkout in given.checkouts]
     print(f"| {numbers[0]} chains of {numbers[1]} jobs of {numbers[2]} s | {' | '.join(names)} | ratio |")
     print("| --- " * (len(names) + 2) + "|")
     for key, name in ROWS.items():

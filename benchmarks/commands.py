@@ -137,11 +137,14 @@ def of_ours(directory: Path) -> list[Row]:
         )
         words = [*program, "plan", str(many), "--format", "json"]
         rows.append(timed(f"plan --format json, {points:,} points", words, repetitions=2, env=environment))
-    trainings = directory / "many_trainings.yaml"
-    rates, decays = ([round((number + 1) * step, 9) for number in range(100)] for step in (1e-5, 1e-2))
-    trainings.write_text(TRAINING_SWEEP.format(rates=rates, decays=decays), encoding="utf-8")
-    words = [*program, "plan", str(trainings), "--format", "json"]
-    rows.append(timed("plan --format json, 10,000 trainings", words, repetitions=2, env=environment))
+    decays = [round((number + 1) * 1e-2, 9) for number in range(100)]
+    for count in (100, 1000):
+        trainings = directory / f"trainings_{count}.yaml"
+        rates = [round((number + 1) * 1e-3 / count, 9) for number in range(count)]
+        trainings.write_text(TRAINING_SWEEP.format(rates=rates, decays=decays), encoding="utf-8")
+        words = [*program, "plan", str(trainings), "--format", "json"]
+        what = f"plan --format json, {100 * count:,} trainings"
+        rows.append(timed(what, words, repetitions=2, env=environment))
     return rows
 
 

@@ -2,12 +2,17 @@
 
 The quick start's sweep with as many learning rates as asked for, in an Airflow of its own: API server, scheduler with
 the LocalExecutor, SQLite. No cluster is up: what is started waits or fails, and costs the scheduler what it does.
+
+With ``--schedulers N`` on ``docker/distributed`` (PostgreSQL, Redis, Celery) instead, with N schedulers.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,11 +22,57 @@ from typing import Any
 import yaml
 
 from airflow_megatron.cli.local.local_airflow import LocalAirflow
-from airflow_megatron.spec.documents.project import sweep_specs_dir
+from airflow_megatron.cli.local.local_connection import local_connections
+from airflow_megatron.spec.documents.project import local_dir, project_folder, sweep_specs_dir
 
 NAME = "launching"
 TIMEOUT_S = 600
 UNREACHABLE = {"ssh": {"host": "127.0.0.1", "port": 9, "user": "nobody", "key_file": "", "host_key": ""}}
+
+
+class DistributedAirflow(LocalAirflow):
+    """The engine of ``docker/distributed``.
+
+    :param home: folder of the engine
+    :param venv: environment that holds Airflow
+    :param schedulers: number of schedulers
+    """
+
+    def __init__(self, home: Path, venv: Path, schedulers: int) -> None:
+        super().__init__(home)
+        self._venv, self._schedulers = venv, schedulers
+
+    def prepare(self, cluster: dict[str, Any]) -> None:
+        """Pass the connection in an environment variable."""
+        for name, connection in local_connections(cluster).items():
+            os.environ[f"AIRFLOW_CONN_{name.upper()}"] = json.dumps(connection)
+
+    def start(self) -> None:
+        """Start the engine."""
+        os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(project_folder("dags"))
+        self._engine("up", "--schedulers", str(self._schedulers))
+        description = json.loads((self.home / "engine.json").read_text())
+        self.port = int(description["address"].rpartition(":")[2])
+
+    def stop(self) -> None:
+        """Stop the engine and delete it."""
+        self._engine("down", "--purge")
+
+    def credentials(self) -> tuple[str, str]:
+        """Return user and password of the web page."""
+        passwords = json.loads((self.home / "airflow" / "passwords.json").read_text())
+        return next(iter(passwords.items()))
+
+    def wait_for_dag(self, dag_id: str) -> None:
+        """Wait until both DAGs of a sweep are known, and unpause them."""
+        for name in (dag_id, f"{dag_id}.point"):
+            while self._request("PATCH", f"/dags/{name}", json={"is_paused": False}).status_code != 200:
+                time.sleep(1)
+
+    def _engine(self, command: str, *options: str) -> None:
+        program = str(project_folder("docker") / "distributed")
+        place = ("--dir", str(self.home), "--venv", str(self._venv))
+        subprocess.run([sys.executable, program, command, *place, *options], check=True)
 
 
 def sweep_of(points: int) -> str:
@@ -54,15 +105,21 @@ def seconds_of(airflow: LocalAirflow, run_id: str) -> dict[str, float]:
 
 
 def main() -> None:
-    points = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    parser = argparse.ArgumentParser(description="From a sweep's trigger to the last point's run.")
+    parser.add_argument("points", type=int, nargs="?", default=1000)
+    parser.add_argument("--schedulers", type=int, help="on docker/distributed, with so many schedulers")
+    arguments = parser.parse_args()
+    venv = local_dir() / "venv-distributed"
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         specs = place / "sweep_specs"
         specs.mkdir()
-        (specs / f"{NAME}.yaml").write_text(sweep_of(points))
+        (specs / f"{NAME}.yaml").write_text(sweep_of(arguments.points))
         os.environ |= {"AIRFLOW_MEGATRON_SWEEP_SPECS": str(specs), "AIRFLOW_MEGATRON_LOCAL": str(place)}
         airflow = LocalAirflow(place / "airflow")
         airflow.port = free_port()
+        if arguments.schedulers:
+            airflow = DistributedAirflow(place / "engine", venv, arguments.schedulers)
         airflow.prepare(UNREACHABLE)
         try:
             airflow.start()
@@ -75,7 +132,9 @@ def main() -> None:
             airflow.stop()
     print("| points | plan s | launch s | trigger to last run s | load |\n| --- | --- | --- | --- | --- |")
     load = os.getloadavg()[0]
-    print(f"| {points} | {seconds['plan']:.1f} | {seconds['launch']:.1f} | {total:.0f} | {load:.0f} |")
+    print(
+        f"| {arguments.points} | {seconds['plan']:.1f} | {seconds['launch']:.1f} | {total:.0f} | {load:.0f} |"
+    )
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ airflow_environment() {
   local venv=$local_dir/venv-airflow stamp
   stamp=$(cat "$root/requirements.lock" "$root/pyproject.toml" | sha256sum | cut -d' ' -f1)-$root
   if [ "$(cat "$venv/.installed" 2>/dev/null)" = "$stamp" ]; then
+    # the page's scripts, where the checkout has lost them; nothing else needs them
+    "$venv/bin/python" "$root/hatch_build.py" || say "the web page shows no curves until 'python hatch_build.py' can fetch its scripts"
     say "Airflow environment is ready: $venv"
     return
   fi

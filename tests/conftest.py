@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import tempfile
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from work_groups import GroupScheduling, in_order
 from airflow_megatron.spec.model.cluster_profile import ClusterProfile
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 # "fast" keeps the suite under a minute; HYPOTHESIS_PROFILE=thorough searches longer
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -46,6 +47,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
     return GroupScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.fixture(autouse=True)
+def package_log() -> Iterator[None]:
+    """Undo what commands do to the package's log: a later test reads it."""
+    log = logging.getLogger("airflow_megatron")
+    handlers, level, propagate = log.handlers[:], log.level, log.propagate
+    yield
+    log.handlers[:], log.propagate = handlers, propagate
+    log.setLevel(level)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def distributions(folder: Path) -> dict[str, Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["airflow_megatron", "dags", "plugins"])
 def test_what_is_imported_is_declared(folder: str) -> None:
-    missing = distributions(ROOT / folder).keys() - declared("hydra", "plots", "simulation")
+    missing = distributions(ROOT / folder).keys() - declared("fits", "hydra", "plots", "simulation", "wandb")
     assert missing == set()
 
 
@@ -78,7 +78,7 @@ def test_what_is_declared_is_imported() -> None:
 
 
 def test_airflow_is_one_that_was_tested() -> None:
-    """``task_runner.SUPERVISOR_COMMS`` is no public interface: a later Airflow is tested before it is allowed."""
+    """``task_runner.SUPERVISOR_COMMS`` is not a public interface: a later Airflow is tested before it is allowed."""
     (requirement,) = [each for each in PROJECT["dependencies"] if name_of(each) == "apache-airflow"]
     assert requirement == "apache-airflow>=3.3,<3.4"
     assert importlib.metadata.version("apache-airflow").startswith("3.3.")
@@ -103,7 +103,10 @@ def test_locks_hold_digests_of_everything(lock: str) -> None:
 
 
 def test_the_lock_holds_what_is_declared() -> None:
-    assert declared("hydra", "plots", "simulation", "dev") - {"airflow-megatron"} <= locked(LOCKS[0]).keys()
+    assert (
+        declared("docs", "fits", "hydra", "plots", "simulation", "dev") - {"airflow-megatron"}
+        <= locked(LOCKS[0]).keys()
+    )
 
 
 @pytest.mark.parametrize(

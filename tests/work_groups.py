@@ -29,6 +29,7 @@ TOGETHER: Final[dict[str, tuple[str, ...]]] = {
         "sweeps/test_stop_and_throttle",
         "sweeps/test_stopped_sweeps",
         "sweeps/test_failed_point",
+        "sweeps/test_sweep_page",
         "attempts/test_interrupted_jobs",
         "attempts/test_health",
     ),

@@ -70,7 +70,7 @@ def initialize_process_groups(
 ) -> None:
     """Meet the other processes and make megatron-core's parallel groups.
 
-    One process alone meets nobody: it needs no port, so any number of such jobs can share a host.
+    A single process has no peers and needs no port, so any number of such jobs can share a host.
 
     :param place: this process.
     :param backend: ``gloo`` or ``nccl``.

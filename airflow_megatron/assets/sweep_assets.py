@@ -36,7 +36,7 @@ def report_alias(sweep: str) -> AssetAlias:
 def announce_stage(context: Context, result: Any = None) -> None:
     """Announce that a stage has finished at a point; the ``post_execute`` of a task that watches its job.
 
-    A job that an earlier run has finished is passed over, and nothing is new.
+    A job that an earlier run has finished is skipped, and nothing is new.
 
     :param result: the verdict that the task returns
     """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.documents.yaml_document import KeyPath
@@ -34,31 +34,65 @@ class Finding:
     warning: bool = False
 
 
-def problems_of(findings: Iterable[Finding], sweep: Sweep) -> tuple[list[Problem], list[Problem]]:
-    """Return errors and warnings with their positions in the sweep's document."""
+@dataclass
+class AlikeFindings:
+    """The findings of one rule in one stage: the first of them, and how many points have it.
+
+    :param point: of the first one's job, empty for a job of the whole sweep
+    :param points: the number of points
+    :param of_sweep: whether a job of the whole sweep has it
+    """
+
+    stage: str
+    point: str
+    keys: tuple[str, ...]
+    message: str
+    hint: str
+    warning: bool
+    points: int
+    of_sweep: bool
+
+    @classmethod
+    def of(cls, findings: Sequence[Finding]) -> AlikeFindings:
+        """Describe findings of one rule in one stage."""
+        first = findings[0]
+        points = {finding.job.point for finding in findings}
+        return cls(
+            *(first.job.stage, first.job.point, first.keys, first.message, first.hint, first.warning),
+            points=len(points - {""}),
+            of_sweep="" in points,
+        )
+
+    def problem(self, sweep: Sweep) -> Problem:
+        """Return what is reported of them."""
+        where = f"stage {self.stage}" + (f" at point {self.point}" if self.point else "")
+        others = self.points + self.of_sweep - 1
+        more = f"; the same at {others} more point{'s' if others > 1 else ''}" if others else ""
+        return sweep.document.problem(self._place(sweep), f"{where}: {self.message}{more}", self.hint)
+
+    def _place(self, sweep: Sweep) -> KeyPath:
+        if len(self.keys) == 1:
+            return sweep.place_of(self.stage, self.keys[0])
+        section = next((instance.stage for instance in sweep.tree if instance.name == self.stage), self.stage)
+        of_stage: KeyPath = ("stages", section, *self.keys)
+        places = sweep.document.positions
+        if ("stages",) not in places:  # a file of another tool
+            return sweep.place_of(self.stage, self.keys[-1])
+        return next((path for path in (of_stage, self.keys) if path in places), ("stages", section))
+
+
+def alike_findings(findings: Iterable[Finding]) -> dict[tuple[str, str], AlikeFindings]:
+    """Return the findings by rule and stage, in the order of the first ones."""
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         alike.setdefault((finding.rule, finding.job.stage), []).append(finding)
-    sections = {instance.name: instance.stage for instance in sweep.tree}
+    return {key: AlikeFindings.of(group) for key, group in alike.items()}
+
+
+def problems_of(findings: Iterable[Finding], sweep: Sweep) -> tuple[list[Problem], list[Problem]]:
+    """Return errors and warnings with their positions in the sweep's document."""
     errors: list[Problem] = []
     warnings: list[Problem] = []
-    for group in alike.values():
-        first = group[0]
-        points = dict.fromkeys(finding.job.point for finding in group)
-        where = f"stage {first.job.stage}" + (f" at point {first.job.point}" if first.job.point else "")
-        others = len(points) - 1
-        more = f"; the same at {others} more point{'s' if others > 1 else ''}" if others else ""
-        place = _place(sweep, sections.get(first.job.stage, first.job.stage), first)
-        problem = sweep.document.problem(place, f"{where}: {first.message}{more}", first.hint)
-        (warnings if first.warning else errors).append(problem)
+    for alike in alike_findings(findings).values():
+        (warnings if alike.warning else errors).append(alike.problem(sweep))
     return errors, warnings
-
-
-def _place(sweep: Sweep, section: str, finding: Finding) -> KeyPath:
-    if len(finding.keys) == 1:
-        return sweep.place_of(finding.job.stage, finding.keys[0])
-    of_stage: KeyPath = ("stages", section, *finding.keys)
-    places = sweep.document.positions
-    if ("stages",) not in places:  # a file of another tool
-        return sweep.place_of(finding.job.stage, finding.keys[-1])
-    return next((path for path in (of_stage, finding.keys) if path in places), ("stages", section))

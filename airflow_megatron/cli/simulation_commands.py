@@ -52,12 +52,12 @@ def simulate(
         print("the simulation needs simpy: pip install 'airflow-megatron[simulation]'", file=sys.stderr)
         raise typer.Exit(1)
     from airflow_megatron.results.plots.figures import missing_for_plots
-    from airflow_megatron.simulation.keepers.policies import POLICIES
     from airflow_megatron.simulation.reports.comparison import compare
     from airflow_megatron.simulation.reports.plots import draw
     from airflow_megatron.simulation.reports.report import tables
     from airflow_megatron.simulation.reports.validation import validation_table
     from airflow_megatron.simulation.scenarios import scenario
+    from airflow_megatron.simulation.supervisors.policies import POLICIES
 
     if check:
         print(validation_table(seeds=seeds, days=days))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def build_dags(sweep: SweepOutline) -> list[DAG]:
     """Build both DAGs of a sweep.
 
-    :raises SpecError: when Airflow does not take them
+    :raises SpecError: if Airflow does not take them
     """
     defaults = default_args(sweep)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.dag_factory.spec_cache import SpecCache
-from airflow_megatron.plan.sweep_owners import keeper
+from airflow_megatron.plan.sweep_owners import owning_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_sweep(folder: Path, name: str) -> SweepOutline | None:
-    """Return the outline of one sweep; None where the folder has none of this name.
+    """Return the outline of one sweep; None if the folder has none of this name.
 
     That is for a task of the sweep: it reads no other spec when the cache knows which file the sweep is in, and works
     on with the sweep's last outline when the spec has been broken meanwhile.
@@ -34,4 +34,4 @@ def read_sweep(folder: Path, name: str) -> SweepOutline | None:
         entries = [(file, cache.last(file)) for file in sorted(cache.names().get(name, ()))]
     known = [outline for _, entry in entries if entry and (outline := entry.outline or entry.last_good)]
     same = {outline.file: outline for outline in known if outline.name == name}
-    return same.get(keeper(name, same) or "")
+    return same.get(owning_file(name, same) or "")

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def build_point_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
-    """Build the DAG that works one point; a run is one point, a task one step of one stage.
+    """Build the DAG of a sweep's points; a run executes one point, and a task is one step of one stage.
 
-    :param sweep: what the DAG needs to know of the sweep
+    :param sweep: outline of the sweep
     :param defaults: ``default_args``
     """
     with DAG(
@@ -41,7 +41,7 @@ def build_point_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
         # without a schedule nothing starts by itself, and a forgotten switch would leave every point queued
         is_paused_upon_creation=False,
         max_active_runs=sweep.settings.max_active_points,
-        # deferred tasks do not count; submissions that wait their turn must not starve each other
+        # deferred tasks do not count; waiting submissions must not block each other
         max_active_tasks=max(16, len(sweep.tree)),
         default_args=dict(defaults),
         render_template_as_native_obj=True,
@@ -84,7 +84,7 @@ class StageTasks:
     :param sweep: the sweep
     :param source: the task that pushes each stage's job as an XCom
     :param fresh_start: template: whether finished jobs run again
-    :param of_point: the DAG works one point; stages of the whole sweep are other points' too
+    :param of_point: whether the DAG executes one point, which shares the stages of the whole sweep with other points
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class StageTasks:
         self._groups: dict[str, TaskGroup] = {}
 
     def add(self, instance: StageInstance) -> SlurmWatchOperator:
-        """Add a stage's tasks: what it waits for, ``submit`` and ``watch``."""
+        """Add a stage's tasks: its sensors, ``submit`` and ``watch``."""
         job = self._job(instance.name)
         with self._group(instance.name):
             submit = SlurmSubmitOperator(
@@ -131,7 +131,7 @@ class StageTasks:
         return watch
 
     def add_teardown(self) -> None:
-        """Add the task that cancels what the stages leave in Slurm when the run was stopped."""
+        """Add the task that cancels the jobs that a stopped run leaves in Slurm."""
         if not self.watches:
             return
         teardown = CancelLeftJobsOperator(
@@ -219,7 +219,7 @@ def _submitted(instance: StageInstance) -> str | None:
 
 
 def _awaited(instance: StageInstance) -> list[str]:
-    """Return the stages that must have been submitted before one can wait for something of theirs."""
+    """Return the stages that must be submitted before a stage can wait for their outputs."""
     return list(dict.fromkeys(stage for stage in (instance.parent, *instance.after) if stage))
 
 

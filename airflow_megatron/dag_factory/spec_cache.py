@@ -1,8 +1,8 @@
 """Cache of the specs of a folder, valid until a file that an entry depends on changes.
 
-Every task is a process that reads its sweep's DAG anew, and the DAG processor reads the folder every half a minute:
-with the cache, a file that has not changed costs its digest. An entry holds the digests of all files that were read for
-it. The cache is an optimisation: one that is missing, damaged or not this user's own is not used.
+Every task is a process that builds its sweep's DAG again, and the DAG processor reads the folder every 30 s. With the
+cache, only the digest of an unchanged file is computed. An entry holds the digests of all files that were read for it.
+The cache is an optimisation: a missing or damaged cache, or one of another user, is not used.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 REFUSED_FOR_S: Final = 300.0
-"""Seconds that a refusal is kept: what it depends on may be more than what was read."""
+"""Seconds for which an error is cached; it may depend on more than the read files."""
 UNUSED_FOR_S: Final = 30 * 86400.0
-"""Seconds after which the entries of a folder go whose specs have not changed."""
+"""Seconds after which the entries of a folder with unchanged specs are removed."""
 _NOT_REGULAR: Final = "not a regular file"
 _MISSING: Final = "missing"
 
 
 @dataclass(frozen=True)
 class SpecEntry:
-    """What was found out about one spec.
+    """The cached result of reading one spec.
 
-    :param outline: of its sweep, None where it has none
-    :param problems: what is wrong with it
+    :param outline: of its sweep, None if it has none
+    :param problems: its errors
     :param reads: path → digest of every file that was read for it
     :param processor_s: seconds of processor time that it took
-    :param complete: whether more time would change nothing
-    :param found_at: when, in seconds since 1970
-    :param last_good: its last outline, where it was good once
+    :param complete: whether it was read completely within the time limit
+    :param found_at: Unix time of the result
+    :param last_good: its last outline without errors, None if there was none
     """
 
     outline: SweepOutline | None
@@ -70,9 +70,9 @@ class SpecEntry:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpecEntry:
-        """Return what :meth:`to_json` described.
+        """Parse the output of :meth:`to_json`.
 
-        :raises ValueError: when it is something else
+        :raises ValueError: if it is something else
         """
         try:
             outline = SweepOutline.from_json(data["outline"]) if data["outline"] else None
@@ -103,7 +103,7 @@ class SpecCache:
         self._changed = False
 
     def valid(self, file: Path) -> SpecEntry | None:
-        """Return the entry of a file when nothing that it depends on has changed, else None."""
+        """Return the entry of a file if none of its dependencies has changed, else None."""
         entry = self.last(file)
         if (
             entry is None
@@ -140,7 +140,7 @@ class SpecCache:
         return entry
 
     def save(self, files: Iterable[Path]) -> None:
-        """Write what has changed; entries of other files are dropped."""
+        """Write changed entries; entries of other files are dropped."""
         kept = {str(file) for file in files}
         if not self._changed and kept >= self._raw.keys():
             return
@@ -185,7 +185,7 @@ def _drop_unused(folder: Path) -> None:
 
 
 def digest_of(path: str) -> str:
-    """Return a digest of a file's content, or a word for what is no regular file."""
+    """Return a digest of a file's content, or a word for what is not a regular file."""
     try:
         found = os.stat(path)  # noqa: PTH116
         if not stat.S_ISREG(found.st_mode):
@@ -212,7 +212,7 @@ def _package_folders() -> list[str]:
 
 
 def _own_folder(*, make: bool) -> Path | None:
-    """Return the cache's folder when nobody else can write there."""
+    """Return the cache's folder if no other user can write to it."""
     folder = local_dir() / "spec_cache"
     if make:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -234,7 +234,7 @@ def _code_state() -> str:
 
 
 def _key() -> str:
-    """Return a digest of what the entries of all specs depend on."""
+    """Return a digest of the common dependencies of all entries."""
     found = hashlib.sha256(_code_state().encode())
     settings = {name: value for name, value in os.environ.items() if name.startswith("AIRFLOW_MEGATRON_")}
     folders = [str(folder) for folder in (project_root(), clusters_dir(), templates_dir())]

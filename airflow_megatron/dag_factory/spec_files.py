@@ -28,7 +28,7 @@ class SweepSpecErrors(AirflowMegatronError):
 def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
     """Build both DAGs of every valid spec.
 
-    A worker that parses the file for one task gets the DAGs of that task's sweep only. Invalid specs are passed over
+    A worker that parses the file for one task gets the DAGs of that task's sweep only. Invalid specs are skipped
     here and reported by :func:`raise_for_spec_errors`, so that a bad spec never hides another sweep. What runs under
     way have pinned stays in their DAGs, see :mod:`airflow_megatron.plan.pins.runs_in_flight`.
     """
@@ -51,9 +51,9 @@ def build_sweep_dags(directory: Path | None = None) -> list[DAG]:
 
 
 def _build(outline: SweepOutline | None, sweep: str, folder: Path, store: PinStore) -> list[DAG]:
-    """Build the DAGs of a sweep with the stages of its runs under way.
+    """Build the DAGs of a sweep with the stages of its runs in progress.
 
-    :param outline: of its spec, None where that cannot be read or has gone
+    :param outline: of its spec, None if that cannot be read or has gone
     """
     kept = with_runs_in_flight(outline, sweep, folder, store)
     if kept is None:
@@ -69,7 +69,7 @@ def _build(outline: SweepOutline | None, sweep: str, folder: Path, store: PinSto
 def raise_for_spec_errors(directory: Path | None = None) -> None:
     """Raise one error that lists everything wrong in the folder's specs.
 
-    :raises SweepSpecErrors: when anything is wrong
+    :raises SweepSpecErrors: if anything is wrong
     """
     if get_parsing_context().dag_id is not None:
         return

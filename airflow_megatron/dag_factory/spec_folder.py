@@ -1,8 +1,8 @@
-"""Reading the specs of a folder, each by itself: none harms another, and all together cost a bounded time.
+"""Read the specs of a folder, each isolated from the others and within a total time limit.
 
 Each spec is loaded, checked and built in a process of its own (:mod:`airflow_megatron.spec.trust.isolation`)
 unless the cache
-knows it. First every spec that is not known gets a short while, then those that were cut off get the rest of their
+knows it. First every spec that is unknown gets a short while, then those that were cut off get the rest of their
 time, as far as the folder's allowance goes; what is left over is read at the next parse, specs never looked at first.
 """
 
@@ -19,7 +19,7 @@ from airflow.sdk import DAG, conf
 
 from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.dag_factory.spec_cache import SpecCache, SpecEntry, digest_of, is_own_code
-from airflow_megatron.plan.sweep_owners import keeper, repeated_name
+from airflow_megatron.plan.sweep_owners import owning_file, repeated_name
 from airflow_megatron.plan.sweep_plan import check_document, check_expressions
 from airflow_megatron.spec import dialects
 from airflow_megatron.spec.documents.errors import Problem, SpecError
@@ -67,7 +67,7 @@ def read_spec_folder(folder: Path) -> SpecFolder:
 def _read_unknown(
     folder: Path, files: Sequence[Path], found: dict[Path, SpecEntry], cache: SpecCache
 ) -> None:
-    """Add the entries of files that the cache does not know."""
+    """Add the entries of files that are not in the cache."""
     if not files:
         return
     _warm_up(folder)
@@ -92,22 +92,22 @@ def _read_unknown(
 
 
 def _as_before(entry: SpecEntry, before: SpecEntry | None) -> SpecEntry:
-    """Return the entry of a file that was not read to its end, with the sweep that it had: others take no DAGs away."""
+    """Return the entry of an incompletely read file with its last sweep, so that its DAGs are kept."""
     return replace(entry, outline=entry.outline or (before.last_good if before else None))
 
 
 def _warm_up(folder: Path) -> None:
-    """Load what reading any spec loads, once for all processes that read one."""
+    """Import the modules that reading a spec needs, once for all forked processes."""
     dialects.import_all()
     sweep = load_sweep_text(_SMALLEST, str(folder / "smallest.yaml"))
     with contextlib.suppress(SpecError):  # where the folder of clusters lacks the default one
         check_document(sweep)
-    # a DAG that is built here would be taken for one of the folder's
+    # Airflow would treat a DAG that is built here as one of the folder
     DAG(sweep.name, auto_register=False)
 
 
 def _read_alone(folder: Path, file: Path, limits: Limits) -> SpecEntry:
-    """Find out about one spec in a process of its own."""
+    """Read one spec in a separate process."""
     place = str(file)
     if not place.isprintable():
         shown = place.encode("unicode_escape", "surrogateescape").decode("ascii", "replace")
@@ -139,7 +139,7 @@ def _shown(text: str) -> str:
 
 
 def _report(file: Path, folder: Path, report: Callable[[Any], None]) -> None:
-    """Load, check and build one spec, and report what comes of it, in the process of its own."""
+    """Load, check and build one spec in the separate process, and report the result."""
     opened: set[str] = {str(file)}
     sys.addaudithook(lambda event, arguments: _note_opened(opened, event, arguments))
 
@@ -182,7 +182,7 @@ def _deferred(file: Path) -> SpecEntry:
 
 
 def _without_repeated_names(entries: Iterable[SpecEntry]) -> SpecFolder:
-    """Return the sweeps, of those with one name the one that keeps it."""
+    """Return the sweeps; of several with one name, only the owner of the name."""
     outlines: dict[str, list[SweepOutline]] = {}
     problems: list[Problem] = []
     for entry in entries:
@@ -192,7 +192,7 @@ def _without_repeated_names(entries: Iterable[SpecEntry]) -> SpecFolder:
     good: list[SweepOutline] = []
     for name, same in outlines.items():
         files = [outline.file for outline in same]
-        kept = keeper(name, files)
+        kept = owning_file(name, files)
         for outline in same:
             if outline.file == kept:
                 good.append(outline)

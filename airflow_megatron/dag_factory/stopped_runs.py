@@ -1,4 +1,4 @@
-"""Stopping the runs of a sweep's points in Airflow's database, as the web page's *Mark failed* does."""
+"""Stop the runs of a sweep's points in Airflow's database, like *Mark failed* in the web page."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def stop_runs(dag_id: str, session: Session, wanted: Callable[[DagRun], bool]) -> list[str]:
-    """Mark the runs of a DAG failed that wait or run; return their ids.
+    """Mark the queued and running runs of a DAG failed; return their ids.
 
-    Their tasks end as when a person marks the run: triggers cancel the jobs that they wait for, teardowns what else is
-    in Slurm's queue.
+    Their tasks end as when a user marks the run: triggers cancel the jobs for which they wait, and teardowns cancel
+    other jobs in Slurm's queue.
 
-    :param session: of Airflow's database
-    :param wanted: which of them
+    :param session: session of Airflow's database
+    :param wanted: returns whether to stop a run
     """
     under_way = select(DagRun).where(
         DagRun.dag_id == dag_id, DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING])
@@ -36,7 +36,7 @@ def stop_runs(dag_id: str, session: Session, wanted: Callable[[DagRun], bool]) -
         queued = run.state == DagRunState.QUEUED
         if dag is not None:
             set_dag_run_state_to_failed(dag=dag, run_id=run.run_id, commit=True, session=session)
-        if queued or dag is None:  # none of its tasks has begun, so there is nothing for a teardown to do
+        if queued or dag is None:  # none of its tasks has started, so no teardown is needed
             run.set_state(DagRunState.FAILED)
     return [run.run_id for run in runs]
 

@@ -12,11 +12,12 @@ from airflow_megatron.dag_factory.point_dag import StageTasks
 from airflow_megatron.links.sweep_results import PAGE_ROUTE, URL_PREFIX
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
+from airflow_megatron.operators.push_records import PushRecordsOperator
 from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.sensors.point_runs import PointRunsSensor
 from airflow_megatron.spec.model.cluster_profile import cluster_names
-from airflow_megatron.spec.model.dag_names import ARRAYS, LAUNCH, PLAN, REPORT, WAIT, point_dag_id
+from airflow_megatron.spec.model.dag_names import ARRAYS, LAUNCH, PLAN, REPORT, TRACKERS, WAIT, point_dag_id
 from airflow_megatron.task_runtime.stored_plan import MACROS
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
     Stages that run once for the sweep (data preparation) run between ``plan`` and ``launch``, and so does the
     submission of job arrays, in a sweep that has some.
 
-    :param sweep: what the DAG needs to know of the sweep
+    :param sweep: outline of the sweep
     :param defaults: ``default_args``
     """
     with DAG(
@@ -119,6 +120,14 @@ def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
         if arrays:
             plan >> arrays >> launch
         plan >> launch >> wait >> report
+        if sweep.settings.trackers:
+            launch >> PushRecordsOperator(
+                task_id=TRACKERS,
+                pinned=pinned,
+                point_dag_id=point_dag_id(sweep.name),
+                runs="{{ ti.xcom_pull(task_ids='launch') }}",
+                plan_only="{{ params.dry_run }}",
+            )
     return dag
 
 
@@ -129,5 +138,5 @@ def _doc(sweep: SweepOutline) -> str:
     return (
         f"{sweep.settings.description}\n\n`launch` starts one run of [{point_dag}]({grid}) for every point; "
         f"its grid is the sweep: stages down, points across. `report` writes the [results]({results}).\n\n"
-        "A second run of this DAG goes on: what has finished is passed over.\n"
+        "A second run of this DAG continues the sweep: it skips what has finished.\n"
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import asyncssh
 
 from airflow_megatron.hooks.connection_options import host_key_refusal
+from airflow_megatron.hooks.login_gate import LoginGate
 from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class AsyncsshTransport:
         self._remote_shell = remote_shell
         self._attempts = attempts
         self._connection: asyncssh.SSHClientConnection | None = None
+        self._gate = LoginGate(options)
 
     async def run(self, script: str, *, timeout: float) -> CommandResult:
         """Run a script in the login node's shell; see :class:`~airflow_megatron.slurm.remote.transport.Transport`."""
@@ -54,6 +56,8 @@ class AsyncsshTransport:
             async with asyncio.timeout(timeout):
                 if self._connection is None:
                     self._connection = await self._connect()
+                else:
+                    await asyncio.to_thread(self._gate.attend)
                 result = await self._command(self._connection, script)
         except TransportError:
             raise
@@ -102,15 +106,18 @@ class AsyncsshTransport:
     async def _connect(self) -> asyncssh.SSHClientConnection:
         address, conn_id = self._options.address, self._options.conn_id
         options = client_options(self._options)
+        await asyncio.to_thread(self._gate.enter)
         for attempt in range(1, self._attempts + 1):
             try:
-                return await asyncssh.connect(**options)
+                connection = await asyncssh.connect(**options)
             except asyncssh.HostKeyNotVerifiable as error:
                 raise LoginRefusedError(host_key_refusal(self._options, _reason(error))) from error
             except asyncssh.PermissionDenied as error:
-                raise LoginRefusedError(
-                    f"{address}: login refused ({_reason(error)}); check login and key_file of connection {conn_id!r}"
-                ) from error
+                message = (
+                    f"{address}: login refused ({_reason(error)}); "
+                    f"check login and key_file of connection {conn_id!r}"
+                )
+                raise await asyncio.to_thread(self._gate.refused, message) from error
             except ValueError as error:
                 raise LoginRefusedError(
                     f"{address}: key_file or known_hosts of connection {conn_id!r} cannot be read: {_reason(error)}"
@@ -122,6 +129,9 @@ class AsyncsshTransport:
                         f"{conn_id!r}"
                     ) from error
                 await asyncio.sleep(random.uniform(0.5, 1.5) * attempt)
+            else:
+                await asyncio.to_thread(self._gate.accepted)
+                return connection
         raise AssertionError("the last attempt raises")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands
 from airflow_megatron.slurm.remote.quoting import QuotingError, checked_path
 from airflow_megatron.slurm.remote.transport import LoginRefusedError
+from airflow_megatron.spec.documents.quantities import parse_duration
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 TransportName = Literal["asyncssh", "openssh"]
 DEFAULT_CONNECT_TIMEOUT_S = 15.0
+DEFAULT_LOGIN_PATIENCE_S = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class ConnectionOptions:
     :param ssh_config: read in place of ``~/.ssh/config``
     :param transport: the implementation of SSH
     :param control_path: socket of an OpenSSH master connection that a person opens; ``openssh`` only
+    :param renew_command: program and arguments that renew the credentials; run without a shell
+    :param login_patience: seconds that a login which worked before may be refused until that is final
     :param commands: how Slurm's commands are found, for who has no cluster profile
     :param work_dir: directory of the jobs of no sweep, shared by all nodes; None for one in the user's home
     """
@@ -59,6 +64,8 @@ class ConnectionOptions:
     ssh_config: Path | None = None
     transport: TransportName = "asyncssh"
     control_path: str | None = None
+    renew_command: tuple[str, ...] = ()
+    login_patience: float = DEFAULT_LOGIN_PATIENCE_S
     commands: SlurmCommands = DEFAULT_COMMANDS
     work_dir: str | None = None
 
@@ -106,6 +113,8 @@ class ConnectionOptions:
             ssh_config=_existing(extra, "ssh_config", conn_id),
             transport=transport,
             control_path=extra.get("control_path") or None,
+            renew_command=_renew_command(extra.get("renew_command"), conn_id),
+            login_patience=_login_patience(extra.get("login_patience"), conn_id),
             commands=SlurmCommands(
                 slurm_bin=_remote_path(extra, "slurm_bin", conn_id) or "",
                 login_shell=_is_true(extra.get("login_shell", False)),
@@ -138,6 +147,32 @@ def _remote_path(extra: dict[str, Any], name: str, conn_id: str) -> str | None:
         return checked_path(str(extra[name]))
     except QuotingError as error:
         raise LoginRefusedError(f"{name} of connection {conn_id!r}: {error}") from None
+
+
+def _renew_command(text: Any, conn_id: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    try:
+        words = tuple(shlex.split(text)) if isinstance(text, str) else ()
+    except ValueError:
+        words = ()
+    if not words:
+        raise LoginRefusedError(
+            f"renew_command of connection {conn_id!r} is not a command; write the program and its arguments as one text"
+        )
+    return words
+
+
+def _login_patience(value: Any, conn_id: str) -> float:
+    if value is None or value == "":
+        return DEFAULT_LOGIN_PATIENCE_S
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise LoginRefusedError(f"login_patience of connection {conn_id!r}: {error}") from None
+    if seconds < 0:
+        raise LoginRefusedError(f"login_patience of connection {conn_id!r} is negative; write 0 or more")
+    return float(seconds)
 
 
 def _is_true(value: Any) -> bool:

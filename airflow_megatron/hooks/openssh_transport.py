@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from airflow_megatron.hooks.connection_options import host_key_refusal
+from airflow_megatron.hooks.login_gate import LoginGate
 from airflow_megatron.slurm.remote.framing import END
 from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
@@ -73,6 +74,7 @@ class OpensshTransport:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._base: list[str] = []
         self._master: list[str] | None = None
+        self._gate = LoginGate(options)
 
     async def run(self, script: str, *, timeout: float) -> CommandResult:
         """Run a script in the login node's shell; see :class:`~airflow_megatron.slurm.remote.transport.Transport`."""
@@ -81,6 +83,8 @@ class OpensshTransport:
             async with asyncio.timeout(timeout):
                 if self._master is None:
                     self._master = await self._find_or_open_master()
+                else:
+                    await asyncio.to_thread(self._gate.attend)
                 ended = await self._command(self._master, script)
         except TimeoutError as error:
             await self._drop_master()
@@ -124,11 +128,14 @@ class OpensshTransport:
         if self._options.control_path is not None:
             given = ["-S", self._options.control_path]
             if not await self._lives(given):
-                raise TransportError(
+                message = (
                     f"{self._options.address}: no login session is open at control_path "
                     f"{self._options.control_path} of connection {self._options.conn_id!r}; log in once with: "
                     f"{self._login_command()}"
                 )
+                await asyncio.to_thread(self._gate.no_session, message)
+                raise TransportError(message)
+            await asyncio.to_thread(self._gate.accepted)
             return given
         if await self._lives([]):
             return []
@@ -144,18 +151,21 @@ class OpensshTransport:
     async def _open_master(self, master: list[str]) -> list[str]:
         address, conn_id = self._options.address, self._options.conn_id
         words = [*self._base, *master, "-o", "ControlMaster=yes", "-o", f"ControlPersist={MASTER_IDLE_S}"]
+        await asyncio.to_thread(self._gate.enter)
         for attempt in range(1, self._attempts + 1):
             ended = await _ssh([*words, "-f", "-N", "--", self._options.host])
             if ended.status == 0:
+                await asyncio.to_thread(self._gate.accepted)
                 return master
             if ended.mentions(*_HOST_KEY_TROUBLE):
                 raise LoginRefusedError(host_key_refusal(self._options, ended.reason))
             if ended.mentions(*_REFUSED):
-                raise LoginRefusedError(
+                message = (
                     f"{address}: login refused ({ended.reason}); check login and key_file of connection {conn_id!r} "
-                    f"and the ssh-agent; where a second factor is asked for, log in once with: "
+                    f"and the ssh-agent; if the site requires a second factor, log in once with: "
                     f"{self._login_command()}"
                 )
+                raise await asyncio.to_thread(self._gate.refused, message)
             if ended.mentions(*_UNUSABLE):
                 raise LoginRefusedError(f"{address}: connection {conn_id!r} cannot be used: {ended.reason}")
             if attempt == self._attempts:

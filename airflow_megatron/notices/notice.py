@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser
 from airflow_megatron.slurm.verdicts.restarts import Done, GiveUp, Restart
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from airflow_megatron.slurm.verdicts.occurrence import Occurrence
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import NoticeKind
 
+_DIVERGING: Final = frozenset({"nan", "spike"})
+"""Detectors of a loss that diverges."""
+_DIVERGED: Final = "nan_in_training"
+"""Signature of an attempt that ended because its loss was not a number."""
+MOST_EDGES: Final = 10
+"""Optima that a notice lists."""
 _AGAIN = "clear its watch task for another attempt"
 
 
@@ -39,6 +45,7 @@ class Notice:
     :param loss: last loss at the end of the log
     :param line: the log line that explains the failure
     :param log_file: on the cluster
+    :param also: a second kind, for those who want only that one; nobody gets the notice twice
     """
 
     what: NoticeKind
@@ -57,6 +64,15 @@ class Notice:
     loss: float | None = None
     line: str | None = None
     log_file: str = ""
+    also: NoticeKind | None = None
+
+    def as_wanted(self, kinds: Collection[NoticeKind]) -> Notice | None:
+        """Return the notice as one of the wanted kinds, None if it is of none of them."""
+        if self.what in kinds:
+            return replace(self, also=None)
+        if self.also is not None and self.also in kinds:
+            return replace(self, what=self.also, also=None)
+        return None
 
     @property
     def text(self) -> str:
@@ -75,7 +91,8 @@ class Notice:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data including the text; templates read it as ``notice``."""
-        return {**asdict(self), "failed_nodes": list(self.failed_nodes), "text": self.text}
+        fields = {name: value for name, value in asdict(self).items() if name != "also"}
+        return {**fields, "failed_nodes": list(self.failed_nodes), "text": self.text}
 
 
 def end_notice(
@@ -93,7 +110,9 @@ def end_notice(
         case Done():
             return _job_notice("finished", job, attempt, verdict, "", log_tail)
         case GiveUp(reason):
-            return _job_notice("failure", job, attempt, verdict, f"given up: {reason}; {_AGAIN}", log_tail)
+            return _job_notice(
+                "failure", job, attempt, verdict, f"failed for good: {reason}; {_AGAIN}", log_tail
+            )
         case Restart(delay_s, nodes):
             off = f", not on {', '.join(nodes)}" if nodes else ""
             action = f"attempt {attempt + 1} in {delay_s:.0f} s{off}"
@@ -113,7 +132,21 @@ def event_notice(
     """
     verdict = Verdict(Outcome.ACTIVE, seen.reason, job_id=job_id)
     action = "" if seen.do == "notify" else seen.do
-    return _job_notice("health", job, attempt, verdict, action, log_tail)
+    notice = _job_notice("health", job, attempt, verdict, action, log_tail)
+    return replace(notice, also="diverged") if seen.detector in _DIVERGING else notice
+
+
+def edge_notice(sweep: str, edges: Sequence[str], page: str) -> Notice:
+    """Return the notice of optima at the edge of the values that a sweep has tested.
+
+    :param sweep: its name
+    :param edges: one text for each size and budget
+    :param page: of the report
+    """
+    reason = "the optimum is at the edge of the tested values: " + "; ".join(edges[:MOST_EDGES])
+    if len(edges) > MOST_EDGES:
+        reason += f"; and {len(edges) - MOST_EDGES} more"
+    return Notice("edge", sweep, reason, "train values beyond the edge", sweep=sweep, log_file=page)
 
 
 def _job_notice(
@@ -136,6 +169,7 @@ def _job_notice(
         loss=_last_loss(log_tail),
         line=verdict.line,
         log_file=job.log_file(attempt),
+        also="diverged" if verdict.signature == _DIVERGED else None,
     )
 
 

@@ -59,7 +59,7 @@ def append_line(path: str, line: str) -> None:
     A line is written at once, so that tasks that end together do not mix theirs (POSIX: ``O_APPEND``). No link on the
     way is followed, whoever has put it there.
 
-    :raises NoticePathError: when the path leads elsewhere, through a link, or to something that is no file
+    :raises NoticePathError: when the path leads elsewhere, through a link, or to something that is not a file
     :raises OSError: when it cannot be written
     """
     parts = notice_path_parts(path)
@@ -84,7 +84,7 @@ def append_line(path: str, line: str) -> None:
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            raise NoticePathError(f"{path} is no file of its own")
+            raise NoticePathError(f"{path} is not a file of its own")
         os.write(file, content + b"\n")
     finally:
         os.close(file)

@@ -70,7 +70,7 @@ def notifier_class(path: str) -> type:
     allowed = allowed_notifiers()
     if path not in allowed:
         near = did_you_mean(path, allowed, alike=0.8)
-        hint = f"name one of {', '.join(allowed)}; whoever runs Airflow adds classes in {CLASSES}"
+        hint = f"name one of {', '.join(allowed)}; the operator of Airflow adds classes in {CLASSES}"
         raise NotifierError(
             f"{path} is not allowed in specs on this Airflow", f"{near} or {hint}" if near else hint
         )
@@ -135,7 +135,7 @@ def argument_errors(path: str, arguments: Mapping[str, Any]) -> Iterator[Notifie
         elif _FILES.search(name):
             yield NotifierError(f"{name} names a file on Airflow's machine", "leave it out", name)
         elif _CONNECTION.search(name) and (message := _connection_error(value)):
-            hint = f"whoever runs Airflow adds connections in {CONNECTIONS}"
+            hint = f"the operator of Airflow adds connections in {CONNECTIONS}"
             yield NotifierError(message, hint, name)
 
 

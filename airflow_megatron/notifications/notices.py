@@ -32,7 +32,7 @@ def send(sections: Sequence[NotifySection], notice: Notice) -> None:
     :param sections: the spec's ``notify``
     :param notice: the notice
     """
-    if any(notice.what in section.on for section in sections):
+    if any(notice.as_wanted(section.on) for section in sections):
         context = get_current_context()
         if notice.what in ("failure", "finished"):
             _values(context)[_KEY] = notice
@@ -47,12 +47,13 @@ def _send(sections: Sequence[NotifySection], notice: Notice, context: Context) -
     """
     from airflow_megatron.notices.notifier_classes import notifier_class, rendered_arguments
 
-    values = {**_values(context), _KEY: notice.to_json()}
     for section in sections:
-        if notice.what not in section.on:
+        wanted = notice.as_wanted(section.on)
+        if wanted is None:
             continue
+        values = {**_values(context), _KEY: wanted.to_json()}
         try:
-            arguments = rendered_arguments(section.notifier, section.arguments, notice)
+            arguments = rendered_arguments(section.notifier, section.arguments, wanted)
             # notify() instead of a call: a call would render the arguments with connections and variables in reach, and
             # what they hold by now may be a job's own words
             notifier_class(section.notifier)(**arguments).notify(dict(values))

@@ -1,4 +1,4 @@
-"""Operator that cancels what a run leaves in Slurm's queue."""
+"""Operator that cancels the jobs that a run leaves in Slurm's queue."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _NEVER_SUBMITTED = (None, "skipped", "upstream_failed", "removed")
 
 
 class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
-    """Cancel jobs that nobody waits for any more; the teardown of a run, whatever became of its other tasks.
+    """Cancel jobs for which no task waits any more; the teardown of a run in any state.
 
-    Whoever marks or clears a task that waits for a job has the job cancelled by the trigger. Nobody does it where no
-    trigger runs at that moment: while the triggerer is down, or when a run is stopped while a job is being submitted.
-    Without such a stage it asks nothing of the cluster.
+    When a user marks or clears a task that waits for a job, its trigger cancels the job. This operator cancels the jobs
+    of tasks without a running trigger: while the triggerer is down, or when a run is stopped during a submission.
+    Without such a stage it does not connect to the cluster.
 
-    :param source: the task that pushed each stage's job as an XCom
+    :param source: id of the task that pushed each stage's job as an XCom
     :param stages: names of the stages
     """
 
@@ -46,7 +46,7 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
         self.stages = list(stages)
 
     def execute(self, context: Context) -> list[str]:
-        """Return the names of the jobs that were cancelled."""
+        """Cancel the jobs and return their names."""
         task_instance: Any = context["ti"]
         states = task_instance.get_task_states(dag_id=task_instance.dag_id, run_ids=[task_instance.run_id])
         of_run = states.get(task_instance.run_id, {})
@@ -69,7 +69,7 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
         return cancelled
 
     def _cancel_ahead(self, task_instance: Any, states: Mapping[str, str | None]) -> list[str]:
-        """Cancel jobs that were queued behind others, and whose own tasks never ran; return their names."""
+        """Cancel jobs that were queued ahead and whose tasks never ran; return their names."""
         if not any(states.get(f"{stage}.submit") not in _NEVER_SUBMITTED for stage in self.stages):
             return []
         unbegun = [stage for stage in self.stages if states.get(f"{stage}.submit") in _NEVER_SUBMITTED]
@@ -85,7 +85,7 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
             left = [job for stage_dir, _ in started if first.of_another(job := behind[stage_dir]).withdraw()]
         except LoginRefusedError as error:
             raise AirflowFailException(
-                f"what is queued behind the jobs of this run may go on in Slurm: {error}"
+                f"jobs queued behind those of this run may continue in Slurm: {error}"
             ) from None
         except TransportError as error:
             self._ask_again("what is queued behind the jobs of this run", error)
@@ -96,26 +96,26 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
         return Job.from_json(data) if data else None
 
     def _ask_again(self, what: str, error: TransportError) -> NoReturn:
-        self.log.warning("%s; whether %s is in Slurm is asked again", error, what)
+        self.log.warning("%s; checking again later whether %s is in Slurm", error, what)
         self.defer(trigger=PauseTrigger(until=time.time() + AWAY_PAUSE_S), method_name="try_again")
         raise AssertionError("defer does not return")
 
     def try_again(self, context: Context, event: Any = None) -> list[str]:
-        """Go on after the pause that a login node's absence made necessary; what is cancelled is not touched again."""
+        """Continue after a failed connection to the login node; cancelled jobs are not cancelled again."""
         return self.execute(context)
 
 
 def _unasked(name: str, error: LoginRefusedError, was_submitted: bool) -> str:
     if was_submitted:
-        return f"{name} may go on in Slurm: {error}"
+        return f"{name} may continue in Slurm: {error}"
     return f"{name} was not submitted as far as is known, and Slurm cannot be asked: {error}"
 
 
 def queued_behind(jobs: Sequence[Job], unbegun: Sequence[str]) -> list[Job]:
-    """Return the jobs that may have been queued behind others of a run, parents first.
+    """Return the jobs of a run that may have been queued ahead, parents first.
 
-    :param jobs: of the run, parents first
-    :param unbegun: stages whose own tasks never ran
+    :param jobs: jobs of the run, parents first
+    :param unbegun: stages whose tasks never ran
     """
     by_name = {job.name: job for job in jobs}
     found: list[Job] = []
@@ -127,10 +127,10 @@ def queued_behind(jobs: Sequence[Job], unbegun: Sequence[str]) -> list[Job]:
 
 
 def left_stages(stages: Sequence[str], states: Mapping[str, str | None]) -> list[str]:
-    """Return the stages that may have a job in Slurm although their wait is over or was never begun.
+    """Return the stages that may have a job in Slurm although their watch task has ended or never started.
 
-    :param stages: all of a run
-    :param states: task → state in the run
+    :param stages: all stages of a run
+    :param states: id of the task → its state in the run
     """
     return [
         stage

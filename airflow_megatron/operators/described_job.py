@@ -1,4 +1,4 @@
-"""What operators that describe a job of their own have in common."""
+"""Base class of operators whose arguments describe a job."""
 
 from __future__ import annotations
 
@@ -42,38 +42,39 @@ RESOURCES: Final = (
     "options",
 )
 JOB_RECORD: Final = "job"
-"""Key of the task's state under which the job stands that was submitted."""
+"""Key of the submitted job in the task's state."""
 
 
 class DescribedJobOperator(EndsTestRun, BaseOperator):
-    """Describe a Slurm job, without any sweep.
+    """Describe a Slurm job outside of sweeps.
 
     The job's directory is ``<work_dir>/<DAG>/<run>/<task>``; the command starts there, its log is ``logs/job-1.out``.
 
-    :param command: what runs: a line for bash, or a list of words (templated)
-    :param script: text of a whole sbatch script instead, which begins with ``#!`` (templated)
+    :param command: the command: a line for bash, or a list of words (templated)
+    :param script: instead of a command, the text of a complete sbatch script, which begins with ``#!`` (templated)
     :param slurm_conn_id: Airflow connection to the login node, of type ``slurm`` or ``ssh`` (templated)
-    :param ssh_conn_id: the same, for who thinks of it as an SSH connection (templated)
-    :param cluster: name of a cluster profile instead, whose defaults, modules and environment the job gets (templated)
-    :param work_dir: directory of jobs on the cluster, shared by all nodes; when left out that of the connection, else
-        ``airflow-jobs`` in the user's home; with a profile ``jobs`` in its ``run_root`` (templated)
-    :param job_name: beginning of its name in Slurm; ``<DAG>.<task>`` when left out (templated)
+    :param ssh_conn_id: alias of *slurm_conn_id* (templated)
+    :param cluster: instead of a connection, the name of a cluster profile, whose defaults, modules and environment the
+        job gets (templated)
+    :param work_dir: directory of jobs on the cluster, shared by all nodes; default: that of the connection, else
+        ``airflow-jobs`` in the user's home; with a profile, ``jobs`` in its ``run_root`` (templated)
+    :param job_name: prefix of its name in Slurm; default: ``<DAG>.<task>`` (templated)
     :param nodes: number of nodes (templated)
     :param gpus_per_node: GPUs on each node (templated)
     :param cpus_per_task: CPU cores (templated)
-    :param mem: memory per node as Slurm takes it: ``64G`` (templated)
+    :param mem: memory per node in Slurm's format: ``64G`` (templated)
     :param time: walltime of one attempt: ``6h``, ``06:00:00``, seconds, a timedelta (templated)
-    :param partition: as sbatch takes it (templated)
-    :param account: as sbatch takes it (templated)
-    :param qos: as sbatch takes it (templated)
-    :param constraint: as sbatch takes it (templated)
-    :param reservation: as sbatch takes it (templated)
+    :param partition: value of sbatch's ``--partition`` (templated)
+    :param account: value of sbatch's ``--account`` (templated)
+    :param qos: value of sbatch's ``--qos`` (templated)
+    :param constraint: value of sbatch's ``--constraint`` (templated)
+    :param reservation: value of sbatch's ``--reservation`` (templated)
     :param exclude: nodes that must not be used (templated)
-    :param options: further options of sbatch, word by word (templated)
-    :param env: environment variables of the command, no secrets: they stand in the job's script (templated)
-    :param outputs: files that must exist at the end, relative ones in the job's directory (templated)
-    :param restart: how many attempts may end in each way and be followed by another: the keys of ``restart`` in a
-        sweep's spec, such as ``{"retryable": 10, "failed": 1}``
+    :param options: further options of sbatch, as a list of words (templated)
+    :param env: environment variables of the command; no secrets, because the job script contains them (templated)
+    :param outputs: files that must exist at the end; relative paths are relative to the job's directory (templated)
+    :param restart: number of restarts after each outcome, with the keys of ``restart`` in a sweep's spec, such as
+        ``{"retryable": 10, "failed": 1}``
     """
 
     template_fields: Sequence[str] = (
@@ -134,19 +135,19 @@ class DescribedJobOperator(EndsTestRun, BaseOperator):
         self.outputs = outputs
         self.restart = restart
         self.job: Mapping[str, Any] | str | None = None
-        restart_section(restart)  # not templated: a mistake shows when the DAG is read
+        restart_section(restart)  # not templated: an error is reported when the DAG is parsed
 
     def described_job(self, context: Context, *, template: str | None = None) -> Job:
         """Return the job that the arguments describe.
 
         :param template: the sbatch template of a command
-        :raises AirflowFailException: when it cannot be submitted
+        :raises AirflowFailException: if the job cannot be submitted
         """
         instance: Any = context["ti"]
         map_index = getattr(instance, "map_index", -1)
         mapped = f".{map_index}" if map_index >= 0 else ""
         try:
-            profile, root = self._surroundings()
+            profile, root = self._cluster_and_root()
             run_dir = run_directory(root, instance.dag_id, instance.run_id, instance.task_id, map_index)
             description = JobDescription(
                 name=self.job_name or f"{instance.dag_id}.{instance.task_id}{mapped}",
@@ -170,17 +171,17 @@ class DescribedJobOperator(EndsTestRun, BaseOperator):
         return bool(self.command or self.script)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after a trigger has fired, with the job that was submitted."""
+        """Resume the task after a trigger has fired, with the submitted job."""
         if self.describes_job:
             self.job = submitted_job(context)
         return super().resume_execution(next_method, next_kwargs, context)
 
     def job_files(self, context: Context) -> dict[str, str]:
-        """Return what the job finds in its directory: name → text."""
+        """Return the files to write to the job's directory: name → text."""
         return {}
 
-    def _surroundings(self) -> tuple[ClusterProfile, str]:
-        """Return the job's cluster and the directory of jobs there."""
+    def _cluster_and_root(self) -> tuple[ClusterProfile, str]:
+        """Return the job's cluster profile and the directory of jobs on the cluster."""
         hook = SlurmHook.named(self.slurm_conn_id, self.ssh_conn_id, self.cluster)
         if hook is None:
             profile = cluster_profile(str(self.cluster), "")
@@ -194,6 +195,6 @@ class DescribedJobOperator(EndsTestRun, BaseOperator):
 
 
 def submitted_job(context: Context) -> dict[str, Any] | None:
-    """Return the job that an earlier process of a task has described, as JSON; None where there was none."""
+    """Return the job that an earlier process of a task described, as JSON; None without one."""
     record: Any = context["task_state_store"].get(JOB_RECORD)
     return record

@@ -16,8 +16,8 @@ from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.pinned import point_digest
 from airflow_megatron.slurm.remote.finished_stages import finished_stages_script
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states
 from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states
 from airflow_megatron.supervision.attempts import next_attempt, slurm_commands
 from airflow_megatron.task_runtime.point_runs import (
     has_point_run,
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 TEST_WORKERS = 3
 HELPER_END_S = 15
 PASSED_OVER = "passed_over"
-"""Key of the XCom with the names of the points that were passed over."""
+"""Key of the XCom with the names of the points that were skipped."""
 
 
 class LaunchPointsOperator(EndsTestRun, BaseOperator):
     """Start a run of the point DAG for every point; its configuration refers to the stored plan.
 
     The run id is the point's name, see :func:`~airflow_megatron.task_runtime.point_runs.point_run_id`. A point
-    whose run is going on or has succeeded with the same jobs is not started again; after a failure, or with other jobs,
-    ``<point>~2`` is started, which passes over the jobs that finished. A point none of whose jobs would be submitted
-    is passed over whole, without a run; their names are in the XCom ``passed_over``. One remote command finds out.
-    Under ``airflow dags test``, where no scheduler would pick the runs up, the points are worked here, a few at a time.
+    whose run is in progress or has succeeded with the same jobs is not started again; after a failure, or with
+    different jobs, ``<point>~2`` is started, which skips the finished jobs. A point that would submit no job is passed
+    over without a run. One remote command finds these points; their names are in the XCom ``passed_over``.
+    Under ``airflow dags test``, without a scheduler, this task executes the runs, a few at a time.
 
     :param point_dag_id: the point DAG
     :param pinned: the pinned sweep (templated)
-    :param plan_only: start nothing (templated)
-    :param fresh_start: run everything again (templated)
-    :param submitted: attempts that are submitted already: point → stage → number (templated)
-    :param most_at_once: points in flight; where a scheduler works, the point DAG keeps to it
+    :param plan_only: start no runs (templated)
+    :param fresh_start: run all jobs again (templated)
+    :param submitted: attempts that were submitted before: point → stage → number (templated)
+    :param most_at_once: maximum number of concurrent runs; with a scheduler, the point DAG limits them
     """
 
     template_fields: Sequence[str] = ("pinned", "plan_only", "fresh_start", "submitted")
@@ -86,7 +86,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         self._helpers: list[subprocess.Popen[str]] = []
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Start the runs; return point → run id of those that are started or go on."""
+        """Start the runs; return point → run id of the runs that are started or in progress."""
         pinned = stored_plan(self.pinned)
         if self.plan_only:
             raise AirflowSkipException(f"dry run: {len(pinned.points)} points are not started")
@@ -109,7 +109,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         return runs
 
     def _finished_points(self, pinned: PinnedSweep) -> set[str]:
-        cluster = pinned.surroundings.cluster
+        cluster = pinned.plan_environment.cluster
         try:
             return finished_points(
                 pinned.jobs_by_point, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run
@@ -119,9 +119,10 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
             return set()
 
     def configurations(self, pinned: PinnedSweep, run_id: str) -> dict[str, dict[str, Any]]:
-        """Return point → configuration of its run: small, as it travels as one argument to ``airflow dags test``.
+        """Return point → configuration of its run, which is small because ``airflow dags test`` takes it as one
+        argument.
 
-        :param run_id: of the sweep's run
+        :param run_id: id of the sweep's run
         """
         submitted: Mapping[str, Mapping[str, int]] = self.submitted or {}  # type: ignore[assignment]
         jobs = pinned.jobs_by_point
@@ -139,7 +140,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         }
 
     def _launch(self, point: str, conf: Mapping[str, Any], *, finished: bool) -> str | None:
-        """Start a point's run, or return the one that goes on or has succeeded; None for a point that has finished."""
+        """Start a point's run, or return the run that is in progress or has succeeded; None for a finished point."""
         number = 1
         while True:
             run_id = point_run_id(point, number)
@@ -157,7 +158,7 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
             number += 1
 
     def end_helpers(self) -> None:
-        """End the runs of points that are worked here, each by its own SIGTERM."""
+        """End the runs of points that this task executes, with a SIGTERM for each."""
         for process in self._helpers:
             process.terminate()
         for process in self._helpers:
@@ -197,11 +198,11 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
 
 
 def finished_points(jobs: Mapping[str, Sequence[Job]], run: Callable[[str], CommandResult]) -> set[str]:
-    """Return the points none of whose jobs would be submitted: each has finished, or its own condition cancelled it.
+    """Return the points that would submit no job: each job has finished, or was cancelled by its condition.
 
-    :param jobs: point → its jobs, those of the whole sweep, which every point uses, under the empty name
+    :param jobs: point → its jobs; those of the whole sweep, which every point uses, under the empty name
     :param run: runs a script on the login node; called once
-    :raises TransportError: when it does not answer
+    :raises TransportError: if the login node does not answer
     """
     directories = {point: [job.stage_dir for job in its] for point, its in jobs.items()}
     every = [directory for its in directories.values() for directory in its]

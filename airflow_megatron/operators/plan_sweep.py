@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_pruning import prune_when_due
 from airflow_megatron.plan.pins.pin_store import PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_cluster import sweep_cluster
 from airflow_megatron.plan.sweep_owners import record_owner
 from airflow_megatron.spec.documents.errors import SpecError
@@ -34,9 +34,9 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
     after it reads; pushes the jobs that run once for the sweep under their stages' names.
 
     :param spec_file: the sweep spec
-    :param points: which points; see :func:`airflow_megatron.plan.point_choice.choose_points` (templated)
-    :param limit: at most this many points (templated)
-    :param cluster: cluster profile instead of the spec's own (templated)
+    :param points: selection of points, see :func:`airflow_megatron.plan.point_choice.choose_points` (templated)
+    :param limit: maximum number of points (templated)
+    :param cluster: cluster profile that replaces that of the spec (templated)
     """
 
     template_fields: Sequence[str] = ("points", "limit", "cluster")
@@ -58,7 +58,7 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
         self.cluster = cluster
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Check, choose, store."""
+        """Check and store the plan of the chosen points."""
         # every task of the DAG imports this module, and only this one plans
         from airflow_megatron.plan.point_choice import choose_points
         from airflow_megatron.plan.sweep_plan import check_sweep
@@ -70,8 +70,8 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
         try:
             text = read_spec_file(self.spec_file)
             sweep = load_sweep_text(text, self.spec_file)
-            surroundings = Surroundings.now(sweep_cluster(sweep, str(self.cluster or "")))
-            profile = surroundings.cluster
+            plan_environment = PlanEnvironment.now(sweep_cluster(sweep, str(self.cluster or "")))
+            profile = plan_environment.cluster
             chosen = choose_points(sweep, choice, limit)
             plan = check_sweep(sweep, profile, chosen)
         except SpecError as error:
@@ -83,7 +83,9 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
         run_id = context["ti"].run_id
         refuse_rewired(SweepOutline.of(sweep), run_id, store)
         with store.writing():
-            pinned = PinnedSweep.stored(sweep, text, plan, surroundings, store, choice=choice, limit=limit)
+            pinned = PinnedSweep.stored(
+                sweep, text, plan, plan_environment, store, choice=choice, limit=limit
+            )
             pinned.use(sweep.name, run_id)
         for job in pinned.shared_jobs():
             context["ti"].xcom_push(key=job.stage, value=job.to_json())

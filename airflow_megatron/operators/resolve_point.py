@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_cluster import sweep_cluster
 from airflow_megatron.plan.sweep_owners import record_owner
 from airflow_megatron.spec.documents.errors import SpecError
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 class ResolvePointOperator(EndsTestRun, BaseOperator):
     """Push each stage's job of a point as an XCom, keyed by the stage's name; None for stages that the point lacks.
 
-    A run that the sweep's DAG launched reads them from what its run has pinned last. A run that a person started for
-    one point plans it from the spec as it is now, and pins that; either way later edits do not change the run. Jobs
-    never come from the configuration of a run that a person has started.
+    A run that the sweep's DAG launched reads the jobs from the newest pinned plan of the sweep's run. A run that a user
+    started for one point plans it from the current spec, and pins that plan. In both cases, later edits do not change
+    the run. Jobs are never read from the configuration of a run that a user started.
 
     :param spec_file: the sweep spec
     :param sweep: name of the sweep
@@ -93,7 +93,7 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
         return point
 
     def _launched(self, context: Context, conf: Mapping[str, Any]) -> PinnedSweep:
-        """Return what the sweep's run that launched this one has pinned last."""
+        """Return the newest pinned plan of the sweep's run that launched this run."""
         refuse_unknown_keys(conf, LAUNCHED_POINT_KEYS)
         run_id = str(conf.get("run"))
         states: Any = context["ti"].get_task_states(dag_id=self.sweep, task_ids=[LAUNCH], run_ids=[run_id])
@@ -109,7 +109,7 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
         return pinned
 
     def _planned(self, task_instance: Any, point: str, cluster: str | None) -> PinnedSweep:
-        """Plan the point from the spec as it is now, and store that for this run."""
+        """Plan the point from the current spec, and store the plan for this run."""
         from airflow_megatron.plan.sweep_plan import check_document, plan_sweep  # few runs plan anything
         from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -118,13 +118,13 @@ class ResolvePointOperator(EndsTestRun, BaseOperator):
         except (OSError, NamedFileError) as error:
             raise AirflowFailException(f"{self.spec_file} cannot be read: {error}") from None
         sweep = load_sweep_text(text, self.spec_file)
-        surroundings = Surroundings.now(sweep_cluster(sweep, cluster))
-        check_document(sweep, surroundings.cluster)
-        plan = plan_sweep(sweep, surroundings.cluster, [sweep.point(point)])
+        plan_environment = PlanEnvironment.now(sweep_cluster(sweep, cluster))
+        check_document(sweep, plan_environment.cluster)
+        plan = plan_sweep(sweep, plan_environment.cluster, [sweep.point(point)])
         store = PinStore()
         refuse_rewired(SweepOutline.of(sweep), task_instance.run_id, store)
         with store.writing():
-            pinned = PinnedSweep.stored(sweep, text, plan, surroundings, store, choice=point)
+            pinned = PinnedSweep.stored(sweep, text, plan, plan_environment, store, choice=point)
             pinned.use(task_instance.dag_id, task_instance.run_id)
         if store.owner(sweep.name) is None:
             record_owner(sweep.name, self.spec_file, store)

@@ -1,4 +1,4 @@
-"""Operator that runs a job of one's own on Slurm, from its submission to its end."""
+"""Operator that runs a user's job on Slurm, from its submission to its end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from airflow_megatron.operators.described_job import JOB_RECORD, DescribedJobOpe
 from airflow_megatron.operators.slurm_submit import ATTEMPT_RECORD, job_attempts, wait_for_login_node
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.plan.job_scripts import job_digest
-from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError, TransportError
 from airflow_megatron.slurm.verdicts.verdict import Outcome
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.attempts import next_attempt
 from airflow_megatron.task_runtime.point_runs import runs_without_scheduler
 from airflow_megatron.task_runtime.task_tries import just_cleared
+from airflow_megatron.triggers.pause import wait_for_login
 from airflow_megatron.triggers.slurm_job import SlurmJobTrigger
 
 if TYPE_CHECKING:
@@ -28,26 +29,28 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
+    from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
     from airflow_megatron.supervision.job_reference import JobHandle
 
 CANCEL_S = 25.0
-"""Seconds for cancelling the job of a task that is killed; Airflow gives it 30."""
+"""Time limit in seconds for cancelling the job of a killed task; Airflow allows 30."""
 
 
 class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
     """Run a job on Slurm, exactly once, and wait until it is done.
 
-    Whatever dies meanwhile, worker, triggerer, connection, the job is neither lost nor submitted twice: the next try
-    of the task takes it up. An attempt that ends early is followed by another as ``restart`` allows. The job's log
-    shows in the task's. Marking the task failed, clearing or killing it cancels the job; clearing runs it again.
+    After a failure of the worker, the triggerer or the connection, the job is neither lost nor submitted twice: the
+    next try of the task continues with it. An attempt that ends early is followed by another if ``restart`` allows it.
+    The task's log shows the job's log. Marking the task failed, clearing or killing it cancels the job; clearing also
+    runs it again.
 
     Returns ``job_id``, ``state`` (Slurm's), ``outcome``, ``reason``, ``attempt``, ``exit_code``, ``elapsed`` (seconds),
     ``nodes``, ``run_dir``, ``log_file`` and ``outputs``; the XCom ``job_id`` is there while the job runs.
 
-    :param deferrable: wait in the triggerer, which costs no worker; otherwise in the worker
-    :param poll_interval: seconds between two looks at the cluster; all tasks that wait share them
-    :param timeout: seconds after which the task fails although the job goes on; None waits as long as it takes
-    :param cancel_on_kill: cancel the job when the task is marked failed, cleared or killed
+    :param deferrable: wait in the triggerer, without a worker slot; otherwise wait in the worker
+    :param poll_interval: seconds between two polls of the cluster, which all waiting tasks share
+    :param timeout: seconds after which the task fails while the job continues; None for no limit
+    :param cancel_on_kill: cancel the job if the task is marked failed, cleared or killed
     :param kwargs: the job, see :class:`~airflow_megatron.operators.described_job.DescribedJobOperator`
     """
 
@@ -55,7 +58,7 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
     template_fields_renderers = DescribedJobOperator.template_fields_renderers
     operator_extra_links = ()  # type: ignore[assignment]
     job_template: str | None = None
-    """The sbatch template of a command, None for the usual one."""
+    """The sbatch template of a command, None for the default."""
 
     def __init__(
         self,
@@ -78,21 +81,21 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
         self._waits_for: BaseTrigger | None = None
 
     def execute(self, context: Context) -> Any:
-        """Submit the job, or take up what an earlier try submitted, and wait for it."""
+        """Submit the job, or continue with the job of an earlier try, and wait for it."""
         return self._carried_out(context, partial(self._begin, context))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after a trigger has fired, with the job that was submitted."""
+        """Resume the task after a trigger has fired, with the submitted job."""
         return self._carried_out(
             context, partial(super().resume_execution, next_method, next_kwargs, context)
         )
 
     def begin_again(self, context: Context, event: Any = None) -> dict[str, Any]:
-        """Begin anew when the login node answers."""
+        """Start again after the login node is available."""
         return self._begin(context)
 
     def result(self, context: Context, job: Job, ended: Mapping[str, Any]) -> Any:
-        """Return what the task returns.
+        """Return the return value of the task.
 
         :param ended: the verdict on the last attempt, with its number
         """
@@ -125,14 +128,16 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
             number = chosen.number
             if not cleared and (record := store.get(ATTEMPT_RECORD)):
                 number = max(int(record["number"]), state.latest_attempt)
-            verdict = state.verdict or {}
-            if not cleared and number == state.latest_attempt == verdict.get("attempt"):
-                return self._judged(job, verdict)
+            judged = state.verdict_on_newest
+            if not cleared and judged is not None and number == state.latest_attempt:
+                return self._judged(job, judged)
             if chosen.replaces is not None and state.job_id:
                 attempts.cancel(chosen.replaces, state.job_id, state.job_name)
         except LoginRefusedError as error:
             raise AirflowFailException(str(error)) from None
         except TransportError as error:
+            if attempts is None and isinstance(error, LoginExpiredError):
+                wait_for_login(self, error, "begin_again")
             if attempts is None:
                 raise
             trigger = wait_for_login_node(attempts, 1, error, poll_interval=self.poll_interval)
@@ -141,25 +146,25 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
         store.set(JOB_RECORD, self.job)
         return self._submit_next(job, number)
 
-    def _judged(self, job: Job, verdict: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the verdict that an earlier try has recorded before it died."""
-        if verdict["outcome"] != Outcome.FINISHED:
-            raise AirflowFailException(f"{job.name}: {verdict.get('reason')}")
-        return dict(verdict)
+    def _judged(self, job: Job, verdict: RecordedVerdict) -> dict[str, Any]:
+        """Return the verdict that an earlier try recorded before it was killed."""
+        if verdict.outcome is not Outcome.FINISHED:
+            raise AirflowFailException(f"{job.name}: {verdict.reason}")
+        return verdict.to_json()
 
     def _wait(self, job: Job, handle: JobHandle, memory: Mapping[str, Any] | None = None) -> dict[str, Any]:
         get_current_context()["ti"].xcom_push(key="job_id", value=handle.job_id)
         return super()._wait(job, handle, memory)
 
     def _carried_out(self, context: Context, step: Callable[[], Mapping[str, Any]]) -> Any:
-        """Take steps until the job is done; where the task may not defer, wait for what they wait for here."""
+        """Run the steps until the job has ended; a task that does not defer waits for the triggers in this process."""
         while True:
             self._waits_for = None
             try:
                 ended = step()
             except TaskDeferred as deferred:
                 if not self.deferrable or runs_without_scheduler():
-                    self._waits_for = deferred.trigger  # nobody else would cancel the job
+                    self._waits_for = deferred.trigger  # on_kill cancels the job of this trigger
                 if self.deferrable:
                     raise
                 event = asyncio.run(_first_event(deferred.trigger))
@@ -168,10 +173,10 @@ class SlurmJobOperator(DescribedJobOperator, SlurmWatchOperator):
                 return self.result(context, Job.from_json(self.job), ended)  # type: ignore[arg-type]
 
     def on_kill(self) -> None:
-        """Cancel the job that this process waits for."""
+        """Cancel the job for which this process waits."""
         trigger: Any = self._waits_for
         if isinstance(trigger, SlurmJobTrigger):
-            # in a thread: this one is in the midst of an event loop
+            # in a new thread, because this thread runs an event loop
             cancelling = threading.Thread(target=lambda: asyncio.run(trigger.on_kill()), daemon=True)
             cancelling.start()
             cancelling.join(CANCEL_S)

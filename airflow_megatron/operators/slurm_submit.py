@@ -1,4 +1,4 @@
-"""Operator that puts a job into Slurm and returns at once."""
+"""Operator that submits a job to Slurm and returns at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
 from airflow_megatron.operators.described_job import JOB_RECORD, DescribedJobOperator, submitted_job
 from airflow_megatron.plan.job_scripts import job_digest
-from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.records import TaskOrigin
+from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError, TransportError
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
@@ -34,9 +35,9 @@ from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
 from airflow_megatron.supervision.submission.stages_ahead import take_up, withdraw_ahead
-from airflow_megatron.task_runtime.stored_plan import job_surroundings, report_changes, without_job
+from airflow_megatron.task_runtime.stored_plan import job_plan_environment, report_changes, without_job
 from airflow_megatron.task_runtime.task_tries import just_cleared
-from airflow_megatron.triggers.pause import PauseTrigger
+from airflow_megatron.triggers.pause import PauseTrigger, wait_for_login
 from airflow_megatron.triggers.queue_room import QueueRoomTrigger
 
 if TYPE_CHECKING:
@@ -44,21 +45,21 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_megatron.slurm.remote.stage_records import StageRecord
+    from airflow_megatron.slurm.verdicts.stage_records import StageRecord
 
 ATTEMPT_RECORD = "attempt"
 STILL_WRITING_PAUSE_S = 5
 
 
 def job_attempts(job: Job, log: Any) -> JobAttempts:
-    """Return the means to submit and judge a job's attempts from a worker.
+    """Return the attempts of a job, for use in a worker.
 
-    :raises AirflowFailException: when the job's cluster profile, or its pinned copy, cannot be used
+    :raises AirflowFailException: if the job's cluster profile or its pinned copy is invalid
     """
-    surroundings = job_surroundings(job)
-    cluster = surroundings.cluster
+    plan_environment = job_plan_environment(job)
+    cluster = plan_environment.cluster
     hook = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster), kept=True)
-    return JobAttempts(job, cluster, hook.run, log, surroundings.templates, secret_values)
+    return JobAttempts(job, cluster, hook.run, log, plan_environment.templates, secret_values)
 
 
 def wait_for_room(
@@ -72,10 +73,10 @@ def wait_for_room(
 ) -> QueueRoomTrigger:
     """Return the trigger that waits until a deferred attempt may be submitted.
 
-    :param outcome: what the submission answered
-    :param poll_interval: seconds between two looks at the cluster
-    :param since: Unix time at which it was deferred first; now when left out
-    :param carry: the trigger's event; ``since`` is added to it
+    :param outcome: outcome of the submission
+    :param poll_interval: seconds between two polls of the cluster
+    :param since: Unix time of the first deferral; default: now
+    :param carry: data of the trigger's event; ``since`` is added to it
     """
     since = time.time() if since is None else since
     return QueueRoomTrigger(
@@ -99,14 +100,14 @@ def wait_for_login_node(
     poll_interval: float,
     carry: Mapping[str, Any] | None = None,
 ) -> QueueRoomTrigger:
-    """Return the trigger that waits until the cluster answers again, and has room for an attempt.
+    """Return the trigger that waits until the cluster is available again and has room for an attempt.
 
-    Maintenance takes longer than all tries of a task. The poller asks rarely, and those that wait once for all.
+    Maintenance takes longer than all tries of a task. All waiting tasks share the poller, which polls rarely meanwhile.
 
-    :param number: the attempt, as far as it is known
-    :param error: what came instead of an answer
-    :param poll_interval: seconds between two looks at the cluster
-    :param carry: the trigger's event
+    :param number: number of the attempt, if known
+    :param error: the error of the connection
+    :param poll_interval: seconds between two polls of the cluster
+    :param carry: data of the trigger's event
     """
     attempts.log.warning("%s; waiting until the login node answers", error)
     away = SubmissionOutcome("deferred", None, str(error), waits_for="room")
@@ -116,22 +117,21 @@ def wait_for_login_node(
 class SlurmSubmitOperator(DescribedJobOperator):
     """Submit a job to Slurm, exactly once, and return a handle for the operators that watch it.
 
-    The job is one of a sweep (``job``), or described by the other arguments; then the result is for
-    :class:`~airflow_megatron.sensors.slurm_job.SlurmJobSensor`: ``job_id``, ``attempt``, ``run_dir``, ``log_file``,
-    and in ``job`` and ``handle`` what the sensor needs.
+    The job is part of a sweep (``job``), or the other arguments describe it. In the second case the result is the input
+    of :class:`~airflow_megatron.sensors.slurm_job.SlurmJobSensor`: ``job_id``, ``attempt``, ``run_dir``, ``log_file``,
+    ``job`` and ``handle``.
 
-    A job that has finished already is passed over. A task that died between submission and record takes up the job
-    that it submitted. A task that is cleared after it had succeeded submits the next attempt, and cancels the
-    attempt that may still run.
+    A job that has finished before is not submitted. A task that was killed between submission and record continues with
+    the job that it submitted. A task that is cleared after it succeeded submits the next attempt, and cancels the
+    previous attempt if it still runs.
 
-    :param job: the job, as :meth:`airflow_megatron.spec.model.jobs.Job.to_json` gives it; None skips the task
-    (templated)
-    :param fresh_start: submit even when the job has finished before (templated)
-    :param poll_interval: seconds between two looks at a queue that is full
-    :param attempt: the attempt that this run's array contains already, None when there is none (templated)
-    :param shared: other runs use the job too: neither a fresh start nor a clear of this one runs it again when it has
-        finished, or replaces it while it runs
-    :param kwargs: a job of one's own, see :class:`~airflow_megatron.operators.described_job.DescribedJobOperator`
+    :param job: the job as JSON of :meth:`airflow_megatron.spec.model.jobs.Job.to_json`; None skips the task (templated)
+    :param fresh_start: submit the job even if it has finished before (templated)
+    :param poll_interval: seconds between two polls of a full queue
+    :param attempt: the attempt that an array of this run has submitted, None without one (templated)
+    :param shared: whether other runs use the job too; then neither a fresh start nor clearing this task repeats a
+        finished job or replaces a running one
+    :param kwargs: description of a job, see :class:`~airflow_megatron.operators.described_job.DescribedJobOperator`
     """
 
     template_fields: Sequence[str] = ("job", "fresh_start", "attempt", *DescribedJobOperator.template_fields)
@@ -157,22 +157,29 @@ class SlurmSubmitOperator(DescribedJobOperator):
         self.shared = shared
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Submit, or take up what an earlier try submitted."""
+        """Submit the job, or continue with the submission of an earlier try."""
         if self.describes_job:
-            self.job = (not just_cleared(context) and submitted_job(context)) or self.described_job(
-                context
-            ).to_json()
+            try:
+                self.job = (not just_cleared(context) and submitted_job(context)) or self.described_job(
+                    context
+                ).to_json()
+            except LoginExpiredError as error:
+                wait_for_login(self, error, "execute_again")
             context["task_state_store"].set(JOB_RECORD, self.job)
         if self.job is not None and just_cleared(context):
             report_changes(context, Job.from_json(self.job), self.log)  # type: ignore[arg-type]
         return self._submit(context)
 
+    def execute_again(self, context: Context, event: Any = None) -> dict[str, Any]:
+        """Describe the job after a wait for the login."""
+        return self.execute(context)
+
     def submit_again(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on when there is room in the queue, or nothing writes to the run any more."""
+        """Continue after there is room in the queue, or after other jobs of the run have ended."""
         return self._submit(context, since=event.get("since"))
 
     def submit_when_reached(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin anew when the login node answers: what was under way is found there."""
+        """Start again after the login node is available; the records there show an interrupted submission."""
         return self._submit(context)
 
     def _submit(self, context: Context, since: float | None = None) -> dict[str, Any]:
@@ -242,9 +249,9 @@ class SlurmSubmitOperator(DescribedJobOperator):
     def _decided_early(
         self, attempts: JobAttempts, state: StageRecord | None, number: int, first: int
     ) -> JobHandle | None:
-        """Return the handle of a job that need not be submitted: its cancel or finish condition holds already.
+        """Return the handle of a job that is not submitted because its cancel or finish condition already holds.
 
-        What was submitted before is left to those that watch it, and so is a finish condition of a job that runs again.
+        The watch task handles earlier submissions, and the finish condition of a job that runs again.
         """
         job = attempts.job
         if job.cancel is None and job.finish is None:
@@ -274,10 +281,10 @@ class SlurmSubmitOperator(DescribedJobOperator):
     ) -> tuple[NextAttempt, StageRecord]:
         ahead, state = take_up(attempts, attempts.state())
         if ahead and not record:
-            return NextAttempt(state.latest_attempt), state  # of this run, whatever a fresh start asks for
+            return NextAttempt(state.latest_attempt), state  # this run submitted it, even with a fresh start
         if record:
             number = int(record["number"])
-            # An earlier try died before it could record that it had submitted, unless its job was given up since then.
+            # An earlier try was killed before it recorded its submission, unless its job was given up since then.
             died = record["phase"] == "submitting" and attempt_after_giving_up(state) != number + 1
             if died or not (cleared or record["phase"] == "submitting"):
                 return NextAttempt(number), state
@@ -305,19 +312,27 @@ class SlurmSubmitOperator(DescribedJobOperator):
 def _ended_handle(
     job: Job, state: StageRecord, *, finished: bool = False, cancelled: bool = False
 ) -> JobHandle:
-    """Return the handle of a job for which nothing is submitted."""
+    """Return the handle of a job without a new submission."""
     first = record.first if (record := state.submission) is not None else 0
     return JobHandle(
         job.name, state.latest_attempt, state.job_id, finished=finished, cancelled=cancelled, first=first
     )
 
 
-def task_origin(context: Context) -> dict[str, Any]:
-    """Return what ``job.json`` keeps of the task that submits."""
+def sweep_run(context: Context) -> str:
+    """Return the id of the sweep's run of a task; the sweep's run launches the runs of its points."""
+    run = context.get("dag_run")
+    conf: Mapping[str, Any] = (run.conf if run else None) or {}
+    return str(conf.get("run") or context["ti"].run_id)
+
+
+def task_origin(context: Context) -> TaskOrigin:
+    """Return the submitting task for ``job.json``."""
     task_instance = context["ti"]
-    return {
-        "dag_id": task_instance.dag_id,
-        "run_id": task_instance.run_id,
-        "task_id": task_instance.task_id,
-        "try_number": task_instance.try_number,
-    }
+    return TaskOrigin(
+        dag_id=task_instance.dag_id,
+        run_id=task_instance.run_id,
+        run=sweep_run(context),
+        task_id=task_instance.task_id,
+        try_number=task_instance.try_number,
+    )

@@ -1,4 +1,4 @@
-"""Operator that follows a submitted job through its attempts to a verdict."""
+"""Operator that watches a submitted job through its attempts to a verdict."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from airflow_megatron.notices.notice import end_notice, event_notice
 from airflow_megatron.notifications.notices import send
 from airflow_megatron.operators.slurm_submit import (
     job_attempts,
+    sweep_run,
     wait_for_login_node,
     wait_for_room,
 )
 from airflow_megatron.requirements.training_arguments import JobArguments, TrainingArguments
+from airflow_megatron.results.readings.plan_rows import sweep_jobs
+from airflow_megatron.results.store.job_rows import source_values
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
-from airflow_megatron.slurm.verdicts.recorded import stage_verdict
 from airflow_megatron.slurm.verdicts.restarts import (
     Done,
     Follow,
@@ -34,7 +36,6 @@ from airflow_megatron.slurm.verdicts.restarts import (
     explained,
     given_up,
     next_step,
-    read_verdict,
 )
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.jobs import Job
@@ -49,7 +50,8 @@ from airflow_megatron.supervision.attempts import (
     was_waited_for,
 )
 from airflow_megatron.supervision.conditions_before_submission import conditions_of, holds, runs_of_others
-from airflow_megatron.supervision.expected_ends import ends_with_evaluation
+from airflow_megatron.supervision.evaluation_results import store_evaluations
+from airflow_megatron.supervision.expected_outcomes import ends_with_evaluation
 from airflow_megatron.supervision.job_event import JobEvent
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.live_log import harmless
@@ -64,7 +66,7 @@ from airflow_megatron.supervision.submission.stages_ahead import stages_behind, 
 from airflow_megatron.task_runtime.serial_execution import serial_deadline, stages_of, yield_to_watch_tasks
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import (
-    job_surroundings,
+    job_plan_environment,
     pinned_outline,
     report_changes,
     without_job,
@@ -88,21 +90,21 @@ if TYPE_CHECKING:
 
 LINES_OF_FAILURE = 20
 WAITED_FOR = "waited_for"
-"""The attempt that a try of the task began to wait for."""
+"""Key of the first attempt for which a try of the task waited."""
 
 
 class SlurmWatchOperator(EndsTestRun, BaseOperator):
-    """Wait for a job; submit the next attempt when one ends before the job is done and its restart policy allows it.
+    """Wait for a job; if an attempt ends before the job has finished, submit the next one as its restart policy allows.
 
-    Done is decided by what the job left behind (for training: the last iteration's complete checkpoint), not by
-    Slurm's COMPLETED. Marking the task failed, or clearing it, cancels the Slurm job. Clearing a task that has given a
-    job up submits the next attempt.
+    The outputs of the job decide whether it has finished (for a training, the complete checkpoint of the last
+    iteration), not Slurm's state COMPLETED. Marking the task failed, or clearing it, cancels the Slurm job. Clearing a
+    task that has given a job up submits the next attempt.
 
-    :param job: the job, as :meth:`airflow_megatron.spec.model.jobs.Job.to_json` gives it (templated)
-    :param handle: what :class:`~airflow_megatron.operators.slurm_submit.SlurmSubmitOperator` returned (templated)
-    :param poll_interval: seconds between two looks at the cluster
-    :param timeout: seconds after which the task fails although the job goes on; None waits as long as it takes
-    :param cancel_on_kill: cancel the job when the waiting task is marked failed or cleared
+    :param job: the job as JSON of :meth:`airflow_megatron.spec.model.jobs.Job.to_json` (templated)
+    :param handle: result of :class:`~airflow_megatron.operators.slurm_submit.SlurmSubmitOperator` (templated)
+    :param poll_interval: seconds between two polls of the cluster
+    :param timeout: seconds after which the task fails while the job continues; None for no limit
+    :param cancel_on_kill: cancel the job if the waiting task is marked failed or cleared
     :param notify: notifiers for ends of attempts and for events, for a job without a stored plan
     """
 
@@ -131,7 +133,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         self.notify = tuple(notify)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Start waiting, or go on where an earlier try of this task died."""
+        """Start waiting, or continue after an earlier try of this task was killed."""
         if self.job is None or self.handle is None:
             raise without_job()
         job = Job.from_json(self.job)  # type: ignore[arg-type]
@@ -152,14 +154,14 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             return self._wait(job, handle)
         number = attempt_after_giving_up(state)
         if number is not None and just_cleared(context):
-            self.log.info("attempt %d of %s was given up, and this task was cleared", number - 1, job.name)
+            self.log.info("attempt %d of %s failed for good, and this task was cleared", number - 1, job.name)
             withdraw_ahead(attempts)
             return self._submit_next(job, number)
         due = current_attempt(state)
         latest = next((attempt for attempt in state.attempts if attempt.number == due), None)
         waited_for: Any = context["task_state_store"].get(WAITED_FOR)
         if latest and just_cleared(context) and was_waited_for(state, handle.attempt, waited_for):
-            # Airflow begins this try before the trigger of the last one cancels the job, if a triggerer runs at all
+            # Airflow starts this try before the trigger of the last one cancels the job
             self.log.info("this task was cleared while attempt %d ran", due)
             withdraw_ahead(attempts)
             withdraw_chain(attempts, after=due)
@@ -168,28 +170,28 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         context["task_state_store"].set(WAITED_FOR, state.latest_attempt)
         if latest is None or latest.number < handle.attempt:
             return self._wait(job, handle)
-        if number is not None and (end := stage_verdict(state)) is not None and end.intended:
+        if number is not None and (end := state.verdict) is not None and end.intended:
             attempts.cancel(latest.number, str(latest.job_id), latest.job_name)
             raise AirflowSkipException(f"{job.name} was cancelled: {end.reason}")
-        judged = read_verdict(latest.verdict)
+        judged = latest.judged
         if judged is not None:
-            # an earlier try of this task died between its verdict and what follows from it
+            # an earlier try of this task was killed between its verdict and the next step
             handle = JobHandle(job.name, latest.number, latest.job_id, job_name=latest.job_name)
             step = next_step(history(state, latest.number), judged, restart_policy(job))
             return self._go_on(job, handle, judged, step, None)
         if latest.number > handle.attempt:
-            return self._submit_next(job, latest.number)  # an earlier try began it
+            return self._submit_next(job, latest.number)  # an earlier try started the submission
         return self._wait(job, handle)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Act on a verdict, or on what was seen while the job runs."""
+        """Act on a verdict, or on occurrences of a running job."""
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         what = JobEvent.from_json(event)
         handle = what.handle
         if what.is_deadline:
             self._show_tail(what)
             raise AirflowFailException(
-                f"{job.name}: no verdict before the task's timeout; the job goes on in Slurm"
+                f"{job.name}: no verdict before the task's timeout; the job continues in Slurm"
             )
         seen = what.seen or ()
         if what.verdict is None:
@@ -204,14 +206,14 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             ended = at_end(job, what.verdict, seen)
         if ended.cancelled:
             self._cancelled(job, handle, ended.verdict)
-        # recorded before the job is cancelled: whoever goes on after this process has died knows what was meant
+        # recorded before the job is cancelled, so that a later try knows the intention if this process is killed
         return self._follow_up(job, handle, ended.verdict, what)
 
     def _follow_up(self, job: Job, handle: JobHandle, verdict: Verdict, event: JobEvent) -> dict[str, Any]:
-        """Record a verdict and do what follows from it."""
+        """Record a verdict and carry out the next step."""
         attempts = job_attempts(job, self.log)
         state = attempts.state()
-        recorded = stage_verdict(state)
+        recorded = state.verdict
         if recorded is not None and recorded.withdrawn and recorded.attempt == handle.attempt:
             raise AirflowFailException(f"{job.name} was cancelled: {recorded.reason}")
         verdict, step = concluded(
@@ -232,7 +234,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
     def _go_on(
         self, job: Job, handle: JobHandle, verdict: Verdict, step: NextStep, event: JobEvent | None
     ) -> dict[str, Any]:
-        """Do what follows from a verdict that is recorded."""
+        """Carry out the next step after a recorded verdict."""
         attempts = job_attempts(job, self.log)
         if isinstance(step, Restart) and follows_by_itself(attempts, handle.attempt, verdict):
             self.log.info(
@@ -249,6 +251,8 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             self.log.info("finished: %s", verdict.reason)
             if verdict.warning:
                 self.log.warning("finished with a warning: %s", verdict.warning)
+            if job.pin:
+                store_evaluations(job, attempts.run, sweep_run(get_current_context()))
             return {"job": job.name, "attempt": handle.attempt, **verdict.to_json()}
         if isinstance(step, Restart):
             off = f", off {', '.join(step.exclude_nodes)}" if step.exclude_nodes else ""
@@ -269,7 +273,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         )
 
     def _carry_out(self, job: Job, handle: JobHandle, seen: Sequence[Occurrence], event: JobEvent) -> None:
-        """Report what was seen, and run the commands that it asks for."""
+        """Report occurrences, and run the commands that they request."""
         for item in seen:
             self.log.warning("%s: %s", item.do, item.reason)
             notice = event_notice(job, handle.attempt, str(handle.job_id), item, event.log_tail)
@@ -284,7 +288,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         return pinned.settings.notify if pinned else self.notify
 
     def _cancelled(self, job: Job, handle: JobHandle, verdict: Verdict) -> NoReturn:
-        """Record that a job was meant to be cancelled, for good, and cancel what there is of it."""
+        """Record the intended and final cancellation of a job, and cancel its attempts."""
         attempts = job_attempts(job, self.log)
         withdraw_ahead(attempts)
         withdraw_chain(attempts, after=handle.attempt)
@@ -415,16 +419,23 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 memory=memory,
                 resumes_from=handle.resumes_from,
                 log_from=handle.log_from,
-                signatures=job_surroundings(job).signatures,
+                signatures=job_plan_environment(job).signatures,
                 secrets=job.delivered,
+                results=self._results(job),
                 carry={"handle": handle.to_json()},
             ),
             method_name="execute_complete",
         )
         raise AssertionError("defer does not return")
 
+    def _results(self, job: Job) -> dict[str, Any]:
+        """Return the data that the store of results keeps with the rows of a sweep's job; empty for other jobs."""
+        if not job.pin:
+            return {}
+        return source_values(sweep_jobs([job])[0], job.sweep, sweep_run(get_current_context()))
+
     def _runs(self, attempts: JobAttempts, handle: JobHandle) -> dict[str, Any]:
-        """Return which attempts the conditions of a job may speak of: nothing that an earlier run has left."""
+        """Return the first attempts that count for the conditions of a job, to exclude outputs of earlier runs."""
         conditions = conditions_of(attempts.job)
         if not conditions:
             return {}
@@ -432,14 +443,14 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         try:
             runs = runs_of_others(attempts, conditions)
         except (LoginRefusedError, TransportError) as error:
-            self.log.warning("%s; the conditions of %s are asked of all attempts", error, attempts.job.name)
+            self.log.warning("%s; the conditions of %s apply to all attempts", error, attempts.job.name)
         return {"runs": {**runs, attempts.job.stage_dir: handle.run_began}}
 
     def _keep_tail(self, event: JobEvent) -> None:
-        """Write the last lines that the trigger has shown into this task's own log.
+        """Write the last lines that the trigger has shown to the task's log.
 
-        Of the triggers that wait within one try, Airflow 3.3 keeps the log of the newest only
-        (``TriggerLoggingFactory`` opens the file anew).
+        If several triggers wait in one try, Airflow 3.3 keeps only the log of the newest trigger
+        (``TriggerLoggingFactory`` truncates the file).
         """
         for line in event.log_tail:
             self.log.info("| %s", line)
@@ -453,9 +464,9 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
 
 
 def _refuse_cancelled(attempts: JobAttempts, number: int, first: int) -> None:
-    """Do not submit an attempt of a job whose cancel condition holds.
+    """Refuse an attempt of a job whose cancel condition holds.
 
-    :raises AirflowSkipException: when it does; the end of the job is recorded
+    :raises AirflowSkipException: if the condition holds; the end of the job is recorded
     """
     job = attempts.job
     if holds(job.cancel, attempts, number, first):
@@ -465,14 +476,14 @@ def _refuse_cancelled(attempts: JobAttempts, number: int, first: int) -> None:
 
 
 def _pieces(job: Job) -> list[str]:
-    """Return the patterns of what a job leaves of each checkpoint that it works on."""
+    """Return the patterns of the outputs that a job writes for each checkpoint that it processes."""
     conditions = [condition for condition in (job.start, job.finish) if condition is not None]
     leaves = [leaf for condition in conditions for leaf in condition.leaves() if leaf.done]
     return list(dict.fromkeys(leaf.done.replace("{iteration}", "*") for leaf in leaves))
 
 
 def _conditions(job: Job) -> dict[str, Any]:
-    """Return what the trigger has to look for besides the job's end."""
+    """Return the conditions and events that the trigger evaluates."""
     conditions: dict[str, Any] = {}
     if job.cancel is not None:
         conditions |= {"cancel": job.cancel.to_json(), "cancel_text": str(job.cancel)}
@@ -486,7 +497,7 @@ def _conditions(job: Job) -> dict[str, Any]:
 
 
 def _health(job: Job, cluster: ClusterProfile) -> dict[str, Any] | None:
-    """Return what the trigger has to look for in a training's log."""
+    """Return the settings with which the trigger checks the health of a training."""
     if job.health is None:
         return None
     arguments = TrainingArguments(job, JobArguments(cluster))

@@ -31,8 +31,8 @@ CONTROLLER_AWAY_PAUSE_S = 60
 class SubmitArraysOperator(EndsTestRun, BaseOperator):
     """Submit the jobs of stages with ``array: true`` of all chosen points, before the points' runs start.
 
-    Each point's run finds its job submitted and follows that task of the array. Jobs that have run
-    before or are submitted already are left out. A task that died at any instant takes up the arrays that it submitted.
+    Each point's run then watches its task of the array. Jobs that ran before or were submitted before are left out. A
+    task that was killed at any time continues with the arrays that it submitted.
 
     :param pinned: the pinned sweep (templated)
     :param plan_only: submit nothing (templated)
@@ -59,12 +59,12 @@ class SubmitArraysOperator(EndsTestRun, BaseOperator):
             return {}
         pinned = stored_plan(self.pinned)
         jobs = [job for job in pinned.plan().jobs if job.array]
-        cluster = pinned.surroundings.cluster
+        cluster = pinned.plan_environment.cluster
         run = SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run
-        arrays = JobArrays(cluster, run, self.log, pinned.surroundings.templates, secret_values)
+        arrays = JobArrays(cluster, run, self.log, pinned.plan_environment.templates, secret_values)
         memory = context["task_state_store"]
         try:
-            # Once chosen, the attempts stay: what an earlier try has submitted would be left out otherwise.
+            # The attempts are chosen once: a new choice would leave out those that an earlier try has submitted.
             chosen: Any = memory.get(CHOSEN_ATTEMPTS)
             if chosen is None:
                 chosen = attempts_to_submit(jobs, arrays.states(jobs))
@@ -84,5 +84,5 @@ class SubmitArraysOperator(EndsTestRun, BaseOperator):
         return points
 
     def submit_again(self, context: Context, event: Any = None) -> dict[str, dict[str, int]]:
-        """Go on after the pause that the absence of the controller or the login node made necessary."""
+        """Continue after the controller or the login node was not available."""
         return self.execute(context)

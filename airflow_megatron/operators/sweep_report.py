@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.links.sweep_results import SweepResultsLink
+from airflow_megatron.notices.notice import edge_notice
+from airflow_megatron.notifications.notices import send
+from airflow_megatron.results.fits.edges import edge_texts
 from airflow_megatron.results.readings.progress import StageState
+from airflow_megatron.results.report.atomic_files import write_atomically
+from airflow_megatron.slurm.remote.transport import LoginExpiredError
 from airflow_megatron.supervision.attempts import slurm_commands
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.task_runtime.stored_plan import stored_plan
+from airflow_megatron.triggers.pause import wait_for_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from airflow.sdk import Context
 
+    from airflow_megatron.results.fits.sweep_fits import SweepFits
     from airflow_megatron.results.readings.progress import StageStatus
     from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import NotifySection
+
+EDGES_NOTED: Final = ".edge_notice.txt"
+"""Beside a report: the last notice of optima at the edge."""
 
 
 class SweepReportOperator(EndsTestRun, BaseOperator):
-    """Fetch what the points left on the cluster and write result tables and plots.
+    """Fetch the results of the points from the cluster and write result tables and plots.
 
-    The task fails, after having written everything, when a job of the sweep has not finished; jobs that a condition of
-    their own cancelled, and those that wait for them, are meant to be missing.
+    After it has written all files, the task fails if a job of the sweep has not finished; jobs that were cancelled by
+    their conditions, and jobs that depend on them, may be missing.
 
     :param pinned: the pinned sweep (templated)
     :param passed_over: names of the points that had finished before this run (templated)
@@ -54,17 +66,22 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
         from airflow_megatron.plan.run_results import ReportedRun, write_results  # only this task draws plots
 
         pinned = stored_plan(self.pinned)
-        cluster = pinned.surroundings.cluster
+        cluster = pinned.plan_environment.cluster
         plan = pinned.plan()
-        report = write_results(
-            plan,
-            SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run,
-            ReportedRun.of(pinned, context["ti"].run_id, passed_over=len(self.passed_over or ())),
-            digest=pinned.digest,
-        )
+        try:
+            report = write_results(
+                plan,
+                SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run,
+                ReportedRun.of(pinned, context["ti"].run_id, passed_over=len(self.passed_over or ())),
+                digest=pinned.digest,
+            )
+        except LoginExpiredError as error:
+            wait_for_login(self, error, "execute_again")
         self.log.info("\n%s", report.text)
         for path in report.paths:
             self.log.info("wrote %s", path)
+        if report.fits is not None:
+            report_edges(report.fits, plan.sweep, report.page, pinned.outline.settings.notify)
         unfinished = unfinished_jobs(plan.jobs, report.grid.cells.values())
         if unfinished:
             listed = "\n".join(
@@ -75,12 +92,30 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
             )
         return [str(path) for path in report.paths]
 
+    def execute_again(self, context: Context, event: Any = None) -> list[str]:
+        """Continue after a wait for the login."""
+        return self.execute(context)
+
+
+def report_edges(fits: SweepFits, sweep: str, page: Path, sections: Sequence[NotifySection]) -> None:
+    """Send a notice of optima at the edge of the tested values, once for each report that finds other ones.
+
+    :param page: of the run's report; what was sent is noted beside it
+    :param sections: the spec's ``notify``
+    """
+    edges = edge_texts(fits)
+    noted = page.parent / EDGES_NOTED
+    if not edges or (noted.is_file() and noted.read_text(encoding="utf-8") == "\n".join(edges)):
+        return
+    send(sections, edge_notice(sweep, edges, str(page)))
+    write_atomically(noted, "\n".join(edges))
+
 
 def unfinished_jobs(jobs: Iterable[Job], statuses: Iterable[StageStatus]) -> list[StageStatus]:
-    """Return the jobs that should have finished and have not.
+    """Return the jobs that should have finished but have not.
 
     :param jobs: all jobs, parents first
-    :param statuses: their states
+    :param statuses: states of the jobs
     """
     of_job = {status.job: status for status in statuses}
     needless = {name for name, status in of_job.items() if status.intended}

@@ -1,4 +1,4 @@
-"""Jobs that somebody's own DAG describes, outside all sweeps."""
+"""Jobs that a task of a user's DAG describes, outside of sweeps."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 STAGE: Final = "job"
-"""The stage that such a job is, in the names of its directories and logs."""
+"""Stage name of such a job, in the names of its directories and logs."""
 _COUNTS: Final = ("nodes", "gpus_per_node", "cpus_per_task")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._=+@-]+")
 
 
 class DescriptionError(AirflowMegatronError, ValueError):
-    """A job that cannot be described like this; the message says what to write instead."""
+    """An invalid description of a job; the message says what to write instead."""
 
 
 @dataclass(frozen=True)
 class JobDescription:
-    """What a task says of its job.
+    """The description of a job by the arguments of a task.
 
-    :param name: for people, and the beginning of its name in Slurm
-    :param owner: the DAG
+    :param name: readable name, and the prefix of its name in Slurm
+    :param owner: id of the DAG
     :param command: words, or one line for bash; empty for a script
-    :param script: text of a whole sbatch script
-    :param resources: the keys of :class:`~airflow_megatron.spec.model.schema.SlurmSection`, None for what is left out
+    :param script: text of a complete sbatch script
+    :param resources: the keys of :class:`~airflow_megatron.spec.model.schema.SlurmSection`; None for missing ones
     :param env: environment of the command
-    :param outputs: files without which it has not finished; relative ones to its directory
+    :param outputs: required output files; relative paths are relative to the job's directory
     :param restart: its restart policy
-    :param template: the sbatch template of a command, None for the usual one
-    :param files: what is written before the command starts: name in its directory → text
+    :param template: the sbatch template of a command, None for the default
+    :param files: files to write before the command starts: name in the job's directory → text
     """
 
     name: str
@@ -62,10 +62,10 @@ class JobDescription:
     def job(self, run_dir: str, profile: ClusterProfile, *, is_named: bool) -> Job:
         """Return the job.
 
-        :param run_dir: its directory on the cluster, absolute
-        :param profile: its cluster
-        :param is_named: the profile is one of the project's, found by its name
-        :raises DescriptionError: when it cannot be submitted
+        :param run_dir: absolute path of its directory on the cluster
+        :param profile: its cluster profile
+        :param is_named: whether the profile is a profile of the project, found by its name
+        :raises DescriptionError: if the job cannot be submitted
         """
         if bool(self.command) == bool(self.script):
             raise DescriptionError(f"{self.name}: give either command or script")
@@ -117,7 +117,7 @@ class JobDescription:
 
 
 def connection_profile(conn_id: str, work_dir: str, *, slurm_bin: str, login_shell: bool) -> ClusterProfile:
-    """Return the profile of a cluster of which only a connection is known.
+    """Return the profile of a cluster that has a connection but no profile file.
 
     :param work_dir: directory of the jobs, shared by all nodes
     """
@@ -133,7 +133,7 @@ def connection_profile(conn_id: str, work_dir: str, *, slurm_bin: str, login_she
 
 
 def run_directory(root: str, dag_id: str, run_id: str, task_id: str, map_index: int) -> str:
-    """Return the directory of a task's job, which no other task instance has.
+    """Return the directory of a task's job, unique to the task instance.
 
     :param root: directory of all such jobs
     :param map_index: -1 for a task that is not mapped
@@ -143,9 +143,9 @@ def run_directory(root: str, dag_id: str, run_id: str, task_id: str, map_index: 
 
 
 def restart_section(given: Mapping[str, Any] | None) -> RestartSection:
-    """Return the restart policy that a task gives.
+    """Return the restart policy of a task.
 
-    :raises DescriptionError: for keys and values that there are not
+    :raises DescriptionError: for unknown keys and invalid values
     """
     try:
         return RestartSection.model_validate(dict(given or {}))
@@ -154,9 +154,9 @@ def restart_section(given: Mapping[str, Any] | None) -> RestartSection:
 
 
 def slurm_section(resources: Mapping[str, Any]) -> JobResources:
-    """Return resources that may be texts, as templates render them.
+    """Return the resources, whose values may be text from rendered templates.
 
-    :raises DescriptionError: when one cannot be read
+    :raises DescriptionError: for an invalid value
     """
     values = {key: value for key, value in resources.items() if value is not None and value != ""}
     for key in _COUNTS:
@@ -179,7 +179,7 @@ def slurm_section(resources: Mapping[str, Any]) -> JobResources:
 
 
 def _with_defaults(profile: ClusterProfile, own: JobResources) -> JobResources:
-    """Return resources with the cluster's own where the task leaves them out; GPUs are asked for by who names them."""
+    """Return resources with the cluster's defaults for missing ones, except GPUs, which a task must request."""
     given = own.model_dump(exclude_none=True, exclude_defaults=True)
     usual = profile.slurm.model_dump(exclude_none=True, exclude_defaults=True, exclude={"gpus_per_node"})
     partition = profile.partition(given.get("partition") or usual.get("partition")).slurm
@@ -188,7 +188,7 @@ def _with_defaults(profile: ClusterProfile, own: JobResources) -> JobResources:
 
 
 def _sbatch_words(resources: JobResources) -> list[str]:
-    """Return resources as the options of sbatch, for a script of one's own."""
+    """Return resources as options of sbatch, for a user's script."""
     values = resources.model_dump(
         exclude_none=True, exclude_defaults=True, exclude={"options", "signal_before"}
     )
@@ -198,7 +198,7 @@ def _sbatch_words(resources: JobResources) -> list[str]:
 
 
 def _file_name(text: str) -> str:
-    """Return a text as the name of a file; two texts never share one."""
+    """Return a file name for a text; different texts have different names."""
     safe = _UNSAFE.sub("_", text)[:100]
     if safe == text and safe.strip("."):
         return text

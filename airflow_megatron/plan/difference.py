@@ -16,13 +16,13 @@ ABSENT = "(none)"
 
 @dataclass(frozen=True)
 class Change:
-    """One value of a stage's jobs that is another in the new plan.
+    """One value of a stage's jobs that differs in the new plan.
 
     :param stage: name of the stage instance
     :param name: a parameter, ``slurm.time``, or one of ``command``, ``start``, ``cancel``, …
-    :param old: value before, :data:`ABSENT` where there was none
-    :param new: value now
-    :param points: names of the points where it changes so
+    :param old: old value, :data:`ABSENT` without one
+    :param new: new value
+    :param points: names of the points with this change
     """
 
     stage: str
@@ -71,7 +71,7 @@ class PlanDifference:
 def plan_difference(old: Plan, new: Plan) -> PlanDifference:
     """Compare two plans by the names of points and stages."""
     before, after = ({(job.point, job.stage): job for job in plan.jobs} for plan in (old, new))
-    # a sweep that is only named otherwise has other directories: that is no change of its values
+    # a renamed sweep has different directories, which are not changes of values
     directories = (_sweep_dir(old), _sweep_dir(new))
     found: dict[tuple[str, str, str, str], list[str]] = {}
     shown: dict[tuple[str, str, str, str], tuple[Any, Any]] = {}
@@ -105,7 +105,7 @@ def _only(names: tuple[str, ...] | list[str], others: tuple[str, ...] | list[str
 
 
 def _values(job: Job) -> Mapping[str, Any]:
-    """Return everything that a person sets about a job."""
+    """Return all values of a job that a user sets."""
     slurm = job.slurm.model_dump(exclude_none=True, exclude_defaults=True)
     values: dict[str, Any] = {
         **job.params,

@@ -1,4 +1,4 @@
-"""What a planned job's programs and inputs are taken from, for the record that it writes of them."""
+"""The sources of a planned job's programs and inputs, for its provenance record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def job_origins(job: Job, cluster: ClusterProfile) -> Origins:
-    """Return where a job's Python, checkouts, data and container are on its cluster."""
+    """Return the locations of a job's Python, checkouts, data and container on its cluster."""
     checkout = cluster.trainer(job.trainer).checkout_of(job.release)
     checkouts = [cluster.megatron_lm_dir, *([checkout] if checkout and job.runs_trainer else [])]
     prefixes = [word for name in BLENDS for word in _words(job.params.get(name))] if job.runs_trainer else []
@@ -31,7 +31,7 @@ def job_origins(job: Job, cluster: ClusterProfile) -> Origins:
 
 
 def _words(blend: object) -> list[str]:
-    """Return the prefixes of a blend: absolute paths, without weights and what an earlier job writes."""
+    """Return the prefixes of a blend: absolute paths, without weights and without outputs of earlier jobs."""
     words = blend if isinstance(blend, (list, tuple)) else [blend]
     return [
         word for word in words if isinstance(word, str) and word.startswith("/") and path_of(word) is None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def job_digest(job: Job) -> str:
-    """Return a digest of what a job computes: its command and inputs, not the resources that it gets."""
+    """Return a digest of a job's command and inputs, without its resources."""
     what = [job.command, job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
     what += [job.source.inputs] if job.source else []
     what += [job.script] if job.script else []
@@ -40,7 +40,7 @@ def job_script(
 ) -> str:
     """Return the sbatch script of an attempt of a planned job; see :func:`.render_job_script`.
 
-    :param templates: the folder that the profile names, else the project's, when left out
+    :param templates: folder of the templates; default: the folder in the profile, else that of the project
     """
     return render_job_script(
         job,

@@ -1,4 +1,4 @@
-"""A plan by stages and axes: what ``airflow-megatron plan`` draws."""
+"""A plan by stages and axes, for the display of ``airflow-megatron plan``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StageOverview:
 
     :param instance: its place in the stage tree
     :param jobs: its jobs, in the order of the points
-    :param ahead: they are queued behind those of the stage before while these run
+    :param ahead: whether they are queued ahead, while the jobs of the previous stage run
     """
 
     instance: StageInstance
@@ -36,12 +36,12 @@ class StageOverview:
 
     @property
     def label(self) -> str:
-        """Its name below its parent, whose branch is not repeated."""
+        """Its name relative to its parent, without the parent's branch."""
         return self.instance.name.removeprefix(f"{self.instance.branch}.")
 
     @property
     def starts(self) -> str:
-        """What its jobs wait for, in words; where the points differ, some of the answers."""
+        """A description of what its jobs wait for; several if the points differ."""
         iterations = list(dict.fromkeys(_checkpoint(job) for job in self.jobs))
         if len(iterations) > 1 and None not in iterations:
             shown = _some(map(str, sorted(number for number in iterations if number)))
@@ -50,17 +50,17 @@ class StageOverview:
 
     @property
     def cancel(self) -> str:
-        """What cancels its jobs, empty for nothing."""
+        """The cancel condition of its jobs, empty for none."""
         return self._texts(lambda job: _told_condition(job, job.cancel))
 
     @property
     def finish(self) -> str:
-        """What makes its jobs finished, empty where it is what their kind requires."""
+        """The finish condition of its jobs, empty for the default of their kind."""
         return self._texts(lambda job: "" if _each_checkpoint(job) else _told_condition(job, job.finish))
 
     @property
     def events(self) -> tuple[str, ...]:
-        """What is looked for while its jobs run, and what is done about it."""
+        """The events of its jobs, with their actions."""
         events = self.jobs[0].events if self.jobs else ()
         return tuple(
             f"{event.name}: {event.on} {event.pattern or f'{event.after:g} s'} → {event.do}"
@@ -69,7 +69,7 @@ class StageOverview:
 
     @property
     def kind(self) -> str:
-        """What it runs, and how where that is not one job for each point."""
+        """The kind of the stage, and how it runs if not as one job per point."""
         words: list[str] = [self.instance.kind]
         words += ["once"] if self.instance.scope == "sweep" else []
         arrays = dict.fromkeys(job.array for job in self.jobs if job.array is not None)
@@ -79,7 +79,7 @@ class StageOverview:
 
     @property
     def gpu_hours(self) -> GpuHours:
-        """The GPU-hours that its jobs can take at most."""
+        """The maximum GPU-hours of its jobs."""
         return gpu_hours(self.jobs)
 
     def _texts(self, describe: Callable[[Job], str]) -> str:
@@ -117,7 +117,7 @@ def stage_overviews(plan: Plan, tree: Sequence[StageInstance]) -> list[StageOver
 
 
 def axes(plan: Plan) -> dict[str, list[Any]]:
-    """Return the values of every swept parameter, in the order in which they come."""
+    """Return the values of every swept parameter, in order of occurrence."""
     found: dict[str, dict[str, Any]] = {}
     for job in plan.jobs:
         for name, value in swept_values(job).items():
@@ -131,13 +131,13 @@ def swept_values(job: Job) -> Mapping[str, Any]:
 
 
 def shortened(text: str, most: int = _MOST_TEXT) -> str:
-    """Return a text on one line, its middle left out where it is longer than ``most`` characters."""
+    """Return a text on one line, without its middle if it is longer than ``most`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 31]} … {line[-28:]}"
 
 
 def waits_for(job: Job) -> str:
-    """Return what a job waits for, in words."""
+    """Return a description of what a job waits for."""
     if job.source is not None and job.source.is_pattern:
         of = "each checkpoint of " if job.source.from_iteration is not None else ""
         after = [f"{item.stage} finished" for item in job.depends_on]
@@ -156,7 +156,7 @@ def waits_for(job: Job) -> str:
 
 
 def _each_checkpoint(job: Job) -> Condition | None:
-    """Return the condition of a job that works on each checkpoint as it comes."""
+    """Return the condition of a job that processes each new checkpoint."""
     given = (job.start if job.depends_on else None, job.finish if job.source else None)
     leaves = (leaf for condition in given if condition for leaf in condition.leaves())
     return next((leaf for leaf in leaves if leaf.kind == "new_checkpoint"), None)

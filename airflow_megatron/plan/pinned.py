@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron import __version__
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.spec.documents.commit import commit_of
 from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
 from airflow_megatron.spec.documents.named_files import NamedFileError, read_named_file, read_spec_file
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.sweep import Sweep
 
 POINTS_IN_ONE_OBJECT: Final = 64
-"""A point's run reads the jobs of so many points to find its own."""
+"""Number of points in one stored object; the run of a point reads one object to find its jobs."""
 _FORM: Final = 3
 
 
 @dataclass(frozen=True)
 class PinnedSweep:
-    """A stored plan. Whatever becomes of its sources, it stays; a damaged copy is an error.
+    """A stored plan, independent of later changes of its sources; a damaged copy is an error.
 
     :param pin: its digest in the store
     :param sweep: name of the sweep
     :param file: the spec file
     :param text: its content
-    :param sources: path → content of the other files that the spec drew on
+    :param sources: path → content of the other files that the spec includes
     :param cluster: name of the cluster profile
     :param points: the chosen points, in order
     :param digest: of the plan
-    :param choice: which points were asked for, empty for all
-    :param limit: how many at most, None for all
+    :param choice: expression or patterns that selected the points, empty for all
+    :param limit: maximum number of points, None for all
     :param package: version of this package that planned it
-    :param description: of the sweep
-    :param all_points: how many points the whole sweep has
-    :param commit: of the project's checkout when it was planned, empty when it is not known
+    :param description: description of the sweep
+    :param all_points: number of points of the whole sweep
+    :param commit: commit of the project's checkout at planning, empty if unknown
     """
 
     pin: str
@@ -68,7 +68,7 @@ class PinnedSweep:
     commit: str
     _objects: tuple[str, ...]
     _shared: tuple[Mapping[str, Any], ...]
-    _surroundings: str
+    _plan_environment: str
     _outline: str
     _store: PinStore = field(repr=False, compare=False)
 
@@ -78,7 +78,7 @@ class PinnedSweep:
         sweep: Sweep,
         text: str,
         plan: Plan,
-        surroundings: Surroundings,
+        plan_environment: PlanEnvironment,
         store: PinStore,
         *,
         choice: str = "",
@@ -87,9 +87,9 @@ class PinnedSweep:
         """Store a checked plan.
 
         :param text: content of the spec file
-        :param surroundings: what the plan was made with
-        :param choice: which points were asked for
-        :param limit: how many at most
+        :param plan_environment: the cluster profile and files of the plan
+        :param choice: expression or patterns that selected the points
+        :param limit: maximum number of points
         """
         jobs = jobs_by_point(plan.jobs)
         chunks = [
@@ -118,7 +118,7 @@ class PinnedSweep:
                 "commit": commit_of(project_root()),
                 "objects": objects,
                 "shared": [job.to_json() for job in jobs.get("", ())],
-                "surroundings": store.put(surroundings.to_json(plan.jobs)),
+                "surroundings": store.put(plan_environment.to_json(plan.jobs)),
                 "outline": store.put(SweepOutline.of(sweep).to_json()),
             }
         )
@@ -128,12 +128,12 @@ class PinnedSweep:
     def read(cls, digest: str, store: PinStore | None = None) -> PinnedSweep:
         """Return a stored plan.
 
-        :raises PinError: when it is not there, or the copy is damaged
+        :raises PinError: if it does not exist, or the copy is damaged
         """
         store = store or PinStore()
         data = store.get(digest)
         if not isinstance(data, dict) or data.get("form") != _FORM:
-            raise PinError(f"{digest[:16]} is no plan that this version of the package can read")
+            raise PinError(f"{digest[:16]} is not a plan that this version of the package can read")
         return cls(
             pin=digest,
             sweep=data["sweep"],
@@ -151,17 +151,17 @@ class PinnedSweep:
             commit=data["commit"],
             _objects=tuple(data["objects"]),
             _shared=tuple(data["shared"]),
-            _surroundings=data["surroundings"],
+            _plan_environment=data["surroundings"],
             _outline=data["outline"],
             _store=store,
         )
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], store: PinStore | None = None) -> PinnedSweep:
-        """Return what :meth:`to_json` refers to.
+        """Return the plan to which a result of :meth:`to_json` refers.
 
-        :param data: that, or the form of version 0.1.0, which held the spec itself: it is planned and stored now
-        :raises PinError: when it cannot be read
+        :param data: the reference, or the form of version 0.1.0, which held the spec: it is planned and stored now
+        :raises PinError: if the plan cannot be read
         """
         if "text" not in data:
             return cls.read(str(data.get("pin")), store)
@@ -169,11 +169,11 @@ class PinnedSweep:
         from airflow_megatron.spec.spec_files import load_sweep_text
 
         sweep = load_sweep_text(data["text"], data["file"], data.get("sources"))
-        surroundings = Surroundings.now(data["cluster"])
+        plan_environment = PlanEnvironment.now(data["cluster"])
         wanted = set(data["points"])
         chosen = [point for point in sweep.points if point.name in wanted]
-        plan = plan_sweep(sweep, surroundings.cluster, chosen)
-        return cls.stored(sweep, data["text"], plan, surroundings, store or PinStore())
+        plan = plan_sweep(sweep, plan_environment.cluster, chosen)
+        return cls.stored(sweep, data["text"], plan, plan_environment, store or PinStore())
 
     def to_json(self) -> dict[str, Any]:
         """Return a short reference, plain JSON data."""
@@ -186,23 +186,23 @@ class PinnedSweep:
         }
 
     @functools.cached_property
-    def surroundings(self) -> Surroundings:
-        """The cluster profile and the files that go with it."""
-        return Surroundings.from_json(self._store.get(self._surroundings), self._store)
+    def plan_environment(self) -> PlanEnvironment:
+        """The pinned cluster profile and its files."""
+        return PlanEnvironment.from_json(self._store.get(self._plan_environment), self._store)
 
     @functools.cached_property
     def outline(self) -> SweepOutline:
-        """What the DAGs of its runs are built from: its stages, who is notified of what."""
+        """The outline of its DAGs: stages and notifiers."""
         return SweepOutline.from_json(self._store.get(self._outline))
 
     def use(self, dag_id: str, run_id: str) -> None:
-        """Make it what a run executes from now on."""
+        """Make this the plan that a run executes from now on."""
         self._store.set_newest(dag_id, run_id, self.pin, self._outline)
 
     def plan(self) -> Plan:
         """Return the plan with all its jobs."""
         from airflow_megatron.plan.sweep_plan import (
-            Plan,  # most tasks read one job, and planning takes long to import
+            Plan,  # imported here because most tasks need one job only, and the import of planning is slow
         )
 
         jobs = [self._job(data) for data in self._shared]
@@ -224,7 +224,7 @@ class PinnedSweep:
     def jobs_of(self, point: str) -> list[Job]:
         """Return the jobs of a point, those of the whole sweep first.
 
-        :raises PinError: when the plan does not hold the point
+        :raises PinError: if the plan does not have the point
         """
         try:
             index = self.points.index(point) // POINTS_IN_ONE_OBJECT
@@ -235,7 +235,7 @@ class PinnedSweep:
         return [self._job(data) for data in (*self._shared, *own)]
 
     def changes(self) -> list[str]:
-        """Return what of the plan's sources is another now: file names, and keys of the cluster profile."""
+        """Return the sources that have changed since planning: file names, and keys of the cluster profile."""
         found = []
         for path, text in ((self.file, self.text), *self.sources.items()):
             try:
@@ -246,38 +246,38 @@ class PinnedSweep:
             if now != text:
                 found.append(path if now is not None else f"{path} (gone)")
         try:
-            live = Surroundings.now(self.cluster)
+            live = PlanEnvironment.now(self.cluster)
         except SpecError as error:
             return [*found, f"cluster profile {self.cluster} ({error.problems[0].message})"]
-        return [*found, *self.surroundings.changes(live)]
+        return [*found, *self.plan_environment.changes(live)]
 
     def _job(self, data: Mapping[str, Any]) -> Job:
         return Job.from_json({**data, "pin": self.pin})
 
 
 @functools.lru_cache(maxsize=8)
-def _surroundings_of(pin: str, root: Path) -> Surroundings:
-    return PinnedSweep.read(pin, PinStore(root)).surroundings
+def _plan_environment_of(pin: str, root: Path) -> PlanEnvironment:
+    return PinnedSweep.read(pin, PinStore(root)).plan_environment
 
 
-def surroundings_of(job: Job) -> Surroundings:
-    """Return the cluster profile and the files of a job: as its run has pinned them, as they are now for a job of none.
+def plan_environment_of(job: Job) -> PlanEnvironment:
+    """Return the pinned cluster profile and files of a job's run, or the current ones for a job without a run.
 
-    :raises PinError: when the pinned copy cannot be read
-    :raises SpecError: when there is no such profile
+    :raises PinError: if the pinned copy cannot be read
+    :raises SpecError: if the profile does not exist
     """
     if job.profile:
-        return Surroundings.now(ClusterProfile.model_validate(job.profile))
-    return pinned_surroundings(job.pin, job.cluster)
+        return PlanEnvironment.now(ClusterProfile.model_validate(job.profile))
+    return pinned_plan_environment(job.pin, job.cluster)
 
 
-def pinned_surroundings(pin: str, cluster: str) -> Surroundings:
-    """Return the cluster profile and the files of a stored plan; without one, those of a profile as it is now.
+def pinned_plan_environment(pin: str, cluster: str) -> PlanEnvironment:
+    """Return the cluster profile and files of a stored plan, or the current ones of a profile without a plan.
 
-    :raises PinError: when the pinned copy cannot be read
-    :raises SpecError: when there is no such profile
+    :raises PinError: if the pinned copy cannot be read
+    :raises SpecError: if the profile does not exist
     """
-    return _surroundings_of(pin, PinStore().root) if pin else Surroundings.now(cluster)
+    return _plan_environment_of(pin, PinStore().root) if pin else PlanEnvironment.now(cluster)
 
 
 def jobs_by_point(jobs: Iterable[Job]) -> dict[str, list[Job]]:
@@ -289,6 +289,6 @@ def jobs_by_point(jobs: Iterable[Job]) -> dict[str, list[Job]]:
 
 
 def point_digest(jobs: Sequence[Job]) -> str:
-    """Return a digest of everything that the jobs of a point compute."""
+    """Return a digest of the commands and inputs of a point's jobs."""
     text = json.dumps([[job.stage, job_digest(job)] for job in jobs])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -24,7 +24,7 @@ def choose_points(sweep: Sweep, choice: str, limit: int | None = None) -> list[P
     :param choice: empty for all, an expression on a point's values (``{{ lr < 1e-2 }}``), or shell patterns on names
         separated by commas (``S_*,M_lr0.001``)
     :param limit: at most this many, in document order
-    :raises SpecError: when nothing is chosen or the expression fails
+    :raises SpecError: if nothing is chosen or the expression fails
     """
     points = list(sweep.points)
     choice = choice.strip()

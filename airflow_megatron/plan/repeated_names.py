@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_megatron.plan.sweep_owners import keeper, repeated_name
+from airflow_megatron.plan.sweep_owners import owning_file, repeated_name
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
 from airflow_megatron.spec.documents.project import sweep_specs_dir
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def repeated_name_problem(sweep: Sweep) -> Problem | None:
-    """Return what is wrong with a spec in ``sweep_specs/`` whose name another one there keeps, None if nothing is."""
+    """Return the problem of a spec in ``sweep_specs/`` whose sweep name another spec there owns, None without one."""
     folder, own = sweep_specs_dir(), Path(sweep.document.file).resolve()
     if not own.is_relative_to(folder.resolve()):
         return None
@@ -25,14 +25,14 @@ def repeated_name_problem(sweep: Sweep) -> Problem | None:
     for path in spec_files(folder):
         if path.resolve() != own and _gives_name(path, sweep.name):
             files.append(str(path))
-    kept = keeper(sweep.name, files)
+    kept = owning_file(sweep.name, files)
     if kept == sweep.document.file:
         return None
     return sweep.document.problem(("name",), *repeated_name(sweep.name, sweep.document.file, files, kept))
 
 
 def _gives_name(path: Path, name: str) -> bool:
-    """Return whether a spec gives a sweep's name; it is loaded only when its text or file name holds it."""
+    """Return whether a spec defines a sweep of this name; it is loaded only if its text or file name contains it."""
     try:
         if path.stem != name and name not in read_spec_file(path):
             return False

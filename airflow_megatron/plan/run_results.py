@@ -1,18 +1,20 @@
-"""Fetching a sweep's results from its cluster and writing the report of a run."""
+"""Fetch a sweep's results from its cluster and write the report of a run."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from airflow_megatron.plan.sweep_plan import Plan, plan_row
-from airflow_megatron.results.readings.progress import StageState
+from airflow_megatron.results.readings.plan_rows import plan_row, sweep_jobs
+from airflow_megatron.results.readings.progress import StageState, progress_grid
 from airflow_megatron.results.readings.snapshot import SweepSnapshot, parse_snapshot, snapshot_script
-from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.readings.sweep_jobs import run_directories
 from airflow_megatron.results.report.report import Report, write_report
-from airflow_megatron.results.report.report_files import publish
+from airflow_megatron.results.report.report_files import holds_more, publish, read_about
+from airflow_megatron.results.tables.trainings import result_table
 from airflow_megatron.spec.documents.project import local_dir
 
 if TYPE_CHECKING:
@@ -20,23 +22,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_megatron.plan.pinned import PinnedSweep
+    from airflow_megatron.plan.sweep_plan import Plan
+    from airflow_megatron.results.readings.sweep_jobs import SweepJob
     from airflow_megatron.slurm.remote.transport import CommandResult
     from airflow_megatron.spec.model.jobs import Job
 
+log = logging.getLogger(__name__)
+
 RUNS: Final = "runs"
+FEWER: Final = "~fewer"
+"""Ends the name of the folder of a report that holds fewer results than that of its run."""
+STORE_S: Final = 30.0
+"""Maximum seconds that a report waits for the store."""
 
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """What a report is about, shown under its title.
+    """The subject of a report, shown under its title.
 
-    :param run_id: of the sweep's run
-    :param description: of the sweep
-    :param choice: which points were asked for, empty for all
-    :param limit: how many at most
-    :param all_points: points of the whole sweep
-    :param commit: of the checkout, empty when it is not known
-    :param passed_over: how many of its points had finished before
+    :param run_id: id of the sweep's run
+    :param description: description of the sweep
+    :param choice: expression or patterns that selected the points, empty for all
+    :param limit: maximum number of points, None for all
+    :param all_points: number of points of the whole sweep
+    :param commit: commit of the checkout, empty if unknown
+    :param passed_over: number of its points that had finished before
     """
 
     run_id: str
@@ -49,7 +59,7 @@ class ReportedRun:
 
     @classmethod
     def of(cls, pinned: PinnedSweep, run_id: str, *, passed_over: int = 0) -> ReportedRun:
-        """Return what a stored plan says of its run."""
+        """Return the subject from a stored plan."""
         return cls(
             run_id,
             pinned.description,
@@ -79,11 +89,21 @@ def fetch_snapshot(
 
     :param run: runs a script on the login node
     :param log_tail_bytes: look at the last bytes of each log only; None for whole logs
-    :raises airflow_megatron.slurm.remote.transport.TransportError: when the login node does not answer
-    :raises airflow_megatron.results.readings.snapshot.SnapshotError: when the answer is cut off
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
+    :raises airflow_megatron.results.readings.snapshot.SnapshotError: if the answer is cut off
     """
-    directories = run_directories(read_jobs(plan_row(job) for job in jobs))
+    directories = run_directories(sweep_jobs(jobs))
     return parse_snapshot(run(snapshot_script(directories, log_tail_bytes=log_tail_bytes)).stdout)
+
+
+def fetch_whole_logs(jobs: Sequence[SweepJob], run: Callable[[str], CommandResult]) -> SweepSnapshot:
+    """Read the run directories of jobs, with every line of their logs that holds a record.
+
+    :param run: runs a script on the login node
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
+    :raises airflow_megatron.results.readings.snapshot.SnapshotError: if the answer is cut off
+    """
+    return parse_snapshot(run(snapshot_script(run_directories(jobs), whole=True)).stdout)
 
 
 def write_results(
@@ -92,7 +112,9 @@ def write_results(
     """Fetch the results of a run's jobs and write its report.
 
     Each run has a folder of its own. The sweep's folder holds a copy of the most complete report, of equal ones the
-    newest: a run of some points, or one that failed, does not take the place of one that holds more.
+    newest: a run of some points, or one that failed, does not take the place of one that holds more. A report that
+    holds fewer results than the one of its run, because run directories were deleted or jobs are repeated, is written
+    beside it, to the folder with ``~fewer``.
 
     :param digest: of the plan; worked out when left out
     """
@@ -100,14 +122,58 @@ def write_results(
     written = datetime.now(UTC).replace(microsecond=0)
     folder = run_results_dir(plan.sweep, reported.run_id)
     about = _about(plan, reported, digest or plan.digest, written)
-    report = write_report(
-        snapshot, [plan_row(job) for job in plan.jobs], folder, title=plan.sweep, about=_lines(about)
-    )
-    states = [status.state for status in report.grid.cells.values()]
+    jobs = sweep_jobs(plan.jobs)
+    states = [status.state for status in progress_grid(snapshot, jobs).cells.values()]
     finished = states.count(StageState.FINISHED) / len(states) if states else 0.0
     about["complete"] = finished * len(plan.points) / max(reported.all_points, 1)
+    about["losses"] = sum(row.loss is not None for row in result_table(snapshot, jobs).rows)
+    lines = _lines(about)
+    if holds_more(read_about(folder), about):
+        lines.append(f"An earlier report of this run holds more results: {folder}")
+        log.warning("%s; it is kept", lines[-1])
+        folder = folder.with_name(f"{folder.name}{FEWER}")
+    report = write_report(
+        snapshot,
+        [plan_row(job) for job in plan.jobs],
+        folder,
+        title=plan.sweep,
+        about=lines,
+        queue_waits=_queue_waits(plan.sweep),
+    )
     publish(report.paths, results_dir(plan.sweep), about)
+    _store(plan, snapshot, reported.run_id, written.timestamp())
     return report
+
+
+def _queue_waits(sweep: str) -> dict[tuple[str, str, int], float]:
+    """Return how long attempts have waited in the queue; nothing, with a warning, where the store does not answer."""
+    from airflow_megatron.results.store.reading import load, queue_waits  # polars takes a while to load
+    from airflow_megatron.results.store.segments import StoreError
+
+    try:
+        return queue_waits(load(sweep))
+    except (OSError, StoreError) as error:
+        log.warning("the report has no times in the queue: %s", error)
+        return {}
+
+
+def _store(plan: Plan, snapshot: SweepSnapshot, run_id: str, read_at: float) -> None:
+    """Store what no trigger reads: evaluations, GPU samples, points. A report does not wait long for the store."""
+    from airflow_megatron.results.store.snapshot_rows import (
+        batches_of_snapshot,
+    )  # polars takes a while to load
+    from airflow_megatron.results.store.tables import ATTEMPTS
+    from airflow_megatron.results.store.writer import ResultWriter
+
+    writer = ResultWriter.shared()
+    jobs = sweep_jobs(plan.jobs)
+    for batch in batches_of_snapshot(plan.sweep, snapshot, jobs, read_at, run=run_id):
+        if batch.table != ATTEMPTS.name:  # triggers store them, without secrets
+            writer.put(batch)
+    if not writer.drain(STORE_S):
+        log.warning(
+            "the rows of %s are not stored yet; airflow-megatron results rebuild adds them", plan.sweep
+        )
 
 
 def _lines(about: Mapping[str, Any]) -> list[str]:

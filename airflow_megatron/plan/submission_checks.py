@@ -13,6 +13,8 @@ from airflow_megatron.checks.sweeps.patterns import pattern_findings
 from airflow_megatron.checks.sweeps.restarts import restart_findings
 from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
 from airflow_megatron.checks.sweeps.secrets import secret_findings
+from airflow_megatron.checks.sweeps.site_rules import site_rule_findings
+from airflow_megatron.checks.sweeps.trackers import tracker_findings
 from airflow_megatron.checks.sweeps.walltime import walltime_findings
 from airflow_megatron.checks.trainings.architectures import architecture_findings
 from airflow_megatron.checks.trainings.checkpoints import checkpoint_findings
@@ -24,15 +26,18 @@ from airflow_megatron.checks.trainings.sources import source_findings
 from airflow_megatron.checks.trainings.stages import stage_findings
 from airflow_megatron.checks.trainings.trainer import trainer_findings
 from airflow_megatron.checks.trainings.validation_samples import validation_sample_findings
+from airflow_megatron.requirements.queue_estimates import gpu_hours
 from airflow_megatron.requirements.training_arguments import training_arguments
 from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_megatron.requirements.training_arguments import JobArguments
+    from airflow_megatron.checks.findings import Finding
+    from airflow_megatron.requirements.training_arguments import JobArguments, TrainingArguments
     from airflow_megatron.requirements.training_estimates import JobEstimate
     from airflow_megatron.spec.documents.errors import Problem
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
 
@@ -46,15 +51,35 @@ def check_jobs(
 ) -> tuple[list[Problem], list[Problem]]:
     """Check the jobs of a plan against each other and against the cluster's limits.
 
-    :param jobs: with their commands
-    :param points: the number of points that they belong to
-    :param arguments: of those that run the trainer, and the cluster's profile
-    :param estimates: what jobs will need, by name
+    :param jobs: the jobs with their commands
+    :param points: the number of their points
+    :param arguments: Megatron arguments of the training jobs, and the cluster's profile
+    :param estimates: estimated needs of jobs, by name
     :return: errors and warnings
     """
     cluster = arguments.cluster
     trainings = training_arguments(jobs, arguments)
-    findings = itertools.chain(
+    errors, warnings = problems_of(own_findings(sweep, jobs, trainings, arguments, estimates), sweep)
+    if not errors:  # the project's own rules give better messages, with the nearest valid values
+        errors, more = problems_of(asked_findings(jobs, trainings, cluster), sweep)
+        warnings += more
+    of_all = budget_problems(sweep, gpu_hours(jobs), len(jobs), points, cluster)
+    return errors + of_all[0], warnings + of_all[1]
+
+
+def own_findings(
+    sweep: Sweep,
+    jobs: Sequence[Job],
+    trainings: Mapping[str, TrainingArguments],
+    arguments: JobArguments,
+    estimates: Mapping[str, JobEstimate],
+) -> Iterator[Finding]:
+    """Yield the findings of this project's rules; the parameters are those of :func:`check_jobs`.
+
+    :param trainings: the arguments of the training jobs by run directory
+    """
+    cluster = arguments.cluster
+    return itertools.chain(
         name_findings(jobs),
         template_findings(jobs, refuse=isinstance(sweep, NativeSweep)),
         output_findings(sweep, jobs, trainings),
@@ -67,16 +92,18 @@ def check_jobs(
         source_findings(trainings),
         walltime_findings(trainings),
         limit_findings(jobs, cluster),
+        site_rule_findings(jobs, cluster),
         memory_findings(jobs, estimates, cluster),
         stage_findings(jobs),
         pattern_findings(jobs),
         sbatch_findings(jobs),
         secret_findings(jobs, cluster),
+        tracker_findings(sweep, jobs),
     )
-    errors, warnings = problems_of(findings, sweep)
-    if not errors:  # our own rules report errors in their own words, with the nearest good values
-        asked = itertools.chain(trainer_findings(jobs), architecture_findings(jobs, trainings, cluster))
-        errors, more = problems_of(asked, sweep)
-        warnings += more
-    of_all = budget_problems(sweep, jobs, points, cluster)
-    return errors + of_all[0], warnings + of_all[1]
+
+
+def asked_findings(
+    jobs: Sequence[Job], trainings: Mapping[str, TrainingArguments], cluster: ClusterProfile
+) -> Iterator[Finding]:
+    """Yield the findings of the programs of jobs, which check their arguments before submission."""
+    return itertools.chain(trainer_findings(jobs), architecture_findings(jobs, trainings, cluster))

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def sweep_cluster(sweep: Sweep, other: str | None = None) -> ClusterProfile:
-    """Return the profile of a sweep's own cluster, or of another one.
+    """Return the cluster profile of a sweep, or another chosen profile.
 
-    :param other: name of a profile that a person has chosen instead of the spec's own
-    :raises SpecError: when there is no such profile, at the line of the spec or its sidecar that names it; when the
-        profile is wrong
+    :param other: name of a profile that a user has chosen instead of that of the spec
+    :raises SpecError: if the profile does not exist (with the line of the spec or its sidecar that names it) or is
+        invalid
     """
     name = other or sweep.settings.cluster
     if name == sweep.settings.cluster and name not in (known := cluster_names()):

@@ -13,15 +13,17 @@ if TYPE_CHECKING:
 
 
 def record_owner(sweep: str, file: str, store: PinStore) -> None:
-    """Note that a sweep is planned from a file: a copy of it does not take the name away from then on."""
+    """Record the file from which a sweep is planned; copies of the file cannot take over its name afterwards."""
     store.set_owner(sweep, _within_specs(file))
 
 
-def keeper(sweep: str, files: Iterable[str], store: PinStore | None = None) -> str | None:
-    """Return the file that keeps the name of a sweep, of those that give it.
+def owning_file(sweep: str, files: Iterable[str], store: PinStore | None = None) -> str | None:
+    """Return the spec file that owns the name of a sweep.
 
-    That is the only one, or the one that the sweep was planned from; None when several give a name of which nothing was
-    planned: nobody can know which is meant.
+    That is the only file with the name, or the file from which the sweep was planned; None if several files have the
+    name and none was planned.
+
+    :param files: all files that define a sweep of this name
     """
     known = list(files)
     if len(known) == 1:
@@ -31,10 +33,10 @@ def keeper(sweep: str, files: Iterable[str], store: PinStore | None = None) -> s
 
 
 def repeated_name(sweep: str, file: str, files: Iterable[str], kept: str | None) -> tuple[str, str]:
-    """Return what is wrong with a file that gives the name of another one, and the hint.
+    """Return the error and the hint for a file with the sweep name of another file.
 
-    :param files: all that give the name
-    :param kept: the one that keeps it, see :func:`keeper`
+    :param files: all files with the name
+    :param kept: the file that owns the name, see :func:`owning_file`
     """
     others = ", ".join(sorted(_within_specs(other) for other in files if other != file))
     if kept is None:

@@ -12,15 +12,16 @@ from pydantic import BaseModel
 
 from airflow_megatron.checks.sweeps.foreign import check_trainer
 from airflow_megatron.checks.sweeps.notifiers import notifier_problems
+from airflow_megatron.checks.sweeps.trackers import tracker_problems
+from airflow_megatron.checks.sweeps.unread_keys import unknown_arguments, unused_axes
 from airflow_megatron.megatron.arguments.command_error import CommandError
-from airflow_megatron.megatron.arguments.tables import ArgumentError, argument_table
+from airflow_megatron.megatron.arguments.tables import ArgumentError
 from airflow_megatron.megatron.commands.commands import (
     job_command,
     job_files,
     launches_itself,
     required_outputs,
 )
-from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.megatron.trainers.trainer_table import trainer_table
 from airflow_megatron.plan.job_names import job_called
 from airflow_megatron.plan.job_scripts import job_script
@@ -30,25 +31,20 @@ from airflow_megatron.requirements.file_owners import with_file_owners
 from airflow_megatron.requirements.queue_estimates import gpu_hours
 from airflow_megatron.requirements.training_arguments import JobArguments
 from airflow_megatron.requirements.training_estimates import Estimates, job_estimates
+from airflow_megatron.results.readings.plan_rows import plan_row
 from airflow_megatron.slurm.submission.job_script import JobScriptError
-from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean, suggestion
-from airflow_megatron.spec.documents.list_texts import key_in_place_of_value
-from airflow_megatron.spec.expressions.resolution import template_names
+from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.model.schema import declarations
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 from airflow_megatron.spec.model.trainers import TRAINERS
 from airflow_megatron.spec.native.sweep import NativeSweep
-from airflow_megatron.spec.native.sweep_grammar import swept_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from airflow_megatron.megatron.arguments.tables import ArgumentTable
-    from airflow_megatron.spec.documents.yaml_document import KeyPath
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
-    from airflow_megatron.spec.model.schema import SweepSpecSection
     from airflow_megatron.spec.model.sweep import Point, Sweep
 
 
@@ -58,7 +54,7 @@ def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Enco
 
     def plain(value: object) -> object:
         if not isinstance(value, BaseModel):
-            raise TypeError(f"{value!r} is no plain value")
+            raise TypeError(f"{value!r} is not a plain value")
         known = written.get(id(value))
         if known is None:
             # with the section itself, so that no other one gets its id
@@ -71,6 +67,50 @@ def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Enco
 _ROWS_AT_ONCE: Final = 256
 
 
+def digest_of(encoded_jobs: Iterable[bytes]) -> str:
+    """Return the digest of a plan, by :meth:`Plan.encoded_jobs`."""
+    hashed = hashlib.sha256()
+    for encoded in encoded_jobs:
+        hashed.update(encoded)
+    return hashed.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """Totals over all jobs of a plan.
+
+    :param points: the number of points
+    :param gpu_hours: maximum GPU-hours with one attempt per job
+    :param no_estimates: why there are no estimates, None if there are some
+    """
+
+    sweep: str
+    digest: str
+    cluster: str
+    points: int
+    gpu_hours: float
+    warnings: tuple[Problem, ...]
+    no_estimates: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as ``plan --format json`` prints it."""
+        return {
+            "sweep": self.sweep,
+            "digest": self.digest,
+            "cluster": self.cluster,
+            "points": self.points,
+            "gpu_hours": self.gpu_hours,
+            "warnings": [str(warning) for warning in self.warnings],
+            **({"no_estimates": self.no_estimates} if self.no_estimates else {}),
+        }
+
+    @property
+    def head(self) -> bytes:
+        """The beginning of :meth:`Plan.json_text`, up to the first row."""
+        text = msgspec.json.format(msgspec.json.encode(self.to_json()), indent=2)
+        return text.rstrip(b"}").rstrip() + b',\n  "jobs": ['
+
+
 @dataclass(frozen=True)
 class Plan:
     """The resolved jobs of (some) points of a sweep.
@@ -79,8 +119,8 @@ class Plan:
     :param cluster: name of the cluster profile
     :param points: names of the points, in order
     :param jobs: all jobs; those that run once for the sweep come first
-    :param warnings: what the checks found allowed but probably not meant
-    :param estimates: what jobs will need, by name, as far as it can be estimated
+    :param warnings: warnings of the checks: valid settings that are probably mistakes
+    :param estimates: estimated needs of jobs by name, as far as they can be estimated
     """
 
     sweep: str
@@ -92,11 +132,14 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """SHA-256, shortened, over everything resolved: equal plans have equal digests."""
-        hashed, encoder = hashlib.sha256(), _encoder("deterministic")
-        for job in self.jobs:
-            hashed.update(encoder.encode(msgspec.structs.replace(job, pin="") if job.pin else job))
-        return hashed.hexdigest()[:16]
+        """Shortened SHA-256 over all resolved values; equal plans have equal digests."""
+        return digest_of(self.encoded_jobs())
+
+    def encoded_jobs(self, first: int = 0) -> Iterator[bytes]:
+        """Yield the input of the digest from a job on: all resolved values of each job."""
+        encoder = _encoder("deterministic")
+        for job in self.jobs[first:]:
+            yield encoder.encode(msgspec.structs.replace(job, pin="") if job.pin else job)
 
     def jobs_of(self, point: str) -> list[Job]:
         """Return the jobs of a point, those of the whole sweep included."""
@@ -111,32 +154,34 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``plan --format json`` prints."""
-        return {**self._summary(), "jobs": [self._row(job) for job in self.jobs]}
+        return {**self.summary().to_json(), "jobs": [self._row(job) for job in self.jobs]}
 
     def json_text(self) -> Iterator[bytes]:
-        """Yield :meth:`to_json` as indented JSON in UTF-8, in pieces: all rows at once would take gigabytes."""
+        """Yield :meth:`to_json` as indented JSON in UTF-8, in pieces, because all rows at once could need gigabytes."""
+        yield self.summary().head
+        yield from self.rows_text()
+        yield b"\n  ]\n}\n" if self.jobs else b"]\n}\n"
+
+    def rows_text(self, first: int = 0, *, continued: bool = False) -> Iterator[bytes]:
+        """Yield the rows of the jobs from one on, formatted as in :meth:`json_text`.
+
+        :param continued: whether other rows precede them
+        """
         encoder = _encoder()
-        head = msgspec.json.format(encoder.encode(self._summary()), indent=2).rstrip(b"}").rstrip()
-        yield head + b',\n  "jobs": ['
-        separator = b""
-        for first in range(0, len(self.jobs), _ROWS_AT_ONCE):
-            rows = [self._row(job) for job in self.jobs[first : first + _ROWS_AT_ONCE]]
+        separator = b"," if continued else b""
+        for start in range(first, len(self.jobs), _ROWS_AT_ONCE):
+            rows = [self._row(job) for job in self.jobs[start : start + _ROWS_AT_ONCE]]
             # indented as in the whole text
             text = msgspec.json.format(encoder.encode({"jobs": rows}), indent=2)
             yield separator + text.removeprefix(b'{\n  "jobs": [').removesuffix(b"\n  ]\n}")
             separator = b","
-        yield b"\n  ]\n}\n" if self.jobs else b"]\n}\n"
 
-    def _summary(self) -> dict[str, Any]:
-        return {
-            "sweep": self.sweep,
-            "digest": self.digest,
-            "cluster": self.cluster,
-            "points": len(self.points),
-            "gpu_hours": gpu_hours(self.jobs).hours,
-            "warnings": [str(warning) for warning in self.warnings],
-            **({"no_estimates": self.estimates.unknown_gpu} if self.estimates.unknown_gpu else {}),
-        }
+    def summary(self) -> PlanSummary:
+        """Return what ``plan --format json`` prints before the jobs."""
+        return PlanSummary(
+            *(self.sweep, self.digest, self.cluster, len(self.points), gpu_hours(self.jobs).hours),
+            *(self.warnings, self.estimates.unknown_gpu),
+        )
 
     def _row(self, job: Job) -> dict[str, Any]:
         row = plan_row(job)
@@ -150,35 +195,13 @@ class Plan:
         return row
 
 
-def plan_row(job: Job) -> dict[str, Any]:
-    """Return a job as the plan and the result tables show it."""
-    return {
-        "name": job.name,
-        "point": job.point,
-        "stage": job.stage,
-        "kind": job.kind,
-        "branch": job.branch,
-        "params": dict(job.params),
-        "sweep_params": {name: job.params[name] for name in job.swept if name in job.params},
-        "depends_on": [dependency.to_plan() for dependency in job.depends_on],
-        "run_dir": job.run_dir,
-        "command": list(job.command),
-        "release": job.release,
-        **({"iteration": job.iteration} if job.iteration is not None else {}),
-        **({"source": dataclasses.asdict(job.source)} if job.source else {}),
-        **({"expect": job.expect} if job.expect else {}),
-        **({"measure": dict(job.measure)} if job.measure else {}),
-        **({} if job.slurm.gpus_per_node else {"gpus": False}),
-    }
-
-
 def plan_point(
     sweep: Sweep, point: Point, cluster: ClusterProfile, arguments: JobArguments | None = None
 ) -> list[Job]:
     """Return the jobs of a point with their commands.
 
     :param arguments: keeps the Megatron arguments of the jobs, for checks
-    :raises SpecError: naming file and line
+    :raises SpecError: with file and line
     """
     return with_file_owners(
         _with_commands(sweep, sweep.jobs(point, cluster), arguments or JobArguments(cluster))
@@ -194,7 +217,7 @@ def plan_sweep(
     """Return the plan of a sweep, or of some of its points.
 
     :param arguments: keeps the Megatron arguments of the jobs, for checks
-    :raises SpecError: naming file and line
+    :raises SpecError: with file and line
     """
     cluster = cluster or sweep_cluster(sweep)
     chosen = sweep.points if points is None else tuple(points)
@@ -208,16 +231,16 @@ def plan_sweep(
 
 
 def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
-    """Check what can be known without expanding the points.
+    """Run the checks that do not need the expanded points.
 
-    :param cluster: the profile of the spec's cluster when left out
+    :param cluster: cluster profile; default: that of the spec
     :raises SpecError: with every problem found
     """
     cluster = cluster or sweep_cluster(sweep)
     if isinstance(sweep, ForeignSweep):
         check_trainer(sweep, cluster)
     if not isinstance(sweep, NativeSweep):
-        if problems := list(notifier_problems(sweep)):
+        if problems := [*notifier_problems(sweep), *tracker_problems(sweep)]:
             raise SpecError(problems)
         return
     spec = sweep.spec
@@ -240,15 +263,20 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
         section = f"trainers: {{{spec.trainer}: {{arguments_table: …}}}}"
         message = f"cluster {cluster.name}, {section}: {error}"
         raise SpecError(sweep.document.problem(("cluster",), message)) from error
-    problems = [*_unknown_arguments(sweep, table), *_unused_axes(sweep, table), *notifier_problems(sweep)]
+    problems = [
+        *unknown_arguments(sweep, table),
+        *unused_axes(sweep, table),
+        *notifier_problems(sweep),
+        *tracker_problems(sweep),
+    ]
     if problems:
         raise SpecError(problems)
 
 
 def check_expressions(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
-    """Evaluate every expression at the first point: an undefined name is an error before anything is planned.
+    """Evaluate every expression at the first point, to report undefined names before the sweep is planned.
 
-    :param cluster: the profile of the spec's cluster when left out
+    :param cluster: cluster profile; default: that of the spec
     :raises SpecError: with the first expression that fails
     """
     cluster = cluster or sweep_cluster(sweep)
@@ -259,24 +287,24 @@ def check_expressions(sweep: Sweep, cluster: ClusterProfile | None = None) -> No
 def check_sweep(
     sweep: Sweep, cluster: ClusterProfile | None = None, points: Sequence[Point] | None = None
 ) -> Plan:
-    """Check everything that can be known before submission.
+    """Run all checks before submission.
 
-    That is arguments, names, expressions and scripts of each job; checkpoints and schedules of jobs that build on each
-    other; and the cluster's limits.
+    They cover arguments, names, expressions and scripts of each job; checkpoints and schedules of jobs that depend on
+    each other; and the cluster's limits.
 
-    :param points: some of the sweep's points; all when left out
-    :return: the plan with its warnings, when nothing is wrong
+    :param points: some of the sweep's points; default: all
+    :return: the plan with its warnings, if there is no error
     :raises SpecError: with every problem found
     """
     cluster = cluster or sweep_cluster(sweep)
     check_document(sweep, cluster)
-    if cluster.signatures:  # the shipped ones are right
+    if cluster.signatures:  # the shipped signatures need no check
         from airflow_megatron.slurm.verdicts.signatures import site_catalogue
 
         site_catalogue(tuple(cluster.signatures))
     arguments = JobArguments(cluster)
     plan = plan_sweep(sweep, cluster, points, arguments)
-    _check_scripts(sweep, plan.jobs, cluster)
+    check_scripts(sweep, plan.jobs, cluster)
     estimates = job_estimates(plan.jobs, arguments)
     errors, warnings = check_jobs(sweep, plan.jobs, len(plan.points), arguments, estimates.jobs)
     if errors:
@@ -286,11 +314,11 @@ def check_sweep(
     )
 
 
-def _check_scripts(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> None:
+def check_scripts(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> None:
     """Render the script of one job for each stage and template.
 
-    Other tools' files name templates that may only be on another machine: their sweeps warn about these, so that the
-    jobs can still be looked at; submitting one refuses it.
+    Files of other tools may name templates that exist only on another machine. For such sweeps a missing template is a
+    warning, so that the jobs can be inspected; the submission refuses them.
     """
     rendered: set[tuple[str, str | None]] = set()
     for job in jobs:
@@ -324,62 +352,3 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], arguments: JobArguments) -
             )
         planned.append(job)
     return planned
-
-
-def _unknown_arguments(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
-    """Report keys of ``megatron:`` sections that the trainer does not know."""
-    spec = sweep.spec
-    sections: list[tuple[KeyPath, Iterable[str]]] = [(("megatron",), spec.megatron)]
-    sections += [(("stages", name, "megatron"), stage.megatron) for name, stage in spec.stages.items()]
-    return [
-        sweep.document.problem((*path, name), *_unknown_argument(name, table, spec))
-        for path, names in sections
-        for name in names
-        if table.get(name) is None
-    ]
-
-
-def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -> tuple[str, str]:
-    """Return what is wrong with an argument that the trainer does not know, and the hint."""
-    if argument_table(spec.release).get(name) is not None:
-        message = f"the trainer {spec.trainer} does not take {spec.release}'s argument {name!r}"
-        return message, "drop it, or use another trainer"
-    hint = (
-        key_in_place_of_value(name) or suggestion(table.nearest(name)) or "own variables stand under params:"
-    )
-    return f"{_parser(spec, table)} has no argument {name!r}", hint
-
-
-def _parser(spec: SweepSpecSection, table: ArgumentTable) -> str:
-    """Return what a message calls the parser that the trainer's arguments are for."""
-    return trainer_called(spec.trainer).parser_name(table, spec.release)
-
-
-def _unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
-    """Report swept keys that nothing reads: neither Megatron arguments nor used in an expression."""
-    spec = sweep.spec
-    used = template_names(spec.model_dump(exclude_none=True, exclude={"notify"}))
-    problems = []
-    for key in swept_keys(spec.sweep):
-        stage, _, name = key.rpartition(".")
-        if stage and stage not in spec.stages:
-            hint = did_you_mean(stage, spec.stages) or f"stages: {', '.join(spec.stages)}"
-            message = f"{key!r} names a stage {stage!r}, which does not exist"
-        elif name in used or table.get(name) or name in spec.params:
-            continue
-        else:
-            message = (
-                f"nothing reads the swept value {key!r}: "
-                f"it is no argument of {_parser(spec, table)} and in no expression"
-            )
-            hint = (
-                key_in_place_of_value(name)
-                or suggestion(table.nearest(name))
-                or "use it in an expression, or drop it"
-            )
-        place = next(
-            (path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1] == key),
-            ("sweep",),
-        )
-        problems.append(sweep.document.problem(place, message, hint))
-    return problems

@@ -30,5 +30,5 @@ def secret_refusal(source: Mapping[str, str]) -> tuple[str, str] | None:
         return None
     return (
         f"specs on this Airflow may not read {source_text(source)}",
-        f"whoever runs Airflow adds {source[kind]} in {setting}; or write {{file: PATH}}, on the cluster",
+        f"the operator of Airflow adds {source[kind]} in {setting}; or write {{file: PATH}}, on the cluster",
     )

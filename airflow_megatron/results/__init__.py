@@ -1,5 +1,24 @@
-"""Results of a sweep: what its run directories hold, as tables, plots and a report.
+"""Results of a sweep: its run directories as tables, plots, fits and a report, and the store that keeps them.
 
-Its rooms, lowest first: ``readings``, ``tables``, ``plots``, ``report``.
-Imports ``megatron``, ``slurm`` and ``spec``; no Airflow.
+Its rooms, lowest first: ``readings``, ``store``, ``trackers``, ``tables``, ``fits``, ``plots``, ``report``.
+Imports ``megatron``, ``slurm`` and ``spec``; no Airflow. For notebooks: ``airflow_megatron.results.load("sweep")``.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_megatron.results.store.reading import Results
+
+
+def load(sweep: str, run: str | None = None, *, root: str | None = None) -> Results:
+    """Return all that is stored of a sweep, as data frames (:class:`airflow_megatron.results.store.reading.Results`).
+
+    :param sweep: its name
+    :param run: id of one of its runs in Airflow; None for all
+    :param root: where the store is, a folder or any URL of fsspec; None for the configured one
+    """
+    from airflow_megatron.results.store.reading import load as read  # polars takes a while to load
+
+    return read(sweep, run, root=root)

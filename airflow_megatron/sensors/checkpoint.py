@@ -35,7 +35,7 @@ class CheckpointSensor(ProducedFileSensor):
         self.iteration = iteration
 
     def trigger(self) -> CheckpointTrigger:
-        """Return what waits for the checkpoint."""
+        """Return the trigger that waits for the checkpoint."""
         if not self.path or self.iteration is None:
             raise without_job()
         return CheckpointTrigger(
@@ -43,7 +43,7 @@ class CheckpointSensor(ProducedFileSensor):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
-        """Return the checkpoint's path, or fail with the reason why there will be none."""
+        """Return the checkpoint's path, or fail if it cannot be written any more."""
         found = self.take_turn(context, event)
         if found.status != "complete":
             raise AirflowFailException(

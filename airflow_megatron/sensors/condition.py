@@ -22,7 +22,7 @@ from airflow_megatron.task_runtime.serial_execution import (
     yield_to_watch_tasks,
 )
 from airflow_megatron.task_runtime.stopping import EndsTestRun
-from airflow_megatron.task_runtime.stored_plan import job_surroundings, without_job
+from airflow_megatron.task_runtime.stored_plan import job_plan_environment, without_job
 from airflow_megatron.task_runtime.wait_event import WaitEvent
 from airflow_megatron.triggers.condition import ConditionTrigger
 
@@ -35,13 +35,12 @@ if TYPE_CHECKING:
 
 
 class StartConditionSensor(EndsTestRun, BaseSensorOperator):
-    """Wait until the ``start`` condition of a job holds; fail at once when it cannot hold any more. Always deferrable.
+    """Wait until the ``start`` condition of a job holds; fail at once if it cannot hold any more. Always deferrable.
 
-    :param job: the job, as :meth:`airflow_megatron.spec.model.jobs.Job.to_json` gives it; None skips the task
-    (templated)
-    :param producers: stage → handle of its submission, for the stages that the condition may speak of (templated)
-    :param earlier: the same for the other stages before this one, whose files it may wait for (templated)
-    :param poll_interval: seconds between two looks at the cluster
+    :param job: the job as JSON of :meth:`airflow_megatron.spec.model.jobs.Job.to_json`; None skips the task (templated)
+    :param producers: stage → handle of its submission, for the stages in the condition (templated)
+    :param earlier: the same for other earlier stages, for whose files it may wait (templated)
+    :param poll_interval: seconds between two polls of the cluster
     """
 
     template_fields: Sequence[str] = ("job", "producers", "earlier")
@@ -76,7 +75,7 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
             self._wait(job, job.start)
 
     def _wait(self, job: Job, start: Condition) -> None:
-        cluster = job_surroundings(job).cluster
+        cluster = job_plan_environment(job).cluster
         missing = [stage for stage, handle in self.producers.items() if handle is None]
         if missing:
             raise AirflowFailException(f"{job.name} needs stage {missing[0]}, which has no job in this run")
@@ -102,7 +101,7 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
-        """Return when the condition holds, or fail with the reason why it will not."""
+        """Return if the condition holds, or fail with the reason if it cannot hold any more."""
         attempts = job_attempts(Job.from_json(self.job), self.log)  # type: ignore[arg-type]
         start, ended = attempts.job.start, WaitEvent.from_json(event)
         if ended.is_timeout and has_time_left(context, self.timeout) and start is not None:

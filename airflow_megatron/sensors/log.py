@@ -36,7 +36,7 @@ class LogSensor(ProducedFileSensor):
         self.pattern = pattern
 
     def trigger(self) -> LogPatternTrigger:
-        """Return what waits for the line."""
+        """Return the trigger that waits for the line."""
         if not self.path or self.pattern is None:
             raise without_job()
         try:
@@ -50,7 +50,7 @@ class LogSensor(ProducedFileSensor):
         return LogPatternTrigger(log_file=self.path, pattern=self.pattern, **arguments)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
-        """Return the line, or fail with the reason why there will be none."""
+        """Return the line, or fail if it cannot be written any more."""
         found = self.take_turn(context, event)
         if found.status != "found":
             raise AirflowFailException(f"{self.path}: {found.reason}")

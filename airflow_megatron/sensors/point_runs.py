@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class PointRunsSensor(EndsTestRun, BaseSensorOperator):
-    """Wait until the runs of all points have ended, well or not.
+    """Wait until the runs of all points have ended, in any state.
 
     :param point_dag_id: the point DAG
     :param runs: point → run id (templated)
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two polls
     """
 
     template_fields: Sequence[str] = ("runs",)
@@ -36,9 +36,9 @@ class PointRunsSensor(EndsTestRun, BaseSensorOperator):
         self.poll_interval = poll_interval
 
     def execute(self, context: Context) -> None:
-        """Wait, unless all have ended already."""
+        """Wait, unless all runs have ended."""
         if runs_without_scheduler():
-            return  # the launching task has worked them itself
+            return  # the launching task has executed the runs
         run_ids = list(self.runs.values())  # type: ignore[union-attr]
         if count_runs(self.point_dag_id, run_ids, ENDED) < len(run_ids):
             self.defer(
@@ -49,5 +49,5 @@ class PointRunsSensor(EndsTestRun, BaseSensorOperator):
             )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
-        """End; whether the points succeeded is the report's matter."""
+        """End the task; the report task fails if a point has not finished."""
         self.log.info("all %d points have ended", event["ended"])

@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 
 
 class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
-    """Wait for something that a job writes. Always deferrable: the looks at the cluster are shared by all tasks.
+    """Wait for an output of a job. Always deferrable; all tasks share the polls of the cluster.
 
-    The sensor fails at once when the job that should write has ended without. ``timeout`` bounds the wait.
+    The sensor fails at once if the producing job has ended without the output. ``timeout`` limits the wait.
 
     :param cluster: name of the cluster profile (templated)
-    :param slurm_conn_id: Airflow connection to the login node instead, of type ``slurm`` or ``ssh`` (templated)
-    :param ssh_conn_id: the same, for who thinks of it as an SSH connection (templated)
-    :param producer: handle of the job that writes (templated)
+    :param slurm_conn_id: instead of a profile, the Airflow connection to the login node, of type ``slurm`` or ``ssh``
+        (templated)
+    :param ssh_conn_id: alias of *slurm_conn_id* (templated)
+    :param producer: handle of the producing job (templated)
     :param producer_dir: stage directory of that job (templated)
-    :param pin: digest of the stored plan that holds the profile, empty for the profile as it is now (templated)
-    :param poll_interval: seconds between two looks at the cluster
+    :param pin: digest of the stored plan that holds the profile, empty for the current profile (templated)
+    :param poll_interval: seconds between two polls of the cluster
     """
 
     template_fields: Sequence[str] = (
@@ -73,10 +74,10 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
         self.poll_interval = poll_interval
 
     def trigger(self) -> ProducedFileTrigger:
-        """Return what waits.
+        """Return the trigger.
 
-        :raises AirflowSkipException: when there is nothing to wait for
-        :raises AirflowFailException: when what is asked for cannot be
+        :raises AirflowSkipException: if there is nothing to wait for
+        :raises AirflowFailException: if the arguments are invalid
         """
         raise NotImplementedError
 
@@ -90,7 +91,7 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
     def trigger_arguments(self) -> dict[str, Any]:
         """Return the arguments that the triggers of these sensors share.
 
-        :raises AirflowFailException: when the cluster profile, or the connection, cannot be used
+        :raises AirflowFailException: if the cluster profile, or the connection, cannot be used
         """
         ssh_conn_id, commands = self._connection()
         attempt = self.producer.get("attempt", 1) if isinstance(self.producer, Mapping) else 1

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class SlurmJobSensor(SlurmWatchOperator):
-    """Wait until a job that SlurmSubmitOperator has submitted is done. Always deferrable.
+    """Wait until a job that SlurmSubmitOperator has submitted has finished. Always deferrable.
 
-    An attempt that ends early is followed by another as the job's restart policy allows; the sensor fails when it
-    allows none. Returns the verdict: ``outcome``, ``reason``, ``state``, ``job_id``, ``attempt``, ``exit_code`` …
+    An attempt that ends early is followed by another if the job's restart policy allows it; otherwise the sensor fails.
+    Returns the verdict: ``outcome``, ``reason``, ``state``, ``job_id``, ``attempt``, ``exit_code`` …
 
-    :param submission: what the task that submitted has returned: ``submit.output`` (templated)
+    :param submission: result of the submitting task: ``submit.output`` (templated)
     :param kwargs: ``poll_interval``, ``timeout``, ``cancel_on_kill``, see
         :class:`~airflow_megatron.operators.slurm_watch.SlurmWatchOperator`
     """
@@ -40,7 +40,7 @@ class SlurmJobSensor(SlurmWatchOperator):
         return super().execute(context)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after a trigger has fired."""
+        """Resume the task after a trigger has fired."""
         self._take_over()
         return super().resume_execution(next_method, next_kwargs, context)
 

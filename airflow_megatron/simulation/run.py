@@ -7,27 +7,29 @@ from typing import TYPE_CHECKING, Final
 
 import simpy
 
-from airflow_megatron.simulation.keepers.other_keepers import ByHandKeeper, RelaunchLoopKeeper
-from airflow_megatron.simulation.keepers.project_keeper import ProjectKeeper
 from airflow_megatron.simulation.site.cluster import SimulatedCluster
 from airflow_megatron.simulation.site.incidents import stream
 from airflow_megatron.simulation.site.ledger import Ledger
 from airflow_megatron.simulation.site.site import HOUR
 from airflow_megatron.simulation.site.training import Training
+from airflow_megatron.simulation.supervisors.baseline_supervisors import (
+    ManualSupervisor,
+    RelaunchLoopSupervisor,
+)
+from airflow_megatron.simulation.supervisors.project_supervisor import ProjectSupervisor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_megatron.simulation.keepers.keeper import Keeper
-    from airflow_megatron.simulation.keepers.policies import Keeper as KeeperName
-    from airflow_megatron.simulation.keepers.policies import Policy
     from airflow_megatron.simulation.site.site import Site
     from airflow_megatron.simulation.site.training import TrainingPlan
+    from airflow_megatron.simulation.supervisors.policies import Policy, SupervisorName
+    from airflow_megatron.simulation.supervisors.supervisor import Supervisor
 
-_KEEPERS: Final[Mapping[KeeperName, type[Keeper]]] = {
-    "project": ProjectKeeper,
-    "by hand": ByHandKeeper,
-    "relaunch loop": RelaunchLoopKeeper,
+_SUPERVISORS: Final[Mapping[SupervisorName, type[Supervisor]]] = {
+    "project": ProjectSupervisor,
+    "by hand": ManualSupervisor,
+    "relaunch loop": RelaunchLoopSupervisor,
 }
 
 
@@ -109,9 +111,11 @@ def simulate(
         Training(plan, ledger, site.damaged_checkpoints, stream(seed, "job", f"{plan.name}/checkpoints"))
         for plan in plans
     ]
-    keepers = [_KEEPERS[policy.keeper](cluster, training, policy, seed) for training in trainings]
+    supervisors = [_SUPERVISORS[policy.supervisor](cluster, training, policy, seed) for training in trainings]
     slots = simpy.Resource(environment, at_once or len(plans))
-    all_done = environment.all_of([environment.process(keeper.keep_in_turn(slots)) for keeper in keepers])
+    all_done = environment.all_of(
+        [environment.process(supervisor.supervise_in_turn(slots)) for supervisor in supervisors]
+    )
     environment.run(until=environment.any_of([all_done, environment.timeout(seconds)]))
     cluster.settle()
     for training in trainings:

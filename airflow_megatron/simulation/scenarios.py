@@ -10,7 +10,7 @@ from airflow_megatron.simulation.site.theory import best_save_interval, failures
 from airflow_megatron.simulation.site.training import TrainingPlan
 
 if TYPE_CHECKING:
-    from airflow_megatron.simulation.keepers.policies import Policy
+    from airflow_megatron.simulation.supervisors.policies import Policy
 
 ScenarioName = Literal["training", "sweep"]
 

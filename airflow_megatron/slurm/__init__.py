@@ -1,5 +1,5 @@
-"""Talking to Slurm over a connection to a login node. Imports ``spec`` only.
+"""Communication with Slurm over a connection to a login node. Imports ``spec`` only.
 
-Its rooms, lowest first: ``remote``, ``states``, ``verdicts``, ``polling``, ``submission``, ``repair``.
-Every remote command is text made by a pure function, and its answer is read by another one.
+Its packages, lowest first: ``remote``, ``states``, ``verdicts``, ``polling``, ``submission``, ``repair``.
+A pure function builds the text of each remote command, and another pure function parses its output.
 """

@@ -45,8 +45,8 @@ def import_oellm(
     :param overrides: Hydra overrides, ``backend.megatron.lr=1e-4``
     :param name: of the sweep; the last part of ``config_name`` when left out
     :param environment: the variables of ``oc.env``; those of this process when left out
-    :raises MissingHydraError: when hydra-core is not installed
-    :raises SpecError: when the configuration does not compose, or cannot be expressed natively
+    :raises MissingHydraError: if hydra-core is not installed
+    :raises SpecError: if the configuration does not compose, or cannot be expressed natively
     """
     directory = Path(config_dir).resolve()
     file = directory / f"{config_name}.yaml"
@@ -98,7 +98,7 @@ def _composer(
                 )
             ) from error
         if not isinstance(data, dict):
-            raise SpecError(Problem(str(directory / config_name), 0, 0, "the configuration is no mapping"))
+            raise SpecError(Problem(str(directory / config_name), 0, 0, "the configuration is not a mapping"))
         return {str(key): _plain(value) for key, value in data.items()}
 
     return composed

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.sweep import Sweep
 
 PRESETS: Final = "presets"
-"""Folder of what specs start from, no sweeps themselves."""
+"""Folder of the presets that specs extend; they are not sweeps."""
 
 
 def load_sweep(path: Path | str, settings: Iterable[str] = ()) -> Sweep:

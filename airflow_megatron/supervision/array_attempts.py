@@ -1,4 +1,4 @@
-"""Submitting jobs of many points at once, as Slurm job arrays."""
+"""Submit jobs of many points at once, as Slurm job arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.plan.job_scripts import job_script
-from airflow_megatron.slurm.remote.stage_records import StageRecord, parse_stage_states, stage_state_script
 from airflow_megatron.slurm.submission.job_array import (
     ArrayOutcome,
     ArrayRequest,
@@ -20,6 +19,7 @@ from airflow_megatron.slurm.submission.job_array import (
     parse_array,
 )
 from airflow_megatron.slurm.submission.job_script import array_of, attempt_of, shared_directives
+from airflow_megatron.slurm.verdicts.stage_records import StageRecord, parse_stage_states, stage_state_script
 from airflow_megatron.supervision.attempts import (
     ASK_AGAIN_S,
     answered,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_megatron.slurm.remote.attempt import Attempt
+    from airflow_megatron.slurm.remote.records import TaskOrigin
     from airflow_megatron.slurm.remote.transport import CommandResult
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
@@ -43,20 +44,20 @@ if TYPE_CHECKING:
 
 
 _TOO_LARGE = re.compile(r"SubmitJob\w*Limit|job submit limit|job array specification")
-"""sbatch would have accepted fewer tasks: a limit on jobs in the queue, or on the size of an array."""
+"""Errors after which sbatch may accept fewer tasks: a limit on queued jobs, or on the size of an array."""
 
 
 class ArrayDeferredError(AirflowMegatronError, RuntimeError):
-    """Slurm cannot take the array now: the controller is away."""
+    """Slurm cannot accept the array now because the controller is not available."""
 
 
 @dataclass(frozen=True)
 class ArrayMember:
-    """A job that is to be submitted with others.
+    """A job that becomes a task of an array.
 
-    :param job: the job, with its command
-    :param number: of the attempt
-    :param script: of that attempt
+    :param job: the job with its command
+    :param number: number of the attempt
+    :param script: job script of the attempt
     """
 
     job: Job
@@ -65,12 +66,12 @@ class ArrayMember:
 
 
 def attempts_to_submit(jobs: Iterable[Job], states: Mapping[str, StageRecord]) -> dict[str, int]:
-    """Return the attempts that arrays shall contain: job's name → number.
+    """Return the attempts that arrays may contain: job name → number of the attempt.
 
-    These are the attempts of jobs that nobody has judged or submitted yet. What has run before is left to its point:
-    whether that is worked again is seen only when its run starts, and its checkpoints are put in order first.
+    These are attempts of jobs without a verdict and without a submission. A job that ran before is left to the run of
+    its point, which decides whether the job runs again and repairs its checkpoints first.
 
-    :param states: stage directory → what is recorded
+    :param states: stage directory → recorded state
     """
     chosen: dict[str, int] = {}
     for job in jobs:
@@ -83,7 +84,7 @@ def attempts_to_submit(jobs: Iterable[Job], states: Mapping[str, StageRecord]) -
 
 
 def array_groups(members: Iterable[ArrayMember], cluster: ClusterProfile) -> list[list[ArrayMember]]:
-    """Return which jobs can be tasks of one array: those of a stage with the same resources, as many as Slurm takes."""
+    """Group jobs into arrays: jobs of the same stage with the same resources, up to Slurm's maximum array size."""
     groups: dict[tuple[Any, ...], list[ArrayMember]] = {}
     for member in members:
         key = (member.job.stage, member.job.array, shared_directives(member.script))
@@ -97,9 +98,9 @@ class JobArrays:
 
     :param cluster: its cluster profile
     :param run: runs a script on the login node
-    :param log: where progress is logged
-    :param templates: the sbatch templates, their folder or name → text; the project's when left out
-    :param secrets: as of :class:`~airflow_megatron.supervision.attempts.JobAttempts`
+    :param log: logger for progress messages
+    :param templates: the sbatch templates, their folder or name → text; default: those of the project
+    :param secrets: as for :class:`~airflow_megatron.supervision.attempts.JobAttempts`
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class JobArrays:
         self.commands = slurm_commands(cluster)
 
     def states(self, jobs: Iterable[Job]) -> dict[str, StageRecord]:
-        """Return what the cluster has recorded: stage directory → state."""
+        """Return the recorded states: stage directory → state."""
         directories = [job.stage_dir for job in jobs]
         return answered(
             self._run,
@@ -126,18 +127,18 @@ class JobArrays:
         )
 
     def submit(
-        self, jobs: Sequence[Job], numbers: Mapping[str, int], origin: Mapping[str, Any] | None = None
+        self, jobs: Sequence[Job], numbers: Mapping[str, int], origin: TaskOrigin | None = None
     ) -> dict[str, int]:
-        """Submit attempts as arrays, each exactly once, whatever an earlier call may have done about them.
+        """Submit attempts as arrays, each exactly once, also after an interrupted earlier call.
 
-        What cannot be part of an array, or does not fit into the queue, is left to be submitted by itself.
+        Attempts that cannot be part of an array, or do not fit into the queue, are submitted individually later.
 
-        :param numbers: job's name → attempt (:func:`attempts_to_submit`)
-        :param origin: who asked, kept in ``job.json``
-        :return: those of ``numbers`` that are submitted now
-        :raises ArrayDeferredError: when Slurm cannot take an array now; call again later
-        :raises SubmissionRefusedError: when a secret cannot be had
-        :raises TransportError: when the login node stays unreachable
+        :param numbers: job name → attempt (:func:`attempts_to_submit`)
+        :param origin: the submitting task, recorded in ``job.json``
+        :return: the entries of ``numbers`` that are submitted now
+        :raises ArrayDeferredError: if Slurm cannot accept an array now; call again later
+        :raises SubmissionRefusedError: if a secret is not available
+        :raises TransportError: if the login node stays unreachable
         """
         wanted = [job for job in jobs if job.name in numbers]
         states = self.states(wanted)
@@ -167,10 +168,8 @@ class JobArrays:
                 submitted[member.job.name] = member.number
         return submitted
 
-    def _submit_group(
-        self, group: Sequence[ArrayMember], origin: Mapping[str, Any] | None
-    ) -> list[ArrayMember]:
-        """Submit a group as one array, or as smaller ones where the queue's limits do not take it whole."""
+    def _submit_group(self, group: Sequence[ArrayMember], origin: TaskOrigin | None) -> list[ArrayMember]:
+        """Submit a group as one array, or as smaller arrays if the queue's limits do not allow the whole group."""
         submitted: list[ArrayMember] = []
         size, rest = len(group), list(group)
         while min(size, len(rest)) > 1:
@@ -190,7 +189,7 @@ class JobArrays:
                 self.log.warning("an array of %d jobs is too large: %s", len(piece), submission.message)
                 size = len(piece) // 2
             elif submission.waits_for == "room":
-                break  # one by one they take what room there is
+                break  # individual submissions use the remaining room
             elif submission.status == "deferred":
                 raise ArrayDeferredError(submission.message)
             else:
@@ -200,7 +199,7 @@ class JobArrays:
             self.log.info("%d jobs of stage %s are submitted one by one", len(rest), rest[0].job.stage)
         return submitted
 
-    def _request(self, members: Sequence[ArrayMember], origin: Mapping[str, Any] | None) -> ArrayRequest:
+    def _request(self, members: Sequence[ArrayMember], origin: TaskOrigin | None) -> ArrayRequest:
         token = uuid.uuid4().hex
         first = members[0]
         return ArrayRequest(
@@ -225,7 +224,7 @@ class JobArrays:
         )
 
     def _decide(self, array: Attempt) -> None:
-        """Find out whether an array was submitted; complete its records, or give its claims up."""
+        """Determine whether an array was submitted; complete its records, or release its claims."""
         window = float(self.cluster.visibility_window)
         outcome = self._asked(array_decision_script(array, uuid.uuid4().hex, self.commands, window))
         self.log.info("%s", outcome.submission.message)

@@ -1,4 +1,4 @@
-"""Changes of an attempt against the job's plan."""
+"""Differences of an attempt from the job's plan."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttemptChanges:
-    """What one attempt does otherwise than its job's plan says; kept in its ``job.json``.
+    """The differences of one attempt from its job's plan, recorded in its ``job.json``.
 
-    :param exclude: nodes to keep off, besides the spec's own
-    :param nodes: number of nodes, None for the plan's
-    :param arguments: words added at the end of a training's command: the last of two equal arguments counts
-    :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none
-    :param first: the first attempt of this run of the job: what older ones have left behind belongs to an earlier run;
-        0 where that is not known
-    :param log_from: bytes of a log that all attempts share which were there before this one
-    :param after_job: id of the attempt before, for whose end this one waits in Slurm's queue; None when that has ended
+    :param exclude: excluded nodes, in addition to those of the spec
+    :param nodes: number of nodes, None for the number in the plan
+    :param arguments: arguments appended to a training's command, where the last of several equal arguments has effect
+    :param resumes_from: iteration of the checkpoint that the attempt must load, 0 for none
+    :param first: first attempt of this run of the job, 0 if unknown; outputs of older attempts belong to earlier runs
+    :param log_from: size in bytes of a log shared by all attempts before this attempt
+    :param after_job: id of the previous attempt's job, for whose end this job waits in Slurm's queue; None if that job
+        has ended
     """
 
     exclude: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class AttemptChanges:
     log_from: int = field(default=0, compare=False)
 
     def applied(self, job: Job) -> Job:
-        """Return the job as this attempt runs it."""
+        """Return the job with these differences."""
         slurm = job.slurm if self.nodes is None else job.slurm.model_copy(update={"nodes": self.nodes})
         return msgspec.structs.replace(job, slurm=slurm, command=(*job.command, *self.arguments))
 

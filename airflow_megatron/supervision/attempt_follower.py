@@ -6,7 +6,7 @@
 
 :func:`~airflow_megatron.slurm.verdicts.verdict.judge` judges one observation. These amendments follow in order:
 
-- :class:`~airflow_megatron.slurm.verdicts.missing_job.MissingJob`: a job that Slurm has forgotten is lost.
+- :class:`~airflow_megatron.slurm.verdicts.missing_job.MissingJob`: a job that Slurm no longer reports is lost.
 - :func:`.condition_watch.with_finish`: the job's own ``finish`` condition decides whether an attempt was the last.
 - A job that has announced its end is judged by its outputs, not by its exit code.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, judge
-from airflow_megatron.supervision.condition_watch import Truth, with_finish
+from airflow_megatron.supervision.condition_watch import ConditionResult, with_finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnConditions:
-    """What is known of a job's own conditions at one look.
+    """The results of a job's conditions at one poll.
 
-    :param cancel: whether it is to be cancelled, None without such a condition
-    :param finish: whether it is done, None without such a condition
-    :param missing: what does not hold of the latter
-    :param behind: logs that they speak of have lines that were not read yet
+    :param cancel: result of the ``cancel`` condition, None without one
+    :param finish: result of the ``finish`` condition, None without one
+    :param missing: the parts of the ``finish`` condition that do not hold
+    :param behind: whether logs of the conditions have unread lines
     """
 
-    cancel: Truth | None = None
-    finish: Truth | None = None
+    cancel: ConditionResult | None = None
+    finish: ConditionResult | None = None
     missing: str = ""
     behind: bool = False
 
@@ -53,12 +53,12 @@ NO_CONDITIONS: Final = OwnConditions()
 
 @dataclass(frozen=True)
 class Look:
-    """What one observation says of an attempt.
+    """The evaluation of one observation of an attempt.
 
-    :param verdict: on the attempt, if it has one yet
-    :param conditions: of the job
-    :param ended_for: seconds for which the attempt is known to have ended
-    :param observation: what it was made of
+    :param verdict: verdict on the attempt; its outcome may be ``active`` or ``unknown``
+    :param conditions: results of the job's conditions
+    :param ended_for: seconds since the end of the attempt was first observed
+    :param observation: the observation
     :param log_tail: the last bytes of the log
     """
 
@@ -75,27 +75,27 @@ class Look:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether its cancel condition holds, and it has not finished all the same."""
-        finished = self.conditions.finish is Truth.YES and self.has_ended
-        return self.conditions.cancel is Truth.YES and not finished
+        """Whether its cancel condition holds and it has not finished."""
+        finished = self.conditions.finish is ConditionResult.YES and self.has_ended
+        return self.conditions.cancel is ConditionResult.YES and not finished
 
     def is_last(self, *, log_read: bool, incomplete: bool = False) -> bool:
-        """Whether nothing more is expected of an attempt that has ended.
+        """Whether an ended attempt needs no further poll.
 
-        :param log_read: its log was read to the end
-        :param incomplete: lines are missing that may still show
+        :param log_read: whether its log was read to the end
+        :param incomplete: whether expected lines are missing that may still become visible
         """
         settled = self.ended_for >= SETTLE_S or not incomplete
         return self.has_ended and log_read and not self.conditions.behind and settled
 
 
 class AttemptFollower:
-    """Follows one attempt from look to look.
+    """Evaluates the observations of one attempt in order.
 
-    :param expectation: what its stage is to achieve
-    :param missing_job: detects that Slurm has forgotten the job
-    :param signatures: what lines of its log mean; the shipped catalogue when left out
-    :param clock: seconds that only go forward; of this machine when left out
+    :param expectation: the expected result of its stage
+    :param missing_job: detects a job that Slurm has lost
+    :param signatures: signatures for its log; default: the shipped catalogue
+    :param clock: returns monotonic time in seconds; default: that of this machine
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class AttemptFollower:
     def look(
         self, observation: Observation, log_tail: bytes, conditions: OwnConditions = NO_CONDITIONS
     ) -> Look:
-        """Return what an observation says."""
+        """Evaluate an observation."""
         verdict = self._missing_job.weigh(self._judged(observation, log_tail), observation)
         ended_for = 0.0
         if verdict.outcome.is_verdict:
@@ -129,7 +129,7 @@ class AttemptFollower:
         return Look(verdict, conditions, ended_for, observation, log_tail)
 
     def see(self, seen: Iterable[Occurrence]) -> list[Occurrence]:
-        """Take in what showed while the attempt runs; return it with what showed when it seemed to have ended."""
+        """Add occurrences of a running attempt; return them with those from a supposed end of the attempt."""
         found = [*self._at_end, *seen]
         self._at_end = []
         self._take_announcement(found)
@@ -138,10 +138,10 @@ class AttemptFollower:
     def end(
         self, look: Look, seen: Iterable[Occurrence] = (), *, last: bool
     ) -> tuple[Verdict, list[Occurrence]] | None:
-        """Take in what showed of an attempt that has ended.
+        """Add occurrences of an ended attempt.
 
-        :param last: nothing more is expected of it (:meth:`Look.is_last`)
-        :returns: the verdict on it and all that showed at its end; None as long as one has to look again
+        :param last: whether this is the last poll (:meth:`Look.is_last`)
+        :returns: the verdict and all occurrences at the end; None while further polls are needed
         """
         self._at_end += seen
         if not last:
@@ -150,7 +150,7 @@ class AttemptFollower:
             return look.verdict, self._at_end
         verdict = self._judged(look.observation, look.log_tail)
         if not verdict.outcome.is_verdict:
-            return None  # what it left may still show
+            return None  # its outputs may still become visible
         conditions = look.conditions
         return with_finish(verdict, conditions.finish, conditions.missing, look.ended_for), self._at_end
 
@@ -158,7 +158,7 @@ class AttemptFollower:
         return judge(observation, self._expectation, log_tail=log_tail, signatures=self._signatures)
 
     def _take_announcement(self, seen: Sequence[Occurrence]) -> bool:
-        """Return whether the job announces its end now, and has not before."""
+        """Return whether the job announces its end now for the first time."""
         if self.announced or not any(item.do == "finish" for item in seen):
             return False
         self._expectation = replace(self._expectation, announced=True)

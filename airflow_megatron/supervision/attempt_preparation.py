@@ -1,8 +1,7 @@
-"""Preparation of the next attempt: checkpoints are put in order, and nodes chosen.
+"""Preparation of the next attempt: repair of checkpoints and choice of nodes.
 
-Everything follows from what is recorded on the cluster, so that a task that died may begin again anywhere.
-Checkpoints are touched only while no job of the run is in Slurm's queue and nothing of the next attempt was
-submitted.
+All decisions use only the records on the cluster, so that a killed task can restart at any step. Checkpoints are
+changed only while no job of the run is in Slurm's queue and the next attempt was not submitted.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.megatron.arguments.tables import to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.checkpoints.completeness import (
     RELEASE,
     CheckpointVerdict,
@@ -47,7 +46,7 @@ from airflow_megatron.slurm.submission.allocation import (
     partition_command,
 )
 from airflow_megatron.slurm.submission.job_script import attempt_of
-from airflow_megatron.slurm.verdicts.restarts import RestartPolicy, excluded_nodes, read_verdict, series
+from airflow_megatron.slurm.verdicts.restarts import RestartPolicy, excluded_nodes, series
 from airflow_megatron.slurm.verdicts.verdict import Outcome
 from airflow_megatron.spec.documents.checkpoint_directories import directory_name
 from airflow_megatron.spec.layout.tracker import tracked_iteration
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_megatron.megatron.arguments.tables import ArgumentTable
-    from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
+    from airflow_megatron.slurm.verdicts.stage_records import AttemptState, StageRecord
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import RestartSection
@@ -65,18 +64,18 @@ if TYPE_CHECKING:
 
 _RUN = "run"
 LONGEST_ANSWER = 4096
-"""Bytes of a command's output that a poll brings, see
+"""Maximum size of a command's output in a poll, in bytes; see
 :class:`~airflow_megatron.slurm.states.observation.CommandAnswer`.
 """
 
 
 class RunNotFitError(AirflowMegatronError, RuntimeError):
-    """The run directory is in a state in which a further attempt would do harm; the message says what to do."""
+    """A further attempt would damage the run directory in its current state; the message gives the remedy."""
 
 
 @dataclass(frozen=True)
 class StillWriting:
-    """A job of the run may still write: ask again later.
+    """A job of the run may still write; retry later.
 
     :param reason: one sentence
     """
@@ -90,7 +89,7 @@ def restart_policy(job: Job) -> RestartPolicy:
 
 
 def policy_of(section: RestartSection, *, training: bool) -> RestartPolicy:
-    """Return what a ``restart:`` section means for a stage that trains, or does something else."""
+    """Return the restart policy of a ``restart:`` section, for a training or another stage."""
     return RestartPolicy(
         rolled_over=section.rolled_over,
         retryable=section.retryable,
@@ -108,14 +107,14 @@ def policy_of(section: RestartSection, *, training: bool) -> RestartPolicy:
 def prepare_attempt(
     attempts: JobAttempts, number: int, state: StageRecord | None = None, *, fresh_start: bool = False
 ) -> AttemptChanges | StillWriting:
-    """Make the run directory fit for an attempt, and say what it does otherwise than planned.
+    """Prepare the run directory for an attempt, and return the attempt's differences from the plan.
 
-    :param attempts: of the job
-    :param number: the attempt to be submitted; when that has happened already nothing is touched
-    :param state: what the cluster has recorded, where that is known; it is asked for otherwise
-    :param fresh_start: set the run's checkpoints aside
-    :raises RunNotFitError: when the attempt must not be submitted
-    :raises TransportError: when the login node stays unreachable
+    :param attempts: attempts of the job
+    :param number: the attempt to submit; if it was submitted before, nothing is changed
+    :param state: recorded state; default: read from the cluster
+    :param fresh_start: rename the run's checkpoints, so that training starts from scratch
+    :raises RunNotFitError: if the attempt must not be submitted
+    :raises TransportError: if the login node stays unreachable
     """
     state = attempts.state() if state is None else state
     return _Preparation(attempts, state, number, fresh_start=fresh_start).prepared()
@@ -130,8 +129,8 @@ class _Preparation:
         self._earlier = [attempt for attempt in state.attempts if attempt.number < number]
         verdicts = [attempt.verdict for attempt in self._earlier]
         self._series: list[Verdict] = [] if fresh_start else series(verdicts)
-        # a person who clears a job that was given up repairs neither its nodes nor its checkpoints
-        self._verdicts = [verdict for value in verdicts if (verdict := read_verdict(value)) is not None]
+        # clearing a job that was given up repairs neither its nodes nor its checkpoints
+        self._verdicts = [each.judged for each in self._earlier if each.judged is not None]
         self._policy = restart_policy(self._job)
 
     def prepared(self) -> AttemptChanges | StillWriting:
@@ -143,7 +142,7 @@ class _Preparation:
         if not self._earlier and nothing_there and self._job.shared_log is None:
             return self._changes(
                 self._awaited(self._parents), {}
-            )  # nothing to look at, as with most submissions
+            )  # nothing to check, as for most submissions
         seen = self._look()
         run = seen[_RUN]
         self._log_size = run.log_size or 0
@@ -158,16 +157,16 @@ class _Preparation:
         return self._changes(resumes_from, self._partition(run))
 
     def _chained_from(self, own: AttemptState) -> int:
-        """Iteration that an attempt begins with that was queued before anybody knew it, 0 where none is expected."""
+        """Initial iteration of an attempt that was queued before that iteration was known, 0 if none is expected."""
         if own.began_at is not None:
             return self._awaited(own.began_at)
         if own.owner_job_id is not None or not self._verdicts:
-            return 0  # it has started, and may have saved since: nobody knows where it began
+            return 0  # it has started and may have saved since, so its initial iteration is unknown
         return self._awaited(self._verdicts[-1].iteration or 0)
 
     @property
     def _was_prepared(self) -> bool:
-        """Whether all this was done before, for a submission that Slurm could not take."""
+        """Whether the preparation was done before, for a submission that was deferred."""
         record = self._state.submission
         return (
             record is not None and record.attempt == self._number and record.digest == job_digest(self._job)
@@ -175,12 +174,12 @@ class _Preparation:
 
     @property
     def _began_at(self) -> int:
-        """Iteration of the checkpoint that the newest attempt was to begin with."""
+        """Iteration of the checkpoint that the newest attempt had to load."""
         record = self._state.submission
         return record.resumes_from if record is not None else 0
 
     def _partition(self, run: Observation) -> dict[str, bool]:
-        """Return the nodes of the partition, none when they were not asked for, or are too many to be listed."""
+        """Return the nodes of the partition, none if they were not requested or are too many for one answer."""
         answer = run.answers.get(self._partition_command)
         if answer is None or answer.exit_code != 0 or len(answer.output) >= LONGEST_ANSWER:
             return {}
@@ -188,7 +187,7 @@ class _Preparation:
 
     @property
     def _goes_back(self) -> bool:
-        """Whether the last attempt's numbers went bad."""
+        """Whether the last attempt failed numerically."""
         wanted = bool(self._verdicts) and self._verdicts[-1].rollback and self._policy.rollbacks > 0
         return wanted and not self._fresh_start
 
@@ -206,7 +205,7 @@ class _Preparation:
         return partition_command(self._attempts.commands, self._job.slurm.partition)
 
     def _look(self) -> Mapping[str, Observation]:
-        """Ask for the queue and the checkpoints at once; for the partition only when nodes are to be chosen."""
+        """Query the queue and the checkpoints in one poll, and the partition if nodes must be chosen."""
         job = self._job
         watches = [_queue_watch(job, attempt) for attempt in self._earlier]
         # a chained attempt of this number that was withdrawn may still be ending
@@ -277,12 +276,12 @@ class _Preparation:
 
     @property
     def _first(self) -> int:
-        """The attempt that this run of the job began with: the one after an end for good, or after a replaced one."""
+        """The first attempt of this run of the job: the one after a final end or after a replaced attempt."""
         record = self._state.submission
         first = record.first if record is not None else 0
         if record is not None and record.attempt == self._number:
             return first or self._number
-        last = read_verdict(self._earlier[-1].verdict) if self._earlier else None
+        last = self._earlier[-1].judged if self._earlier else None
         if self._fresh_start or not self._series or last is None or last.outcome is Outcome.CANCELLED:
             return self._number
         return first or self._number - len(self._series)
@@ -293,7 +292,7 @@ class _Preparation:
         tracked = tracked_iteration(run.tracker)
         try:
             if self._fresh_start:
-                # conversions and evaluations as well: stages that work on each checkpoint would pass over the new ones
+                # conversions and evaluations too: stages that process each checkpoint would otherwise skip the new ones
                 for folder in (
                     job.checkpoint_dir,
                     *job.layout.made_of_checkpoints,
@@ -316,7 +315,7 @@ class _Preparation:
             if lost:
                 self._attempts.answered(tracker_script(job.checkpoint_dir, tracked), parse_tracker)
                 self._log.warning(
-                    "%s: the tracker %s; attempt %d goes on from the newest complete checkpoint, of iteration %d",
+                    "%s: the tracker %s; attempt %d continues from the newest complete checkpoint, of iteration %d",
                     job.checkpoint_dir,
                     f"holds {run.tracker!r}" if run.tracker is not None else "is gone",
                     self._number,
@@ -333,14 +332,14 @@ class _Preparation:
         return self._awaited(tracked)
 
     def _newest_of_lost(self, run: Observation) -> int | None:
-        """Return the newest checkpoint of a run whose tracker names none, None where it may begin from scratch.
+        """Return the newest checkpoint of a run without a valid tracker, None if it may start from scratch.
 
-        :raises LostTrackerError: when what there is cannot be gone on from, and a new start would overwrite it
+        :raises LostTrackerError: if no checkpoint can be loaded and a new start would overwrite existing ones
         """
         if not self._awaited(1):
             return None
         last = self._verdicts[-1].iteration if self._verdicts else None
-        known = max(self._began_at, last or 0)  # a tracker named it once: the run's own, or its parent's
+        known = max(self._began_at, last or 0)  # from an earlier tracker of the run or of its parent
         known = known if known > self._parents else 0
         verdicts = verdicts_by_iteration(run.checkpoint_files, known)
         complete = [iteration for iteration, verdict in verdicts.items() if verdict.is_complete]
@@ -357,12 +356,12 @@ class _Preparation:
 
     @property
     def _parents(self) -> int:
-        """Iteration of another's checkpoint that a branch goes on from, 0 for a training that begins at 0."""
+        """Iteration of the parent's checkpoint from which a branch starts, 0 for a training from scratch."""
         branch = self._job.origin_dir is not None and self._has_checkpoints
         return self._job.iteration or 0 if branch else 0
 
     def _awaited(self, iteration: int) -> int:
-        """Return *iteration* if the command loads the run's own checkpoints and their loss is to be noticed."""
+        """Return *iteration* if the command loads the run's own checkpoints, whose loss must be detected, else 0."""
         job = self._job
         words = job.command
         loads = [words[index + 1] for index, word in enumerate(words[:-1]) if word == "--load"]
@@ -374,19 +373,19 @@ class _Preparation:
         return job_table(job, self._attempts.cluster)
 
     def _refuse_another_experiment(self) -> None:
-        """Refuse to go on from the checkpoints of another command under the same point name."""
+        """Refuse to continue from the checkpoints of a different command under the same point name."""
         job, record = self._job, self._state.submission
         if record is None or record.digest in ("", job_digest(job)):
             return
         old = list(record.command)
         changes = changed_arguments(old, job.command, self._table)
-        # whatever the interpreter and the script are called now
+        # regardless of the current names of the interpreter and the script
         same = trainer_words(old) == trainer_words(job.command)
         loads = list(branch_arguments(job))
         began, begins = " ".join(loads if record.loads is None else record.loads), " ".join(loads)
         if began == begins and (same or (changes and all(is_harmless(name) for name in changes))):
             what = ", ".join(changes) or "environment"
-            self._log.warning("goes on from its checkpoints with another %s", what)
+            self._log.warning("continues from its checkpoints with another %s", what)
             return
         what = "; ".join(
             f"{name} was {before!r}, is {now!r}"
@@ -400,11 +399,11 @@ class _Preparation:
             f"({what or 'its words differ'})"
         )
         if job.restart.changed == "continue":
-            self._log.warning("%s; it goes on from them, as restart.changed says", message)
+            self._log.warning("%s; it continues from them because restart.changed is continue", message)
             return
         raise RunNotFitError(
             f"{message}; name the point otherwise, trigger the sweep with a fresh start, which sets them aside, or "
-            "write restart: {changed: continue} to go on from them"
+            "write restart: {changed: continue} to continue from them"
         )
 
     def _roll_back(self, verdicts: Mapping[int, CheckpointVerdict], tracked: int) -> int:
@@ -446,7 +445,7 @@ class _Preparation:
         if not result.done:
             raise RunNotFitError(f"{job.checkpoint_dir}: {step.reason}, but {result.status}: {result.detail}")
         self._log.warning(
-            "%s%s: attempt %d goes on from iteration %s%s",
+            "%s%s: attempt %d continues from iteration %s%s",
             step.reason,
             listing,
             self._number,
@@ -457,7 +456,7 @@ class _Preparation:
 
 
 def _queue_watch(job: Job, attempt: AttemptState) -> Watch:
-    """Return what asks whether an attempt is in the queue: by its name, or as a task of an array by its id."""
+    """Return the watch for an attempt in the queue, by its name, or by its id for a task of an array."""
     name = attempt_of(job, attempt.number).job_name
     if attempt.job_name is None:
         return Watch(name, job_name=name)

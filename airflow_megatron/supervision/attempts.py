@@ -1,4 +1,4 @@
-"""Submitting the attempts of a job: which one is next, and the loop around the submission protocol."""
+"""Submission of a job's attempts: the choice of the next attempt, and the retries of the submission protocol."""
 
 from __future__ import annotations
 
@@ -16,9 +16,22 @@ from airflow_megatron.megatron.commands.commands import branch_arguments
 from airflow_megatron.plan.job_scripts import job_digest, job_script
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.quoting import quote
-from airflow_megatron.slurm.remote.records import JobRecord
+from airflow_megatron.slurm.remote.records import JobRecord, TaskOrigin
 from airflow_megatron.slurm.remote.secret_delivery import parse_removal, removal_script
-from airflow_megatron.slurm.remote.stage_records import (
+from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.submission.attempt_chain import current_attempt
+from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel, withdraw_script
+from airflow_megatron.slurm.submission.job_script import attempt_of, sweep_prefix
+from airflow_megatron.slurm.submission.queue_limits import QueueLimit
+from airflow_megatron.slurm.submission.refusals import refusal_hint
+from airflow_megatron.slurm.submission.single_job import (
+    SubmissionOutcome,
+    SubmissionRequest,
+    parse_submission,
+    submission_script,
+)
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import (
     StageRecord,
     parse_stage_states,
     parse_written,
@@ -26,19 +39,6 @@ from airflow_megatron.slurm.remote.stage_records import (
     write_record_script,
     write_verdict_script,
 )
-from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
-from airflow_megatron.slurm.submission.attempt_chain import current_attempt
-from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel, withdraw_script
-from airflow_megatron.slurm.submission.job_script import attempt_of, sweep_prefix
-from airflow_megatron.slurm.submission.queue_limits import QueueLimit
-from airflow_megatron.slurm.submission.refusals import refusal_mend
-from airflow_megatron.slurm.submission.single_job import (
-    SubmissionOutcome,
-    SubmissionRequest,
-    parse_submission,
-    submission_script,
-)
-from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict, verdict_on_newest
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.layout.run_layout import submitting_dir
 from airflow_megatron.supervision.attempt_changes import AS_PLANNED, AttemptChanges
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
 
 SecretLookup: TypeAlias = "Callable[[Job], Mapping[str, str]]"
-"""Looks up the secrets that Airflow hands to a job: variable → value; raises :class:`SubmissionRefusedError`."""
+"""Looks up the secrets that Airflow delivers to a job: variable → value; raises :class:`SubmissionRefusedError`."""
 AnswerT = TypeVar("AnswerT")
 
 ASK_AGAIN_S = 3.0
@@ -61,12 +61,12 @@ TROUBLE_WINDOW_S = 300.0
 
 @dataclass(frozen=True)
 class NextAttempt:
-    """What to do about a job.
+    """The attempt of a job to submit or to watch.
 
-    :param number: the attempt that is meant
-    :param finished: the job has finished in that attempt; nothing is to be done
-    :param cancelled: its own condition cancelled it in that attempt; nothing is to be done
-    :param replaces: an attempt still in Slurm that has to be cancelled first, or None
+    :param number: number of the attempt
+    :param finished: whether the job has finished in that attempt, so that nothing is submitted
+    :param cancelled: whether a condition of the job cancelled it in that attempt, so that nothing is submitted
+    :param replaces: number of an attempt in Slurm's queue that must be cancelled first, or None
     """
 
     number: int
@@ -76,15 +76,15 @@ class NextAttempt:
 
 
 def next_attempt(state: StageRecord, *, rerun: bool, digest: str) -> NextAttempt:
-    """Decide which attempt of a job comes next.
+    """Choose the next attempt of a job.
 
-    :param state: what the cluster has recorded
-    :param rerun: a person asked for it to run again (cleared the task, or wants a fresh start): a finished job is
-        not passed over, and a running one is replaced
-    :param digest: digest of the job as it is now; a job that finished with another one runs again
+    :param state: recorded state of the stage
+    :param rerun: whether a user requested a new run (cleared the task, or triggered a fresh start), so that a finished
+        job runs again and a running one is replaced
+    :param digest: current digest of the job; a job that finished with another digest runs again
     """
     latest = state.latest_attempt
-    judged = verdict_on_newest(state)
+    judged = state.verdict_on_newest
     if judged is not None and judged.digest == digest and not rerun:
         if judged.outcome is Outcome.FINISHED:
             return NextAttempt(latest, finished=True)
@@ -98,45 +98,46 @@ def next_attempt(state: StageRecord, *, rerun: bool, digest: str) -> NextAttempt
 
 
 def attempt_after_giving_up(state: StageRecord) -> int | None:
-    """Return the number of the attempt to make when the wait for a job begins, None to wait for what there is.
+    """Return the number of a new attempt to submit when the watch task of a job starts, None to wait for the newest
+    one.
 
-    A job whose newest attempt has a verdict other than finished was given up. Whoever clears the wait that reported it
-    (the red task in the web page) wants the job to run again, not to see the same message once more.
+    A job whose newest attempt has a verdict other than finished was given up. A user who clears the failed watch task
+    wants the job to run again.
 
-    :param state: what the cluster has recorded
+    :param state: recorded state of the stage
     """
-    judged = verdict_on_newest(state)
+    judged = state.verdict_on_newest
     given_up = state.latest_attempt > 0 and judged is not None and judged.outcome is not Outcome.FINISHED
     return state.latest_attempt + 1 if given_up else None
 
 
 def was_waited_for(state: StageRecord, submitted: int, waited_for: int | None) -> bool:
-    """Return whether the newest attempt has no verdict and is the one that an earlier try of a wait was about.
+    """Return whether the newest attempt has no verdict and an earlier try of the watch task waited for it.
 
-    :param state: what the cluster has recorded
-    :param submitted: the attempt that the wait was given; it submits later ones itself
-    :param waited_for: the attempt that its earlier try began with; less than ``submitted`` when the submission was
-        cleared too, and is new
+    :param state: recorded state of the stage
+    :param submitted: the attempt from the submit task; the watch task submits later attempts
+    :param waited_for: the first attempt of the earlier try; less than ``submitted`` if the submit task was cleared too
+        and has submitted a new attempt
     """
     latest = state.latest_attempt
-    judged = verdict_on_newest(state) is not None
+    judged = state.verdict_on_newest is not None
     return state.job_id is not None and not judged and (latest > submitted or latest == waited_for)
 
 
 class SubmissionRefusedError(AirflowMegatronError, RuntimeError):
-    """sbatch will not have the job; the message is its own."""
+    """sbatch refused the job; the message is that of sbatch."""
 
 
 class JobAttempts:
     """The attempts of one job on its cluster.
 
-    :param job: the job, with its command
+    :param job: the job with its command
     :param cluster: its cluster profile
     :param run: runs a script on the login node
-    :param log: where waiting is reported
-    :param templates: the sbatch templates, their folder or name → text; the project's when left out
-    :param secrets: looks up what Airflow hands to the job; None where nothing is submitted
-    :param window_s: seconds for which a login node that does not answer is asked again
+    :param log: logger for progress messages
+    :param templates: the sbatch templates, their folder or name → text; default: those of the project
+    :param secrets: looks up the secrets that Airflow delivers; None if nothing is submitted
+    :param window_s: seconds for which failed connections to the login node are retried
     """
 
     def __init__(
@@ -152,23 +153,23 @@ class JobAttempts:
         self.templates = templates
         self._window_s = window_s
         self._secrets = secrets
-        self.job, self.cluster, self._run = job, cluster, run
+        self.job, self.cluster, self.run = job, cluster, run
         self.log = log or logging.getLogger(__name__)
         self.commands = slurm_commands(cluster)
 
     def of_another(self, job: Job) -> JobAttempts:
         """Return the attempts of another job of the same point."""
         return JobAttempts(
-            job, self.cluster, self._run, self.log, self.templates, self._secrets, self._window_s
+            job, self.cluster, self.run, self.log, self.templates, self._secrets, self._window_s
         )
 
     @property
     def limits(self) -> tuple[QueueLimit, ...]:
-        """How many jobs may be in the cluster's queue."""
+        """The limits on queued jobs."""
         return queue_limits(self.job, self.cluster)
 
     def state(self) -> StageRecord:
-        """Return what the cluster has recorded for the job's stage."""
+        """Return the recorded state of the job's stage."""
         stage_dir = self.job.stage_dir
         result = self.answered(
             stage_state_script([stage_dir]), lambda answer: parse_stage_states([stage_dir], answer)
@@ -180,19 +181,19 @@ class JobAttempts:
         number: int,
         changes: AttemptChanges = AS_PLANNED,
         *,
-        origin: Mapping[str, Any] | None = None,
+        origin: TaskOrigin | None = None,
         before: StageBefore | None = None,
         limits: Sequence[QueueLimit] | None = None,
     ) -> SubmissionOutcome:
-        """Submit attempt ``number`` exactly once, asking again while the outcome is not known.
+        """Submit attempt ``number`` exactly once; repeat the request while its outcome is unknown.
 
-        :param changes: what it does otherwise than planned
-        :param origin: who asked (DAG, run, task, try), kept in ``job.json``
-        :param before: the stage whose end it waits for in Slurm's queue
-        :param limits: how many jobs may be in the queue; the job's own when left out
-        :return: an outcome with a job id, or ``deferred`` when Slurm cannot take the job now
-        :raises SubmissionRefusedError: when sbatch refuses the script, or a secret cannot be had
-        :raises TransportError: when the login node stays unreachable
+        :param changes: differences from the plan
+        :param origin: the submitting task, recorded in ``job.json``
+        :param before: the previous stage, for whose end the job waits in Slurm's queue
+        :param limits: limits on queued jobs; default: those of the job
+        :return: an outcome with a job id, or ``deferred`` if Slurm cannot accept the job now
+        :raises SubmissionRefusedError: if sbatch refuses the script, or a secret is not available
+        :raises TransportError: if the login node stays unreachable
         """
         attempt = attempt_of(self.job, number)
         dependencies = [f"afterany:{changes.after_job}"] if changes.after_job else []
@@ -225,7 +226,7 @@ class JobAttempts:
         while True:
             outcome = self.answered(script, parse_submission)
             if outcome.status == "refused":
-                hint = refusal_mend(outcome.message)
+                hint = refusal_hint(outcome.message)
                 raise SubmissionRefusedError(
                     f"{self.job.name}: Slurm refuses the job: {outcome.message}{hint and f'; {hint}'} "
                     f"(script: {attempt.files.script}, or `airflow-megatron render`)"
@@ -240,9 +241,9 @@ class JobAttempts:
             time.sleep(ASK_AGAIN_S)
 
     def cancel(self, number: int, job_id: str, job_name: str | None = None) -> None:
-        """Cancel an attempt's job, if it is still ours.
+        """Cancel an attempt's job if the id still belongs to it.
 
-        :param job_name: its name in Slurm where that is not the attempt's own
+        :param job_name: Slurm's name of the job if it differs from the attempt's name
         """
         jobs = [(job_id, job_name or attempt_of(self.job, number).job_name)]
         outcome = self.answered(cancel_script(jobs, self.commands), lambda answer: parse_cancel(jobs, answer))
@@ -253,15 +254,15 @@ class JobAttempts:
     def withdraw(
         self, why: str = "its run was stopped, or its task was marked", *, always: bool = False
     ) -> bool:
-        """Cancel what the newest attempt may have in Slurm, and see to it that nothing more comes of it.
+        """Withdraw the newest attempt: cancel its job, and prevent a concurrent submission of it.
 
         :param why: reason for the verdict
-        :param always: record it of a job that has ended by itself, too: what it did does not count
-        :return: whether there was a job, or may have been: the next run begins another attempt
+        :param always: record the withdrawal also for a job that has ended, so that its result does not count
+        :return: whether there was, or may have been, a job, so that the next run starts another attempt
         """
         state = self.state()
         latest = state.latest
-        if latest is None or verdict_on_newest(state) is not None:
+        if latest is None or state.verdict_on_newest is not None:
             return False
         if latest.job_id is None and not latest.claimed:
             return False
@@ -274,7 +275,7 @@ class JobAttempts:
         if not outcome.cancelled and latest.job_id is not None and not always:
             return False  # it had ended; the next run judges it
         ids = ", ".join(outcome.cancelled) or "that may yet come"
-        self.log.warning("cancelled job %s of %s: nobody waits for it any more", ids, self.job.name)
+        self.log.warning("cancelled job %s of %s: no task waits for it any more", ids, self.job.name)
         verdict = Verdict(Outcome.CANCELLED, why, job_id=latest.job_id)
         self.record_end(latest.number, verdict, withdrawn=True)
         return True
@@ -282,18 +283,18 @@ class JobAttempts:
     def run_command(self, command: str, variables: Mapping[str, str]) -> str:
         """Run a user's command on the login node, in the job's run directory; return its output, for the log.
 
-        It is not repeated when the connection is cut: nobody knows whether it has run.
+        It is not repeated after a lost connection, because it may have run.
         """
         exports = "".join(f"export {name}={quote(text)}\n" for name, text in variables.items())
         script = f"cd {quote(self.job.run_dir)} || exit\n{exports}timeout 60 bash -c {quote(command)} 2>&1 </dev/null\n"
         try:
-            result = self._run(script)
+            result = self.run(script)
         except TransportError as error:
             return f"{command}: {error}"
         return f"{command}: exit code {result.exit_status}\n{result.stdout[-4096:]}".strip()
 
     def record_finished(self, reason: str) -> Verdict:
-        """Note that the job is done without a further attempt; return the verdict."""
+        """Record that the job has finished without a further attempt; return the verdict."""
         verdict = Verdict(Outcome.FINISHED, reason)
         self.record_end(self.state().latest_attempt, verdict)
         return verdict
@@ -301,7 +302,7 @@ class JobAttempts:
     def record_verdict(self, number: int, verdict: Verdict, *, given_up: str = "") -> None:
         """Write the verdict on an attempt.
 
-        :param given_up: why there is no other attempt, empty where there may be
+        :param given_up: why no further attempt follows, empty if one may follow
         """
         files = attempt_of(self.job, number).files
         record = self._record(number, verdict, given_up=given_up)
@@ -311,16 +312,16 @@ class JobAttempts:
     def record_end(
         self, number: int, verdict: Verdict, *, intended: bool = False, withdrawn: bool = False
     ) -> None:
-        """Write the verdict on the job, which its last attempt brought about.
+        """Write the final verdict on the job.
 
-        :param intended: the job's own condition cancelled it
-        :param withdrawn: a person stopped it, and no attempt is to follow
+        :param intended: whether a condition of the job cancelled it
+        :param withdrawn: whether a user stopped it, so that no attempt may follow
         """
         record = self._record(number, verdict, intended=intended, withdrawn=withdrawn)
-        self.answered(write_verdict_script(self.job.stage_dir, record.to_json()), parse_written)
+        self.answered(write_verdict_script(self.job.stage_dir, record), parse_written)
 
     def _remove_secrets(self, number: int) -> None:
-        """Remove what was handed over for an attempt that needs it no more."""
+        """Remove the delivered secrets of an attempt that no longer needs them."""
         if self.job.delivered and number > 0:
             self.answered(removal_script(attempt_of(self.job, number).directory), parse_removal)
 
@@ -328,14 +329,14 @@ class JobAttempts:
         return RecordedVerdict.of(verdict, number, job=self.job.name, digest=job_digest(self.job), **marks)
 
     def answered(self, script: str, parse: Callable[[CommandResult], AnswerT]) -> AnswerT:
-        """Run a script that is safe to repeat until its answer arrives whole; see :func:`answered`."""
-        return answered(self._run, script, parse, self.log, self._window_s)
+        """Repeat an idempotent script until its complete output arrives; see :func:`answered`."""
+        return answered(self.run, script, parse, self.log, self._window_s)
 
 
 def looked_up(job: Job, secrets: SecretLookup | None) -> Mapping[str, str]:
-    """Return the values of the secrets that Airflow hands to a job: variable → value.
+    """Return the values of the secrets that Airflow delivers to a job: variable → value.
 
-    :raises SubmissionRefusedError: when one cannot be had
+    :raises SubmissionRefusedError: if a secret is not available
     """
     if not job.delivered:
         return {}
@@ -346,13 +347,13 @@ def looked_up(job: Job, secrets: SecretLookup | None) -> Mapping[str, str]:
 
 
 def queue_limits(job: Job, cluster: ClusterProfile) -> tuple[QueueLimit, ...]:
-    """Return how many jobs may be in the cluster's queue: of the user, and of the job's sweep."""
+    """Return the limits on queued jobs, of the user and of the job's sweep."""
     limits = ((cluster.limits.max_jobs, ""), (job.max_jobs, sweep_prefix(job)))
     return tuple(QueueLimit(jobs, prefix) for jobs, prefix in limits if jobs is not None)
 
 
 def places_dir(cluster: ClusterProfile) -> str:
-    """Return the directory in which those that submit to a cluster find each other."""
+    """Return the directory of announcements of the processes that submit to a cluster."""
     return submitting_dir(cluster.run_root)
 
 
@@ -363,10 +364,10 @@ def answered(
     log: logging.Logger | Any,
     window_s: float | None = None,
 ) -> AnswerT:
-    """Run a script that is safe to repeat until its answer arrives whole.
+    """Repeat an idempotent script until its complete output arrives.
 
-    :param window_s: seconds for which to ask again; :data:`TROUBLE_WINDOW_S` when left out
-    :raises TransportError: when the login node stays unreachable
+    :param window_s: maximum time for retries in seconds; default: :data:`TROUBLE_WINDOW_S`
+    :raises TransportError: if the login node stays unreachable
     """
     deadline = time.monotonic() + (TROUBLE_WINDOW_S if window_s is None else window_s)
     pause = 2.0
@@ -384,15 +385,15 @@ def answered(
 def attempt_record(
     job: Job,
     number: int,
-    origin: Mapping[str, Any] | None = None,
+    origin: TaskOrigin | None = None,
     changes: AttemptChanges = AS_PLANNED,
     before: StageBefore | None = None,
 ) -> dict[str, Any]:
     """Return the content of an attempt's ``job.json``.
 
-    :param origin: who asked (DAG, run, task, try)
-    :param changes: what it does otherwise than planned
-    :param before: the stage whose end it waits for in Slurm's queue
+    :param origin: the submitting task
+    :param changes: differences from the plan
+    :param before: the previous stage, for whose end the job waits in Slurm's queue
     """
     return JobRecord(
         job=job.name,
@@ -403,7 +404,7 @@ def attempt_record(
         log_file=job.log_file(number),
         params=dict(job.params),
         loads=branch_arguments(job) or None,
-        origin=dict(origin or {}),
+        origin=origin,
         package=__version__,
         pin=job.pin,
         behind=before.behind.stage if before is not None else "",

@@ -1,4 +1,4 @@
-"""Following a condition: what to ask the cluster for it, and what the answers make of it."""
+"""Evaluation of a condition: the watches that it needs, and its result from their observations."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _CARRY_BYTES = 64 * 1024
 _CATCH_UP_BYTES = 1024 * 1024
 _MOST_WITHOUT_LOG = 15
-"""Attempts in a row that may end before they write a log: cancelled in the queue, failed nodes."""
+"""Maximum number of consecutive attempts without a log (cancelled in the queue, failed nodes)."""
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
-class Truth(Enum):
-    """What is known of a condition."""
+class ConditionResult(Enum):
+    """The result of evaluating a condition."""
 
     YES = "holds"
     NO = "does not hold yet"
@@ -44,11 +44,11 @@ class Truth(Enum):
 
 @dataclass(frozen=True)
 class OwnAttempt:
-    """The attempt whose conditions are asked.
+    """The attempt whose conditions are evaluated.
 
     :param stage_dir: stage directory of its job
-    :param number: of the attempt
-    :param log_from: byte at which what it writes begins in its log
+    :param number: number of the attempt
+    :param log_from: offset of the attempt's output in its log, in bytes
     """
 
     stage_dir: str
@@ -57,15 +57,15 @@ class OwnAttempt:
 
 
 class ConditionWatch:
-    """The state of a condition while it is followed.
+    """The state of a condition over several polls.
 
-    :param condition: what to follow
-    :param attempts: stage directory → the attempt from which on what it has written counts: verdicts, logs and files of
-        an older one belong to an earlier run of that stage
+    :param condition: the condition
+    :param attempts: stage directory → first attempt whose verdict, log and files count; those of older attempts belong
+        to an earlier run of that stage
     :param check_interval: seconds between two runs of a command
-    :param own: the attempt whose condition this is: of its job's logs, what this attempt writes counts
+    :param own: the attempt that has the condition; in the logs of its job, only the output of this attempt counts
 
-    ``line`` is the last line that matched, stripped.
+    ``line`` is the last matching line, stripped.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class ConditionWatch:
         self._check_interval = check_interval
         self.line = ""
         self.leaves: tuple[Condition, ...] = tuple(dict.fromkeys(condition.leaves()))
-        self._truth: dict[Condition, Truth] = dict.fromkeys(self.leaves, Truth.NO)
+        self._results: dict[Condition, ConditionResult] = dict.fromkeys(self.leaves, ConditionResult.NO)
         self._carry: dict[Condition, bytes] = {}
         self._behind: dict[Condition, int] = {}
 
     def watches(self) -> list[Watch]:
-        """Return one question for each of :attr:`leaves`, in their order."""
+        """Return one watch for each of :attr:`leaves`, in the same order."""
         return [self._watch(leaf) for leaf in self.leaves]
 
-    def read(self, observations: Sequence[Observation]) -> Truth:
-        """Take in one answer to each question and return what is known now.
+    def read(self, observations: Sequence[Observation]) -> ConditionResult:
+        """Evaluate one observation for each watch and return the result.
 
         :param observations: in the order of :meth:`watches`
         """
@@ -100,23 +100,27 @@ class ConditionWatch:
                 self._behind[leaf] = (
                     (observation.log_size or 0) - observation.log_offset - len(observation.log_chunk)
                 )
-                self._truth[leaf] = self._judge(leaf, observation)
-        return self.truth
+                self._results[leaf] = self._judge(leaf, observation)
+        return self.result
 
     @property
     def is_behind(self) -> bool:
-        """Whether a log has lines that were not read yet, and a few more looks bring them."""
+        """Whether a log has unread lines that a few more polls can read."""
         missing = max(self._behind.values(), default=0)
         return 0 < missing <= _CATCH_UP_BYTES
 
     @property
-    def truth(self) -> Truth:
-        """What is known now."""
+    def result(self) -> ConditionResult:
+        """The current result."""
         return self._combined(self._condition)
 
     def missing(self) -> str:
-        """Return the parts that do not hold, for people."""
-        parts = [f"{leaf} {truth.value}" for leaf, truth in self._truth.items() if truth is not Truth.YES]
+        """Return the parts that do not hold, as readable text."""
+        parts = [
+            f"{leaf} {result.value}"
+            for leaf, result in self._results.items()
+            if result is not ConditionResult.YES
+        ]
         return "; ".join(parts) or "holds"
 
     def _watch(self, leaf: Condition) -> Watch:
@@ -158,14 +162,14 @@ class ConditionWatch:
                 raise ValueError(f"{leaf.kind} is made of other conditions")
 
     def _log(self, leaf: Condition, after: int = 0) -> str:
-        """Return the log that is read now, or the one of the attempt ``after`` it."""
+        """Return the log that is being read, or the log of the attempt ``after`` attempts later."""
         if self._own is not None and self._is_own(leaf):
             return leaf.path.replace("{attempt}", str(self._own.number))
         attempt = self._attempts.get(leaf.producer, 1) + self._read_logs.get(leaf, 0) + after
         return leaf.path.replace("{attempt}", str(attempt))
 
     def _later_logs(self, leaf: Condition) -> tuple[str, ...]:
-        """Return the logs of the attempts after the one that is read; one that never ran has left none."""
+        """Return the possible logs of the next attempts; an attempt that never ran has no log."""
         if "{attempt}" not in leaf.path or self._is_own(leaf):
             return ()
         return tuple(self._log(leaf, after) for after in range(1, _MOST_WITHOUT_LOG + 2))
@@ -173,25 +177,25 @@ class ConditionWatch:
     def _is_own(self, leaf: Condition) -> bool:
         return self._own is not None and leaf.producer == self._own.stage_dir
 
-    def _judge(self, leaf: Condition, observation: Observation) -> Truth:
+    def _judge(self, leaf: Condition, observation: Observation) -> ConditionResult:
         match leaf.kind:
             case "finished" | "ended":
                 end = self._end(leaf.path, observation)
                 if end is None:
-                    return Truth.NO
+                    return ConditionResult.NO
                 fits = leaf.kind == "ended" or end.outcome is Outcome.FINISHED
-                return Truth.YES if fits else Truth.NEVER
+                return ConditionResult.YES if fits else ConditionResult.NEVER
             case "checkpoint":
                 return self._unless_ended(leaf, observation, holds=self._is_complete(leaf, observation))
             case "new_checkpoint":
-                return Truth.YES if new_checkpoints(leaf, observation) else Truth.NO
+                return ConditionResult.YES if new_checkpoints(leaf, observation) else ConditionResult.NO
             case "log":
-                if self._truth[leaf] is Truth.YES:
-                    return Truth.YES
+                if self._results[leaf] is ConditionResult.YES:
+                    return ConditionResult.YES
                 found = self._search(leaf, observation.log_chunk)
                 later = [observation.existing.get(path, False) for path in self._later_logs(leaf)]
                 if any(later) and not observation.log_chunk and not self._behind[leaf]:
-                    # the attempt has ended, and another one writes
+                    # the attempt has ended, and a later one writes its log
                     self._read_logs[leaf] = self._read_logs.get(leaf, 0) + later.index(True) + 1
                     self._carry.pop(leaf, None)
                 unread = bool(observation.log_chunk) or any(later)
@@ -200,21 +204,21 @@ class ConditionWatch:
                 if (first := self._attempts.get(leaf.producer, 1)) > 1:
                     answer = observation.answers.get(_newer_text(leaf, first))
                     if answer is None:
-                        return self._truth[leaf]
-                    return Truth.YES if answer.exit_code == 0 else Truth.NO
+                        return self._results[leaf]
+                    return ConditionResult.YES if answer.exit_code == 0 else ConditionResult.NO
                 if leaf.path not in observation.matches and leaf.path not in observation.existing:
-                    return self._truth[leaf]  # it was not found out
+                    return self._results[leaf]  # this poll has no result of the command
                 found = any(observation.matches.get(leaf.path, ())) or observation.existing.get(
                     leaf.path, False
                 )
-                return Truth.YES if found else Truth.NO
+                return ConditionResult.YES if found else ConditionResult.NO
             case _:
                 answer = observation.answers.get(_shell_text(leaf))
                 if answer is None:
-                    return self._truth[leaf]
+                    return self._results[leaf]
                 if leaf.prints is None:
-                    return Truth.YES if answer.exit_code == 0 else Truth.NO
-                return Truth.YES if answer.output.strip() == leaf.prints else Truth.NO
+                    return ConditionResult.YES if answer.exit_code == 0 else ConditionResult.NO
+                return ConditionResult.YES if answer.output.strip() == leaf.prints else ConditionResult.NO
 
     def _end(self, stage_dir: str, observation: Observation) -> RecordedVerdict | None:
         recorded = RecordedVerdict.read(observation.files.get(StageDir(stage_dir).verdict))
@@ -224,12 +228,12 @@ class ConditionWatch:
 
     def _unless_ended(
         self, leaf: Condition, observation: Observation, *, holds: bool, unread: bool = False
-    ) -> Truth:
-        """Return the truth of what a job writes: it is not waited for when that job has ended without."""
+    ) -> ConditionResult:
+        """Return the result of a condition on a job's output: ``NEVER`` if the job has ended without the output."""
         if holds:
-            return Truth.YES
+            return ConditionResult.YES
         ended = bool(leaf.producer) and self._end(leaf.producer, observation) is not None
-        return Truth.NEVER if ended and not unread else Truth.NO
+        return ConditionResult.NEVER if ended and not unread else ConditionResult.NO
 
     @staticmethod
     def _is_complete(leaf: Condition, observation: Observation) -> bool:
@@ -255,34 +259,40 @@ class ConditionWatch:
                 return True
         return False
 
-    def _combined(self, condition: Condition) -> Truth:
+    def _combined(self, condition: Condition) -> ConditionResult:
         if condition.kind not in ("all", "any", "not"):
-            return self._truth[condition]
+            return self._results[condition]
         parts = [self._combined(part) for part in condition.parts]
         if condition.kind == "not":
-            return Truth.NO if parts[0] is Truth.YES else Truth.YES
-        decisive, other = (Truth.NEVER, Truth.YES) if condition.kind == "all" else (Truth.YES, Truth.NEVER)
+            return ConditionResult.NO if parts[0] is ConditionResult.YES else ConditionResult.YES
+        decisive, other = (
+            (ConditionResult.NEVER, ConditionResult.YES)
+            if condition.kind == "all"
+            else (ConditionResult.YES, ConditionResult.NEVER)
+        )
         if decisive in parts:
             return decisive
-        return other if all(part is other for part in parts) else Truth.NO
+        return other if all(part is other for part in parts) else ConditionResult.NO
 
 
-def with_finish(verdict: Verdict, finished: Truth | None, missing: str, ended_for: float) -> Verdict:
-    """Let a stage's own finish condition decide whether an attempt that ended was its last.
+def with_finish(
+    verdict: Verdict, finished: ConditionResult | None, missing: str, ended_for: float
+) -> Verdict:
+    """Apply the finish condition of a stage to the verdict on an ended attempt.
 
-    A condition that does not hold is given :data:`~airflow_megatron.slurm.verdicts.verdict.SETTLE_S`, in which
-    what the job wrote may still show: until then the verdict is ``UNKNOWN``.
+    While the condition does not hold, the verdict is ``UNKNOWN`` for the first
+    :data:`~airflow_megatron.slurm.verdicts.verdict.SETTLE_S` seconds, in which outputs of the job may become visible.
 
-    :param verdict: by the rule of the stage's kind
-    :param finished: what is known of the condition, None for a stage that has none
-    :param missing: what does not hold of it
-    :param ended_for: seconds for which the job is known to have ended
+    :param verdict: verdict by the rule of the stage kind
+    :param finished: result of the condition, None for a stage without one
+    :param missing: the parts of the condition that do not hold
+    :param ended_for: seconds since the end of the job was first observed
     """
-    if finished is Truth.YES:
+    if finished is ConditionResult.YES:
         return replace(
             verdict, outcome=Outcome.FINISHED, reason=f"its finish condition holds; {verdict.reason}"
         )
-    if finished is Truth.NO and ended_for < SETTLE_S:
+    if finished is ConditionResult.NO and ended_for < SETTLE_S:
         reason = f"the job has ended; its finish condition may still come to hold: {missing}"
         return replace(verdict, outcome=Outcome.UNKNOWN, reason=reason)
     if finished is not None and verdict.outcome is Outcome.FINISHED:
@@ -292,9 +302,9 @@ def with_finish(verdict: Verdict, finished: Truth | None, missing: str, ended_fo
 
 
 def new_checkpoints(leaf: Condition, observation: Observation) -> list[int]:
-    """Return the iterations of complete checkpoints that are wanted and not worked on, ascending.
+    """Return the iterations of complete checkpoints that are selected and not yet processed, ascending.
 
-    Wanted are those from ``iteration`` on that are at least ``spacing`` after the one wanted before.
+    Selected are iterations from ``iteration`` on that are at least ``spacing`` after the previous selected one.
     """
     worked_on = leaf.done.replace("{iteration}", "*")
     if worked_on and worked_on not in observation.matches:  # it was not found out
@@ -311,9 +321,9 @@ def new_checkpoints(leaf: Condition, observation: Observation) -> list[int]:
 
 
 def wanted_iterations(there: Sequence[int], leaf: Condition) -> list[int]:
-    """Return those of the iterations that a ``new_checkpoint`` condition asks for.
+    """Return the iterations that a ``new_checkpoint`` condition selects.
 
-    :param there: ascending
+    :param there: existing iterations, ascending
     """
     wanted: list[int] = []
     for iteration in there:
@@ -336,12 +346,12 @@ def _numbers(pattern: str, paths: Sequence[str]) -> set[int]:
 
 
 def _shell_text(leaf: Condition) -> str:
-    """Return a command that runs in its directory; before the first job there may be none."""
+    """Return a command that runs in its directory, which may not exist before the first job."""
     return f"cd {quote(leaf.directory)} 2>/dev/null; {leaf.command}" if leaf.directory else leaf.command
 
 
 def _newer_text(leaf: Condition, first: int) -> str:
-    """Return a command that succeeds where a file was made, or changed, since an attempt was submitted."""
+    """Return a command that succeeds if a file was created or changed since the submission of an attempt."""
     submitted = quote(f"{leaf.producer}/{first}/created")
     return (
         f"for am_file in {quote_glob(leaf.path)}; do "

@@ -7,9 +7,9 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.slurm.polling.poll import parse_whole_poll, poll_script
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.states.observation import END_OF_LOG
-from airflow_megatron.supervision.condition_watch import ConditionWatch, OwnAttempt, Truth
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.supervision.condition_watch import ConditionResult, ConditionWatch, OwnAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +68,7 @@ def holds(condition: Condition | None, attempts: JobAttempts, number: int, first
         script = poll_script(questions, attempts.commands)
         seen = attempts.answered(script, functools.partial(parse_whole_poll, questions))
         before = [question.log_file for question in watch.watches()]
-        if watch.read([seen[question.key] for question in questions]) is Truth.YES:
+        if watch.read([seen[question.key] for question in questions]) is ConditionResult.YES:
             return True
         news = False
         for question in questions:

@@ -1,4 +1,4 @@
-"""Looking for the events of a job in what the polls of its cluster show."""
+"""Detection of a job's events in the observations of its cluster."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CARRY_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Seen:
-    """An event that was seen.
+    """A detected event.
 
-    :param event: which
-    :param what: the log line, the state, or for how long nothing came
+    :param event: the event
+    :param what: the log line, the state, or the duration without output
     :param groups: named groups of the match
     """
 
@@ -34,7 +34,7 @@ class Seen:
 
     @property
     def occurrence(self) -> Occurrence:
-        """What a worker needs to act on it."""
+        """The occurrence on which a worker acts."""
         return Occurrence(
             self.event.do, self.reason, on=self.event.on, command=self.event.command, groups=self.groups
         )
@@ -49,8 +49,8 @@ class Seen:
 class EventWatch:
     """The events of one attempt.
 
-    :param events: what to look for
-    :param memory: what :meth:`memory` of an earlier watch of this attempt gave
+    :param events: the events to detect
+    :param memory: result of :meth:`memory` of an earlier watch of this attempt
     """
 
     def __init__(self, events: Sequence[Event], memory: Mapping[str, Any] | None = None) -> None:
@@ -62,18 +62,18 @@ class EventWatch:
         self._acted: dict[str, int] = dict(known.get("acted", {}))
 
     def memory(self) -> dict[str, Any]:
-        """Return what a later watch of this attempt needs to go on: else what was seen would be seen again."""
+        """Return the state with which a later watch of this attempt continues without repeating events."""
         return {"acted": self._acted, "state": self._state, "progress": self._progress}
 
     def read(self, observation: Observation, *, progressed: bool, end: Verdict | None = None) -> list[Seen]:
-        """Return what this observation shows, in the order of the events.
+        """Return the events in this observation, in the order of their definition.
 
-        :param progressed: a new iteration, or a new line of a job without iterations, has come
-        :param end: how the job has ended, once the whole log is read: what showed since the last look counts, a line
-            without an end and states that nobody saw among it
+        :param progressed: whether there is a new iteration, or a new line of a job without iterations
+        :param end: the end of the job, after the complete log was read; then an incomplete last line and states between
+            two polls count too
         """
         if observation.unreachable is not None:
-            self._progress = None  # nothing is known of the time without answers
+            self._progress = None  # progress during the outage is unknown
             return []
         lines = self._lines(observation.log_chunk)
         state = observation.queue.state.value if observation.queue else ""
@@ -102,11 +102,11 @@ class EventWatch:
         return seen
 
     def count(self, event: Event) -> None:
-        """Note that an event has acted."""
+        """Count an action of an event."""
         self._acted[event.name] = self._acted.get(event.name, 0) + 1
 
     def _states_until(self, end: Verdict) -> list[str]:
-        """Return the states since the last one that was seen: a short job has run and ended between two looks."""
+        """Return the states since the last observed one; a short job may start and end between two polls."""
         last = end.state.value if end.state else ""
         ran = end.elapsed is None or end.elapsed > 0 or end.exit_code is not None
         passed = [JobState.RUNNING.value] if ran and self._state not in ("RUNNING", last) else []

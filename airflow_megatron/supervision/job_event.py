@@ -1,4 +1,4 @@
-"""What the trigger that follows a job hands to the worker that acts on it."""
+"""The event with which the trigger that watches a job resumes the task."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 class JobEvent:
     """An event of :class:`airflow_megatron.triggers.slurm_job.SlurmJobTrigger`.
 
-    :param verdict: on an attempt that has ended, else None
-    :param seen: events of the job and alarms of its health; None when the deadline has passed
-    :param memory: what a later trigger of the attempt needs to go on, where the job runs on
+    :param verdict: verdict on an attempt that has ended, else None
+    :param seen: events and health alarms of the job; None if the deadline has passed
+    :param memory: state with which a later trigger of a running attempt continues
     :param error: last error in the log of an attempt that has ended
     :param log_tail: last lines of the log
-    :param carry: what the trigger was given to hand back
+    :param carry: data of the task that the trigger returns unchanged
     """
 
     verdict: Verdict | None = None
@@ -34,23 +34,23 @@ class JobEvent:
 
     @property
     def is_deadline(self) -> bool:
-        """Whether nothing has happened but that the task's time is over."""
+        """Whether only the deadline of the task has passed."""
         return self.verdict is None and self.seen is None
 
     @property
     def handle(self) -> JobHandle:
-        """The attempt that was followed.
+        """The watched attempt.
 
-        :raises ValueError: when the trigger was given none
+        :raises ValueError: if the event has none
         """
         return JobHandle.from_json(self.carry.get("handle") or {})
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> JobEvent:
-        """Return the event that :meth:`to_json` wrote, of this version or an earlier one.
+        """Parse the output of :meth:`to_json`, of this version or an earlier one.
 
-        :raises KeyError: for a verdict without outcome or reason; ValueError: for an unknown outcome, and for something
-            seen that does not name what is to be done
+        :raises KeyError: for a verdict without outcome or reason
+        :raises ValueError: for an unknown outcome, and for an occurrence without an action
         """
         seen, verdict = value.get("seen"), value.get("verdict")
         return cls(

@@ -17,13 +17,13 @@ class JobHandle:
 
     :param job: its name in the sweep
     :param attempt: number of the attempt
-    :param job_id: Slurm id, None when it had finished before and the id is not known any more
-    :param finished: it had finished before; there is nothing to wait for
-    :param cancelled: its own condition had cancelled it before; there is nothing to wait for
-    :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none
-    :param first: the first attempt of this run of the job, 0 where that is not known
-    :param log_from: byte at which what this attempt writes begins in its log
-    :param job_name: its name in Slurm where that is not the attempt's own: of a task of an array
+    :param job_id: Slurm id, None if the job had finished before and the id is unknown
+    :param finished: whether it had finished before, so that there is nothing to wait for
+    :param cancelled: whether its condition had cancelled it before, so that there is nothing to wait for
+    :param resumes_from: iteration of the checkpoint that the attempt must load, 0 for none
+    :param first: first attempt of this run of the job, 0 if unknown
+    :param log_from: offset of this attempt's output in its log, in bytes
+    :param job_name: Slurm's name of the job if it differs from the attempt's name, as for a task of an array
     """
 
     job: str
@@ -38,7 +38,7 @@ class JobHandle:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> JobHandle:
-        """Return the reference in an XCom, of this version or an earlier one; unknown keys are passed over.
+        """Parse the reference in an XCom, of this version or an earlier one; unknown keys are ignored.
 
         :raises ValueError: without the number of the attempt
         """
@@ -64,5 +64,5 @@ class JobHandle:
 
     @property
     def run_began(self) -> int:
-        """The first attempt that counts as this run of the job."""
+        """The first attempt of this run of the job."""
         return self.first or (1 if self.finished else self.attempt)

@@ -1,4 +1,4 @@
-"""The new lines of a job's log as a task's log shows them while the job runs."""
+"""The part of a job's log that the task's log shows while the job runs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from airflow_megatron.spec.trust.plain_text import harmless as harmless
 LINES_PER_LOOK = 100
 BYTES_PER_LOOK = 16 * 1024
 BYTES_PER_ATTEMPT = 2 * 1024 * 1024
-"""Of an attempt's log: Airflow's page loads a task's log whole."""
+"""Maximum number of bytes shown per attempt; Airflow's page loads the complete log of a task."""
 _LONGEST_PENDING = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What is shown of one look's new lines: the last ones.
+    """The shown part of one poll's new lines: the last lines.
 
-    :param lines: harmless text, in order
-    :param left_out: how many lines before them are not shown
-    :param is_last: the attempt's share is used up: nothing is shown from now on
+    :param lines: text without control characters, in order
+    :param left_out: number of preceding lines that are not shown
+    :param is_last: whether the maximum of the attempt is reached, so that no further lines are shown
     """
 
     lines: tuple[str, ...] = ()
@@ -30,10 +30,10 @@ class Excerpt:
 
 @dataclass
 class LiveLog:
-    """How much of an attempt's log was shown, and the line that is still being written.
+    """The number of shown bytes of an attempt's log, and its incomplete last line.
 
-    :param shown_bytes: of the log, so far
-    :param left_out: lines that were not shown, so far
+    :param shown_bytes: number of bytes shown so far
+    :param left_out: number of lines left out so far
     """
 
     shown_bytes: int = 0
@@ -42,13 +42,13 @@ class LiveLog:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a line without an end that were taken in and not shown."""
+        """Size of the incomplete last line, in bytes."""
         return len(self._pending)
 
     def take(self, chunk: bytes) -> Excerpt:
-        """Return what to show of the lines that are complete now.
+        """Return the excerpt of the lines that are complete now.
 
-        :param chunk: the bytes that follow what was taken before
+        :param chunk: the bytes that follow the previous chunk
         """
         *lines, self._pending = (self._pending + chunk).split(b"\n")
         if len(self._pending) > _LONGEST_PENDING:  # a progress bar
@@ -56,7 +56,7 @@ class LiveLog:
         return self._excerpt(lines)
 
     def finish(self) -> Excerpt:
-        """Return what to show of a last line without an end."""
+        """Return the excerpt of an incomplete last line."""
         last, self._pending = self._pending, b""
         return self._excerpt([last] if last else [])
 

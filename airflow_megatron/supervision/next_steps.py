@@ -1,4 +1,4 @@
-"""From the verdict on an attempt to what follows from it; used by operators and the simulation.
+"""The next step after the verdict on an attempt; used by operators and the simulation.
 
 ::
 
@@ -20,24 +20,24 @@ from airflow_megatron.slurm.verdicts.restarts import (
     stopping_verdict,
 )
 from airflow_megatron.spec.layout.tracker import tracked_iteration
-from airflow_megatron.supervision.expected_ends import as_expected
+from airflow_megatron.supervision.expected_outcomes import as_expected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from airflow_megatron.slurm.remote.stage_records import StageRecord
     from airflow_megatron.slurm.verdicts.occurrence import Occurrence
     from airflow_megatron.slurm.verdicts.restarts import NextStep, RestartPolicy
+    from airflow_megatron.slurm.verdicts.stage_records import StageRecord
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.spec.model.jobs import Job
 
 
 @dataclass(frozen=True)
 class Ended:
-    """An attempt that is over, or is to be stopped.
+    """An attempt that has ended, or must be stopped.
 
-    :param verdict: on it
-    :param cancelled: the job was meant to be cancelled, for good
+    :param verdict: verdict on the attempt
+    :param cancelled: whether the job is cancelled intentionally and finally
     """
 
     verdict: Verdict
@@ -45,11 +45,11 @@ class Ended:
 
 
 def at_end(job: Job, verdict: Verdict, seen: Sequence[Occurrence]) -> Ended:
-    """Return how an attempt ended, with what the spec expects and what showed at its end.
+    """Return the end of an attempt, changed by the spec's expectation and by occurrences at the end.
 
-    :param job: says which ending the spec expects
-    :param verdict: by what it left behind
-    :param seen: what showed at its end
+    :param job: the job, with the expected outcome
+    :param verdict: verdict from the job's state and files
+    :param seen: occurrences at the end
     """
     verdict = as_expected(job, verdict)
     if verdict.outcome is Outcome.DUPLICATE:
@@ -61,7 +61,7 @@ def at_end(job: Job, verdict: Verdict, seen: Sequence[Occurrence]) -> Ended:
 
 
 def while_running(seen: Iterable[Occurrence], job_id: str | None) -> Ended | None:
-    """Return how an attempt ends because of what showed while it runs; None when it goes on."""
+    """Return the end of a running attempt that an occurrence requests; None if the attempt continues."""
     decided = deciding(seen)
     if decided is None:
         return None
@@ -78,13 +78,13 @@ def concluded(
     tracker: str | None = None,
     trains: bool = False,
 ) -> tuple[Verdict, NextStep]:
-    """Return the verdict to be recorded on an attempt, and what follows from it.
+    """Return the verdict to record on an attempt, and the next step.
 
-    :param history: verdicts of the earlier attempts that count with it, oldest first
-    :param policy: of the stage
+    :param history: verdicts of the earlier attempts of the same series, oldest first
+    :param policy: restart policy of the stage
     :param now: Unix time
-    :param tracker: Megatron's tracker file
-    :param trains: the stage is a training
+    :param tracker: text of Megatron's tracker file
+    :param trains: whether the stage is a training
     """
     verdict = replace(verdict, judged=now)
     if verdict.stopped and trains:
@@ -95,5 +95,5 @@ def concluded(
 
 
 def history(state: StageRecord, number: int) -> list[Verdict]:
-    """Return the verdicts on the attempts before one that count with it, oldest first."""
+    """Return the verdicts on the earlier attempts of the same series, oldest first."""
     return series([attempt.verdict for attempt in state.attempts if attempt.number < number])

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def trigger_hook(ssh_conn_id: str, commands: Mapping[str, Any]) -> SlurmHook:
-    """Return the hook for the arguments that a trigger was serialized with."""
+    """Return the hook for the serialized arguments of a trigger."""
     return SlurmHook(ssh_conn_id, SlurmCommands(**commands))
 
 
 def shared_poller(ssh_conn_id: str, commands: Mapping[str, Any], interval: float) -> Poller:
-    """Return the poller of a cluster, made when the first trigger asks for it."""
+    """Return the poller of a cluster; the first call creates it."""
     hook = trigger_hook(ssh_conn_id, commands)
     return Poller.shared(
         (ssh_conn_id, hook.commands), hook.transport, interval=interval, commands=hook.commands

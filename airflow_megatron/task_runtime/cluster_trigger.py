@@ -19,7 +19,7 @@ class ClusterTrigger(DeferringTrigger):
 
     :param ssh_conn_id: connection to the login node
     :param commands: keyword arguments of :class:`airflow_megatron.slurm.remote.profile.SlurmCommands`
-    :param poll_interval: seconds between two looks at the cluster
+    :param poll_interval: seconds between two polls of the cluster
     :param deadline: Unix time after which to stop waiting, or None
     """
 

@@ -1,4 +1,4 @@
-"""Asking a cluster about a condition for as long as a trigger waits."""
+"""Evaluation of a condition at each poll of a cluster, while a trigger waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.model.conditions import Condition
-from airflow_megatron.supervision.condition_watch import ConditionWatch, OwnAttempt, Truth
+from airflow_megatron.supervision.condition_watch import ConditionResult, ConditionWatch, OwnAttempt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ConditionFollower:
-    """A condition and its open questions; where there is no condition nothing is asked, and nothing known.
+    """A condition with the subscriptions for its observations; without a condition there are none, and no result.
 
     :param watch: the condition's state, or None
     :param subscriptions: one for each of its leaves
@@ -26,14 +26,14 @@ class ConditionFollower:
         self._subscriptions = subscriptions
         self._logs = [question.log_file for question in watch.watches()] if watch else []
 
-    async def look(self) -> Truth | None:
-        """Wait for the next answers and return what they say."""
+    async def look(self) -> ConditionResult | None:
+        """Wait for the next observations and return the result; None without a condition."""
         if self._watch is None:
             return None
-        # all questions of a poll are answered together, so waiting for them in turn costs nothing
+        # one poll answers all subscriptions, so waiting for them in turn takes no extra time
         truth = self._watch.read([await anext(subscription) for subscription in self._subscriptions])
         for index, question in enumerate(self._watch.watches()):
-            if question.log_file != self._logs[index]:  # the next attempt has a log of its own
+            if question.log_file != self._logs[index]:  # the next attempt has a separate log
                 self._logs[index] = question.log_file
                 changes = {"log_file": question.log_file, "check_files": question.check_files}
                 self._subscriptions[index].update(log_offset=0, **changes)
@@ -41,16 +41,16 @@ class ConditionFollower:
 
     @property
     def is_behind(self) -> bool:
-        """Whether logs that it speaks of have lines that were not read yet."""
+        """Whether logs of the condition have unread lines."""
         return self._watch is not None and self._watch.is_behind
 
     @property
     def line(self) -> str:
-        """The last line that matched, stripped; empty where none did."""
+        """The last line that matched, stripped; empty if none did."""
         return self._watch.line if self._watch else ""
 
     def missing(self) -> str:
-        """Return the parts that do not hold, for people."""
+        """Return the parts that do not hold as readable text."""
         return self._watch.missing() if self._watch else ""
 
 
@@ -62,10 +62,10 @@ async def followed(
     check_interval: float = 0.0,
     own: OwnAttempt | None = None,
 ) -> AsyncIterator[ConditionFollower]:
-    """Ask a cluster about a condition for as long as the context lasts.
+    """Evaluate a condition at each poll of a cluster while the context is open.
 
-    :param condition: as :meth:`airflow_megatron.spec.model.conditions.Condition.to_json` gives it, or None
-    :param attempts: stage directory → attempt from which on a verdict counts
+    :param condition: JSON of :meth:`airflow_megatron.spec.model.conditions.Condition.to_json`, or None
+    :param attempts: stage directory → first attempt whose verdict counts
     :param check_interval: seconds between two runs of a command
     :param own: the attempt whose condition it is
     """

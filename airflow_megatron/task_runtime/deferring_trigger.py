@@ -1,4 +1,4 @@
-"""Base of all triggers: what Airflow's database keeps of one, and when its event may come."""
+"""Base of all triggers: the serialization for Airflow's database, and the earliest time of the event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import TriggerEvent
 
 HEARTBEATS_OF_A_WORKER = 1.5
-"""A worker notices the end of its task's process one heartbeat late at most; the scheduler then hears of it."""
+"""Maximum delay in seconds until a worker detects and reports the end of its task's process (one heartbeat)."""
 
 
 class DeferringTrigger(BaseTrigger):

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class ProducedFileTrigger(ClusterTrigger):
-    """Wait for something that a job writes, or for that job to end without having written it.
+    """Wait until a job has written a file, or has ended without writing it.
 
-    :param producer_dir: stage directory of the job that writes, or None
-    :param producer_attempt: the attempt from which on that job's verdict counts
+    :param producer_dir: stage directory of the producing job, or None
+    :param producer_attempt: first attempt of that job whose verdict counts
     :param cluster: as for :class:`~airflow_megatron.task_runtime.cluster_trigger.ClusterTrigger`
     """
 
@@ -31,7 +31,7 @@ class ProducedFileTrigger(ClusterTrigger):
         return (StageDir(self.producer_dir).verdict,) if self.producer_dir else ()
 
     def producer_verdict(self, observation: Observation) -> RecordedVerdict | None:
-        """Return how the producing job ended, None while it goes on."""
+        """Return how the producing job ended, None while it continues."""
         for path in self.verdict_files:
             recorded = RecordedVerdict.read(observation.files.get(path))
             if recorded is not None and (recorded.attempt or 0) >= self.producer_attempt:

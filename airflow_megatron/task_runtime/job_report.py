@@ -1,4 +1,4 @@
-"""Report about a job in the log of the task that waits for it."""
+"""Report on a job in the log of the task that waits for it."""
 
 from __future__ import annotations
 
@@ -15,48 +15,56 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_megatron.megatron.logs.log_lines import Record
+    from airflow_megatron.results.store.job_rows import JobRows
     from airflow_megatron.slurm.states.observation import Observation
     from airflow_megatron.slurm.verdicts.verdict import Verdict
     from airflow_megatron.supervision.live_log import Excerpt
 
 LOG_TAIL_BYTES = 64 * 1024
 MOST_BEHIND_BYTES = 1024 * 1024
-"""A poll brings 64 KiB of a log; further behind than this (a triggerer that starts again) the reading skips ahead."""
+"""Maximum number of unread bytes; with more (after a restart of the triggerer), the report skips ahead."""
 MAX_EMPTY_POLLS = 4
 MOST_RECORDS_SHOWN = 20
-"""Errors and markers of one look that are written into the task's log, the last ones."""
+"""Maximum number of errors and markers of one poll in the task's log; the last ones are written."""
 PROGRESS_PAUSE_S = 300.0
 UNKNOWN_ALARM_S = 900.0
 
 
 class JobReport:
-    """Tells the task's log what happens to the job and what the job writes, without flooding it.
+    """Writes the job's state and a limited part of its log to the task's log.
 
-    ``position`` is the byte of the log to be read next, ``new_bytes`` and ``records`` are what the last look brought,
-    ``progressed`` whether it showed progress, ``tail`` the last bytes read, ``error`` the last error in the log,
-    ``began`` and ``reached`` its first and last iteration.
+    ``position`` is the offset of the next byte of the log to read, ``new_bytes`` and ``records`` are from the last
+    poll, ``progressed`` is whether they show progress, ``tail`` holds the last bytes read, ``error`` the last error in
+    the log, ``began`` and ``reached`` its first and last iteration.
 
     :param log: the task's log
-    :param log_file: the job's log on the cluster, for people
-    :param memory: what :meth:`memory` of an earlier report on this attempt gave
-    :param log_from: the byte at which the log begins to be this attempt's
+    :param log_file: path of the job's log on the cluster, for messages
+    :param memory: result of :meth:`memory` of an earlier report on this attempt
+    :param log_from: offset of this attempt's output in its log, in bytes
+    :param rows: stores the records; None if they are not stored
     """
 
     def __init__(
-        self, log: Any, log_file: str, memory: Mapping[str, Any] | None = None, log_from: int = 0
+        self,
+        log: Any,
+        log_file: str,
+        memory: Mapping[str, Any] | None = None,
+        log_from: int = 0,
+        rows: JobRows | None = None,
     ) -> None:
         known = dict(memory or {})
         self._log = log
         self._log_file = log_file
         self._live = LiveLog(known.get("shown_bytes", 0), known.get("left_out", 0))
-        self._parser = LogParser()
+        self._rows = rows
         self._said = ""
         self._uncertainty = UnknownState()
         self._next_progress = 0.0
         self._iterations = False
         self._empty_polls = 0
         self._shown: int = max(known.get("offset", 0), log_from)
-        # what was shown already is read again, to be searched for the line that explains an end
+        self._parser = LogParser(self._shown)
+        # the shown part is read again to search it for the line that explains an end
         self.position = max(log_from, self._shown - LOG_TAIL_BYTES // 2)
         self._begin = self._shown
         self.new_bytes = b""
@@ -68,7 +76,7 @@ class JobReport:
         self.reached: int | None = known.get("reached")
 
     def memory(self) -> dict[str, Any]:
-        """Return what a later report on this attempt needs to go on; a line without an end is read again."""
+        """Return the state with which a later report on this attempt continues; it reads an incomplete line again."""
         return {
             "offset": self._shown - self._live.pending_bytes,
             "shown_bytes": self._live.shown_bytes,
@@ -78,7 +86,7 @@ class JobReport:
         }
 
     def read(self, observation: Observation) -> None:
-        """Take in new log bytes."""
+        """Read the new log bytes of an observation."""
         self.progressed, self.records, self.new_bytes = False, (), b""
         if not observation.log_chunk or observation.log_offset != self.position:
             return
@@ -88,7 +96,10 @@ class JobReport:
         del self.tail[:-LOG_TAIL_BYTES]
         if self.new_bytes:
             self._shown = self.position
-            self.records = self._parser.feed(self.new_bytes)
+            placed = self._parser.feed_placed(self.new_bytes)
+            self.records = [record for _, record in placed]
+            if self._rows is not None:
+                self._rows.records(placed, observation.time)
             counted = [record.iteration for record in self.records if isinstance(record, IterationRecord)]
             iterations = bool(counted)
             if counted:
@@ -99,25 +110,27 @@ class JobReport:
             self._show(self._live.take(self.new_bytes), self.records)
 
     def unread(self, observation: Observation) -> bool:
-        """Return whether the log has bytes that were not read yet: the line that explains the end may be among them."""
+        """Return whether the log has unread bytes, which may include the line that explains the end."""
         if not observation.log_size or observation.log_size <= self.position:
             return False
-        # a poll that has many logs to bring leaves some for the next; a log that cannot be read never comes
+        # a poll with many logs leaves some for the next poll; an unreadable log is never read
         self._empty_polls = 0 if observation.log_chunk else self._empty_polls + 1
         return self._empty_polls < MAX_EMPTY_POLLS
 
     def skip_ahead(self, observation: Observation, *, ended: bool) -> int | None:
-        """Return the offset to go on from where reading everything would take too long, else None.
+        """Return the offset to which to skip if reading the complete log would take too long, else None.
 
-        :param ended: the job has ended: its last lines alone are waited for
+        :param ended: whether the job has ended, so that only its last lines are needed
         """
         behind = (observation.log_size or 0) - self.position
         if behind <= (LOG_TAIL_BYTES if ended else MOST_BEHIND_BYTES):
             return None
         self._show(self._live.finish())
+        if self._rows is not None:
+            self._rows.gap(self._shown)
         self.position += behind - LOG_TAIL_BYTES
         self._shown = max(self._shown, self.position)
-        self._parser = LogParser()
+        self._parser = LogParser(self._shown)
         self._log.warning(
             "%d bytes of the job's log are passed over; the whole log: %s",
             behind - LOG_TAIL_BYTES,
@@ -126,7 +139,7 @@ class JobReport:
         return self.position
 
     def state(self, verdict: Verdict, observation: Observation) -> None:
-        """Log a state or problem once, when it changes."""
+        """Log a state or problem when it changes."""
         if observation.unreachable is not None:
             minutes = (observation.time - observation.unreachable.since) / 60
             silence = pendulum.duration(minutes=max(round(minutes), 1)).in_words()
@@ -141,8 +154,10 @@ class JobReport:
             self._said = text
 
     def finish(self) -> None:
-        """Show what is left of the log, and report what of it was not shown."""
+        """Write the rest of the log, and report the number of lines left out."""
         self._show(self._live.finish())
+        if self._rows is not None:
+            self._rows.records(self._parser.finish_placed(), time.time())
         if self._live.left_out:
             self._log.info(
                 "%d lines of the job's log were left out here; the whole log: %s",
@@ -151,12 +166,12 @@ class JobReport:
             )
 
     def last_lines(self, count: int = 50) -> list[str]:
-        """Return the last lines of what this report has shown."""
+        """Return the last lines that this report has written."""
         shown = bytes(self.tail)[-(self._shown - self._begin) :] if self._shown > self._begin else b""
         return [harmless(line) for line in shown.removesuffix(b"\n").split(b"\n")[-count:]] if shown else []
 
     def _show(self, excerpt: Excerpt, records: Sequence[Record] = ()) -> None:
-        """Write lines, and what is worth knowing of records whose line is not among them."""
+        """Write lines, and the errors and markers of records whose lines are not among them."""
         if excerpt.left_out:
             self._log.info("| … %d lines left out; the whole log: %s", excerpt.left_out, self._log_file)
         errors = [record for record in records if isinstance(record, ErrorRecord)][-MOST_RECORDS_SHOWN:]
@@ -187,7 +202,7 @@ class JobReport:
 
 
 def progress_text(record: IterationRecord) -> str:
-    """Return how far a training is, for people; the time to go is that of the iterations alone."""
+    """Return the progress of a training as readable text; the remaining time includes only its iterations."""
     total = record.train_iters
     text = f"iteration {record.iteration} of {total}"
     if total:

@@ -1,4 +1,4 @@
-"""Starting and asking about the runs of a point DAG from inside a task."""
+"""Start and query runs of a point DAG from inside a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALREADY_EXISTS = "DAGRUN_ALREADY_EXISTS"
 
 
 class PointRunError(AirflowMegatronError, RuntimeError):
-    """Airflow would not start a run."""
+    """Airflow refused to start a run."""
 
 
 def point_run_id(point: str, number: int = 1) -> str:
@@ -30,17 +30,17 @@ def point_run_id(point: str, number: int = 1) -> str:
 
 
 def runs_without_scheduler() -> bool:
-    """Return whether this task runs inside ``airflow dags test``, where nothing would pick up a triggered run."""
+    """Return whether this task runs inside ``airflow dags test``, where no scheduler starts a triggered run."""
     return type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == "InProcessSupervisorComms"
 
 
 def trigger_point_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> bool:
-    """Start a run over the task's own channel to Airflow, the one that TriggerDagRunOperator uses.
+    """Start a run over the task's connection to Airflow, which TriggerDagRunOperator uses too.
 
-    One message a run: 300 runs take 3 s, where an operator instance each would take a worker start each.
+    It sends one message per run (300 runs take 3 s), while separate operators would need a worker start for each run.
 
-    :return: False when a run of that id exists already
-    :raises PointRunError: when Airflow refuses for another reason
+    :return: False if a run with that id exists already
+    :raises PointRunError: if Airflow refuses for another reason
     """
     answer = task_runner.SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf)))
     if isinstance(answer, ErrorResponse):

@@ -60,12 +60,12 @@ _VALUES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def is_from_before_pins(conf: Mapping[str, Any], run: Any) -> bool:
-    """Tell whether a point's run was launched by a version of this package that wrote the jobs into its configuration.
+    """Return whether a version of this package launched a point's run that wrote the jobs into its configuration.
 
-    Such a run may be queued when the package is upgraded. A person cannot start one: only what a task has started is
-    ``operator_triggered``.
+    Such a run may be queued during an upgrade of the package. A user cannot start one, because only runs that a task
+    has started are ``operator_triggered``.
 
-    :param run: the run, as its tasks know it
+    :param run: the run from the task's context
     """
     launched = getattr(run, "run_type", None) == "operator_triggered"
     return launched and set(conf) == _KEYS_BEFORE_PINS and isinstance(conf["jobs"], dict)

@@ -1,4 +1,4 @@
-"""Ending ``airflow dags test`` when it is asked to.
+"""Termination of ``airflow dags test`` by SIGTERM.
 
 There, one process runs all tasks, and Airflow answers SIGTERM with the ``on_kill`` of the task alone: the next task
 would begin. Jobs stay in Slurm as they do when a scheduler is stopped; the next run takes them up.
@@ -28,12 +28,12 @@ class EndsTestRun:
         if isinstance(comms, CommsDecoder):
             return
         self.end_helpers()
-        # the task that was interrupted may hold the database: the record is not waited for
+        # the interrupted task may lock the database, so do not wait for the record
         record = threading.Thread(target=_record_end, args=(_run_of(self),), daemon=True)
         record.start()
         record.join(_LONGEST_RECORD_S)
         print(
-            "stopped by SIGTERM: jobs in Slurm go on, and the next run takes them up "
+            "stopped by SIGTERM: jobs in Slurm continue, and the next run follows them "
             "(`airflow-megatron cancel SPEC` cancels them)",
             file=sys.stderr,
             flush=True,
@@ -45,7 +45,7 @@ class EndsTestRun:
 
 
 def _run_of(operator: Any) -> tuple[str, str] | None:
-    """Return DAG and run of the task that is under way."""
+    """Return DAG and run of the task that is in progress."""
     from airflow.sdk import get_current_context
 
     try:
@@ -55,7 +55,7 @@ def _run_of(operator: Any) -> tuple[str, str] | None:
 
 
 def _record_end(run: tuple[str, str] | None) -> None:
-    """Record that a run has failed: a scheduler that starts later would go on with it otherwise."""
+    """Record that a run has failed: a scheduler that starts later would continue with it otherwise."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from airflow.utils.state import DagRunState

@@ -1,4 +1,4 @@
-"""Reading from a task what its run has pinned."""
+"""Access of a task to the pinned plan of its run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from jinja2 import pass_context
 
-from airflow_megatron.plan.pinned import PinnedSweep, pinned_surroundings, surroundings_of
+from airflow_megatron.plan.pinned import PinnedSweep, pinned_plan_environment, plan_environment_of
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.layout.run_layout import checkpoint_dir_of, log_pattern_of, stage_dir_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_megatron.plan.surroundings import Surroundings
+    from airflow_megatron.plan.plan_environment import PlanEnvironment
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.outline import SweepOutline
@@ -33,7 +33,7 @@ CHANGED: Final = "changed since this run was planned"
 def stored_plan(reference: Mapping[str, Any] | str | None) -> PinnedSweep:
     """Return the plan that ``plan`` returned a reference to.
 
-    :raises AirflowFailException: when it cannot be read
+    :raises AirflowFailException: if it cannot be read
     """
     if not isinstance(reference, dict):
         raise AirflowFailException("`plan` has stored nothing in this run; clear `plan`")
@@ -43,13 +43,13 @@ def stored_plan(reference: Mapping[str, Any] | str | None) -> PinnedSweep:
         raise AirflowFailException(str(error)) from None
 
 
-def job_surroundings(job: Job) -> Surroundings:
-    """Return the cluster profile and the files of a job, as its run has pinned them.
+def job_plan_environment(job: Job) -> PlanEnvironment:
+    """Return the pinned cluster profile and files of a job's run.
 
-    :raises AirflowFailException: when they cannot be read
+    :raises AirflowFailException: if they cannot be read
     """
     try:
-        return surroundings_of(job)
+        return plan_environment_of(job)
     except (PinError, SpecError) as error:
         raise AirflowFailException(str(error)) from None
 
@@ -57,18 +57,18 @@ def job_surroundings(job: Job) -> Surroundings:
 def cluster_profile(cluster: str, pin: str) -> ClusterProfile:
     """Return a cluster profile as a stored plan holds it, as it is now where there is none.
 
-    :raises AirflowFailException: when it cannot be read
+    :raises AirflowFailException: if it cannot be read
     """
     try:
-        return pinned_surroundings(pin, cluster).cluster
+        return pinned_plan_environment(pin, cluster).cluster
     except (PinError, SpecError) as error:
         raise AirflowFailException(str(error)) from None
 
 
 def newest_plan(sweep: str, run_id: str, store: PinStore | None = None) -> PinnedSweep:
-    """Return what a sweep's run has pinned last.
+    """Return the newest pinned plan of a sweep's run.
 
-    :raises PinError: when the run has pinned nothing, or it cannot be read
+    :raises PinError: if the run has pinned nothing, or it cannot be read
     """
     store = store or PinStore()
     digest = store.newest(sweep, run_id)
@@ -84,8 +84,8 @@ def newest_plan(sweep: str, run_id: str, store: PinStore | None = None) -> Pinne
 def planned_job(context: Context, source: str, stage: str) -> dict[str, Any] | None:
     """Return a stage's job for the templates of a task.
 
-    It is the one that the run began with. In a task that a person has cleared it is the one of the newest plan of the
-    sweep's run: whoever has cleared ``plan`` there, after a correction, wants it.
+    This is the job with which the run started. In a task that a user has cleared, it is the job in the newest plan of
+    the sweep's run, because a user who has cleared ``plan`` after a correction expects the new plan.
 
     :param source: the task that has pushed it
     :param stage: name of the stage
@@ -124,7 +124,7 @@ def job_paths(job: Mapping[str, Any] | None, stage: str) -> dict[str, str | None
 
 
 MACROS: Final = {"planned_job": planned_job, "job_paths": job_paths}
-"""What the templates of a sweep's tasks call."""
+"""The functions that the templates of a sweep's tasks call."""
 
 
 def pinned_by(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> tuple[str, str]:

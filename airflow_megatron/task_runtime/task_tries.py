@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 def just_cleared(context: Context) -> bool:
     """Return whether a person cleared the task and this is its first try since.
 
-    Airflow tries a task again by itself too: when its worker died, and when the scheduler handles the end of a process
-    that deferred only after the trigger has fired (it takes the resumed task for one that was killed). Clearing sets
-    ``max_tries`` to the tries so far plus ``retries`` (``clear_task_instances`` in ``airflow/models/taskinstance.py``).
+    Airflow tries a task again by itself too: when its worker was killed, and when the scheduler handles the end of a
+    process that deferred only after the trigger has fired (it takes the resumed task for one that was killed). Clearing
+    sets ``max_tries`` to the tries so far plus ``retries`` (``clear_task_instances`` in
+    ``airflow/models/taskinstance.py``).
     """
     task_instance = context["ti"]
     first = (task_instance.max_tries or 0) - (context["task"].retries or 0) + 1

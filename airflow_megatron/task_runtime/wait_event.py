@@ -31,7 +31,7 @@ class WaitEvent:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> WaitEvent:
-        """Return the event that :meth:`to_json` wrote; unknown keys are passed over."""
+        """Return the event that :meth:`to_json` wrote; unknown keys are ignored."""
         carry = value.get("carry")
         return cls(
             status=str(value.get("status")),

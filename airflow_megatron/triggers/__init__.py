@@ -1,1 +1,1 @@
-"""Airflow triggers; they only observe, and may run twice without harm."""
+"""Airflow triggers; they only observe, so a trigger may run twice."""

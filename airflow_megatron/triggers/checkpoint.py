@@ -37,7 +37,7 @@ class CheckpointTrigger(ProducedFileTrigger):
         self.iteration = iteration
 
     async def wait(self) -> AsyncGenerator[TriggerEvent]:
-        """Look at the directory at every tick of the cluster's poller."""
+        """Check the directory at every poll of the cluster."""
         logged = ""
         watch = Watch(
             key=f"{self.checkpoint_dir}@{self.iteration}",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_megatron.supervision.condition_watch import Truth
+from airflow_megatron.supervision.condition_watch import ConditionResult
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.task_runtime.condition_follower import followed
 from airflow_megatron.task_runtime.wait_event import WaitEvent
@@ -25,8 +25,8 @@ class ConditionTrigger(ClusterTrigger):
     :param condition: as :meth:`airflow_megatron.spec.model.conditions.Condition.to_json` gives it
     :param attempts: stage directory → attempt from which on a verdict counts
     :param check_interval: seconds between two runs of a command
-    :param finish: condition that makes waiting needless: what is waited for is done already
-    :param carry: handed back in the event
+    :param finish: finish condition of the job, which ends the wait too
+    :param carry: data that the event returns unchanged
     :param cluster: as for :class:`~airflow_megatron.task_runtime.cluster_trigger.ClusterTrigger`
     """
 
@@ -48,7 +48,7 @@ class ConditionTrigger(ClusterTrigger):
         self.carry = dict(carry or {})
 
     async def wait(self) -> AsyncGenerator[TriggerEvent]:
-        """Look at every tick of the cluster's poller; one that does not answer is waited for."""
+        """Evaluate the condition at every poll of the cluster; wait while the cluster is not available."""
         logged = ""
         async with (
             followed(self.poller, self.condition, self.attempts, self.check_interval) as follower,
@@ -60,11 +60,11 @@ class ConditionTrigger(ClusterTrigger):
                 if text != logged:
                     self.log.info("%s", text)
                     logged = text
-                if finished is Truth.YES:
+                if finished is ConditionResult.YES:
                     yield self._event("finished", finish.missing())
                     return
-                if truth is not Truth.NO:
-                    yield self._event("holds" if truth is Truth.YES else "missed", text)
+                if truth is not ConditionResult.NO:
+                    yield self._event("holds" if truth is ConditionResult.YES else "missed", text)
                     return
                 if self.is_overdue:
                     yield self._event("timeout", text)

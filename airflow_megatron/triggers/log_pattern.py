@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.spec.model.conditions import Condition
-from airflow_megatron.supervision.condition_watch import Truth
+from airflow_megatron.supervision.condition_watch import ConditionResult
 from airflow_megatron.task_runtime.condition_follower import followed
 from airflow_megatron.task_runtime.file_trigger import ProducedFileTrigger
 from airflow_megatron.task_runtime.wait_event import WaitEvent
@@ -34,17 +34,17 @@ class LogPatternTrigger(ProducedFileTrigger):
         self.pattern = pattern
 
     async def wait(self) -> AsyncGenerator[TriggerEvent]:
-        """Search new bytes of the log at every tick of the cluster's poller."""
+        """Search new bytes of the log at every poll of the cluster."""
         producer = self.producer_dir or ""
         condition = Condition("log", path=self.log_file, pattern=self.pattern, producer=producer)
         runs = {producer: self.producer_attempt}
         async with followed(self.poller, condition.to_json(), runs) as follower:
             while True:
                 truth = await follower.look()
-                if truth is Truth.YES:
+                if truth is ConditionResult.YES:
                     yield TriggerEvent(WaitEvent("found", line=follower.line).to_json())
                     return
-                if truth is Truth.NEVER:
+                if truth is ConditionResult.NEVER:
                     reason = (
                         f"the job has ended and {self.log_file} has no line that matches {self.pattern!r}"
                     )

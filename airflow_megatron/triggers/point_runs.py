@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ENDED = ("success", "failed")
 RUN_IDS_IN_ONE_QUESTION = 100
-"""The ids travel in a URL."""
+"""Maximum number of ids in one request; they are part of a URL of limited length."""
 
 
 def count_runs(dag_id: str, run_ids: Sequence[str], states: Sequence[str]) -> int:
@@ -35,7 +35,7 @@ class PointRunsTrigger(DeferringTrigger):
 
     :param dag_id: the point DAG
     :param run_ids: its runs
-    :param poll_interval: seconds between two looks at Airflow's database
+    :param poll_interval: seconds between two polls at Airflow's database
     """
 
     def __init__(self, *, dag_id: str, run_ids: Sequence[str], poll_interval: float = 15.0) -> None:
@@ -45,7 +45,7 @@ class PointRunsTrigger(DeferringTrigger):
         self.poll_interval = poll_interval
 
     async def wait(self) -> AsyncGenerator[TriggerEvent]:
-        """Ask until all have ended."""
+        """Query Airflow until all runs have ended."""
         reported = -1
         while True:
             ended = await sync_to_async(count_runs)(self.dag_id, self.run_ids, ENDED)

@@ -22,20 +22,19 @@ _ROOMS: weakref.WeakKeyDictionary[Poller, QueueRoom] = weakref.WeakKeyDictionary
 
 
 class QueueRoomTrigger(DeferringTrigger):
-    """Wait for a submission's turn, among all that wait in this process for the same cluster.
+    """Wait for room in the queue, in order with all submissions to the same cluster that wait in this process.
 
-    Nothing was submitted, so nothing has to be cancelled when the task is marked or cleared.
-    The event is what it was given as ``carry``.
+    Nothing was submitted yet, so nothing must be cancelled if the task is marked or cleared.
 
     :param ssh_conn_id: connection to the login node
     :param commands: keyword arguments of :class:`airflow_megatron.slurm.remote.profile.SlurmCommands`
     :param job_name: exact Slurm name of the attempt
-    :param since: Unix time at which the submission began to wait
+    :param since: Unix time at which the submission started to wait
     :param limits: jobs and name prefix of each :class:`airflow_megatron.slurm.submission.queue_limits.QueueLimit`
-    :param refused_at: jobs of the user in the queue when Slurm refused it for one of its own limits
-    :param recovers: it waits for the controller, or for space on the disk
-    :param poll_interval: seconds between two looks at the cluster
-    :param carry: handed back in the event
+    :param refused_at: number of the user's queued jobs when a limit of Slurm refused it, None if none did
+    :param recovers: whether it waits for the controller or for disk space
+    :param poll_interval: seconds between two polls of the cluster
+    :param carry: payload of the event
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class QueueRoomTrigger(DeferringTrigger):
         self.carry = dict(carry or {})
 
     async def wait(self) -> AsyncGenerator[TriggerEvent]:
-        """Look at the queue at every tick of the cluster's poller."""
+        """Check the queue at every poll of the cluster."""
         poller = shared_poller(self.ssh_conn_id, self.commands, self.poll_interval)
         room = _ROOMS.setdefault(poller, QueueRoom())
         limits = tuple(QueueLimit(jobs, prefix) for jobs, prefix in self.limits)

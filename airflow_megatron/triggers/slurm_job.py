@@ -1,4 +1,4 @@
-"""Trigger that follows one attempt of a job to its verdict."""
+"""Trigger that watches one attempt of a job until its verdict."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ from airflow_megatron.megatron.checkpoints.completeness import checkpoint_verdic
 from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
 from airflow_megatron.megatron.logs.final_evaluation import missing_evaluation
 from airflow_megatron.megatron.logs.resume_check import ResumeCheck
-from airflow_megatron.slurm.remote.stage_records import (
-    RemoteWriteError,
-    parse_stage_states,
-    parse_written,
-    stage_state_script,
-    write_verdict_script,
-)
+from airflow_megatron.results.store.job_rows import JobRows, source_of
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Watch
@@ -34,13 +28,20 @@ from airflow_megatron.slurm.verdicts.missing_job import MissingJob
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.progress import Progress
 from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import (
+    RemoteWriteError,
+    parse_stage_states,
+    parse_written,
+    stage_state_script,
+    write_verdict_script,
+)
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict
 from airflow_megatron.spec.layout.run_layout import AttemptDir
 from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.model.conditions import Event
 from airflow_megatron.spec.model.schema import HealthSection
 from airflow_megatron.supervision.attempt_follower import AttemptFollower, OwnConditions
-from airflow_megatron.supervision.condition_watch import OwnAttempt, Truth
+from airflow_megatron.supervision.condition_watch import ConditionResult, OwnAttempt
 from airflow_megatron.supervision.event_watch import EventWatch
 from airflow_megatron.supervision.job_event import JobEvent
 from airflow_megatron.task_runtime.cluster_poller import trigger_hook
@@ -58,19 +59,19 @@ if TYPE_CHECKING:
     from airflow_megatron.task_runtime.condition_follower import ConditionFollower
 
 ON_KILL_STEP_S = 6.0
-"""Airflow gives ``on_kill`` 30 s in all, for up to five remote commands."""
+"""Time limit of a remote command in seconds; Airflow allows ``on_kill`` 30 s for up to five commands."""
 
 _CANCELLING: set[asyncio.Future[None]] = set()
-"""Cancellations under way, which nothing else may hold on to."""
+"""Cancellations in progress; the references keep their tasks alive."""
 _QUEUED = frozenset({JobState.PENDING, JobState.CONFIGURING, JobState.REQUEUED, JobState.REQUEUE_HOLD})
 
 
 class SlurmJobTrigger(ClusterTrigger):
     """Wait until an attempt has a verdict.
 
-    Yields one event: ``{"verdict": …, "seen": [what showed at the end], "log_tail": [last lines]}``; ``{"seen": [what,
-    …]}`` when events of the running job ask for something to be done, or its cancel condition holds; or one with
-    neither when the deadline passed.
+    Yields one event: ``{"verdict": …, "seen": [occurrences at the end], "log_tail": [last lines]}``; ``{"seen":
+    [occurrences]}`` if events of the running job request an action, or its cancel condition holds; or an event without
+    both after the deadline.
 
     :param job_id: Slurm id
     :param job_name: exact Slurm name of the attempt
@@ -78,26 +79,28 @@ class SlurmJobTrigger(ClusterTrigger):
     :param log_file: the attempt's log
     :param kind: ``train`` or ``command``
     :param train_iters: iteration at which training is done
-    :param final_evaluation: training evaluates the test set at its end: one that has not is reported with a warning
-    :param checkpoint_dir: where training saves; of a command where it may save
-    :param required_files: files without which a command has not finished
-    :param pieces: patterns of files that it leaves one after the other, as it works on each checkpoint
-    :param visibility_window: seconds after which a job that Slurm does not know is lost
-    :param cancel_on_kill: cancel the job when a person marks the task failed or clears it
-    :param chained: attempts may be queued behind this one: they are cancelled with it
-    :param behind: directories of stages that may be queued behind this one, those that wait for others first: what
-        they have queued is cancelled with it
+    :param final_evaluation: whether the training must evaluate the test set at its end; otherwise a warning is reported
+    :param checkpoint_dir: directory in which a training saves, or a command may save
+    :param required_files: required output files of a command
+    :param pieces: patterns of the files that it writes for each checkpoint that it processes
+    :param visibility_window: seconds after which a job that Slurm does not report is lost
+    :param cancel_on_kill: cancel the job if a user marks the task failed or clears it
+    :param chained: whether attempts may be queued behind this one; they are cancelled with it
+    :param behind: directories of stages that may be queued behind this one, whose queued attempts are cancelled with
+        it; a stage precedes the stages that it waits for
     :param conditions: ``cancel``, ``finish`` and ``events`` of the job, in their JSON form, and ``check_interval``;
         ``runs``: stage directory → the first attempt of its present run
     :param health: of a training: ``rules`` (:class:`airflow_megatron.spec.model.schema.HealthSection`) and
     ``intervals``, the
         numbers of iterations after which it saves or validates
-    :param memory: what an earlier trigger of this attempt knew when it handed over to a worker: its event's ``memory``
-    :param resumes_from: iteration of the checkpoint that training has to begin with, 0 for none
-    :param log_from: byte at which what this attempt writes begins in its log: attempts may share one
-    :param signatures: the cluster profile's own files of log lines: name → content, or names relative to the profile
-    :param secrets: sources of what Airflow has handed to the job: should it print them, they are masked
-    :param carry: handed back in the event: the arguments of ``defer`` do not survive ``airflow dags test``
+    :param memory: state of an earlier trigger of this attempt, from the ``memory`` of its event
+    :param resumes_from: iteration of the checkpoint that training must load, 0 for none
+    :param log_from: offset of this attempt's output in its log, in bytes; attempts may share a log
+    :param signatures: signature files of the cluster profile: name → content, or names relative to the profile
+    :param secrets: sources of the secrets that Airflow has delivered to the job, which are masked in its log
+    :param results: data that the store of results keeps with each row (:func:`.results.store.job_rows.source_values`);
+        empty for a job whose results are not stored
+    :param carry: data that the event returns unchanged, because ``airflow dags test`` loses the arguments of ``defer``
     :param cluster: as for :class:`~airflow_megatron.task_runtime.cluster_trigger.ClusterTrigger`
     """
 
@@ -125,6 +128,7 @@ class SlurmJobTrigger(ClusterTrigger):
         log_from: int = 0,
         signatures: Mapping[str, str] | Sequence[str] = (),
         secrets: Mapping[str, Mapping[str, str]] | None = None,
+        results: Mapping[str, Any] | None = None,
         carry: Mapping[str, Any] | None = None,
         **cluster: Any,
     ) -> None:
@@ -150,14 +154,16 @@ class SlurmJobTrigger(ClusterTrigger):
         self.log_from = log_from
         self.signatures = dict(signatures) if isinstance(signatures, Mapping) else list(signatures)
         self.secrets = dict(secrets or {})
+        self.results = dict(results or {})
         self.carry = dict(carry or {})
 
     async def wait(self) -> AsyncGenerator[TriggerEvent]:
-        """Follow the job; a cluster that does not answer is waited for."""
+        """Watch the job; wait while the cluster is not available."""
         if self.secrets:
             await asyncio.to_thread(mask_secrets, self.secrets)  # in a thread, as connections are looked up
-        report = JobReport(self.log, self.log_file, self.memory.get("log"), self.log_from)
-        # the beginning of a log that was read before is not read again
+        rows = self._rows()
+        report = JobReport(self.log, self.log_file, self.memory.get("log"), self.log_from, rows)
+        # skip the part of the log that was read before
         resume = ResumeCheck(0 if self.memory.get("log") else self.resumes_from)
         events = EventWatch(
             [Event.from_json(item) for item in self.conditions.get("events", ())], self.memory.get("events")
@@ -175,6 +181,8 @@ class SlurmJobTrigger(ClusterTrigger):
         ):
             async for observation in subscription:
                 report.read(observation)
+                if rows is not None:
+                    rows.look(observation)
                 if (scratch := resume.read(report.records)) is not None:
                     yield self._event(report, seen=(Occurrence("fail", scratch, permanent=True),))
                     return
@@ -208,6 +216,8 @@ class SlurmJobTrigger(ClusterTrigger):
                     elif missing := self._missing(verdict, report):
                         verdict = replace(verdict, warning=missing)
                     report.finish()
+                    if rows is not None:
+                        rows.ended(verdict, observation)
                     yield self._event(report, verdict=verdict, seen=tuple(at_end), error=report.error)
                     return
                 showed = await self._seen(events, observation, report)
@@ -224,17 +234,23 @@ class SlurmJobTrigger(ClusterTrigger):
                     yield self._event(report)
                     return
 
+    def _rows(self) -> JobRows | None:
+        """Return the rows of this attempt for the store of results; None for a job whose results are not stored."""
+        number = AttemptDir.of(self.attempt_dir).number
+        source = source_of(self.results, attempt=number, job_id=self.job_id, log=self.log_file)
+        return JobRows(source, hide=_hidden if self.secrets else None) if source else None
+
     def _condition(self, name: str) -> AbstractAsyncContextManager[ConditionFollower]:
         interval = float(self.conditions.get("check_interval") or 0.0)
         return followed(self.poller, self.conditions.get(name), self._runs(), interval, self._own())
 
     def _own(self) -> OwnAttempt:
-        """Return this attempt, for conditions that speak of the job itself."""
+        """Return this attempt, for conditions on the job itself."""
         own = AttemptDir.of(self.attempt_dir)
         return OwnAttempt(own.stage_dir, own.number, self.log_from)
 
     def _runs(self) -> dict[str, int]:
-        """Return the first attempt of the present run of each stage that conditions speak of."""
+        """Return the first attempt of the current run of each stage that conditions refer to."""
         own = self._own()
         return {own.stage_dir: own.number, **self.conditions.get("runs", {})}
 
@@ -247,9 +263,9 @@ class SlurmJobTrigger(ClusterTrigger):
     async def _seen(
         self, events: EventWatch, observation: Observation, report: JobReport, end: Verdict | None = None
     ) -> list[Occurrence]:
-        """Return the events of this observation whose own conditions hold; they count as having acted.
+        """Return the events of this observation whose conditions hold, and count them as carried out.
 
-        :param end: how the job has ended, at the last look
+        :param end: end of the job, at the last poll
         """
         holding: list[Occurrence] = []
         look = replace(observation, log_chunk=report.new_bytes)
@@ -259,7 +275,7 @@ class SlurmJobTrigger(ClusterTrigger):
                 async with followed(
                     self.poller, condition.to_json(), self._runs(), own=self._own()
                 ) as follower:
-                    if await follower.look() is not Truth.YES:
+                    if await follower.look() is not ConditionResult.YES:
                         continue
             events.count(item.event)
             holding.append(item.occurrence)
@@ -272,10 +288,10 @@ class SlurmJobTrigger(ClusterTrigger):
         return TriggerEvent({**event, "carry": self.carry})
 
     async def on_kill(self) -> None:
-        """Cancel the job: a person marked the waiting task failed or success, or cleared it."""
+        """Cancel the job, because a user marked the waiting task failed or success, or cleared it."""
         if not self.cancel_on_kill:
             return
-        # Airflow may cancel this call while it waits for answers: the job is cancelled, and that recorded, all the same
+        # Airflow may cancel this call while it waits: the job must still be cancelled, and the cancellation recorded
         task = asyncio.ensure_future(self._cancel_job())
         _CANCELLING.add(task)
         task.add_done_callback(_CANCELLING.discard)
@@ -305,14 +321,14 @@ class SlurmJobTrigger(ClusterTrigger):
             self.log.error("the cancellation of job %s could not be recorded: %s", self.job_id, error)
 
     async def _record_cancellation(self, transport: Transport) -> None:
-        """Write the verdict that no task is left to write: the job's next run begins a new attempt."""
+        """Write the verdict, because no task will write it, so that the job's next run starts a new attempt."""
         own = AttemptDir.of(self.attempt_dir)
         answer = await transport.run(stage_state_script([own.stage_dir]), timeout=ON_KILL_STEP_S)
         if parse_stage_states([own.stage_dir], answer)[own.stage_dir].latest_attempt != own.number:
-            return  # the task was cleared, and its next try was quicker
+            return  # the task was cleared, and its next try was faster
         verdict = Verdict(Outcome.CANCELLED, "its task was marked or cleared", job_id=self.job_id)
         record = RecordedVerdict.of(verdict, own.number)
-        script = write_verdict_script(own.stage_dir, record.to_json())
+        script = write_verdict_script(own.stage_dir, record)
         parse_written(await transport.run(script, timeout=ON_KILL_STEP_S))
 
     def _watch(self, log_offset: int) -> Watch:
@@ -322,7 +338,7 @@ class SlurmJobTrigger(ClusterTrigger):
             job_name=self.job_name,
             attempt_dir=self.attempt_dir,
             checkpoint_dir=self.checkpoint_dir,
-            # of a command only the tracker is looked at
+            # for a command only the tracker is read
             checkpoint_from=(self.train_iters or 0) if self.kind == "train" else sys.maxsize,
             log_file=self.log_file,
             log_offset=log_offset,
@@ -337,7 +353,7 @@ class SlurmJobTrigger(ClusterTrigger):
         return Progress(report.began, report.reached, saved, tuple(made))
 
     def _missing(self, verdict: Verdict, report: JobReport) -> str | None:
-        """Return what to report of a training that has finished well without its last evaluation, else None."""
+        """Return the warning about a training that has finished without its last evaluation, else None."""
         well = verdict.outcome is Outcome.FINISHED and verdict.warning is None
         return missing_evaluation(bytes(report.tail)) if self.final_evaluation and well else None
 
@@ -348,19 +364,25 @@ class SlurmJobTrigger(ClusterTrigger):
         return Expectation("command", required_files=tuple(self.required_files), announced=announced)
 
     def _is_complete(self, files: Mapping[str, int]) -> bool:
-        # asked only about the checkpoint that the tracker names: formats without a file that is written last rely on it
+        # called only for the checkpoint in the tracker; formats without a final file depend on the tracker
         return checkpoint_verdict(files, iteration=self.train_iters, tracked=self.train_iters).is_complete
 
 
+def _hidden(text: str) -> str:
+    return str(redact(text))
+
+
 def _occurrence(alarm: Alarm) -> Occurrence:
-    return Occurrence(alarm.do, alarm.reason, before_iteration=alarm.before_iteration)
+    return Occurrence(
+        alarm.do, alarm.reason, before_iteration=alarm.before_iteration, detector=alarm.detector
+    )
 
 
 def _alarms(health: TrainingHealth | None, observation: Observation, report: JobReport) -> list[Alarm]:
     if health is None:
         return []
     state = observation.queue.state if observation.queue else None
-    # the clock of this machine: the login node's may be set while the job runs
+    # the clock of this machine, because the login node's clock may be set while the job runs
     return health.read(
         report.records,
         now=time.monotonic(),

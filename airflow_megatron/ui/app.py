@@ -9,8 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag
 from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Response
@@ -18,12 +16,14 @@ from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from airflow_megatron.plan.run_results import results_dir
-from airflow_megatron.ui.result_folders import ResultFolders
+from airflow_megatron.ui.live.answers import StaticFolder
+from airflow_megatron.ui.live.result_folders import ResultFolders
+from airflow_megatron.ui.live.routes import is_allowed, live_routes
 
 PAGE_HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; frame-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -39,12 +39,12 @@ REPORT_HEADERS = PAGE_HEADERS | {
 
 
 def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
-    """Return the application with the list of sweeps, a page for each, its report and its files.
+    """Return the application with the list of sweeps, a live page for each, its report and its files.
 
     :param results: where the reports are; the project's results folder when left out
     """
     folders = results or ResultFolders(results_dir("any").parent)
-    pages = _environment()
+    pages, scripts = _environment(), StaticFolder()
     app = FastAPI(
         title="Megatron sweeps",
         dependencies=[Depends(get_user)],
@@ -54,37 +54,43 @@ def sweep_results_app(results: ResultFolders | None = None) -> FastAPI:
         openapi_url=None,
     )
 
-    def page(template: str, **values: Any) -> HTMLResponse:
+    app.include_router(live_routes(folders))
+
+    def page(template: str, root: str, **values: Any) -> HTMLResponse:
+        values |= {"root": root, "static": f"{root}static/{scripts.version}"}
         return HTMLResponse(pages.get_template(template).render(values), headers=PAGE_HEADERS)
 
     @app.get("/")
     def sweeps(user: GetUserDep) -> HTMLResponse:
-        """List the sweeps that have a report."""
-        auth = get_auth_manager()
-        shown = [
-            sweep
-            for sweep in folders.sweeps()
-            if auth.is_authorized_dag(
-                method="GET",
-                details=DagDetails(id=sweep.name, team_name=DagModel.get_team_name(sweep.name)),
-                user=user,
-            )
-        ]
-        return page("sweeps.html.j2", sweeps=shown, folder=folders.root)
+        """List the sweeps; the reports alone until the script has asked for the rest."""
+        shown = [sweep for sweep in folders.sweeps() if is_allowed(user, sweep.name)]
+        return page("sweeps.html.j2", "./", sweeps=shown, folder=folders.root)
+
+    @app.get("/static/{version}/{name:path}")
+    def static(version: str, name: str) -> Response:
+        """Send a script or a style sheet."""
+        answer = scripts.answer(version, name)
+        if answer is None:
+            raise HTTPException(404, "there is no such file")
+        return answer
 
     readable = [Depends(requires_access_dag("GET"))]
 
     @app.get("/sweeps/{dag_id}", dependencies=readable)
-    def sweep_page(dag_id: str) -> HTMLResponse:
-        """Show a sweep's report, with links to its DAGs and files."""
-        report = folders.report(dag_id)
-        if report is None:
-            if DagModel.get_dagmodel(dag_id) is None:
-                raise HTTPException(404, f"there is no sweep {dag_id!r}")
-            return page("no_report.html.j2", sweep=dag_id)
+    def sweep_page(dag_id: str, view: str = "") -> HTMLResponse:
+        """Show a sweep while it runs, or its report; of one that Airflow does not have, the report."""
+        report, is_known = folders.report(dag_id), DagModel.get_dagmodel(dag_id) is not None
+        if report is None and not is_known:
+            raise HTTPException(404, f"there is no sweep {dag_id!r}")
+        is_report = report is not None and (view == "report" or not is_known)
         return page(
-            "sweep.html.j2",
+            "sweep.html.j2" if is_report else "live.html.j2",
+            "../",
             sweep=dag_id,
+            is_known=is_known,
+            is_report=is_report,
+            has_report=report is not None,
+            has_charts=scripts.has_charts,
             files=list(folders.downloads(dag_id)),
             runs=list(folders.runs(dag_id)),
         )

@@ -125,6 +125,6 @@ def _is_sweep(dag_run: DagRun) -> bool:
 
 
 def _tags(dag_run: DagRun) -> set[str]:
-    """Return the tags of a run's DAG, none for one that is no sweep's."""
+    """Return the tags of a run's DAG, none for a DAG that is not part of a sweep."""
     tags = {tag.name for tag in dag_run.dag_model.tags} if dag_run.dag_model else set()
     return tags if "megatron" in tags else set()

@@ -53,7 +53,8 @@ def _run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "up":
             wanted = {name: getattr(arguments, name) for name in Size.__dataclass_fields__}
-            cluster.up({name: value for name, value in wanted.items() if value is not None})
+            given = {name: value for name, value in wanted.items() if value is not None}
+            cluster.up(given, arguments.imitate)
         case "down":
             cluster.down(purge=arguments.purge)
         case "status":
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         text = f"{meaning} (at first: {getattr(defaults, name)})"
         up.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=text)
+    up.add_argument("--imitate", type=Path, metavar="FILE", help="description of a site to imitate (JSON)")
     down = commands.add_parser("down", parents=[place], help="stop it, and all jobs on it")
     down.add_argument("--purge", action="store_true", help="delete its files too: accounting, logs, keys")
     status = commands.add_parser(

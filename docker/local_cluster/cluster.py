@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from local_cluster import configuration, credentials, daemons, processes, settings
 from local_cluster.errors import ClusterError
+from local_cluster.imitation import Imitation, load_imitation
 from local_cluster.packages import missing_packages, program
 
 if TYPE_CHECKING:
@@ -43,10 +44,11 @@ class Cluster:
 
     # ---- up and down
 
-    def up(self, wanted: dict[str, int]) -> None:
+    def up(self, wanted: dict[str, int], imitate: Path | None = None) -> None:
         """Start what is not running; do nothing if everything is.
 
         :param wanted: fields of :class:`settings.Size` that were asked for; the others stay as they were before.
+        :param imitate: description of a site (:mod:`local_cluster.imitation`), kept for later starts.
         :raises ClusterError: if it cannot be started; what was started is stopped again.
         """
         began = time.monotonic()
@@ -64,6 +66,8 @@ class Cluster:
             if self._processes():
                 self.say("found parts of an earlier start; stopping them")
                 self._stop(saved)
+            if imitate is not None:
+                self._keep_imitation(imitate)
             try:
                 self._start(size, saved)
             except BaseException:
@@ -71,6 +75,11 @@ class Cluster:
                 self._stop(settings.load_settings(self.layout.settings))
                 raise
         self.say(f"up in {time.monotonic() - began:.1f} s: {self.layout.description}")
+
+    def _keep_imitation(self, described: Path) -> None:
+        if load_imitation(described) is None:
+            raise ClusterError(f"{described} does not exist")
+        credentials.write_private(self.layout.imitation, described.read_text())
 
     def down(self, *, purge: bool = False) -> None:
         """Stop everything that belongs to the cluster, and check that nothing is left.
@@ -115,7 +124,8 @@ class Cluster:
         if not machine.private_path:
             self.say(f"others may write to a parent of {self.layout.ssh}: sshd's StrictModes is off")
         self.say("writing configuration and keys")
-        self._write_configuration(chosen, machine)
+        imitation = load_imitation(self.layout.imitation)
+        self._write_configuration(chosen, machine, imitation)
         every = daemons.daemons_of(self.layout, chosen, machine)
         self._initialise_database(machine)
         for name in ("munged", "mariadbd"):
@@ -123,33 +133,39 @@ class Cluster:
         self._start_daemons(every["munged"], every["mariadbd"])
         self.say("starting slurmdbd")
         self._start_daemons(every["slurmdbd"])
-        self._add_account(machine.user)
+        self._add_account(machine.user, imitation.qualities if imitation else [])
         self.say("starting slurmctld and sshd")
         self._start_daemons(every["slurmctld"], every["sshd"])
         nodes = [daemon for name, daemon in every.items() if name.startswith("slurmd:")]
         self.say(f"starting {', '.join(daemon.name for daemon in nodes)}")
         self._start_daemons(*nodes)
         self._await_nodes(size.node_names)
-        self._write_description(chosen, machine)
+        self._write_description(chosen, machine, imitation)
 
     def _start_daemons(self, *several: daemons.Daemon) -> None:
         started = [(daemon, daemons.start(daemon, self.layout)) for daemon in several]
         for daemon, process in started:
             daemons.await_ready(daemon, process, self.layout)
 
-    def _write_configuration(self, chosen: settings.Settings, machine: configuration.Machine) -> None:
+    def _write_configuration(
+        self, chosen: settings.Settings, machine: configuration.Machine, imitation: Imitation | None
+    ) -> None:
         layout = self.layout
         credentials.make_munge_key(layout)
         credentials.make_ssh_keys(layout, chosen.ports["sshd"])
         password = credentials.database_password(layout)
         etc = layout.slurm_conf.parent
-        credentials.write_private(layout.slurm_conf, configuration.slurm_conf(layout, chosen, machine))
-        credentials.write_private(etc / "gres.conf", configuration.gres_conf(layout, chosen.size))
+        slurm_conf = configuration.slurm_conf(layout, chosen, machine, imitation)
+        credentials.write_private(layout.slurm_conf, slurm_conf)
+        if imitation is not None and imitation.filter:
+            credentials.write_private(layout.submission_filter, imitation.filter)
+        credentials.write_private(etc / "gres.conf", configuration.gres_conf(layout, chosen.size, imitation))
         credentials.write_private(etc / "cgroup.conf", configuration.cgroup_conf(machine))
         slurmdbd_conf = configuration.slurmdbd_conf(layout, chosen, machine, password)
         credentials.write_private(etc / "slurmdbd.conf", slurmdbd_conf)
         credentials.write_private(layout.database_grants, configuration.database_grants(password))
-        credentials.write_private(layout.sshd_config, configuration.sshd_config(layout, chosen, machine))
+        sshd_config = configuration.sshd_config(layout, chosen, machine, imitation)
+        credentials.write_private(layout.sshd_config, sshd_config)
         scripts = {
             layout.task_prolog: configuration.task_prolog(daemons.login_environment()),
             layout.epilog: configuration.epilog(),
@@ -199,8 +215,8 @@ class Cluster:
             raise ClusterError(f"mariadb-install-db failed:\n{result.stdout.strip()}")
         new.replace(self.layout.database)
 
-    def _add_account(self, user: str) -> None:
-        """Make the cluster, the account and the user known to accounting, unless they are."""
+    def _add_account(self, user: str, qualities: list[str]) -> None:
+        """Make the cluster, the account, the user and qualities of service known to accounting, unless they are."""
         layout, name, account = self.layout, configuration.CLUSTER_NAME, configuration.ACCOUNT
         associations = ("--noheader", "--parsable2", "show", "associations", "format=cluster,account,user")
         known = daemons.ask_slurm(layout, "sacctmgr", *associations).splitlines()
@@ -218,6 +234,12 @@ class Cluster:
             layout, "sacctmgr", "--immediate", "add", "user", user, f"Account={account}", f"Cluster={name}",
             f"DefaultAccount={account}", "AdminLevel=Administrator",
         )  # fmt: skip
+        if qualities:
+            names = ",".join(qualities)
+            daemons.ask_slurm(layout, "sacctmgr", "--immediate", "add", "qos", names)
+            daemons.ask_slurm(
+                layout, "sacctmgr", "--immediate", "modify", "user", user, "set", f"qos+={names}"
+            )
 
     def _await_nodes(self, names: list[str]) -> None:
         states: dict[str, str] = {}
@@ -233,7 +255,9 @@ class Cluster:
             )
             raise ClusterError(f"nodes did not come up: {states}\n{tails}")
 
-    def _write_description(self, chosen: settings.Settings, machine: configuration.Machine) -> None:
+    def _write_description(
+        self, chosen: settings.Settings, machine: configuration.Machine, imitation: Imitation | None
+    ) -> None:
         layout = self.layout
         description = {
             "ssh": {
@@ -247,7 +271,7 @@ class Cluster:
             "slurm_conf": str(layout.slurm_conf),
             "account": configuration.ACCOUNT,
             "nodes": chosen.size.node_names,
-            "partitions": list(configuration.PARTITIONS),
+            "partitions": list(imitation.partitions if imitation else configuration.PARTITIONS),
             "dir": str(layout.directory),
             "runtime_dir": str(layout.runtime),
         }

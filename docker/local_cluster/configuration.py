@@ -6,7 +6,10 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from local_cluster.imitation import ABSENT_PORT
+
 if TYPE_CHECKING:
+    from local_cluster.imitation import Imitation
     from local_cluster.layout import Layout
     from local_cluster.settings import Settings, Size
 
@@ -37,7 +40,7 @@ class Machine:
     :param user: login name of the user who runs the daemons and the jobs.
     :param slurm_version: for example (22, 5).
     :param openssh_version: for example (9, 2).
-    :param private_path: whether nobody else can write on the way to the SSH files, as StrictModes demands.
+    :param private_path: whether no other user can write to a parent of the SSH files, as StrictModes requires.
     :param password_locked: whether the user's account is locked, which sshd only accepts with PAM.
     :param address: loopback address that Slurm's daemons are reached at.
     :param only_loopback: whether that is what the host's name means: then they can listen there and nowhere else.
@@ -53,9 +56,15 @@ class Machine:
     only_loopback: bool = False
 
 
-def slurm_conf(layout: Layout, settings: Settings, machine: Machine) -> str:
-    """Return slurm.conf (slurm.conf(5)): several slurmd on one host, each with its name and port."""
+def slurm_conf(
+    layout: Layout, settings: Settings, machine: Machine, imitation: Imitation | None = None
+) -> str:
+    """Return slurm.conf (slurm.conf(5)): several slurmd on one host, each with its name and port.
+
+    :param imitation: the site that the cluster imitates, if any.
+    """
     size = settings.size
+    gpus = 0 if imitation is not None and not imitation.gpu_requests else size.gpus_per_node
     lines = [
         f"ClusterName={CLUSTER_NAME}",
         f"SlurmctldHost={machine.host}({machine.address})",
@@ -84,10 +93,9 @@ def slurm_conf(layout: Layout, settings: Settings, machine: Machine) -> str:
         "MpiDefault=none",
         "JobAcctGatherType=jobacct_gather/linux",
         "JobAcctGatherFrequency=10",
-        # A dead slurmd is noticed, and a stopped job is killed, within seconds.
+        # A machine that pauses for some seconds keeps its nodes; a dead slurmd is noticed within a minute.
         f"SlurmdTimeout={size.slurmd_timeout}",
-        # slurmctld keeps knocking at a dead node for this long before each verdict; with 5 and a SlurmdTimeout of 10,
-        # a dead node is DOWN after about 18 s.
+        # slurmctld waits this long for each answer of a node.
         "MessageTimeout=5",
         "KillWait=5",
         "UnkillableStepTimeout=30",
@@ -116,29 +124,48 @@ def slurm_conf(layout: Layout, settings: Settings, machine: Machine) -> str:
         "AccountingStoreFlags=job_comment",
         *_only_loopback(machine),
     ]
-    if size.gpus_per_node:
+    if gpus:
         lines += ["AccountingStorageTRES=gres/gpu", "GresTypes=gpu"]
-    gres = f" Gres=gpu:{size.gpus_per_node}" if size.gpus_per_node else ""
+    gres = f" Gres=gpu:{gpus}" if gpus else ""
+    if imitation is not None and imitation.features:
+        gres += f" Feature={','.join(imitation.features)}"
+    resources = (
+        f"CPUs={size.cpus_per_node} Boards=1 SocketsPerBoard=1 CoresPerSocket={size.cpus_per_node} "
+        f"ThreadsPerCore=1 RealMemory={size.memory_mb}{gres}"
+    )
     for node in size.node_names:
         lines.append(
             f"NodeName={node} NodeHostname={machine.host} NodeAddr={machine.address} "
-            f"Port={settings.ports[f'slurmd:{node}']} CPUs={size.cpus_per_node} Boards=1 SocketsPerBoard=1 "
-            f"CoresPerSocket={size.cpus_per_node} ThreadsPerCore=1 RealMemory={size.memory_mb}{gres} State=UNKNOWN"
+            f"Port={settings.ports[f'slurmd:{node}']} {resources} State=UNKNOWN"
         )
     nodes = ",".join(size.node_names)
+    if imitation is None:
+        partitions = PARTITIONS
+    else:
+        partitions = imitation.partitions
+        lines.append("EnforcePartLimits=ALL")
+        if imitation.filter:
+            lines.append("JobSubmitPlugins=lua")
+        if imitation.absent_nodes:
+            absent = f"absent[1-{imitation.absent_nodes}]"
+            lines.append(
+                f"NodeName={absent} NodeHostname={machine.host} NodeAddr={machine.address} "
+                f"Port={ABSENT_PORT} {resources} State=DOWN"
+            )
+            nodes += f",{absent}"
     lines += [
-        f"PartitionName={name} Nodes={nodes} State=UP {options}" for name, options in PARTITIONS.items()
+        f"PartitionName={name} Nodes={nodes} State=UP {options}" for name, options in partitions.items()
     ]
     return _text(lines)
 
 
-def gres_conf(layout: Layout, size: Size) -> str:
+def gres_conf(layout: Layout, size: Size, imitation: Imitation | None = None) -> str:
     """Return gres.conf.
 
     Slurm wants a device file for each GPU, and takes a symbolic link to one: no need to be root and make devices.
     """
     lines = ["AutoDetect=off"]
-    if size.gpus_per_node:
+    if size.gpus_per_node and (imitation is None or imitation.gpu_requests):
         last = size.gpus_per_node - 1
         lines += [
             f"NodeName={node} Name=gpu File={layout.gpus}/{node}-gpu[0-{last}]" for node in size.node_names
@@ -266,9 +293,13 @@ def mariadbd_arguments(layout: Layout, settings: Settings, machine: Machine) -> 
     ]
 
 
-def sshd_config(layout: Layout, settings: Settings, machine: Machine) -> str:
+def sshd_config(
+    layout: Layout, settings: Settings, machine: Machine, imitation: Imitation | None = None
+) -> str:
     """Return the SSH server's configuration: one user, one key, and SLURM_CONF for Slurm's commands."""
     lines = [
+        # the first value of an option holds: those of the imitated site come first
+        *(f"{name} {value}" for name, value in (imitation.sshd if imitation else {}).items()),
         f"ListenAddress {LOOPBACK}:{settings.ports['sshd']}",
         f"HostKey {layout.host_key}",
         f"AuthorizedKeysFile {layout.authorized_keys}",

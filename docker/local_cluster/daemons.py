@@ -98,7 +98,7 @@ def daemons_of(layout: Layout, settings: Settings, machine: Machine) -> dict[str
 
 
 def start(daemon: Daemon, layout: Layout) -> processes.ProcessIdentity:
-    """Start a daemon in a session of its own and remember its process; do not wait until it serves.
+    """Start a daemon in its own session and record its process; do not wait until it serves.
 
     :raises ClusterError: if it ends at once.
     """
@@ -255,7 +255,7 @@ def _version(command: list[str]) -> tuple[int, int]:
 
 
 def _only_owner_writes(path: Path) -> bool:
-    """Apply sshd's StrictModes rule: no directory on the way is writable by group or others."""
+    """Apply sshd's StrictModes rule: no parent directory is writable by group or others."""
     for place in (path, *path.parents):
         found = place.stat()
         if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """Something the person at the keyboard can correct; the message says what and how."""
+    """An error that the user can correct; the message states what to do."""

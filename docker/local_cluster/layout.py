@@ -53,6 +53,16 @@ class Layout:
         return self.directory / "etc" / "slurm.conf"
 
     @property
+    def imitation(self) -> Path:
+        """Description of the site that the cluster imitates, if it does."""
+        return self.directory / "imitation.json"
+
+    @property
+    def submission_filter(self) -> Path:
+        """Slurm's filter of submissions; it must lie beside slurm.conf."""
+        return self.directory / "etc" / "job_submit.lua"
+
+    @property
     def task_prolog(self) -> Path:
         """The script that slurmd runs before each task."""
         return self.directory / "etc" / "task_prolog.sh"

@@ -90,13 +90,16 @@ def missing_packages(wanted: Mapping[str, tuple[str, ...]] = PROGRAMS_BY_PACKAGE
     ]
 
 
-def install(say: Callable[[str], None]) -> None:
+def install(
+    say: Callable[[str], None],
+    wanted: Mapping[str, tuple[str, ...]] = PROGRAMS_BY_PACKAGE | TEST_PROGRAMS_BY_PACKAGE,
+) -> None:
     """Install what is missing with ``apt-get``, as root or through ``sudo``; start no system daemon.
 
     :param say: receives one line for each step.
+    :param wanted: package -> programs that must be there.
     :raises ClusterError: if it cannot be done.
     """
-    wanted = PROGRAMS_BY_PACKAGE | TEST_PROGRAMS_BY_PACKAGE
     missing = missing_packages(wanted)
     if not missing:
         say("all packages are installed")

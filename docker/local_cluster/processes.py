@@ -154,7 +154,7 @@ def end(
 
     :param processes: those to end; others with the same numbers are left alone.
     :param patience: seconds between asking and killing.
-    :param first: the signal that asks; with SIGKILL nothing is asked.
+    :param first: the signal to send first; SIGKILL ends the processes at once.
     :raises ClusterError: if one survives.
     """
     remaining = _signal_and_wait(processes, first, patience)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from local_cluster.errors import ClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 #: Below Linux's ephemeral ports (32768 and up), so that no outgoing connection takes one while the cluster is down.
@@ -36,7 +36,7 @@ class Size:
     gpus_per_node: int = 4
     cpus_per_node: int = 4
     memory_mb: int = 32768
-    slurmd_timeout: int = 10
+    slurmd_timeout: int = 30
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -121,7 +121,17 @@ def choose_ports(size: Size, kept: dict[str, int], avoid: Iterable[int] = ()) ->
     :param avoid: ports not to be chosen anew, for example of another cluster that is being set up.
     :raises ClusterError: if there are not enough.
     """
-    names = port_names(size)
+    return free_ports(port_names(size), kept, avoid)
+
+
+def free_ports(names: Sequence[str], kept: Mapping[str, int], avoid: Iterable[int] = ()) -> dict[str, int]:
+    """Return a free port for each name.
+
+    :param names: names of the ports
+    :param kept: ports chosen before; used again where they are still free
+    :param avoid: ports that are not to be chosen anew
+    :raises ClusterError: if there are not enough
+    """
     ports = {name: kept[name] for name in names if name in kept and is_free(kept[name])}
     taken = {*ports.values(), *kept.values(), *avoid}
     candidates = list(PORT_RANGE)

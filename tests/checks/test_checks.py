@@ -120,6 +120,7 @@ class TestCheckpoints:
         assert {problem.line for problem in problems} == {line_of(text, "iteration: 250")}
         assert "stage cooldown.convert at point lr0.001: needs checkpoint 250 of cooldown" in str(problems[0])
 
+    @pytest.mark.slow
     def test_a_condition_that_can_do_without(self) -> None:
         either = changed(("start: {checkpoint: 240}", "start: {any: [{checkpoint: 250}, {log: done}]}"))
         assert errors_of(either) == []
@@ -237,6 +238,7 @@ class TestSchedules:
         warnings = checked(text, alps().model_copy(update={"trainers": trainers})).warnings
         assert any("longer than the whole schedule" in warning.message for warning in warnings)
 
+    @pytest.mark.slow
     def test_a_tail_at_the_minimum(self) -> None:
         """The shape of a sweep whose decay forgets that lr_decay_iters counts the warm-up."""
         text = changed(("lr_decay_iters: 300", 'lr_decay_iters: "{{ train_iters - lr_warmup_iters }}"'))
@@ -285,6 +287,7 @@ stages: {pretrain: {kind: train}}
         (warning,) = checked(text, cluster).warnings
         assert "the last 100 of 1000 samples run at min_lr" in warning.message
 
+    @pytest.mark.slow
     def test_a_decay_that_is_cut_off(self) -> None:
         text = changed(("lr_decay_iters: 300", "lr_decay_iters: 330"))
         messages = [warning.message for warning in checked(text).warnings]
@@ -350,6 +353,7 @@ stages: {{pretrain: {{kind: train}}}}
         assert "the learning rate jumps from 100% to 52% of its peak at checkpoint 240" in warning.message
         assert warning.hint == "its decay begins at 200: start there"
 
+    @pytest.mark.slow
     def test_a_learning_rate_of_its_own_is_no_jump(self) -> None:
         text = changed(
             (
@@ -359,11 +363,13 @@ stages: {{pretrain: {{kind: train}}}}
         )
         assert checked(text).warnings == ()
 
+    @pytest.mark.slow
     def test_a_schedule_that_has_no_effect(self) -> None:
         text = changed(("override_opt_param_scheduler", "use_checkpoint_opt_param_scheduler"))
         (warning,) = checked(text).warnings
         assert "keeps the schedule of pretrain: its own lr_decay_iters have no effect" in warning.message
 
+    @pytest.mark.slow
     def test_weights_alone_bring_no_schedule(self) -> None:
         assert errors_of(changed(("override_opt_param_scheduler", "finetune"))) == []
 
@@ -408,6 +414,7 @@ class TestLimits:
         (warning,) = checked(text, alps(max_gpu_hours=10)).warnings
         assert warning.message == "4 jobs with GPUs have no walltime, so their GPU-hours are unknown"
 
+    @pytest.mark.slow
     def test_of_the_chosen_points_only(self) -> None:
         sweep = load_sweep_text(TRUNK, "s.yaml")
         assert check_sweep(sweep, alps(max_gpu_hours=100), sweep.points[:1]).points == ("lr0.001",)

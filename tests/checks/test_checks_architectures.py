@@ -54,6 +54,7 @@ def test_a_setting_under_its_flags_name_and_one_that_is_not_given() -> None:
     assert problem.line == line_of(named, "megatron:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spared",
     [
@@ -84,6 +85,7 @@ def test_upstream(release: str) -> None:
     assert len(errors_of(taken, upstream())) == 2
 
 
+@pytest.mark.slow
 def test_a_template_may_add_to_the_command() -> None:
     text = changed(
         ("kind: train\n    megatron:", "kind: train\n    template: job.sbatch.j2\n    megatron:"), text=ODD

@@ -43,9 +43,9 @@ def upstream(release: str, *pairs: tuple[str, str]) -> str:
     [
         (
             "core_v0.16.1",
-            "core_v0.16.1 goes on with the min_lr of pretrain, despite override_opt_param_scheduler",
+            "core_v0.16.1 continues with the min_lr of pretrain, despite override_opt_param_scheduler",
         ),
-        ("core_v0.18.2", "core_v0.18.2 goes on with the min_lr of pretrain"),
+        ("core_v0.18.2", "core_v0.18.2 continues with the min_lr of pretrain"),
         ("core_v0.19.0", "core_v0.19.0 cannot load the optimizer of pretrain with another min_lr"),
     ],
 )
@@ -64,18 +64,20 @@ def test_bounds_that_stay(release: str) -> None:
     assert errors_of(upstream(release, weights_alone), CLUSTER) == []
 
 
+@pytest.mark.slow
 def test_our_trainer_takes_new_bounds() -> None:
     pairs = (("lr_decay_iters: 300,", "lr_decay_iters: 300, min_lr: 0,"), ("megatron_lm", "megatron_core"))
     assert errors_of(upstream("core_v0.16.1", *pairs), CLUSTER) == []
 
 
+@pytest.mark.slow
 def test_another_learning_rate_after_a_rollback() -> None:
     rollback = ("sweep:", 'restart: {after_rollback: {lr: "{{ lr / 2 }}"}}\nsweep:')
     text = upstream("core_v0.16.1", rollback)
     kept, refused = errors_of(text, CLUSTER)
     assert "(lr differ), which Megatron refuses to load" in refused.message
     assert refused.line == kept.line == line_of(text, "restart:")
-    assert "goes on with the lr of cooldown" in kept.message
+    assert "continues with the lr of cooldown" in kept.message
     ours = text.replace("megatron_lm", "megatron_core").replace(
         "{lr: ", "{override_opt_param_scheduler: true, lr: "
     )

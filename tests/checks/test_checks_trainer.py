@@ -41,10 +41,12 @@ def planned(text: str) -> Plan:
     return check_sweep(load_sweep_text(text, "s.yaml"), alps())
 
 
+@pytest.mark.slow
 def test_what_the_trainer_takes() -> None:
     assert planned(SPEC).warnings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "told"),
     [

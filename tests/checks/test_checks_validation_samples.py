@@ -50,6 +50,7 @@ def test_a_longer_interval_than_the_trunks(interval: int) -> None:
     assert "eval_interval: 150, as for trunk" in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "branch",
     [

@@ -10,8 +10,8 @@ from ssh_server import USER, SshServer, make_key
 
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.point_choice import choose_points
-from airflow_megatron.plan.surroundings import Surroundings
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.spec_files import load_sweep
@@ -92,7 +92,7 @@ class LoginSite:
     def run_sweep(self, run_id: str, points: str = "") -> list[Job]:
         """Store the plan of a run as its `plan` does; return its jobs."""
         sweep = load_sweep(self.spec)
-        around = Surroundings.now("site")
+        around = PlanEnvironment.now("site")
         plan = check_sweep(sweep, around.cluster, choose_points(sweep, points))
         pinned = PinnedSweep.stored(sweep, self.spec.read_text(), plan, around, PinStore(), choice=points)
         pinned.use(sweep.name, run_id)

@@ -21,6 +21,7 @@ app = typer.Typer()
 app.command()(checkpoints)
 
 
+@pytest.mark.slow
 def test_json(tmp_path: Path) -> None:
     done = tmp_path / "iter_0000020" / "mp_rank_00"
     done.mkdir(parents=True)

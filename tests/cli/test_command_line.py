@@ -28,6 +28,7 @@ def test_each_command_prints_its_help(
     assert DeferredCommand(name, COMMANDS[name]).load().help
 
 
+@pytest.mark.slow
 def test_the_list_of_commands_imports_none_of_them() -> None:
     code = (
         "import sys\nsys.argv = ['airflow-megatron', '--help']\n"

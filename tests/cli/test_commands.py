@@ -104,6 +104,25 @@ class TestPlan:
         assert answer.stderr.strip().endswith(message)
         assert "Traceback" not in answer.stderr
 
+    def test_a_sweep_whose_file_has_another_name(self, call: Callable[..., Answer]) -> None:
+        Path("first_sweep.yaml").write_text(CHAIN.replace("name: chain", "name: first-sweep # tiny"))
+        answer = call("plan", "first-sweep")
+        assert "(first-sweep is the sweep of first_sweep.yaml: write first_sweep)" in answer.stderr
+
+    def test_a_spec_in_the_folder_of_a_project_that_is_not_configured(
+        self, call: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        Path("../project/sweep_specs").mkdir(parents=True)
+        Path("../project/sweep_specs/our_sweep.yaml").write_text(CHAIN)
+        monkeypatch.chdir("../project")
+        for word in ("our_sweep", "our-sweep"):
+            answer = call("plan", word)
+            assert (
+                "(sweep_specs/our_sweep.yaml is here: write this path, or set sweep_specs_folder"
+                in answer.stderr
+            )
+        assert call("plan", "sweep_specs/our_sweep.yaml").status == 0
+
     def test_an_unknown_format(self, call: Callable[..., Answer]) -> None:
         assert call("plan", "chain", "--format", "xml").status == 2
 

@@ -82,6 +82,7 @@ def test_log(tmp_path: Path, sequence: str, form: str) -> None:
         json.loads(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequence", SEQUENCES.values(), ids=SEQUENCES)
 def test_checkpoints(tmp_path: Path, sequence: str) -> None:
     folder = tmp_path / "iter_0000005"

@@ -31,7 +31,7 @@ COMMAND = [
     *("--num-layers", "12", "--hidden-size", "768", "--num-attention-heads", "12", "--seq-length", "1024"),
     *("--max-position-embeddings", "1024", "--micro-batch-size", "4", "--global-batch-size", "64"),
     *("--train-iters", "100", "--lr", "3e-4", "--bf16", "--eval-interval", "50"),
-    *("--vocab-file", "vocab.json", "--merge-file", "merges.txt"),
+    *("--vocab-file", "vocab.json", "--merge-file", "merges.txt", "--mock-data"),
 ]
 ROTARY = ["--position-embedding-type", "rope"]
 SPLIT = ["--tensor-model-parallel-size", "2"]

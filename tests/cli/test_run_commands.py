@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from airflow_database import reconnect
 
 from airflow_megatron.cli.runs.status import looks_at
 from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.results import load
 from airflow_megatron.results.readings.progress import StageState
 from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.spec.spec_files import load_sweep
@@ -95,6 +97,34 @@ class TestReport:
         assert "'manual__2026-11-22'" in answer.stderr
 
 
+class TestResults:
+    @pytest.mark.slow
+    def test_rows_are_rebuilt_from_the_run_directories(self, site: LoginSite) -> None:
+        first = site.run_sweep("whole")[0]
+        site.finished(first, "101")
+        log = Path(first.log_file(1))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(
+            "noise\n iteration 10/ 20 | consumed samples: 160 | lm loss: 2.5E+00 | number of nan iterations: 0 |\n"
+        )
+        for _ in range(2):
+            answer = site.call("results", "rebuild", "study")
+            assert answer.status == 0, answer.stderr
+            assert "whole: 1 rows of iterations" in answer.stdout
+            results = load("study", root=str(site.place / "local" / "results"))
+            (row,) = results.iterations.to_dicts()
+            assert (row["point"], row["stage"], row["attempt"], row["job_id"]) == (
+                first.point,
+                first.stage,
+                1,
+                "101",
+            )
+            assert (row["iteration"], row["loss"], row["offset"]) == (10, 2.5, len("noise\n"))
+            assert results.attempts["outcome"].to_list() == ["finished"]
+        assert "became one" not in site.call("results", "compact", "study").stdout
+        assert site.call("results", "rebuild", "study", "--run", "other").status == 1
+
+
 class TestCancel:
     """On a machine that reaches the cluster, but not Airflow's database."""
 
@@ -108,6 +138,7 @@ class TestCancel:
             yield lambda *words: site.call("cancel", "study", *words)
         reconnect()
 
+    @pytest.mark.slow
     def test_what_is_left_to_do_is_named(self, cancel: Callable[..., Answer]) -> None:
         answer = cancel()
         assert answer.status == 1

@@ -105,7 +105,7 @@ def numbers() -> Iterator[tuple[str, str, str]]:
 
 
 def shapes() -> Iterator[tuple[str, str, str]]:
-    """Yield documents that are no spec, or one of an odd shape."""
+    """Yield documents that are not specs, or one of an odd shape."""
     for what, text in (
         ("empty", ""),
         ("a list", "[]"),

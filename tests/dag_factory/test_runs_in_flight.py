@@ -13,7 +13,7 @@ from airflow_megatron.dag_factory.spec_files import build_sweep_dags
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.pins.runs_in_flight import outlines_in_flight, rewired
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.model.outline import SweepOutline
@@ -59,7 +59,7 @@ def plan(folder: Path, text: str, run_id: str = "manual__1", dag_id: str = "chai
     """Write the spec, and plan it as a run does."""
     file = folder / "chain.yaml"
     file.write_text(text)
-    sweep, around = load_sweep(file), Surroundings.now("local")
+    sweep, around = load_sweep(file), PlanEnvironment.now("local")
     pinned = PinnedSweep.stored(sweep, text, plan_sweep(sweep, around.cluster), around, PinStore())
     pinned.use(dag_id, run_id)
 
@@ -105,6 +105,7 @@ def test_an_edit_changes_no_task_of_a_run_under_way(edit: str, folder: Path) -> 
     keeps(wiring(folder), before)
 
 
+@pytest.mark.slow
 def test_a_removed_spec_stays_until_its_run_has_ended(folder: Path) -> None:
     plan(folder, CHAIN)
     before = wiring(folder)
@@ -164,6 +165,7 @@ def test_specs_of_another_folder_are_not_built(folder: Path, tmp_path: Path) -> 
     assert "cooldown_600k.watch" not in wiring(other)["chain.point"]
 
 
+@pytest.mark.slow
 def test_a_damaged_outline_leaves_the_spec(folder: Path) -> None:
     plan(folder, CHAIN)
     for path in (PinStore().root / "objects").rglob("*"):

@@ -74,6 +74,16 @@ class TestTasks:
             ("prepare.watch", "cancel_left"),
         }
 
+    def test_records_are_sent_beside_the_jobs_and_nothing_waits_for_it(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW_MEGATRON_TRACKER_CONNECTIONS", "ours")
+        (folder / "chain.yaml").write_text(f"trackers: [{{tracker: mlflow, connection: ours}}]\n{CHAIN}")
+        task = built(folder)["chain"].get_task("trackers")
+        assert task.upstream_task_ids == {"launch"}
+        assert task.downstream_task_ids == set()
+
+    @pytest.mark.slow
     def test_of_a_sweep_with_arrays(self, folder: Path) -> None:
         text = CHAIN.replace("  pretrain:\n", "  pretrain:\n    array: true\n")
         (folder / "chain.yaml").write_text(text)
@@ -142,6 +152,7 @@ class TestTasks:
         rendered = sensor.render_template(sensor.path, context)
         assert rendered == "/r/logs/a-{attempt}.out"  # of whichever attempt writes the line
 
+    @pytest.mark.slow
     def test_every_wait_is_behind_the_submission_that_it_waits_for(self) -> None:
         """A run whose tasks are worked one after the other must not wait for a job that was never submitted."""
         for dag in build_sweep_dags():
@@ -150,12 +161,14 @@ class TestTasks:
                     upstream = {other.task_id for other in task.get_flat_relatives(upstream=True)}
                     assert any(name.endswith("submit") for name in upstream), task.task_id
 
+    @pytest.mark.slow
     def test_a_stopped_run_still_cancels_and_does_not_succeed_for_it(self, folder: Path) -> None:
         """Airflow leaves teardowns out when a run is marked, and when it works out how the run ended."""
         for dag in built(folder).values():
             teardown = dag.get_task("cancel_left")
             assert (teardown.is_teardown, teardown.on_failure_fail_dagrun) == (True, False)
 
+    @pytest.mark.slow
     def test_limits_come_from_the_spec(self, folder: Path) -> None:
         (folder / "chain.yaml").write_text(CHAIN + "max_active_points: 3\npoll_interval: 7\ntags: [mine]\n")
         dag = built(folder)["chain.point"]
@@ -183,6 +196,7 @@ class TestTemplates:
         plan.render_template_fields({"params": params}, dag.get_template_env())
         assert (plan.points, plan.limit, plan.cluster) == (choice, 0, "local")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("value", [True, False])
     def test_switches_stay_true_or_false(self, value: bool, folder: Path) -> None:
         launch = built(folder)["chain"].get_task("launch")
@@ -195,6 +209,7 @@ class TestTemplates:
         assert launch.fresh_start is value
         assert launch.pinned == {"points": ["p"]}
 
+    @pytest.mark.slow
     def test_jobs_and_handles_reach_their_tasks(self, folder: Path) -> None:
         dag = built(folder)["chain.point"]
         own = {"run_dir": "/r/cool", "cluster": "alps", "depends_on": [{"iteration": 130}]}
@@ -225,6 +240,7 @@ class TestTemplates:
         sensor.render_template_fields(context, sensor.get_template_env())
         assert (sensor.pattern, sensor.cluster) == (text, text)
 
+    @pytest.mark.slow
     def test_a_point_without_a_stage_renders_to_nothing(self, folder: Path) -> None:
         dag = built(folder)["chain.point"]
         context: Any = {"ti": FakeInstance({}), "dag_run": type("Run", (), {"conf": {}})}

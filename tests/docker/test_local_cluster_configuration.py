@@ -10,6 +10,7 @@ import pytest
 from local_cluster import configuration
 from local_cluster.configuration import Machine
 from local_cluster.errors import ClusterError
+from local_cluster.imitation import Imitation, load_imitation
 from local_cluster.layout import Layout
 from local_cluster.settings import Settings, Size, port_names
 
@@ -192,3 +193,34 @@ def test_the_clusters_directory_is_closed_to_others(mode: int, tmp_path: Path) -
     layout.directory.chmod(mode)
     layout.make_own_directory()
     assert layout.directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_imitated_site_replaces_partitions_and_adds_a_filter_and_absent_nodes(layout: Layout) -> None:
+    imitation = Imitation(
+        "site",
+        {"batch": "Default=YES MaxNodes=92"},
+        absent_nodes=92,
+        features=["nvme"],
+        gpu_requests=False,
+        filter="return slurm.SUCCESS",
+        sshd={"MaxStartups": "2:100:2"},
+    )
+    settings = make_settings(nodes=2, gpus_per_node=4)
+    text = configuration.slurm_conf(layout, settings, MACHINE, imitation)
+    (partition,) = values(text, "PartitionName")
+    assert partition == "batch Nodes=n1,n2,absent[1-92] State=UP Default=YES MaxNodes=92"
+    assert all("Feature=nvme" in node and "Gres" not in node for node in values(text, "NodeName"))
+    assert values(text, "JobSubmitPlugins") == ["lua"]
+    assert "Name=" not in configuration.gres_conf(layout, settings.size, imitation)
+    sshd = configuration.sshd_config(layout, settings, MACHINE, imitation).splitlines()
+    assert sshd[1] == "MaxStartups 2:100:2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"site": "x", "partitions": {}}', '{"site": "x", "partition": {"a": ""}}', '{"site": "x"}'],
+)
+def test_a_description_that_is_no_site_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "site.json").write_text(text)
+    with pytest.raises(ClusterError, match=r"site.json describes no site \("):
+        load_imitation(tmp_path / "site.json")

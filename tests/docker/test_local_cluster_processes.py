@@ -118,6 +118,7 @@ class TestMembership:
         assert len(node) == 2
         assert there.pid not in node
 
+    @pytest.mark.slow
     def test_the_caller_and_its_parents_do_not(self, tmp_path: Path) -> None:
         # A job of the cluster asks for its own cluster's processes.
         environment = {**os.environ, processes.MARKER: str(tmp_path), "PYTHONPATH": str(PROGRAM.parent)}
@@ -179,6 +180,7 @@ class TestCommandLine:
         assert "no cluster" in killed.stderr
         assert not place.exists()
 
+    @pytest.mark.slow
     def test_purge_spares_a_directory_that_is_no_cluster(self, tmp_path: Path) -> None:
         (tmp_path / "thesis.tex").touch()
         result = self.run("down", "--purge", "--dir", str(tmp_path))
@@ -186,6 +188,7 @@ class TestCommandLine:
         assert "no cluster" in result.stderr
         assert (tmp_path / "thesis.tex").exists()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("option", ["--nodes=0", "--gpus-per-node=99", "--memory-mb=1"])
     def test_a_size_out_of_range_is_refused(self, tmp_path: Path, option: str) -> None:
         result = self.run("up", option, "--dir", str(tmp_path))

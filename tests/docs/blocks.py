@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
-_INDENTED = re.compile(r"(?:^(?: {4,}\S.*| *)\n)+", re.MULTILINE)
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+INDENTED = re.compile(r"(?:^(?: {4,}\S.*| *)\n)+", re.MULTILINE)
 _OPTIONAL = re.compile(r"\[(--[^]]*)\]")
 
 
@@ -41,7 +41,7 @@ def pages() -> list[Path]:
     root = project_root()
     return [
         root / "README.md",
-        *sorted((root / "docs").glob("*.md")),
+        *sorted((root / "docs").rglob("*.md")),
         root / "Megatron-LM" / "README.md",
         root / "benchmarks" / "README.md",
     ]
@@ -77,7 +77,7 @@ def commands() -> list[tuple[str, list[str]]]:
 def _fenced() -> Iterator[tuple[str, Block]]:
     for page in pages():
         text = page.read_text()
-        for match in _FENCE.finditer(text):
+        for match in FENCE.finditer(text):
             line = text.count("\n", 0, match.start()) + 2
             name = str(page.relative_to(project_root()))
             yield match[2], Block(name, line, textwrap.dedent(match[3]))
@@ -85,8 +85,8 @@ def _fenced() -> Iterator[tuple[str, Block]]:
 
 def _indented() -> Iterator[Block]:
     for page in pages():
-        text = _FENCE.sub(lambda match: "\n" * match[0].count("\n"), page.read_text())
-        for match in _INDENTED.finditer(text):
+        text = FENCE.sub(lambda match: "\n" * match[0].count("\n"), page.read_text())
+        for match in INDENTED.finditer(text):
             if match[0].strip():
                 line = text.count("\n", 0, match.start()) + 1
                 yield Block(str(page.relative_to(project_root())), line, textwrap.dedent(match[0]))

@@ -20,7 +20,7 @@ from example_specs import CHAIN
 from airflow_megatron.megatron.checkpoints.completeness import _trainers_with_layouts, checkpoint_verdict
 from airflow_megatron.megatron.logs.log_lines import LogParser
 from airflow_megatron.plan.job_scripts import job_script
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import Plan, check_sweep
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.verdicts.outcomes import Outcome
@@ -148,7 +148,7 @@ def test_a_stage_kind(cluster: ClusterProfile, install: Callable[[str], Path], t
     assert f"tar -czf {output}" in script
     # its own template, pinned with a run, and the project's in place of it
     assert "\nulimit -n 65536\n" in script
-    around = Surroundings.now(cluster)
+    around = PlanEnvironment.now(cluster)
     pinned = around.to_json([job])["templates"]
     assert job_script(job, cluster, 1, templates=pinned) == script
     own = tmp_path / "templates"
@@ -230,7 +230,7 @@ def test_a_quirk_of_a_sites_slurm() -> None:
         assert text in changed
         names: dict[str, Any] = {}
         exec(compile(changed, name, "exec"), names)
-        own[content] = names["refusal_mend"](line)
+        own[content] = names["refusal_hint"](line)
     assert own == {
         "before": "",
         "after": "name another slurm.account; `jutil user projects` lists yours",

@@ -51,7 +51,7 @@ run_root: /scratch/me
 python: /opt/venv/bin/python
 megatron_lm_dir: /opt/Megatron-LM
 """
-BLOCKS = yaml_blocks()
+BLOCKS = [block for block in yaml_blocks() if not block.page.startswith("docs/howto/")]  # see test_howto.py
 
 
 @pytest.fixture(autouse=True)
@@ -140,4 +140,4 @@ def test_all_blocks_are_seen() -> None:
 def open_pages() -> list[str]:
     from blocks import pages
 
-    return [line for page in pages() for line in page.read_text().splitlines()]
+    return [line for page in pages() if page.parent.name != "howto" for line in page.read_text().splitlines()]

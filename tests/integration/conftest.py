@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from patience import deadline_in
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "checks"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -17,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from slurm_cluster import SlurmCluster
 from sweep_site import SiteAirflow, SweepSite, processes_naming
 from work_groups import group_of
+
+from airflow_megatron.cli.local.local_airflow import LocalAirflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,17 +41,35 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture(scope="session")
+def migrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with Airflow's database, which the workers of a test run make once."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    home, made = folder / "migrated", folder / "migrated.made"
+    with (folder / "migrated.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            LocalAirflow(home).prepare_database()
+            made.touch()
+    return home
+
+
+@pytest.fixture(scope="session")
 def site(
-    cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+    cluster: SlurmCluster,
+    migrated_home: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
 ) -> Iterator[SweepSite]:
     """Folders, specs and connection; Airflow's daemons do not run yet."""
     site = SweepSite(tmp_path_factory.mktemp("site"), cluster)
-    site.prepare()
+    site.prepare(migrated_home)
     pytestconfig.stash[SITE] = site
     try:
         yield site
     finally:
-        site.airflow.stop()
+        site.stop()
     deadline = deadline_in(15)
     while (left := processes_naming(site.place)) and time.monotonic() < deadline:
         time.sleep(0.5)

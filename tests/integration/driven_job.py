@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import TaskDeferred
@@ -72,7 +73,7 @@ def driven(task: BaseOperator, resumed: Callable[..., Any] | None = None, **argu
 
     :param resumed: the method that resumes it, called with ``arguments``; its ``execute`` when left out
     """
-    context: Any = {"ti": TaskInstance(), "task": task, "task_state_store": Store()}
+    context = context_of(task)
     step = resumed or task.execute
     while True:
         try:
@@ -81,6 +82,12 @@ def driven(task: BaseOperator, resumed: Callable[..., Any] | None = None, **argu
         except TaskDeferred as deferred:
             step = getattr(task, deferred.method_name)
             arguments = {"event": asyncio.run(first_event(deferred.trigger))}
+
+
+def context_of(task: BaseOperator) -> Any:
+    """Return the context of a task in a run without configuration."""
+    run = SimpleNamespace(conf={})
+    return {"ti": TaskInstance(), "task": task, "task_state_store": Store(), "dag_run": run}
 
 
 async def first_event(trigger: BaseTrigger) -> Any:

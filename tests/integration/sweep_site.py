@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patience import deadline_in, patient, wait_until
+from warm_airflow import WarmAirflow
 
 from airflow_megatron.cli.local.local_airflow import LocalAirflow
 from airflow_megatron.cli.local.local_connection import local_connections
@@ -32,6 +33,13 @@ PROJECT = HERE.parents[1]
 ENDED = ("success", "failed")
 SCHEDULED_EXAMPLE = PROJECT / "airflow_megatron" / "example_dags" / "example_after_sweep.py"
 LINKED = ("Megatron-LM", "dags", "docker", "plugins")
+PATIENCE = {
+    # most specs are there from the beginning; of others, tests ask to have them read
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+    # a busy machine reads a DAG file for minutes
+    "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": str(patient(120)),
+    "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": str(patient(180)),
+}
 
 
 @dataclass(frozen=True)
@@ -54,19 +62,36 @@ class SiteAirflow(LocalAirflow):
     def __init__(self, home: Path, folders: dict[str, str]) -> None:
         super().__init__(home)
         self.folders = folders
+        self.warm: WarmAirflow | None = None
         with socket.socket() as probe:  # not the port that a person's own Airflow has, or is about to take
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
 
     def environment(self) -> dict[str, str]:
-        patience = {
-            # most specs are there from the beginning; of others, tests ask to have them read
-            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
-            # a busy machine reads a DAG file for minutes
-            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": str(patient(120)),
-            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": str(patient(180)),
-        }
-        return {**super().environment(), **patience, **self.folders}
+        return {**super().environment(), **PATIENCE, **self.folders}
+
+    def _airflow(self, *words: str) -> None:
+        if not (
+            self.home / "airflow.cfg"
+        ).exists():  # the first command writes it; nothing may be imported before
+            super()._airflow(*words)
+            return
+        status, output = self.command(*words, timeout=patient(120))
+        assert status == 0, output
+
+    def command(self, *words: str, timeout: float, **environment: str) -> tuple[int, str]:
+        """Run an Airflow command in a fork of a process that has imported Airflow.
+
+        :returns: exit status and output
+        """
+        self.warm = self.warm or WarmAirflow()
+        return self.warm.run(words, {**self.environment(), **environment}, timeout)
+
+    def stop(self) -> None:
+        super().stop()
+        if self.warm:
+            self.warm.close()
+            self.warm = None
 
     @property
     def is_up(self) -> bool:
@@ -175,18 +200,22 @@ class SweepSite:
         self.local.mkdir()
         (self.local / "venv-trainer").symlink_to(local_dir() / "venv-trainer")
 
-    def prepare(self) -> None:
-        """Make the folders and Airflow's homes."""
+    def prepare(self, migrated: Path | None = None) -> None:
+        """Make the folders and Airflow's homes.
+
+        :param migrated: a home with Airflow's database, which is copied
+        """
         self.prepare_folders()
-        self.airflow.prepare(self.cluster.description)
+        if migrated is None:
+            self.without_scheduler.prepare_database()
+        else:
+            copy_home(migrated, self.without_scheduler.home)
+        self.without_scheduler.connect(self.cluster.description)
         connection = local_connections(self.cluster.description)["slurm_local"]
         # jobs of no sweep are not to lie in this user's home
         extra = {**json.loads(connection["extra"]), "work_dir": str(self.runs / "jobs")}
         self.airflow.folders["AIRFLOW_CONN_SLURM_LOCAL"] = json.dumps({**connection, "extra": extra})
-        home, copy = self.airflow.home, self.without_scheduler.home
-        shutil.copytree(home, copy)
-        configuration = (home / "airflow.cfg").read_text()
-        (copy / "airflow.cfg").write_text(configuration.replace(str(home), str(copy)))
+        copy_home(self.without_scheduler.home, self.airflow.home)
 
     # ---- airflow dags test
 
@@ -207,13 +236,10 @@ class SweepSite:
         self, dag_id: str, conf: dict[str, Any] | None = None, **environment: str
     ) -> Iterator[subprocess.Popen[str]]:
         """Run ``airflow dags test``, with the sweep's spec alone; nothing of it is left afterwards."""
-        spec = self.specs / f"{dag_id.removesuffix('.point')}.yaml"
-        if spec.exists():
-            environment = {"AIRFLOW_MEGATRON_SWEEP_SPECS": str(self.alone(spec.stem)), **environment}
-        words = [sys.executable, "-m", "airflow", "dags", "test", dag_id]
+        words, more = self._dags_test(dag_id, conf, environment)
         with subprocess.Popen(
-            [*words, "--conf", json.dumps(conf)] if conf else words,
-            env={**self.without_scheduler.environment(), **environment},
+            [sys.executable, "-m", "airflow", *words],
+            env={**self.without_scheduler.environment(), **more},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -228,14 +254,28 @@ class SweepSite:
     def run_dags_test(
         self, dag_id: str, conf: dict[str, Any] | None = None, timeout: float = 240, **environment: str
     ) -> tuple[int, str]:
-        """Run ``airflow dags test`` to its end; return exit status and output."""
-        with self.dags_test(dag_id, conf, **environment) as process:
-            try:
-                output, _ = process.communicate(timeout=patient(timeout))
-            except subprocess.TimeoutExpired:
-                kill_group(process.pid)
-                raise AssertionError(f"{dag_id} did not end:\n{process.communicate()[0][-4000:]}") from None
-            return process.returncode, output
+        """Run ``airflow dags test`` to its end, in a fork of a process that has imported Airflow.
+
+        :returns: exit status and output
+        """
+        words, more = self._dags_test(dag_id, conf, environment)
+        try:
+            return self.without_scheduler.command(*words, timeout=patient(timeout), **more)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"{dag_id} did not end:\n{str(error.output)[-4000:]}") from None
+
+    def _dags_test(
+        self, dag_id: str, conf: dict[str, Any] | None, environment: dict[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        spec = self.specs / f"{dag_id.removesuffix('.point')}.yaml"
+        alone = {"AIRFLOW_MEGATRON_SWEEP_SPECS": str(self.alone(spec.stem))} if spec.exists() else {}
+        words = ["dags", "test", dag_id, *(["--conf", json.dumps(conf)] if conf else [])]
+        return words, {**alone, **environment}
+
+    def stop(self) -> None:
+        """Stop Airflow's daemons, and what waits for its commands."""
+        self.airflow.stop()
+        self.without_scheduler.stop()
 
     # ---- what the cluster knows
 
@@ -283,6 +323,13 @@ class SweepSite:
 
     def verdict(self, run_dir: Path, stage: str) -> dict[str, Any]:
         return json.loads((run_dir / ".jobs" / stage / "verdict.json").read_text())
+
+
+def copy_home(home: Path, copy: Path) -> None:
+    """Copy an Airflow home; its configuration names its own paths."""
+    shutil.copytree(home, copy)
+    configuration = (home / "airflow.cfg").read_text()
+    (copy / "airflow.cfg").write_text(configuration.replace(str(home), str(copy)))
 
 
 def kill_group(group: int) -> None:

@@ -133,7 +133,7 @@ def test_no_weight_is_lost() -> None:
         ("extends: llama\nweights: [a]", "weights must be a mapping"),
         (
             "extends: llama\nweights: {a: transpose b}",
-            "weights.a: transpose is no operation; known: doubled, gate",
+            "weights.a: transpose is not an operation; known: doubled, gate",
         ),
         ("extends: lama", "there is no architecture lama; known: llama, qwen2"),
         ("config: {model_type: x}", "config.architectures must name the model's class"),

@@ -106,6 +106,7 @@ def test_killed_worker_leaves_its_work_to_the_next(run: Run) -> None:
     assert run.left == ["iter_10.done"]
 
 
+@pytest.mark.slow
 def test_worker_told_to_stop_gives_its_claim_back(run: Run) -> None:
     run.save(10)
     worker = run.start("exec sleep 60")
@@ -116,6 +117,7 @@ def test_worker_told_to_stop_gives_its_claim_back(run: Run) -> None:
     assert run.left == []
 
 
+@pytest.mark.slow
 def test_claim_of_a_living_worker_elsewhere_is_waited_for(run: Run) -> None:
     run.save(10)
     claim = run.claim(10)
@@ -155,6 +157,7 @@ def test_process_with_the_pid_of_a_dead_owner_is_not_the_owner(run: Run) -> None
     assert run.left == ["iter_10.done"]
 
 
+@pytest.mark.slow
 def test_checkpoint_saved_meanwhile_is_worked_on_too(run: Run) -> None:
     """Megatron saves the last one after the line that tells the training's end."""
     run.save(10)
@@ -170,6 +173,7 @@ def test_checkpoint_saved_meanwhile_is_worked_on_too(run: Run) -> None:
     assert (status, run.worked_on) == (0, [10, 12])
 
 
+@pytest.mark.slow
 def test_checkpoint_not_yet_whole_is_left_for_later(run: Run) -> None:
     run.save(10)
     (run.checkpoints / "iter_0000020").mkdir()
@@ -177,6 +181,7 @@ def test_checkpoint_not_yet_whole_is_left_for_later(run: Run) -> None:
     assert run.worked_on == [10]
 
 
+@pytest.mark.slow
 def test_checkpoint_deleted_meanwhile_is_no_failure(run: Run) -> None:
     run.save(10, 20)
     status, output = run.work(f"{{ [ $1 = 20 ] || {{ rmdir {run.checkpoints}/iter_0000010; false; }}; }}")
@@ -185,6 +190,7 @@ def test_checkpoint_deleted_meanwhile_is_no_failure(run: Run) -> None:
     assert run.left == ["iter_20.done"]
 
 
+@pytest.mark.slow
 def test_failures_are_told_at_the_end(run: Run) -> None:
     run.save(10, 20)
     status, output = run.work("[ $1 = 20 ]")

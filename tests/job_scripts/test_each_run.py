@@ -48,6 +48,7 @@ def made(place: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_each_checkpoint_of_each_run_has_a_place_of_its_own(tmp_path: Path) -> None:
     save(tmp_path / "runs/lr1/checkpoints", 10, 20)
     save(tmp_path / "runs/lr2/checkpoints", 10)
@@ -65,6 +66,7 @@ def test_each_checkpoint_of_each_run_has_a_place_of_its_own(tmp_path: Path) -> N
     assert "empty/checkpoints has no checkpoint that is asked for" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [
@@ -97,6 +99,7 @@ def test_names_of_runs_are_nothing_but_names(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("pwned"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [b"a\nb", b"{iteration}", b"{directory}", b"a\x1b[2J", b"\xff\xfe", b"x" * 250]
 )
@@ -113,6 +116,7 @@ def test_a_name_that_cannot_be_used_is_reported_and_the_others_are_worked_on(
     assert "\x1b" not in told
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_name_are_told_apart_by_an_error(tmp_path: Path) -> None:
     save(tmp_path / "a_b/c", 10)
     save(tmp_path / "a/b_c", 10)
@@ -133,6 +137,7 @@ def test_one_iteration_of_each_run(tmp_path: Path) -> None:
     assert "a/iter_10.done" in made(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_leaves_the_others_their_turn(tmp_path: Path) -> None:
     save(tmp_path / "runs/a", 10)
     save(tmp_path / "runs/b", 10)

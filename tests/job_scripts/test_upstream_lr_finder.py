@@ -26,8 +26,11 @@ STARTER = Path(upstream_lr_finder.__file__)
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "error: '.' is no file; name CHECKOUT/pretrain_gpt.py"),
-        (["/no/pretrain_gpt.py"], "error: '/no/pretrain_gpt.py' is no file; name CHECKOUT/pretrain_gpt.py"),
+        ([], "error: '.' is not a file; name CHECKOUT/pretrain_gpt.py"),
+        (
+            ["/no/pretrain_gpt.py"],
+            "error: '/no/pretrain_gpt.py' is not a file; name CHECKOUT/pretrain_gpt.py",
+        ),
         ([STARTER, "--lr", "1"], "error: the following arguments are required: --lr-finder-save"),
         (
             [STARTER, "--lr-finder-save", "/s", "--lr-finder-start-lr", "2"],

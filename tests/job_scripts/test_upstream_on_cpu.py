@@ -17,4 +17,4 @@ STARTER = Path(__file__).parents[2] / "Megatron-LM" / "upstream_on_cpu.py"
 def test_a_checkout_that_is_not_there(words: list[str], named: str) -> None:
     done = subprocess.run([sys.executable, STARTER, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == f"upstream_on_cpu.py: error: {named} is no file; name CHECKOUT/pretrain_gpt.py\n"
+    assert done.stderr == f"upstream_on_cpu.py: error: {named} is not a file; name CHECKOUT/pretrain_gpt.py\n"

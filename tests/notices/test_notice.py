@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from example_specs import spec_text
 
-from airflow_megatron.notices.notice import Notice, end_notice, event_notice
+from airflow_megatron.notices.notice import Notice, edge_notice, end_notice, event_notice
 from airflow_megatron.plan.sweep_plan import check_document, plan_sweep
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.restarts import Done, GiveUp, Restart
@@ -56,7 +56,7 @@ def test_failure(job: Job) -> None:
         "last checkpoint: iteration 40",
         "last loss: 2.5",
         f"log: {job.log_file(2)}",
-        "next: given up: attempt 2 failed and is not restarted; clear its watch task for another attempt",
+        "next: failed for good: attempt 2 failed and is not restarted; clear its watch task for another attempt",
     ]
 
 
@@ -73,6 +73,36 @@ def test_event(job: Job) -> None:
     notice = event_notice(job, 1, "7", seen, LOG)
     assert (notice.what, notice.next_action, notice.loss) == ("health", "restart", 2.5)
     assert "nothing new for 900 s" in notice.text
+
+
+@pytest.mark.parametrize("detector", ["nan", "spike", "stall", ""])
+def test_a_loss_that_diverges_is_a_kind_of_its_own(job: Job, detector: str) -> None:
+    notice = event_notice(job, 1, "7", Occurrence("notify", "health", detector=detector), LOG)
+    diverged = detector in ("nan", "spike")
+    health, only = notice.as_wanted(["health", "diverged"]), notice.as_wanted(["diverged", "failure"])
+    assert health is not None
+    assert health.what == "health"
+    assert (only is not None and only.what == "diverged") is diverged
+    assert notice.as_wanted(["report"]) is None
+
+
+def test_an_attempt_that_ended_for_it_has_diverged_too(job: Job) -> None:
+    verdict = Verdict(Outcome.FAILED, "a loss was not a number", job_id="7", signature="nan_in_training")
+    for step, what in ((GiveUp("x"), "failure"), (Restart(30, (), "x"), "retry")):
+        notice = end_notice(job, 1, verdict, step)
+        assert [getattr(notice.as_wanted([kind]), "what", None) for kind in (what, "diverged", "health")] == [
+            what,
+            "diverged",
+            None,
+        ]
+    other = end_notice(job, 1, Verdict(Outcome.FAILED, "x", job_id="7", signature="nccl_error"), GiveUp("x"))
+    assert other.as_wanted(["diverged"]) is None
+
+
+def test_a_notice_of_edges_lists_some_of_them() -> None:
+    notice = edge_notice("s", [f"N {n}M" for n in range(12)], "/r/index.html")
+    assert notice.reason.endswith("N 9M; and 2 more")
+    assert (notice.what, notice.next_action) == ("edge", "train values beyond the edge")
 
 
 def test_templates_see_plain_data() -> None:

@@ -19,7 +19,7 @@ from airflow_megatron.notices.notice import Notice
 from airflow_megatron.notifications.notices import NoticeCallback, send
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.documents.project import PINS_VARIABLE, project_root
 from airflow_megatron.spec.model.outline import SweepOutline
@@ -68,6 +68,18 @@ def test_what_ends_the_task_waits_for_its_callbacks(tmp_path: Path) -> None:
     (_, line) = told(tmp_path / "a")
     assert (line["what"], line["reason"], line["iteration"]) == ("failure", "given up", 3)
     assert line["message"] == "s.p.x of failure"
+
+
+def test_each_notifier_gets_a_divergence_once(tmp_path: Path) -> None:
+    kinds = {"both": ("failure", "diverged"), "one": ("diverged",), "none": ("report",)}
+    sections = [section(tmp_path / name, *wanted) for name, wanted in kinds.items()]
+    values = context()
+    with set_current_context(values):
+        send(sections, Notice("health", "s.p.x", "NaN", also="diverged"))
+        send(sections, Notice("failure", "s.p.x", "given up for NaN", also="diverged"))
+    NoticeCallback("failure", sections, always=True)(values)
+    found = {name: [line["what"] for line in told(tmp_path / name)] for name in kinds}
+    assert found == {"both": ["diverged", "failure"], "one": ["diverged", "diverged"], "none": []}
 
 
 def test_task_that_failed_without_a_job(tmp_path: Path) -> None:
@@ -133,7 +145,7 @@ def test_a_run_tells_those_that_it_has_pinned(
     text = (
         f"{CHAIN}\nnotify: [{{notifier: {OWN}, on: [failure], arguments: {{path: planned, message: x}}}}]\n"
     )
-    sweep, around = load_sweep_text(text, "chain.yaml"), Surroundings.now("local")
+    sweep, around = load_sweep_text(text, "chain.yaml"), PlanEnvironment.now("local")
     plan = plan_sweep(sweep, around.cluster)
     PinnedSweep.stored(sweep, text, plan, around, PinStore()).use("chain", "manual__1")
     edited = [section(tmp_path / "edited", "failure")]

@@ -11,7 +11,7 @@ from example_specs import CHAIN
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator, left_stages, queued_behind
 from airflow_megatron.plan.sweep_plan import plan_sweep
-from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError, TransportError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -74,7 +74,11 @@ def test_a_run_that_went_well_asks_nothing_of_the_cluster() -> None:
 
 @pytest.mark.parametrize(
     ("error", "outcome"),
-    [(TransportError("login1 is away"), TaskDeferred), (LoginRefusedError("no"), AirflowFailException)],
+    [
+        (TransportError("login1 is away"), TaskDeferred),
+        (LoginExpiredError("login refused"), TaskDeferred),
+        (LoginRefusedError("no"), AirflowFailException),
+    ],
 )
 def test_a_login_node_that_is_away_is_asked_again(
     error: TransportError, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -105,7 +109,7 @@ def test_a_login_node_that_is_away_is_asked_again(
 
 
 @pytest.mark.parametrize(
-    ("handle", "text"), [({"job_id": "7"}, "may go on in Slurm"), (None, "was not submitted")]
+    ("handle", "text"), [({"job_id": "7"}, "may continue in Slurm"), (None, "was not submitted")]
 )
 def test_a_refused_login_says_what_is_known_of_the_job(
     handle: object, text: str, monkeypatch: pytest.MonkeyPatch

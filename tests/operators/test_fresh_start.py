@@ -12,7 +12,8 @@ from airflow_megatron.dag_factory.point_dag import build_point_dag
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.sweep_plan import plan_sweep
-from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import AttemptState, StageRecord
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -30,7 +31,7 @@ def job() -> Job:
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_shared_job_that_has_finished_is_passed_over(shared: bool, cleared: bool, job: Job) -> None:
     verdict = {"attempt": 1, "outcome": "finished", "digest": job_digest(job)}
-    state = StageRecord((AttemptState(1, "7", "0", True, None),), verdict)
+    state = StageRecord((AttemptState(1, "7", "0", True, None),), RecordedVerdict.from_json(verdict))
     attempts: Any = SimpleNamespace(state=lambda: state)
     task = SlurmSubmitOperator(task_id="submit", job=job.to_json(), fresh_start=True, shared=shared)
     chosen, _ = task._next_attempt(job, attempts, {}, cleared=cleared)

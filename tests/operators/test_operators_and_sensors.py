@@ -23,6 +23,7 @@ from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.described_job import DescribedJobOperator
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
+from airflow_megatron.operators.push_records import PushRecordsOperator
 from airflow_megatron.operators.resolve_point import ResolvePointOperator
 from airflow_megatron.operators.slurm_job import SlurmJobOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
@@ -63,6 +64,7 @@ GIVEN: dict[type[BaseOperator], dict[str, Any]] = {
     PointRunsSensor: {"point_dag_id": "x.point", "runs": {}},
     StartConditionSensor: {"job": None},
     SlurmJobOperator: {"command": "hostname"},
+    PushRecordsOperator: {"pinned": {}, "point_dag_id": "x.point", "runs": {}},
     SlurmJobSensor: {"submission": {}},
 }
 
@@ -460,6 +462,6 @@ class TestWaiting:
         event = {"log_tail": ["last line"], "carry": {"handle": handle, "history": []}}
         task = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle)
         with pytest.raises(
-            AirflowFailException, match="no verdict before the task's timeout; the job goes on in Slurm"
+            AirflowFailException, match="no verdict before the task's timeout; the job continues in Slurm"
         ):
             task.execute_complete({}, event)

@@ -19,11 +19,11 @@ from airflow_megatron.operators.launch_points import LaunchPointsOperator, finis
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.pinned import PinnedSweep, jobs_by_point
 from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.run_results import ReportedRun, _about, _lines
-from airflow_megatron.plan.surroundings import Surroundings
 from airflow_megatron.plan.sweep_plan import plan_sweep
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.spec.spec_files import load_sweep_text
 from airflow_megatron.supervision.attempts import next_attempt
 
@@ -114,6 +114,7 @@ STAGE = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(stages=st.lists(STAGE, min_size=5, max_size=5))
 def test_it_decides_as_submit_does(
     stages: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory, cluster: ClusterProfile
@@ -176,7 +177,7 @@ class TestLaunch:
     ) -> Any:
         sweep = load_sweep_text(SMALL, "s.yaml")
         own = cluster.model_copy(update={"run_root": str(tmp_path / "runs")})
-        pinned = PinnedSweep.stored(sweep, SMALL, plan, Surroundings.now(own), PinStore())
+        pinned = PinnedSweep.stored(sweep, SMALL, plan, PlanEnvironment.now(own), PinStore())
         monkeypatch.setattr(SlurmHook, "run", lambda self, script: shell(script))
 
         def launch(airflow: Airflow, **options: Any) -> tuple[dict[str, str], list[str], list[str]]:

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
 
+from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.operators.slurm_job import SlurmJobOperator
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.plan.described_job import DescriptionError
 from airflow_megatron.sensors.slurm_job import SlurmJobSensor
+from airflow_megatron.slurm.remote.transport import LoginExpiredError
+from airflow_megatron.triggers.pause import PauseTrigger
 
 
 class Store(dict[str, Any]):
@@ -89,3 +92,18 @@ def test_a_mapped_task_has_a_job_of_its_own() -> None:
 def test_the_sensor_names_what_it_needs() -> None:
     with pytest.raises(AirflowFailException, match=r"pass submit\.output"):
         SlurmJobSensor(task_id="t", submission={"job_id": "7"}).execute(context())
+
+
+@pytest.mark.parametrize("operator", [SlurmJobOperator, SlurmSubmitOperator])
+def test_a_login_that_is_refused_while_the_job_is_described_is_waited_for(
+    operator: type[SlurmJobOperator | SlurmSubmitOperator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work_dir(hook: SlurmHook) -> str:
+        raise LoginExpiredError("login refused since today")
+
+    monkeypatch.setattr(SlurmHook, "work_dir", work_dir)
+    task = operator(task_id="t", command="hostname", slurm_conn_id="alps")
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context())
+    assert isinstance(deferred.value.trigger, PauseTrigger)
+    assert callable(getattr(task, deferred.value.method_name))

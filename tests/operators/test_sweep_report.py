@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time.context import set_current_context
 from example_specs import CHAIN
 
-from airflow_megatron.operators.sweep_report import unfinished_jobs
+from airflow_megatron.operators import sweep_report
+from airflow_megatron.operators.sweep_report import SweepReportOperator, report_edges, unfinished_jobs
 from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.results.fits.optima import Cell, find_optima
+from airflow_megatron.results.fits.sweep_fits import FamilyFits, FittedCell, SweepFits
 from airflow_megatron.results.readings.progress import StageState, StageStatus
+from airflow_megatron.slurm.remote.transport import LoginExpiredError
+from airflow_megatron.spec.model.schema import NotifySection
 from airflow_megatron.spec.spec_files import load_sweep_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_what_a_condition_cancelled_and_what_waits_for_it_is_meant_to_be_missing(cluster) -> None:
@@ -36,3 +50,60 @@ def test_what_a_condition_cancelled_and_what_waits_for_it_is_meant_to_be_missing
         f"{branch}.evaluate",
     }
     assert unfinished(**{branch: True, f"{branch}__convert": StageState.FAILED}) == {f"{branch}.convert"}
+
+
+def fits_of(*losses: list[float]) -> SweepFits:
+    """Return the fits of sizes whose losses belong to the same learning rates."""
+    rates = [1e-4 * 2**step for step in range(7)]
+    optima = find_optima({str(size): Cell({"lr": rates}, each) for size, each in enumerate(losses)})
+    cells = tuple(
+        FittedCell(1e6 * size, 2e9, (), optimum) for size, optimum in enumerate(optima.values(), start=1)
+    )
+    return SweepFits("unpadded", "validation", (FamilyFits("", cells, {}, {}, None),), ())
+
+
+VALLEY = [3.0 + 0.02 * (step - 3) ** 2 for step in range(7)]
+FALLING = [4.0 - 0.1 * step for step in range(7)]
+
+
+def test_an_optimum_at_the_edge_is_reported_once_for_each_report_that_finds_other_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_MEGATRON_NOTICES", str(tmp_path / "notices"))
+    own = "airflow_megatron.notifications.json_lines.JsonLinesNotifier"
+    sections = [NotifySection(notifier=own, on=["edge"], arguments={"path": "a.jsonl"})]
+    context: Any = {"ti": SimpleNamespace(dag_id="s", task_id="report", run_id="r", try_number=1)}
+    page = tmp_path / "report" / "index.html"
+    with set_current_context(context):
+        for fits in (
+            fits_of(VALLEY),
+            fits_of(VALLEY, FALLING),
+            fits_of(VALLEY, FALLING),  # the report was cleared and ran again
+            fits_of(FALLING, FALLING[::-1]),
+        ):
+            report_edges(fits, "s", page, sections)
+    found = [json.loads(line) for line in (tmp_path / "notices" / "a.jsonl").read_text().splitlines()]
+    assert [(line["what"], line["reason"].count("lr is at the edge")) for line in found] == [
+        ("edge", 1),
+        ("edge", 2),
+    ]
+    assert "N 2M, D 2B: the optimum of lr is at the edge" in found[0]["reason"]
+    assert "train larger values" in found[0]["reason"]
+    assert found[0]["sweep"] == "s"
+
+
+def test_a_report_waits_for_a_refused_login(cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: Any, **options: Any) -> None:
+        raise LoginExpiredError("login refused since today")
+
+    plan = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), cluster)
+    environment = SimpleNamespace(cluster=cluster)
+    pinned = SimpleNamespace(plan=lambda: plan, plan_environment=environment, pin="", digest="", cluster="")
+    monkeypatch.setattr(sweep_report, "stored_plan", lambda data: pinned)
+    monkeypatch.setattr("airflow_megatron.plan.run_results.ReportedRun.of", lambda *args, **options: None)
+    monkeypatch.setattr("airflow_megatron.plan.run_results.write_results", refused)
+    task = SweepReportOperator(task_id="t", pinned={})
+    context: Any = {"ti": SimpleNamespace(run_id="r")}
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context)
+    assert callable(getattr(task, deferred.value.method_name))

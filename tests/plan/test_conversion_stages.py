@@ -72,6 +72,7 @@ def test_conversion_by_others(cluster: ClusterProfile) -> None:
     assert words["convert"][-4:] == ["--converter", "megatron_bridge", "--hf-config", "/deepseek"]
 
 
+@pytest.mark.slow
 def test_the_evaluation_takes_what_is_rendered(
     cluster: ClusterProfile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,14 +123,14 @@ def test_the_evaluation_takes_what_is_rendered(
         ),
         ({"convert": "hf_config: /x"}, "hf_config is for another converter"),
         ({"evaluate": "tasks: [a, a]"}, "s.yaml:13:14: tasks names a twice"),
-        ({"evaluate": "tasks: ['a b']"}, "'a b' is no task; write its name, or name@5"),
-        ({"evaluate": "tasks: [a@x]"}, "'a@x' is no task"),
+        ({"evaluate": "tasks: ['a b']"}, "'a b' is not a task; write its name, or name@5"),
+        ({"evaluate": "tasks: [a@x]"}, "'a@x' is not a task"),
         (
             {"evaluate": "tasks: [{task: a, num_fewshots: 5}]"},
             "'num_fewshots' of a task; did you mean 'num_fewshot'",
         ),
         ({"evaluate": "tasks: [a], limit: 0"}, "limit is 0; write a number of items"),
-        ({"evaluate": "tasks: [a], num_fewshot: -1"}, "num_fewshot: -1 is no whole number"),
+        ({"evaluate": "tasks: [a], num_fewshot: -1"}, "num_fewshot: -1 is not a whole number"),
         (
             {"evaluate": "tasks: [a], eval_backend: vlm"},
             "there is no eval_backend 'vlm'; did you mean 'vllm'",

@@ -98,7 +98,7 @@ def test_a_configuration_file_of_the_users_own(sandbox: Sandbox) -> None:
     job = jobs_of(spec(deepspeed_config="/data/ds.json"), site(sandbox))["pretrain"]
     assert job.files == {}
     assert job.command[job.command.index("--deepspeed_config") + 1] == "/data/ds.json"
-    with pytest.raises(SpecError, match="12 is no multiple of"):
+    with pytest.raises(SpecError, match="12 is not a multiple of"):
         jobs_of(spec(deepspeed_config="/data/ds.json", global_batch_size=12), site(sandbox))
 
 
@@ -143,6 +143,7 @@ def test_a_search_ends_with_what_it_suggests(sandbox: Sandbox) -> None:
         sandbox.run(script, job, SLURM_RESTART_COUNT="1")
 
 
+@pytest.mark.slow
 def test_train_alcf_is_run_once_with_its_variables(sandbox: Sandbox) -> None:
     script_knows = {
         "max_position_embeddings": 2048,
@@ -193,10 +194,10 @@ def test_train_alcf_is_run_once_with_its_variables(sandbox: Sandbox) -> None:
     [
         (
             {"global_batch_size": 12},
-            "12 is no multiple of micro_batch_size (1) × data-parallel size (8); use 8 or 16",
+            "12 is not a multiple of micro_batch_size (1) × data-parallel size (8); use 8 or 16",
         ),
         ({"save_interval": None}, "save_interval: is needed"),
-        ({"num_attention_heads": 3}, "hidden_size: 64 is no multiple of num_attention_heads (3)"),
+        ({"num_attention_heads": 3}, "hidden_size: 64 is not a multiple of num_attention_heads (3)"),
         ({"lr_warmup_fraction": 0.1, "lr_warmup_iters": 3}, "lr_warmup_fraction: excludes lr_warmup_iters"),
         ({"max_position_embeddings": 64}, "64 is below seq_length (128)"),
         ({"zero_stag": 1}, "megatron_deepspeed has no argument 'zero_stag'"),

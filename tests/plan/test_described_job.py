@@ -15,7 +15,7 @@ from airflow_megatron.plan.described_job import (
     run_directory,
 )
 from airflow_megatron.plan.job_scripts import job_script
-from airflow_megatron.plan.pinned import surroundings_of
+from airflow_megatron.plan.pinned import plan_environment_of
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.jobs import Job
 
@@ -28,13 +28,13 @@ def described(**values: Any) -> Job:
 
 
 def directives(job: Job) -> list[str]:
-    script = job_script(job, surroundings_of(job).cluster, 1)
+    script = job_script(job, plan_environment_of(job).cluster, 1)
     return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
 
 
 def test_it_says_all_that_a_later_process_needs() -> None:
     job = Job.from_json(described(command="hostname").to_json())
-    cluster = surroundings_of(job).cluster
+    cluster = plan_environment_of(job).cluster
     assert (cluster.ssh_conn_id, cluster.slurm_bin, cluster.login_shell) == ("alps", "/opt/slurm/bin", True)
     assert job.run_dir == "/scratch/jobs/dag/run/task"
     assert job.command == ("bash", "-c", "hostname")

@@ -14,7 +14,7 @@ from example_specs import CHAIN
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_pruning import GONE_FOR_S, UNUSED_FOR_S, prune, prune_when_due
 from airflow_megatron.plan.pins.pin_store import PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.spec_files import load_sweep_text
 
@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> PinStore:
 
 def pinned(store: PinStore, lr: str = "1e-3") -> PinnedSweep:
     text = CHAIN.replace("lr: [1e-3, 4e-3]", f"lr: [{lr}]")
-    sweep, around = load_sweep_text(text, "chain.yaml"), Surroundings.now("local")
+    sweep, around = load_sweep_text(text, "chain.yaml"), PlanEnvironment.now("local")
     return PinnedSweep.stored(sweep, text, plan_sweep(sweep, around.cluster), around, store)
 
 
@@ -50,7 +50,7 @@ def grow_old(store: PinStore) -> None:
 def readable(store: PinStore, plan: PinnedSweep) -> bool:
     """Return whether every part of a plan is there."""
     again = PinnedSweep.read(plan.pin, store)
-    return bool(again.plan().jobs and again.surroundings.cluster and again.outline.tree)
+    return bool(again.plan().jobs and again.plan_environment.cluster and again.outline.tree)
 
 
 def known(*runs: str) -> Callable[[str, str], bool]:

@@ -11,9 +11,9 @@ import pytest
 from example_specs import CHAIN
 
 from airflow_megatron.plan.job_scripts import job_script
-from airflow_megatron.plan.pinned import POINTS_IN_ONE_OBJECT, PinnedSweep, surroundings_of
+from airflow_megatron.plan.pinned import POINTS_IN_ONE_OBJECT, PinnedSweep, plan_environment_of
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import check_sweep, plan_sweep
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.model.cluster_profile import cluster_names
@@ -57,16 +57,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pinned(home: Path) -> PinnedSweep:
     file = home / "chain.yaml"
     sweep = load_sweep_text(file.read_text(), str(file))
-    surroundings = Surroundings.now(sweep.settings.cluster)
-    plan = check_sweep(sweep, surroundings.cluster)
-    return PinnedSweep.stored(sweep, file.read_text(), plan, surroundings, PinStore())
+    plan_environment = PlanEnvironment.now(sweep.settings.cluster)
+    plan = check_sweep(sweep, plan_environment.cluster)
+    return PinnedSweep.stored(sweep, file.read_text(), plan, plan_environment, PinStore())
 
 
 def scripts(jobs: list[Job]) -> list[str]:
     """Return the scripts that a worker would submit."""
     found = []
     for job in jobs:
-        around = surroundings_of(job)
+        around = plan_environment_of(job)
         found.append(job_script(job, around.cluster, 1, templates=around.templates))
     return found
 
@@ -102,20 +102,20 @@ EDITS = {
 @pytest.mark.parametrize("what", EDITS)
 def test_editing_a_source_changes_nothing_and_is_reported(what: str, home: Path) -> None:
     plan = pinned(home)
-    before = (plan.plan(), scripts(list(plan.plan().jobs)), plan.surroundings)
+    before = (plan.plan(), scripts(list(plan.plan().jobs)), plan.plan_environment)
     assert plan.changes() == []
     edit, told = EDITS[what]
     edit(home)
     again = PinnedSweep.read(plan.pin)
-    assert (again.plan(), scripts(list(again.plan().jobs)), again.surroundings) == before
+    assert (again.plan(), scripts(list(again.plan().jobs)), again.plan_environment) == before
     assert again.plan().digest == plan.digest
-    assert "reason: it failed" in again.surroundings.signatures["own.yaml"]
+    assert "reason: it failed" in again.plan_environment.signatures["own.yaml"]
     assert any(told in change for change in again.changes()), again.changes()
 
 
 def everything(pin: str) -> tuple[object, ...]:
     again = PinnedSweep.read(pin)
-    return again.plan(), again.surroundings, again.outline
+    return again.plan(), again.plan_environment, again.outline
 
 
 @pytest.mark.slow
@@ -129,8 +129,8 @@ def test_a_damaged_copy_is_an_error(what: str, home: Path) -> None:
         if what == "gone":
             path.unlink()
         else:
-            damaged = {"cut": whole[:-3], "changed": whole[:-9] + b"x" + whole[-8:], "empty": b""}[what]
-            path.write_bytes(damaged)
+            changed = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
+            path.write_bytes({"cut": whole[:-3], "changed": changed, "empty": b""}[what])
         with pytest.raises(PinError, match=r"clear `plan` to plan again"):
             everything(plan.pin)
         path.write_bytes(whole)
@@ -142,8 +142,8 @@ def test_a_damaged_copy_is_an_error(what: str, home: Path) -> None:
 def test_profiles_come_back_as_they_were(tmp_path: Path) -> None:
     store = PinStore(tmp_path)
     for name in cluster_names():
-        now = Surroundings.now(name)
-        then = Surroundings.from_json(store.get(store.put(now.to_json([]))), store)
+        now = PlanEnvironment.now(name)
+        then = PlanEnvironment.from_json(store.get(store.put(now.to_json([]))), store)
         assert then.cluster == now.cluster
         assert then.changes(now) == []
 
@@ -157,7 +157,7 @@ def test_an_argument_table_is_pinned_with_its_profile(home: Path) -> None:
     profile.write_text(f"{PROFILE}trainers: {{megatron_core: {{arguments_table: {own}}}}}\n")
     plan = pinned(home)
     own.write_text("{}")
-    kept = PinnedSweep.read(plan.pin).surroundings.cluster.trainer("megatron_core").arguments_table
+    kept = PinnedSweep.read(plan.pin).plan_environment.cluster.trainer("megatron_core").arguments_table
     assert kept is not None
     assert Path(kept).read_text() == table.read_text()
     assert any("fork.json" in change for change in plan.changes())
@@ -189,7 +189,7 @@ def test_ids_of_runs_are_never_paths(name: str, tmp_path: Path) -> None:
     folders = {tmp_path / "pins" / "runs" / "_sweep", tmp_path / "pins" / "under_way" / "_sweep"}
     assert {path.parent for path in written} == folders
     assert not any(path.stat().st_mode & 0o077 for path in written)
-    with pytest.raises(PinError, match="is no digest"):
+    with pytest.raises(PinError, match="is not a digest"):
         store.get("../" + "a" * 61)
 
 

@@ -173,7 +173,7 @@ class TestCheck:
             ),
             (
                 spec_text("lr: [1]\nseeed: [1]", point="p{{ lr }}"),
-                "s.yaml:5:3: nothing reads the swept value 'seeed': it is no argument of core_v0.16.1",
+                "s.yaml:5:3: nothing reads the swept value 'seeed': it is not an argument of core_v0.16.1",
             ),
             (
                 spec_text("groups: [{params: {lr: 1e-4, 3e-4}}]", point="p"),

@@ -56,6 +56,8 @@ APPTAINER = {
     "options": ["--rocm"],
 }
 PYXIS = {"runtime": "pyxis", "image": "nvcr.io#nvidia/pytorch:25.08", "binds": ["/data:/data", "/scratch"]}
+CE = {"runtime": "ce", "image": "/users/me/.edf/megatron.toml"}
+SHIFTER = {"runtime": "shifter", "image": "docker:nersc/pytorch:25.02", "binds": ["/data:/data", "/scratch"]}
 NODES = {"nodes": 2, "gpus_per_node": 4}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "one process": ({}, {}),
@@ -70,6 +72,11 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pyxis, one process": ({"container": PYXIS}, {}),
     "pyxis, torchrun": ({"container": PYXIS}, {"gpus_per_node": 4}),
     "pyxis, srun": ({"container": PYXIS, "launcher": "srun"}, NODES),
+    "ce, one process": ({"container": CE}, {}),
+    "ce, torchrun on two nodes": ({"container": CE}, NODES),
+    "ce, srun": ({"container": CE, "launcher": "srun"}, NODES),
+    "shifter, one process": ({"container": {**SHIFTER, "options": ["--module=gpu"]}}, {}),
+    "shifter, srun": ({"container": SHIFTER, "launcher": "srun"}, NODES),
     "modules and setup": ({"modules": ["cuda/12.4", "a b"], "setup": ["ulimit -n 4096", "echo $HOME"]}, {}),
 }
 """Cluster profile and resources of everything that a script can look like."""
@@ -116,7 +123,7 @@ class Sandbox:
     def __init__(self, folder: Path) -> None:
         self.folder, self.bin, self.calls_file = folder, folder / "bin", folder / "calls"
         self.bin.mkdir()
-        for name in ("python", "srun", "apptainer", "singularity", "module"):
+        for name in ("python", "srun", "apptainer", "singularity", "shifter", "module"):
             (self.bin / name).write_text(self.RECORD)
             (self.bin / name).chmod(0o755)
 
@@ -174,6 +181,7 @@ def test_bash_reads_every_shape(shape: str, gpu_option: str) -> None:
     assert asked == (wanted if "gpus_per_node" in slurm else [])
 
 
+@pytest.mark.slow
 def test_bash_reads_every_stage_of_a_chain(cluster: ClusterProfile) -> None:
     jobs = jobs_of(CHAIN, cluster)
     assert len(jobs) == 10
@@ -210,6 +218,7 @@ class TestLaunch:
         assert end == arguments
         assert started[-len(arguments) - 1] == script
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("text", ["1.25e-3", *HOSTILE[:6]])
     def test_a_learning_rate_that_was_searched_for(self, text: str, sandbox: Sandbox) -> None:
         stages = {
@@ -239,6 +248,7 @@ class TestLaunch:
         (started,) = sandbox.run(job_script(pretrain, cluster, 1), pretrain)
         assert started[started.index("--lr") + 1] == text
 
+    @pytest.mark.slow
     def test_weights_of_a_blend_that_the_preparations_counted(self, sandbox: Sandbox) -> None:
         data = {name: f"{{{{ stages.{name}.run_dir }}}}/data" for name in ("wiki", "code")}
         stages = {
@@ -318,6 +328,33 @@ class TestLaunch:
                     "{bin}/python",
                 ],
             ),
+            (
+                "ce, torchrun on two nodes",
+                [
+                    "srun",
+                    "--kill-on-bad-exit=1",
+                    "--environment=/users/me/.edf/megatron.toml",
+                    "{bin}/python",
+                    "-m",
+                    "torch.distributed.run",
+                    "--nproc-per-node=4",
+                    "--nnodes=2",
+                    "--rdzv-backend=c10d",
+                    "--rdzv-id=7",
+                    "--rdzv-endpoint={host}:20007",
+                ],
+            ),
+            (
+                "shifter, one process",
+                [
+                    "shifter",
+                    "--image=docker:nersc/pytorch:25.02",
+                    "--module=gpu",
+                    "--volume=/data:/data",
+                    "--volume=/scratch:/scratch",
+                    "{bin}/python",
+                ],
+            ),
         ],
     )
     def test_launchers(self, shape: str, words: list[str], sandbox: Sandbox) -> None:
@@ -391,6 +428,7 @@ class TestNoInjection:
             "HOSTILE_CLUSTER": "$(touch injected)",
         }
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("value", [value for value in HOSTILE if value], ids=repr)
     def test_megatron_arguments(self, value: str, sandbox: Sandbox) -> None:
         cluster = sandbox.cluster()
@@ -730,7 +768,7 @@ def test_a_site_says_where_processes_meet(
     cluster = sandbox.cluster(setup=setup, env=env)
     (job,) = jobs_of(train_spec(slurm=NODES), cluster).values()
     script = job_script(job, cluster, 1)
-    # what the account had set when it submitted is no choice of the site
+    # what the account had set when it submitted is not a choice of the site
     started = sandbox.run(script, job, MASTER_ADDR="stale", MASTER_PORT="1")[-1]
     host = subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout.strip()
     expected = address.format(host=host) or f"{host}:20007"
@@ -747,6 +785,36 @@ def test_a_container_gets_its_gpus_once(options: list[str], words: list[str], sa
     (started,) = sandbox.run(job_script(job, cluster, 1), job)
     place = started.index("exec") + 1
     assert started[place : started.index("--bind")] == words
+
+
+def test_variables_of_the_job_replace_those_of_a_pyxis_image(sandbox: Sandbox) -> None:
+    cluster = sandbox.cluster(container={**PYXIS, "env": ["NCCL_DEBUG", "PATH"]})
+    (job,) = jobs_of(train_spec(), cluster).values()
+    (started,) = sandbox.run(job_script(job, cluster, 1), job)
+    assert "--container-env=NCCL_DEBUG,PATH" in started
+
+
+@pytest.mark.parametrize(
+    ("container", "message"),
+    [
+        ({**CE, "binds": ["/data"]}, "write them into `mounts` of the EDF file"),
+        ({**CE, "image": "edf/megatron.toml"}, "as image the absolute path of an EDF file, or the name"),
+        ({**CE, "env": ["A"]}, "no env with ce: "),
+        ({**APPTAINER, "env": ["A"]}, "no env with apptainer: "),
+        ({**PYXIS, "env": ["A B"]}, "env"),
+    ],
+)
+def test_a_container_that_its_runtime_cannot_run_is_refused(container: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClusterProfile.model_validate({**PROFILE, "container": container})
+
+
+def test_directories_of_another_runtime_do_not_reach_the_container_engine(sandbox: Sandbox) -> None:
+    cluster = sandbox.cluster(container=APPTAINER)
+    (job,) = jobs_of(train_spec(container=CE), cluster).values()
+    (started,) = sandbox.run(job_script(job, cluster, 1), job)
+    assert started[:3] == ["srun", "--kill-on-bad-exit=1", "--environment=/users/me/.edf/megatron.toml"]
+    assert started[3] == str(sandbox.bin / "python")
 
 
 @pytest.mark.parametrize(("launcher", "cores"), [("torchrun", 48), ("srun", 12)])

@@ -12,7 +12,7 @@ from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.schema import TrainerSection
 from airflow_megatron.spec.spec_files import load_sweep_text
-from airflow_megatron.supervision.expected_ends import as_expected
+from airflow_megatron.supervision.expected_outcomes import as_expected
 
 SPEC = """\
 name: large

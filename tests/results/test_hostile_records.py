@@ -11,17 +11,18 @@ from run_tree import RunTree, take_snapshot
 
 from airflow_megatron.results.plots import figures, plots
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.report import report as report_module
 from airflow_megatron.results.report.report import write_report
 from airflow_megatron.results.tables.text import csv_cell
 from airflow_megatron.slurm.remote.records import ExitRecord, read_object
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation
-from airflow_megatron.slurm.verdicts.restarts import read_verdict
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.verdict import Expectation, judge
 from airflow_megatron.spec.layout.tracker import tracked_iteration
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.supervision.condition_watch import ConditionWatch
-from airflow_megatron.ui.result_folders import ResultFolders
+from airflow_megatron.ui.live.result_folders import ResultFolders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,11 +77,11 @@ def with_value(record: dict[str, object], key: str, value: str) -> str:
 def test_exit_records(value: str) -> None:
     for key in EXIT_KEYS:
         record = read_object(with_value(EXIT, key, value))
-        ExitRecord.from_json(record)
+        left = ExitRecord.from_json(record)
         row = AccountingRow("7", "x", JobState.FAILED, "FAILED", 1, 0, "n1", 1, ended=1.0, elapsed=4)
         for accounting in (row, None):
             seen = Observation(
-                1000.0, queue_ok=True, accounting_ok=True, accounting=accounting, exit=record, tracker=value
+                1000.0, queue_ok=True, accounting_ok=True, accounting=accounting, exit=left, tracker=value
             )
             judge(seen, Expectation("train", train_iters=100, complete=lambda files: True))
     assert ExitRecord.from_json(read_object(value)) is None
@@ -91,7 +92,7 @@ def test_exit_records(value: str) -> None:
 def test_verdicts(value: str) -> None:
     for key in VERDICT_KEYS:
         text = with_value(VERDICT, key, value)
-        read_verdict(read_object(text))
+        RecordedVerdict.read(text)
         leaf = Condition("finished", path="/r/.jobs/train")
         watch = ConditionWatch(leaf, {"/r/.jobs/train": 1})
         watch.read([Observation(1.0, files={"/r/.jobs/train/verdict.json": text})])
@@ -133,11 +134,12 @@ def spoil(tree: RunTree, path: str, text: str) -> None:
 @pytest.fixture(autouse=True)
 def _few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "_PLOTS", [plot for plot in plots._PLOTS if plot[0] == "evaluations"])
+    monkeypatch.setattr(report_module, "study_charts", lambda *_: [])
 
 
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "_PLOTS", [])
+    monkeypatch.setattr(report_module, "_plots", lambda *_: [])
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -207,8 +209,9 @@ def test_the_tables_are_written_when_no_figure_can_be(
     def broken(*_: object) -> None:
         raise RuntimeError("no figure")
 
-    monkeypatch.setattr(plots, "_PLOTS", [("x", "x", "x", broken)])
-    made = report(tree, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(figures.FigureMaker, "__call__", broken)
+        made = report(tree, tmp_path)
     assert made.plots == ()
     assert made.page.exists()
     with pytest.raises(ValueError, match="too many"), figures.figures() as make:

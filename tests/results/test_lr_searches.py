@@ -121,8 +121,9 @@ def test_report(tmp_path: Path, jobs: list[dict[str, Any]]) -> None:
     report = write_report(
         take_snapshot([job["run_dir"] for job in jobs]), jobs, tmp_path / "out", title="search"
     )
-    assert {path.name for path in report.paths} == {
-        *("lr_finder.csv", "lr_finder.json", "lr_finder.md", "lr_finder.png", "lr_finder.svg", "report.html")
+    assert {path.name for path in report.paths if path.stem not in ("attempts", "cost")} == {
+        *("lr_finder.csv", "lr_finder.json", "lr_finder.md", "lr_finder.tex", "lr_finder.parquet"),
+        *("lr_finder.png", "lr_finder.svg", "lr_finder.pdf", "report.html"),
     }
     assert "2.2500" in report.text
     page = report.page.read_text()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from run_tree import RunTree, take_snapshot
 
-from airflow_megatron.results.plots import plots
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
+from airflow_megatron.results.report import report as report_module
 from airflow_megatron.results.report.report import write_report
-from airflow_megatron.ui.result_folders import ResultFolders
+from airflow_megatron.ui.live.result_folders import ResultFolders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ class Page(HTMLParser):
 
 def page_of(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Page:
     """Return the report of a sweep all of whose words that people or jobs choose are *text*."""
-    monkeypatch.setattr(plots, "_PLOTS", [])
+    monkeypatch.setattr(report_module, "_plots", lambda *_: [])
     tree = RunTree(folder / "sweep")
     for rate in (1e-3, 3e-3):
         tree.add_point({"num_layers": 2, "hidden_size": 64}, 1000, rate, train_iters=40)
@@ -96,6 +96,7 @@ def page_of(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Page:
     return Page(made.page.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", MARKUP, ids=lambda text: repr(text[:24]))
 def test_it_is_text(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = page_of(tmp_path / "plain", PLAIN, monkeypatch)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
+DRAWN = ("loss_curves", "loss_by_learning_rate", "cooldown_gain", "evaluations")
+CHARTS = ("loss_over_compute", "evaluations_over_compute", "evaluations_over_loss", "divergence")
+TABLES = ("results", "stability", "throughput", "cost", "attempts", "evaluations")
 NOWHERE = {"name": "n", "point": "p", "stage": "pretrain", "kind": "train", "run_dir": "/nowhere"}
 """A job of which there is nothing yet."""
 
@@ -57,11 +60,12 @@ def report(sweep: tuple[RunTree, SweepSnapshot], tmp_path_factory: pytest.TempPa
 
 def test_every_plot_of_a_full_sweep(report: Report) -> None:
     assert [path.name for path in report.plots] == [
-        f"{name}.{suffix}"
-        for name in ("loss_curves", "loss_by_learning_rate", "cooldown_gain", "evaluations")
-        for suffix in ("png", "svg")
+        f"{name}.{suffix}" for name in (*DRAWN, *CHARTS) for suffix in ("png", "svg", "pdf")
     ]
-    for path in report.plots[::2]:
+    for path in report.plots[2::3]:
+        assert path.read_bytes().startswith(b"%PDF-")
+        assert b"/Type3" not in path.read_bytes()
+    for path in report.plots[::3]:
         width, height, pixels = png_pixels(path.read_bytes())
         assert width > 800
         assert height > 300
@@ -69,7 +73,7 @@ def test_every_plot_of_a_full_sweep(report: Report) -> None:
     # Text stays text in an SVG, so that what is written can be read back.
     texts = {
         path.stem: " ".join(re.findall(r"<text[^>]*>([^<]*)<", path.read_text()))
-        for path in report.plots[1::2]
+        for path in report.plots[1::3]
     }
     for name in ("loss_curves", "cooldown_gain"):
         assert "hidden_size=64, num_layers=2" in texts[name]
@@ -122,7 +126,7 @@ def test_curves_are_smoothed_and_read_between_points(sweep: tuple[RunTree, Sweep
 
 
 def test_a_branch_begins_with_means_as_wide_as_its_trunks(tmp_path: Path) -> None:
-    """Its first point is no single iteration's loss: the figure would show a jump that the training did not make."""
+    """Its first point is not a single iteration's loss: the figure would show a jump that the training did not make."""
     tree = RunTree(tmp_path)
     size = {"num_layers": 2, "hidden_size": 64}
     tree.add_point(size, 120_000, 1e-3, train_iters=2000, budgets={"1M": 2000})
@@ -166,12 +170,19 @@ def test_report(report: Report) -> None:
         "branches.json",
         *(f"{table}.{kind}" for table in ("results", "evaluations") for kind in ("csv", "json", "md")),
     }
-    assert len(report.plots) == 8
+    assert {path.name for path in (*report.tables, *report.exports)} == {
+        "branches.json",
+        "branches.tex",
+        "curves.parquet",
+        *(f"{table}.{kind}" for table in TABLES for kind in ("csv", "json", "md", "tex", "parquet")),
+    }
+    assert len(report.plots) == 24
     text = report.page.read_text()
     page = _Page(text)
     evaluated = {(row.point, row.branch, row.iteration) for row in report.evaluations}
-    assert page.rows == 3 + len(report.table.rows) + len(report.branches) + len(evaluated)
-    assert page.pictures == 4
+    study = sum(1 + len(table.rows) for table in report.study_tables)
+    assert page.rows == 3 + len(report.table.rows) + len(report.branches) + len(evaluated) + study
+    assert page.pictures == 8
     assert page.foreign == []
     assert "&lt;toy&gt; &amp; co" in text
     assert "exit code 1: the loss is not a number" in text

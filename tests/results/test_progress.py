@@ -143,6 +143,7 @@ def test_grid_of_a_sweep(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     assert "h128_lr0.01 pretrain: failed 400/400 loss nan: exit code 1: the loss is not a number" in lines
 
 
+@pytest.mark.slow
 def test_plain_data_of_a_grid(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     tree, snapshot = sweep
     data = progress_grid(snapshot, read_jobs(tree.jobs)).to_json()

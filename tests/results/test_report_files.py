@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_megatron.results.report.report_files import ABOUT, publish, read_about
+from airflow_megatron.results.report.report_files import ABOUT, holds_more, publish, read_about
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,10 +43,23 @@ def test_less_never_replaces_more(second: float, holds: str, tmp_path: Path) -> 
     assert (tmp_path / "runs" / "first" / "results.md").read_text() == "first 1.0"
 
 
-def test_a_run_replaces_its_own_report(tmp_path: Path) -> None:
-    report(tmp_path, "first", 0.75)
-    assert report(tmp_path, "first", 0.5)
-    assert shown(tmp_path)["results.md"] == "first 0.5"
+def test_a_run_replaces_its_own_report_by_one_that_holds_as_much(tmp_path: Path) -> None:
+    report(tmp_path, "first", 0.5)
+    assert report(tmp_path, "first", 0.75)
+    assert shown(tmp_path)["results.md"] == "first 0.75"
+    assert not report(tmp_path, "first", 0.5)
+    assert shown(tmp_path)["results.md"] == "first 0.75"
+
+
+@pytest.mark.parametrize(
+    ("shown_losses", "losses", "is_more"),
+    [(3, 2, True), (3, 3, False), (2, 3, False), (None, 0, False), ("x", 0, False)],
+)
+def test_without_finished_jobs_losses_count(shown_losses: Any, losses: int, is_more: bool) -> None:
+    assert (
+        holds_more({"complete": 0.0, "losses": shown_losses}, {"complete": 0.0, "losses": losses}) is is_more
+    )
+    assert not holds_more({}, {"complete": 0.0, "losses": losses})
 
 
 def test_what_an_earlier_report_left_goes(tmp_path: Path) -> None:

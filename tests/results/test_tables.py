@@ -64,6 +64,7 @@ def test_a_finished_branch(table: ResultTable) -> None:
     assert row.evaluation_errors == {"next_line/acc": 0.02}
 
 
+@pytest.mark.slow
 def test_failed_points_stay_in_the_table(table: ResultTable) -> None:
     assert len(table.rows) == 4 * 3 + 2
     row = row_of(table, "h128_lr0.01", "pretrain")

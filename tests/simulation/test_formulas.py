@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_megatron.simulation.keepers.policies import POLICIES
 from airflow_megatron.simulation.reports.validation import MTTF_HOURS, check, plain_site
 from airflow_megatron.simulation.run import simulate
 from airflow_megatron.simulation.scenarios import scenario
@@ -15,6 +14,7 @@ from airflow_megatron.simulation.site.incidents import incidents, lemon_nodes
 from airflow_megatron.simulation.site.site import DAY, HOUR, PUBLISHED_RATES, Site
 from airflow_megatron.simulation.site.statistics import mean, quantile
 from airflow_megatron.simulation.site.theory import best_save_interval, expected_ettr, failures_per_second
+from airflow_megatron.simulation.supervisors.policies import POLICIES
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_megatron.simulation.keepers.policies import POLICIES
 from airflow_megatron.simulation.run import simulate
 from airflow_megatron.simulation.site.site import DAY, HOUR, Site
 from airflow_megatron.simulation.site.training import TrainingPlan
+from airflow_megatron.simulation.supervisors.policies import POLICIES
 
 BY_NAME = {policy.name: policy for policy in POLICIES}
 BASE = BY_NAME["no budgets"]
@@ -50,7 +50,7 @@ def test_gpu_hours_are_conserved(
     assert 0 <= outcome.ettr <= 1 + 1e-9
     assert outcome.lemon <= outcome.used
     assert outcome.attempts >= outcome.finished
-    if policy.keeper != "relaunch loop":
+    if policy.supervisor != "relaunch loop":
         assert outcome.overlaps == 0
         assert outcome.wasted.get("duplicate", 0.0) == 0
     whole = 4 * 8 * 8.0  # nodes, GPUs, hours

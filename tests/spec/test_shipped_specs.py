@@ -74,6 +74,7 @@ class TestScalingStudy:
     def jobs(stage: str) -> list[Job]:
         return [job for job in plan_of("scaling_exps").jobs if job.stage == stage]
 
+    @pytest.mark.slow
     def test_points_have_the_names_of_the_study(self) -> None:
         points = plan_of("scaling_exps").points
         assert points[0] == "c4_10M_lr0.01_b1_0.9_b2_0.95_wd0.01_w585_n1_bs4__withBias"
@@ -148,6 +149,7 @@ class TestScalingStudy:
         assert not plan_of("scaling_exps").warnings
 
 
+@pytest.mark.slow
 def test_the_nested_filter_keeps_its_group_only() -> None:
     points = plan_of("tuning").points
     assert sum(point.startswith("small_batch") for point in points) == 6
@@ -156,6 +158,7 @@ def test_the_nested_filter_keeps_its_group_only() -> None:
     assert "large_batch_lr0.002_gbs256" in points
 
 
+@pytest.mark.slow
 def test_decays_read_their_sibling() -> None:
     for job in plan_of("decays").jobs:
         if job.branch == job.stage and job.stage.startswith("decay_"):
@@ -201,6 +204,7 @@ class TestParallelismStudies:
             assert not plan.estimates.jobs[job.name].runs_out_of_memory
 
 
+@pytest.mark.slow
 def test_muP_is_given_to_its_own_points_alone() -> None:
     for job in plan_of("mup_transfer").jobs:
         assert ("--use-mup" in job.command) == job.point.startswith("mup_")

@@ -83,6 +83,7 @@ def _run(chosen: list[Study], place: Path, upstream: Path) -> list[Row]:
         site.prepare()
         with ThreadPoolExecutor(AT_ONCE) as pool:
             rows = list(pool.map(lambda study: _study(site, study), chosen))
+        site.stop()
     finally:
         cluster.control("down", "--purge")
     return [row for found in rows for row in found]

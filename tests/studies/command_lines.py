@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.arguments.tables import Argument, program_table, to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
+from airflow_megatron.megatron.arguments.tables import Argument, program_table
 from airflow_megatron.megatron.validation import ArgumentProblem, Machine, check
 
 if TYPE_CHECKING:

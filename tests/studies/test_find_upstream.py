@@ -67,7 +67,7 @@ def test_it_says_what_is_missing(tmp_path: Path, archive: Path, monkeypatch: pyt
     monkeypatch.setenv(CHECKOUT_VARIABLE, str(checkout(tmp_path / "other", patch=0)))
     monkeypatch.setenv(ARCHIVE_VARIABLE, str(tmp_path / "absent.tar.gz"))
     with pytest.raises(
-        UpstreamMissingError, match=r"other holds core_v0\.16\.0; .*absent\.tar\.gz is no file"
+        UpstreamMissingError, match=r"other holds core_v0\.16\.0; .*absent\.tar\.gz is not a file"
     ):
         find_upstream(RELEASE)
     monkeypatch.setenv(ARCHIVE_VARIABLE, str(archive))

@@ -70,6 +70,7 @@ print(status, used)
 """
 
 
+@pytest.mark.slow
 def test_daemons_are_counted() -> None:
     """Processor time holds that of processes which others have left behind."""
     done = subprocess.run(

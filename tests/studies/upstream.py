@@ -42,7 +42,7 @@ def find_upstream(release: str, unpacked: Path | None = None) -> Path:
         tried.append(f"{name} {f'holds {found}' if found else 'holds no Megatron-LM'}")
     archive = os.environ.get(ARCHIVE_VARIABLE)
     if archive and not Path(archive).is_file():
-        tried.append(f"{ARCHIVE_VARIABLE}={archive} is no file")
+        tried.append(f"{ARCHIVE_VARIABLE}={archive} is not a file")
     elif archive:
         folder = (unpacked or local_dir() / "upstream-for-tests") / release
         found = release_of(folder) or _unpack(Path(archive), folder)

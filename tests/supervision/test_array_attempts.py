@@ -11,7 +11,8 @@ from airflow_megatron.plan.job_scripts import job_digest, job_script
 from airflow_megatron.plan.overview import stage_overviews
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.slurm.remote.attempt import Attempt
-from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import AttemptState, StageRecord
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.spec.model.schema import LimitsSection
 from airflow_megatron.spec.spec_files import load_sweep_text
@@ -63,7 +64,7 @@ def test_attempts_to_submit(
 ) -> None:
     job = jobs_of(SPEC, cluster)[0]
     record = {"attempt": 1, "outcome": verdict, "digest": job_digest(job)} if verdict else None
-    states = {job.stage_dir: StageRecord(tuple(attempts), record)}
+    states = {job.stage_dir: StageRecord(tuple(attempts), RecordedVerdict.from_json(record))}
     assert attempts_to_submit([job], states) == ({job.name: number} if number else {})
 
 

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import AttemptState, StageRecord
 from airflow_megatron.supervision.attempts import attempt_after_giving_up, was_waited_for
 
 
 def state(attempts: int, verdict: dict[str, Any] | None = None) -> StageRecord:
     return StageRecord(
-        tuple(AttemptState(number, "1", "1", True, None) for number in range(1, attempts + 1)), verdict
+        tuple(AttemptState(number, "1", "1", True, None) for number in range(1, attempts + 1)),
+        RecordedVerdict.from_json(verdict),
     )
 
 

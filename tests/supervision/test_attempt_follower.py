@@ -15,7 +15,7 @@ from airflow_megatron.slurm.verdicts.outcomes import Outcome
 from airflow_megatron.slurm.verdicts.restarts import GiveUp, Restart, RestartPolicy
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Expectation, Verdict
 from airflow_megatron.supervision.attempt_follower import AttemptFollower, OwnConditions
-from airflow_megatron.supervision.condition_watch import Truth
+from airflow_megatron.supervision.condition_watch import ConditionResult
 from airflow_megatron.supervision.next_steps import concluded, while_running
 
 if TYPE_CHECKING:
@@ -77,19 +77,21 @@ def test_a_job_that_everybody_has_forgotten_is_lost(clock: Clock) -> None:
 
 
 def test_a_finish_condition_decides_once_it_has_had_time_to_show(clock: Clock) -> None:
-    follow, open_ = follower(clock), OwnConditions(finish=Truth.NO, missing="file /r/x")
+    follow, open_ = follower(clock), OwnConditions(finish=ConditionResult.NO, missing="file /r/x")
     assert outcome_of(follow.look(ended(JobState.COMPLETED, 0), b"", open_)) is Outcome.UNKNOWN
     clock.now += SETTLE_S
     assert outcome_of(follow.look(ended(JobState.COMPLETED, 0), b"", open_)) is Outcome.ROLLED_OVER
-    holds = OwnConditions(finish=Truth.YES)
+    holds = OwnConditions(finish=ConditionResult.YES)
     assert outcome_of(follow.look(ended(JobState.FAILED, 1), b"", holds)) is Outcome.FINISHED
 
 
-@pytest.mark.parametrize(("finish", "cancelled"), [(None, True), (Truth.NO, True), (Truth.YES, False)])
+@pytest.mark.parametrize(
+    ("finish", "cancelled"), [(None, True), (ConditionResult.NO, True), (ConditionResult.YES, False)]
+)
 def test_a_job_that_has_finished_is_not_cancelled(
-    clock: Clock, finish: Truth | None, cancelled: bool
+    clock: Clock, finish: ConditionResult | None, cancelled: bool
 ) -> None:
-    conditions = OwnConditions(cancel=Truth.YES, finish=finish)
+    conditions = OwnConditions(cancel=ConditionResult.YES, finish=finish)
     assert follower(clock).look(ended(JobState.COMPLETED, 0), b"", conditions).is_cancelled is cancelled
     assert follower(clock).look(RUNNING, b"", conditions).is_cancelled
 

@@ -192,6 +192,7 @@ def test_a_branch_begins_at_its_parents_checkpoint(tmp_path: Path) -> None:
     assert run.prepared(1).resumes_from == 240
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [None, "", "\0\0\0\n", "metadata"])
 def test_a_tracker_that_names_no_checkpoint_any_more(
     run: Run, left: str | None, caplog: pytest.LogCaptureFixture
@@ -207,10 +208,11 @@ def test_a_tracker_that_names_no_checkpoint_any_more(
     assert run.prepared(2).resumes_from == 200
     assert run.tracker.read_text() == "200"
     assert run.names() == {"iter_0000100", "iter_0000200", "iter_0000300"}
-    assert "goes on from the newest complete checkpoint, of iteration 200" in caplog.text
+    assert "continues from the newest complete checkpoint, of iteration 200" in caplog.text
     assert run.prepared(2).resumes_from == 200  # a task that died here begins again
 
 
+@pytest.mark.slow
 def test_legacy_checkpoints_whose_tracker_is_lost(run: Run) -> None:
     """They have no last file: those count that the tracker named when the attempt before ended."""
     run.attempt(1, OVER)
@@ -221,6 +223,7 @@ def test_legacy_checkpoints_whose_tracker_is_lost(run: Run) -> None:
     assert run.prepared(2).resumes_from == 100
 
 
+@pytest.mark.slow
 def test_a_lost_tracker_and_nothing_to_go_on_from(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     run.attempt(1, OVER)
     assert run.prepared(2) == AttemptChanges()
@@ -266,6 +269,7 @@ def test_a_lost_tracker_of_an_attempt_that_may_begin_anew(run: Run) -> None:
     assert not run.tracker.exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_is_set_aside(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(100)
@@ -306,6 +310,7 @@ def test_nothing_is_touched_while_a_job_may_write(run: Run) -> None:
     assert run.names() == {"iter_0000100", "iter_0000200"}
 
 
+@pytest.mark.slow
 def test_jobs_under_other_names_may_write_too(run: Run) -> None:
     run.attempt(1)
     run.checkpoint(100)
@@ -429,7 +434,7 @@ def test_another_environment_is_told(run: Run, caplog: pytest.LogCaptureFixture)
     run.attempt(1, digest="before", command=["python3.12", *run.job.command[1:]])
     run.checkpoint(100)
     assert run.prepared(2).resumes_from == 100
-    assert "goes on from its checkpoints with another environment" in caplog.text
+    assert "continues from its checkpoints with another environment" in caplog.text
 
 
 def test_arguments_of_no_known_trainer(run: Run) -> None:

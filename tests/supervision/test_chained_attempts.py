@@ -10,7 +10,7 @@ import pytest
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.slurm.remote.records import ExitRecord
-from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
+from airflow_megatron.slurm.verdicts.stage_records import AttemptState, StageRecord
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.spec_files import load_sweep_text
 from airflow_megatron.supervision.attempts import JobAttempts

@@ -11,8 +11,8 @@ from airflow_megatron.slurm.states.observation import CommandAnswer, Observation
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S, Outcome, Verdict
 from airflow_megatron.spec.model.conditions import Condition, Event
 from airflow_megatron.supervision.condition_watch import (
+    ConditionResult,
     ConditionWatch,
-    Truth,
     new_checkpoints,
     wanted_iterations,
     with_finish,
@@ -34,7 +34,7 @@ def seen(**values: Any) -> Observation:
 
 def truth(
     condition: Condition, *observations: Observation, attempts: Mapping[str, int] | None = None
-) -> Truth:
+) -> ConditionResult:
     watch = ConditionWatch(condition, attempts)
     assert len(watch.watches()) == len(observations)
     return watch.read(list(observations))
@@ -46,13 +46,13 @@ FINISHED = Condition("finished", path="/r/.jobs/pretrain")
 @pytest.mark.parametrize(
     ("outcome", "attempt", "expected"),
     [
-        ("finished", 2, Truth.YES),
-        ("failed", 2, Truth.NEVER),
-        ("finished", 1, Truth.NO),  # of an earlier run of the stage
+        ("finished", 2, ConditionResult.YES),
+        ("failed", 2, ConditionResult.NEVER),
+        ("finished", 1, ConditionResult.NO),  # of an earlier run of the stage
     ],
 )
 def test_a_verdict_counts_from_the_attempt_that_this_run_submitted(
-    outcome: str, attempt: int, expected: Truth
+    outcome: str, attempt: int, expected: ConditionResult
 ) -> None:
     observation = seen(**verdict_file("/r/.jobs/pretrain", outcome, attempt))
     assert truth(FINISHED, observation, attempts={"/r/.jobs/pretrain": 2}) is expected
@@ -60,68 +60,69 @@ def test_a_verdict_counts_from_the_attempt_that_this_run_submitted(
 
 def test_ended_holds_however_the_job_ended() -> None:
     condition = Condition("ended", path="/r/.jobs/pretrain")
-    assert truth(condition, seen(**verdict_file("/r/.jobs/pretrain", "failed"))) is Truth.YES
+    assert truth(condition, seen(**verdict_file("/r/.jobs/pretrain", "failed"))) is ConditionResult.YES
 
 
 def test_a_checkpoint_must_be_complete_and_of_exactly_the_iteration() -> None:
     condition = Condition("checkpoint", path="/r/checkpoints", iteration=100, producer="/r/.jobs/pretrain")
     other = seen(checkpoint_files={"iter_0001100": COMPLETE})
-    assert truth(condition, other) is Truth.NO
+    assert truth(condition, other) is ConditionResult.NO
     torn = seen(checkpoint_files={"iter_0000100": {"__0_0.distcp": 10}})
-    assert truth(condition, torn) is Truth.NO
+    assert truth(condition, torn) is ConditionResult.NO
     whole = seen(checkpoint_files={"iter_0000100": COMPLETE}, tracker="100")
-    assert truth(condition, whole) is Truth.YES
+    assert truth(condition, whole) is ConditionResult.YES
     gone = seen(**verdict_file("/r/.jobs/pretrain", "finished"))
-    assert truth(condition, gone) is Truth.NEVER
+    assert truth(condition, gone) is ConditionResult.NEVER
 
 
 def test_a_log_line_is_found_although_it_comes_in_pieces_and_stays_found() -> None:
     watch = ConditionWatch(Condition("log", path="/r/x.out", pattern="training is done"))
-    assert watch.read([seen(log_chunk=b"[after training ")]) is Truth.NO
-    assert watch.read([seen(log_chunk=b"is done]\n")]) is Truth.YES
-    assert watch.read([seen()]) is Truth.YES
+    assert watch.read([seen(log_chunk=b"[after training ")]) is ConditionResult.NO
+    assert watch.read([seen(log_chunk=b"is done]\n")]) is ConditionResult.YES
+    assert watch.read([seen()]) is ConditionResult.YES
 
 
 def test_a_log_is_followed_over_attempts_that_have_left_none() -> None:
     condition = Condition("log", path="/r/x-{attempt}.out", pattern="loss", producer="/r/.jobs/x")
     watch = ConditionWatch(condition)
-    assert watch.read([seen(log_chunk=b"attempt 1\n", log_size=10)]) is Truth.NO
+    assert watch.read([seen(log_chunk=b"attempt 1\n", log_size=10)]) is ConditionResult.NO
     # attempts 2 to 4 were cancelled in the queue
     there = {"existing": {"/r/x-5.out": True}}
-    assert watch.read([seen(log_offset=10, log_size=10, **there)]) is Truth.NO
+    assert watch.read([seen(log_offset=10, log_size=10, **there)]) is ConditionResult.NO
     assert watch.watches()[0].log_file == "/r/x-5.out"
-    assert watch.read([seen(log_chunk=b"loss\n", log_size=5, **there)]) is Truth.YES
+    assert watch.read([seen(log_chunk=b"loss\n", log_size=5, **there)]) is ConditionResult.YES
 
 
 def test_a_command_says_yes_by_its_exit_code_or_by_what_it_prints() -> None:
     by_code = Condition("command", command="test -e x")
-    assert truth(by_code, seen(answers={"test -e x": CommandAnswer(0, "")})) is Truth.YES
-    assert truth(by_code, seen(answers={"test -e x": CommandAnswer(1, "")})) is Truth.NO
+    assert truth(by_code, seen(answers={"test -e x": CommandAnswer(0, "")})) is ConditionResult.YES
+    assert truth(by_code, seen(answers={"test -e x": CommandAnswer(1, "")})) is ConditionResult.NO
     by_output = Condition("command", command="c", prints="1")
-    assert truth(by_output, seen(answers={"c": CommandAnswer(0, " 1\n")})) is Truth.YES
-    assert truth(by_output, seen(answers={"c": CommandAnswer(0, "0\n")})) is Truth.NO
+    assert truth(by_output, seen(answers={"c": CommandAnswer(0, " 1\n")})) is ConditionResult.YES
+    assert truth(by_output, seen(answers={"c": CommandAnswer(0, "0\n")})) is ConditionResult.NO
 
 
 @pytest.mark.parametrize("output", ["", "no", "1.0", "1 0", "\ufffd", "sh: 1: c: not found"])
 def test_a_command_that_fails_or_prints_nonsense_says_no(output: str) -> None:
     by_code, by_output = Condition("command", command="c"), Condition("command", command="c", prints="1")
     for condition in (by_code, by_output):
-        assert truth(condition, seen(answers={"c": CommandAnswer(127, output)})) is Truth.NO
-    assert truth(by_output, seen(answers={"c": CommandAnswer(0, output)})) is Truth.NO
+        assert truth(condition, seen(answers={"c": CommandAnswer(127, output)})) is ConditionResult.NO
+    assert truth(by_output, seen(answers={"c": CommandAnswer(0, output)})) is ConditionResult.NO
 
 
 def test_a_command_that_is_not_due_keeps_its_answer() -> None:
     watch = ConditionWatch(Condition("command", command="c"), check_interval=60)
     assert watch.watches()[0].command_interval == 60
     watch.read([seen(answers={"c": CommandAnswer(0, "")})])
-    assert watch.read([seen()]) is Truth.YES
+    assert watch.read([seen()]) is ConditionResult.YES
 
 
 def test_files_and_globs() -> None:
-    assert truth(Condition("file", path="/r/x"), seen(existing={"/r/x": True})) is Truth.YES
-    assert truth(Condition("file", path="/r/*.done"), seen(matches={"/r/*.done": ()})) is Truth.NO
+    assert truth(Condition("file", path="/r/x"), seen(existing={"/r/x": True})) is ConditionResult.YES
+    assert truth(Condition("file", path="/r/*.done"), seen(matches={"/r/*.done": ()})) is ConditionResult.NO
     assert (
-        truth(Condition("file", path="/r/*.done"), seen(matches={"/r/*.done": ("/r/1.done",)})) is Truth.YES
+        truth(Condition("file", path="/r/*.done"), seen(matches={"/r/*.done": ("/r/1.done",)}))
+        is ConditionResult.YES
     )
 
 
@@ -131,19 +132,19 @@ def test_all_any_not() -> None:
     done = seen(**verdict_file("/r/.jobs/pretrain", "finished"))
     failed = seen(**verdict_file("/r/.jobs/pretrain", "failed"))
     free, stopped = seen(existing={"/r/stop": False}), seen(existing={"/r/stop": True})
-    assert truth(both, done, free) is Truth.YES
-    assert truth(both, done, stopped) is Truth.NO
-    assert truth(both, failed, free) is Truth.NEVER
+    assert truth(both, done, free) is ConditionResult.YES
+    assert truth(both, done, stopped) is ConditionResult.NO
+    assert truth(both, failed, free) is ConditionResult.NEVER
     either = Condition("any", parts=(FINISHED, stop))
-    assert truth(either, failed, stopped) is Truth.YES
-    assert truth(either, failed, free) is Truth.NO  # the file may still come
+    assert truth(either, failed, stopped) is ConditionResult.YES
+    assert truth(either, failed, free) is ConditionResult.NO  # the file may still come
 
 
 def test_an_unreachable_cluster_changes_nothing() -> None:
     watch = ConditionWatch(FINISHED)
     watch.read([seen(**verdict_file("/r/.jobs/pretrain", "finished"))])
     nothing = replace(seen(), unreachable=Unreachable(0.0, "cut", 1))
-    assert watch.read([nothing]) is Truth.YES
+    assert watch.read([nothing]) is ConditionResult.YES
 
 
 FRESH = Condition(
@@ -182,9 +183,9 @@ def test_a_half_deleted_checkpoint_is_nothing_to_work_on_or_start_from() -> None
     assert new_checkpoints(FRESH, observation) == []  # what was worked on was not found out
     assert new_checkpoints(FRESH, seen(**found, matches={"/r/converted/iter_*.done": ()})) == [50]
     watch = ConditionWatch(Condition("checkpoint", path="/r/checkpoints", iteration=40))
-    assert watch.read([observation]) is Truth.NO
+    assert watch.read([observation]) is ConditionResult.NO
     alone = seen(checkpoint_files={"iter_0000040": half}, tracker="50")
-    assert watch.read([alone]) is Truth.YES
+    assert watch.read([alone]) is ConditionResult.YES
 
 
 def test_work_named_by_a_pattern() -> None:
@@ -208,18 +209,23 @@ def test_the_last_checkpoint_is_wanted_whatever_the_spacing() -> None:
 def test_a_finish_condition_decides_over_the_kind_s_own_rule() -> None:
     good, bad = Verdict(Outcome.FINISHED, "ended"), Verdict(Outcome.FAILED, "exit code 1")
     assert with_finish(good, None, "", 0) is good
-    assert with_finish(bad, Truth.YES, "", 0).outcome is Outcome.FINISHED
-    assert with_finish(good, Truth.NO, "log x does not hold yet", SETTLE_S).outcome is Outcome.ROLLED_OVER
-    assert with_finish(bad, Truth.NO, "", SETTLE_S).outcome is Outcome.FAILED
+    assert with_finish(bad, ConditionResult.YES, "", 0).outcome is Outcome.FINISHED
+    assert (
+        with_finish(good, ConditionResult.NO, "log x does not hold yet", SETTLE_S).outcome
+        is Outcome.ROLLED_OVER
+    )
+    assert with_finish(bad, ConditionResult.NO, "", SETTLE_S).outcome is Outcome.FAILED
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.FAILED])
 def test_a_finish_condition_that_does_not_hold_may_still_show(outcome: Outcome) -> None:
     """A network file system shows a job's last files late; an attempt too many would follow."""
-    early = with_finish(Verdict(outcome, "ended"), Truth.NO, "file done does not hold yet", SETTLE_S - 1)
+    early = with_finish(
+        Verdict(outcome, "ended"), ConditionResult.NO, "file done does not hold yet", SETTLE_S - 1
+    )
     assert not early.outcome.is_verdict
     assert "file done" in early.reason
-    never = with_finish(Verdict(Outcome.FINISHED, "ended"), Truth.NEVER, "", 0)
+    never = with_finish(Verdict(Outcome.FINISHED, "ended"), ConditionResult.NEVER, "", 0)
     assert never.outcome is Outcome.ROLLED_OVER
 
 

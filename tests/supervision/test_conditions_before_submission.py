@@ -19,7 +19,7 @@ from airflow_megatron.slurm.remote.transport import CommandResult
 from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.spec.spec_files import load_sweep_text
 from airflow_megatron.supervision.attempts import JobAttempts
-from airflow_megatron.supervision.condition_watch import ConditionWatch, OwnAttempt, Truth
+from airflow_megatron.supervision.condition_watch import ConditionResult, ConditionWatch, OwnAttempt
 from airflow_megatron.supervision.conditions_before_submission import holds, runs_of_others
 from airflow_megatron.supervision.job_reference import JobHandle
 
@@ -72,10 +72,10 @@ def submitted(job: Job, number: int, first: int | None = None) -> None:
     time.sleep(0.02)  # what the job writes comes later
 
 
-def truth(condition: Condition, runs: dict[str, int], own: OwnAttempt | None = None) -> Truth:
+def truth(condition: Condition, runs: dict[str, int], own: OwnAttempt | None = None) -> ConditionResult:
     watch = ConditionWatch(condition, runs, own=own)
     offset, log = watch.watches()[0].log_offset, watch.watches()[0].log_file
-    found = Truth.NO
+    found = ConditionResult.NO
     for _ in range(6):
         (question,) = watch.watches()
         offset = 0 if question.log_file != log else offset
@@ -103,14 +103,14 @@ def test_a_file_of_an_earlier_run_does_not_count(jobs: dict[str, Job]) -> None:
     assert start is not None
     submitted(make, 1)
     write(f"{make.run_dir}/made by hand")
-    assert truth(start, {make.stage_dir: 1}) is Truth.YES
+    assert truth(start, {make.stage_dir: 1}) is ConditionResult.YES
     submitted(make, 2)
-    assert truth(start, {make.stage_dir: 1}) is Truth.YES  # the second attempt of one run
-    assert truth(start, {make.stage_dir: 2}) is Truth.NO
+    assert truth(start, {make.stage_dir: 1}) is ConditionResult.YES  # the second attempt of one run
+    assert truth(start, {make.stage_dir: 2}) is ConditionResult.NO
     # copied with its old time, it is new all the same
     write(f"{make.run_dir}/made again", age=86_400)
-    assert truth(start, {make.stage_dir: 2}) is Truth.YES
-    assert truth(start, {make.stage_dir: 3}) is Truth.NO  # not submitted yet
+    assert truth(start, {make.stage_dir: 2}) is ConditionResult.YES
+    assert truth(start, {make.stage_dir: 3}) is ConditionResult.NO  # not submitted yet
 
 
 @pytest.mark.slow
@@ -119,12 +119,12 @@ def test_a_pattern_in_the_log_of_any_attempt_of_the_run(jobs: dict[str, Job]) ->
     condition = Condition("log", path=make.log_pattern, pattern="DIV.RGED", producer=make.stage_dir)
     write(make.log_file(1), "DIVERGED\n")
     write(make.log_file(2), "fine\n")
-    assert truth(condition, {make.stage_dir: 1}) is Truth.YES
-    assert truth(condition, {make.stage_dir: 2}) is Truth.NO
+    assert truth(condition, {make.stage_dir: 1}) is ConditionResult.YES
+    assert truth(condition, {make.stage_dir: 2}) is ConditionResult.NO
     write(make.log_file(3), "fine\nDIVERGED\n")
-    assert truth(condition, {make.stage_dir: 2}) is Truth.YES
+    assert truth(condition, {make.stage_dir: 2}) is ConditionResult.YES
     # of its own logs, that of the attempt
-    assert truth(condition, {make.stage_dir: 1}, own=OwnAttempt(make.stage_dir, 2)) is Truth.NO
+    assert truth(condition, {make.stage_dir: 1}, own=OwnAttempt(make.stage_dir, 2)) is ConditionResult.NO
 
 
 @pytest.mark.slow
@@ -133,8 +133,8 @@ def test_attempts_that_share_a_log(jobs: dict[str, Job]) -> None:
     log = f"{make.run_dir}/log"
     condition = Condition("log", path=log, pattern="DIV.RGED", producer=make.stage_dir)
     write(log, "DIVERGED\nanew\n")
-    assert truth(condition, {}, own=OwnAttempt(make.stage_dir, 2, 9)) is Truth.NO
-    assert truth(condition, {}, own=OwnAttempt(make.stage_dir, 1)) is Truth.YES
+    assert truth(condition, {}, own=OwnAttempt(make.stage_dir, 2, 9)) is ConditionResult.NO
+    assert truth(condition, {}, own=OwnAttempt(make.stage_dir, 1)) is ConditionResult.YES
 
 
 @pytest.mark.slow

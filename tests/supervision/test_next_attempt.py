@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import AttemptState, StageRecord
 from airflow_megatron.supervision.attempts import NextAttempt, next_attempt
 
 
@@ -15,7 +16,7 @@ def state(attempts: int, verdict: dict[str, Any] | None = None, *, job_id: str |
     found = [AttemptState(number, "1", "1", True, None) for number in range(1, attempts)]
     if attempts:
         found.append(AttemptState(attempts, job_id, None, True, None))
-    return StageRecord(tuple(found), verdict)
+    return StageRecord(tuple(found), RecordedVerdict.from_json(verdict))
 
 
 def finished(attempt: int, digest: str = "now") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fake_slurm import FakeSlurm, fake_slurm
 
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.requirements.queue_order import followers
 from airflow_megatron.slurm.remote.transport import TransportError
@@ -130,8 +130,8 @@ class Site:
         cluster = load_cluster("local").model_copy(update={"run_root": str(place / "runs")})
         sweep = load_sweep_text(spec, "s.yaml")
         plan, store = plan_sweep(sweep, cluster), PinStore()
-        surroundings = Surroundings.now("local")
-        pinned = PinnedSweep.stored(sweep, spec, plan, surroundings, store)
+        plan_environment = PlanEnvironment.now("local")
+        pinned = PinnedSweep.stored(sweep, spec, plan, plan_environment, store)
         self.cluster = cluster
         self.jobs = {own_name(job.stage): job for job in pinned.jobs_of("p")}
         self.away = False
@@ -175,6 +175,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(tmp_path)
 
 
+@pytest.mark.slow
 def test_each_stage_is_submitted_once_behind_the_one_before(site: Site) -> None:
     site.submit("prepare")
     assert site.queue == {"prepare": "1001", "pretrain": "1002", "convert": "1003", "copy": "1004"}
@@ -187,6 +188,36 @@ def test_each_stage_is_submitted_once_behind_the_one_before(site: Site) -> None:
     assert len(site.slurm.calls("sbatch")) == 4
 
 
+@pytest.mark.parametrize("own_limit", [True, False])
+def test_job_that_is_due_gets_the_place_of_one_queued_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_limit: bool
+) -> None:
+    monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))
+    others = [f"other{number}" for number in range(3)]
+    stages = "".join(f"  {name}: {{kind: command, command: ['true']}}\n" for name in others)
+    limit = "\nmax_jobs: 4" if own_limit else ""
+    site = Site(tmp_path, CHAIN.replace("ahead: 2", f"ahead: 1{limit}") + stages)
+    for stage in ("prepare", *others[:2]):
+        site.submit(stage)
+    assert site.queue == {"prepare": "1001", "pretrain": "1002", "other0": "1003", "other1": "1004"}
+    if not own_limit:
+        full = "QOSMaxSubmitJobPerUserLimit"
+        site.slurm.behave(
+            "sbatch", f'[ ! -e "$FAKE_SLURM/jobs/1002" ] || {{ echo {full} >&2; exit 1; }}; accept "$@"'
+        )
+    refused: Any = submit_attempt(site.attempts("other2"), 1, lambda _: None)
+    assert refused.status == "deferred", "nothing waits for another job as far as Slurm says"
+    row = site.slurm.root / "jobs" / "1002"
+    row.write_text(re.sub(r"\|airflow-megatron:[^|]*\|", "|Dependency|", row.read_text()))
+    site.submit("other2")
+    assert set(site.queue) == {"prepare", *others}
+    assert not site.folder("pretrain").exists()
+    if own_limit:
+        site.submit("prepare")
+        assert set(site.queue) == {"prepare", *others}, "it does not take the place back"
+
+
+@pytest.mark.slow
 def test_task_of_the_next_stage_takes_its_job_up_and_queues_further(site: Site) -> None:
     site.submit("prepare")
     site.leaves("1001")
@@ -199,6 +230,7 @@ def test_task_of_the_next_stage_takes_its_job_up_and_queues_further(site: Site) 
     assert not take_up(attempts, attempts.state())[0], "an earlier try has done so"
 
 
+@pytest.mark.slow
 def test_job_that_stepped_back_frees_its_number_and_what_waits_for_it(site: Site) -> None:
     site.submit("prepare")
     site.decide("pretrain", "back")
@@ -214,6 +246,7 @@ def test_job_that_stepped_back_frees_its_number_and_what_waits_for_it(site: Site
     assert set(site.queue) == {"pretrain", "convert", "copy", "evaluate"}
 
 
+@pytest.mark.slow
 def test_job_of_another_plan_is_not_taken_up(site: Site) -> None:
     site.submit("prepare")
     site.leaves("1001")
@@ -222,6 +255,7 @@ def test_job_of_another_plan_is_not_taken_up(site: Site) -> None:
     assert site.queue == {}
 
 
+@pytest.mark.slow
 def test_next_attempt_of_a_stage_has_the_others_behind_it(site: Site) -> None:
     site.submit("prepare")
     attempts = site.attempts("prepare")
@@ -233,6 +267,7 @@ def test_next_attempt_of_a_stage_has_the_others_behind_it(site: Site) -> None:
     assert site.dependency(site.queue["pretrain"]) == "singleton,afterok:1005"
 
 
+@pytest.mark.slow
 def test_what_is_queued_behind_an_older_attempt_is_replaced(site: Site) -> None:
     """The worker died before it had withdrawn it."""
     site.submit("prepare")
@@ -244,6 +279,7 @@ def test_what_is_queued_behind_an_older_attempt_is_replaced(site: Site) -> None:
     assert site.dependency("1007") == "singleton,afterany:1006"
 
 
+@pytest.mark.slow
 def test_job_that_has_started_behind_a_stage_that_runs_again_does_not_count(site: Site) -> None:
     site.submit("prepare")
     site.decide("pretrain", "start")
@@ -252,9 +288,10 @@ def test_job_that_has_started_behind_a_stage_that_runs_again_does_not_count(site
     state = site.attempts("pretrain").state()
     assert state.latest_attempt == 1
     assert state.verdict is not None
-    assert state.verdict["outcome"] == "cancelled"
+    assert state.verdict.outcome == "cancelled"
 
 
+@pytest.mark.slow
 def test_what_its_own_task_waits_for_is_left(site: Site) -> None:
     site.submit("prepare")
     site.decide("pretrain", "due")
@@ -262,6 +299,7 @@ def test_what_its_own_task_waits_for_is_left(site: Site) -> None:
     assert site.queue["pretrain"] == "1002"
 
 
+@pytest.mark.slow
 def test_stage_that_has_run_before_is_submitted_when_it_is_due(site: Site) -> None:
     site.submit("pretrain")
     site.attempts("pretrain").record_end(1, Verdict(Outcome.FINISHED, "x"))
@@ -278,6 +316,7 @@ def test_checkpoints_of_an_earlier_sweep_are_looked_at_when_it_is_due(site: Site
     assert set(site.queue) == {"prepare"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "queued"), [(1, 1), (2, 1), (4, 2), (9, 4)])
 def test_jobs_that_are_due_keep_half_of_the_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, queued: int
@@ -288,6 +327,7 @@ def test_jobs_that_are_due_keep_half_of_the_places(
     assert len(site.queue) == queued
 
 
+@pytest.mark.slow
 def test_refused_stage_does_not_stop_the_one_before(site: Site) -> None:
     refusing = "case $name in *.pretrain.*) echo 'sbatch: error: invalid partition' >&2; exit 1 ;; esac"
     site.slurm.behave("sbatch", f'{refusing}; accept "$@"; echo "$id"')

@@ -64,6 +64,7 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
         "resumes_from": 10,
         "signatures": ["site.yaml"],
         "secrets": {"HF_TOKEN": {"variable": "hf_token"}},
+        "results": {"sweep": "x", "run": "manual__1", "point": "p", "stage": "pretrain"},
         "carry": {"handle": {"attempt": 1}},
     },
     ConditionTrigger: {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scripted_poller import ScriptedPoller
 
+from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Observation, QueueRow
 from airflow_megatron.spec.model.conditions import Event
@@ -28,7 +29,9 @@ def look(
         queue_ok=True,
         accounting_ok=True,
         accounting_enabled=False,
-        exit={"exit_code": code, "started": at - 60, "ended": at, "job_id": "7"} if over else None,
+        exit=ExitRecord.from_json({"exit_code": code, "started": at - 60, "ended": at, "job_id": "7"})
+        if over
+        else None,
         existing={FINAL: there},
         log_size=len(log),
     )

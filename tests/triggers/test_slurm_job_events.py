@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scripted_poller import ScriptedPoller
 
+from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Observation, QueueRow
 from airflow_megatron.slurm.verdicts.verdict import SETTLE_S
@@ -34,7 +35,9 @@ def look(at: float, state: JobState, log_size: int) -> Observation:
         queue_ok=True,
         accounting_ok=True,
         accounting_enabled=False,
-        exit={"exit_code": 0, "started": 50, "ended": at, "job_id": "7"} if state.ended else None,
+        exit=ExitRecord.from_json({"exit_code": 0, "started": 50, "ended": at, "job_id": "7"})
+        if state.ended
+        else None,
         tracker="0",
         log_size=log_size,
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from scripted_poller import ScriptedPoller
 
+from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Observation, QueueRow
 from airflow_megatron.slurm.verdicts.verdict import Outcome, judge
@@ -41,7 +42,7 @@ def ended(files: dict[str, int], tracker: str, log_size: int | None = None) -> O
         queue_ok=True,
         accounting_ok=True,
         accounting_enabled=False,
-        exit={"exit_code": 0, "started": 50, "ended": 100, "job_id": "7"},
+        exit=ExitRecord.from_json({"exit_code": 0, "started": 50, "ended": 100, "job_id": "7"}),
         tracker=tracker,
         checkpoint_files={f"iter_{int(tracker):07d}": files},
         log_size=log_size,

@@ -134,7 +134,7 @@ def test_without_the_operator_s_word_nothing_is_read(tmp_path: Path, monkeypatch
     monkeypatch.delenv(CONNECTIONS)
     text = errors_of(write(tmp_path, NATIVE + "secrets: {HF_TOKEN: {connection: wandb}}\n"))
     assert "study.yaml:9:" in text
-    assert f"whoever runs Airflow adds wandb in {CONNECTIONS}" in text
+    assert f"the operator of Airflow adds wandb in {CONNECTIONS}" in text
 
 
 @pytest.mark.parametrize("name", RESERVED)

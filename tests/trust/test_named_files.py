@@ -1,4 +1,4 @@
-"""Files that a spec names: read below its folder or a configured one, and never what is no regular file there."""
+"""Files that a spec names: read below its folder or a configured one, and never what is not a regular file there."""
 
 from __future__ import annotations
 

@@ -171,10 +171,10 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", [*NOT_CLUSTERS, "../x", "../../x", "good/../../x", "../clusters/good"])
 def test_profiles_are_named_by_words(name: str, outside: Path, spec: Path) -> None:
-    with pytest.raises(SpecError, match="is no cluster's name"):
+    with pytest.raises(SpecError, match="is not the name of a cluster"):
         load_cluster(name, outside)
     assert load_cluster("good", outside).name == "good"
-    with pytest.raises(AirflowFailException, match=r"name of a cluster profile|is no cluster's name"):
+    with pytest.raises(AirflowFailException, match=r"name of a cluster profile|is not the name of a cluster"):
         resolved(spec, {"point": POINT, "cluster": name})
 
 

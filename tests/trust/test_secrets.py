@@ -195,6 +195,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_plain_secrets_are_refused_and_not_repeated(place: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
@@ -329,7 +330,7 @@ def test_a_rendered_script_reads_the_secret(tmp_path: Path) -> None:
         (0o666, VALUE, "can be read by others"),
         (0o600, "", "is empty"),
         (0o600, "\n\n", "is empty"),
-        (None, "", "is no file here"),
+        (None, "", "is not a file here"),
     ],
 )
 def test_only_a_private_file_is_read(mode: int | None, content: str, wrong: str, tmp_path: Path) -> None:
@@ -364,7 +365,7 @@ def test_a_folder_and_a_foreign_file_are_no_secrets(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 77
-        assert "is no file here" in done.stderr
+        assert "is not a file here" in done.stderr
 
 
 def test_the_template_of_foreign_files_is_as_it_was(tmp_path: Path) -> None:

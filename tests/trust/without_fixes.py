@@ -45,6 +45,7 @@ class Fix:
 
 
 NOTIFIERS: Final = "trust/test_notifiers_of_specs.py"
+TRACKERS: Final = "trust/test_trackers_of_specs.py"
 ENVIRONMENT: Final = "trust/test_environment_of_specs.py"
 FILES: Final = "trust/test_named_files.py"
 ISOLATION: Final = "dag_factory/test_isolation.py"
@@ -93,6 +94,14 @@ FIXES: Final = (
         "elif _CONNECTION.search(name) and",
         "elif False and",
         (f"{NOTIFIERS}::test_connections_that_are_not",),
+    ),
+    Fix(
+        "C1",
+        "connections of trackers that nobody allows",
+        "spec/trackers/permitted_connections.py",
+        "if connection in permitted:",
+        "if connection:",
+        (f"{TRACKERS}::test_other_connections_are_refused_with_file_and_line_and_never_looked_up",),
     ),
     Fix(
         "C2",
@@ -411,7 +420,7 @@ FIXES: Final = (
     Fix(
         "L",
         "links in the place of reports",
-        "ui/result_folders.py",
+        "ui/live/result_folders.py",
         "    return not path.is_symlink() and report.is_file() and not report.is_symlink()\n",
         "    return report.is_file()\n",
         (f"{RECORDS}::test_links_are_not_followed",),

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from airflow_megatron.ui.app import sweep_results_app
-from airflow_megatron.ui.result_folders import ResultFolders
+from airflow_megatron.ui.live.result_folders import ResultFolders
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from example_specs import CHAIN
 from airflow_megatron.dag_factory.stopped_runs import stop_points_of
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.spec_files import load_sweep
@@ -121,7 +121,7 @@ def test_the_note_names_what_has_changed(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv(project.PINS_VARIABLE, str(tmp_path / "pins"))
     file, store = tmp_path / "chain.yaml", PinStore()
     file.write_text(CHAIN)
-    sweep, around = load_sweep(file), Surroundings.now("local")
+    sweep, around = load_sweep(file), PlanEnvironment.now("local")
     plan = PinnedSweep.stored(sweep, CHAIN, plan_sweep(sweep, around.cluster), around, store)
     store.set_newest("chain", "manual__1", plan.pin)
     launched = {"run": "manual__1", "point": "lr0.001"}

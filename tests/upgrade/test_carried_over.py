@@ -18,11 +18,12 @@ from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.pinned import PinnedSweep, point_digest
 from airflow_megatron.plan.run_results import fetch_snapshot
-from airflow_megatron.plan.sweep_plan import plan_row, plan_sweep
+from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.results.readings.plan_rows import plan_row
 from airflow_megatron.results.readings.progress import progress_grid, progress_lines
 from airflow_megatron.results.readings.sweep_jobs import read_jobs
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.model.jobs import Job

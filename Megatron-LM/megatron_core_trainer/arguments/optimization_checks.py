@@ -95,7 +95,7 @@ def check_optimizer(args: argparse.Namespace) -> None:
 
 
 def complete_lr_finder(args: argparse.Namespace) -> None:
-    """Replace the schedule by that of a learning-rate search, where one is asked for.
+    """Replace the schedule by that of a learning-rate search, if one is requested.
 
     :raises ArgumentError: naming the flags that do not fit.
     """
@@ -107,7 +107,7 @@ def complete_lr_finder(args: argparse.Namespace) -> None:
         raise ArgumentError("--lr-finder starts its own schedule: give --finetune with --load, or no --load")
     if (problem := lr_finder_options.problem(args)) is not None:
         raise ArgumentError(problem)
-    # The sweep is the schedule; what it ends in is a loss that is not finite, which is no error here.
+    # The sweep is the schedule; what it ends in is a loss that is not finite, which is not an error here.
     args.lr, args.min_lr, args.lr_decay_style = args.lr_finder_end_lr, 0.0, "constant"
     args.lr_warmup_iters, args.lr_warmup_fraction, args.lr_warmup_init = 0, None, 0.0
     args.lr_constant_plus_cooldown = False

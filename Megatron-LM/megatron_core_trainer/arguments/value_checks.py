@@ -32,7 +32,7 @@ def positive(args: argparse.Namespace, *names: str) -> None:
 
 
 def divides(what: str, value: int, by: str, divisor: int) -> None:
-    """Refuse a value that is no multiple of another.
+    """Refuse a value that is not a multiple of another.
 
     :param what: name of the value, for the error.
     :param by: name of the divisor.

@@ -14,7 +14,7 @@ An architecture is a YAML file; ``architectures/`` holds those that come along. 
 ``weights``
     Name of a Hugging Face weight → ``OPERATION … NAME`` of the Megatron weight; the operation next to the name comes
     first. ``{layer}`` and ``{expert}`` stand for each number, a ``*`` at the end for ``weight`` and ``bias``. Entries
-    whose Megatron weight the model does not have are passed over.
+    whose Megatron weight the model does not have are skipped.
 ``files``
     Files beside the YAML file that are copied to the model: modelling code that ``auto_map`` in ``config`` names.
 
@@ -246,7 +246,9 @@ def _check_operations(path: Path, weights: Mapping[str, Any]) -> None:
         unknown = [word for word in words[:-1] if word not in OPERATIONS]
         if unknown:
             known = ", ".join(OPERATIONS)
-            raise ConversionError(f"{path}: weights.{target}: {unknown[0]} is no operation; known: {known}")
+            raise ConversionError(
+                f"{path}: weights.{target}: {unknown[0]} is not an operation; known: {known}"
+            )
 
 
 def choose_architecture(settings: Mapping[str, Any], named: str | None) -> Architecture:

@@ -98,7 +98,7 @@ def logits_difference(directory: Path, logits: torch.Tensor, tokens: torch.Tenso
 
 
 def has_own_code(directory: Path) -> bool:
-    """Whether a model brings modelling code of its own, which Transformers runs only on request.
+    """Whether a model contains its own modelling code, which Transformers runs only on request.
 
     :param directory: of the model.
     :raises ConversionError: if it has no configuration.

@@ -1,6 +1,6 @@
 """Pickled files of checkpoints, read although the release that wrote them is not the one that is installed.
 
-Megatron pickles its arguments, and these hold enumerations and classes of its own, with other names in other releases.
+Megatron pickles its arguments, and these hold enumerations and its own classes, with other names in other releases.
 """
 
 from __future__ import annotations

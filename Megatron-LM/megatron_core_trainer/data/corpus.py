@@ -81,7 +81,7 @@ def _directory_sources(path: Path) -> list[Source]:
         file for file in path.rglob("*") if file.suffix in (".jsonl", ".parquet") and file.is_file()
     )
     if not found:
-        raise CorpusError(f"{path} is no saved data set and holds no .parquet or .jsonl file")
+        raise CorpusError(f"{path} is not a saved data set and holds no .parquet or .jsonl file")
     return [Source(file, file.as_posix()) for file in found]
 
 

@@ -46,7 +46,7 @@ def tokenizer_directory(named: Path) -> Path:
     found = [try_to_load_from_cache(str(named), file) for file in FILES]
     if not all(isinstance(path, str) for path in found):
         raise ArgumentError(
-            f"the tokenizer {named} is no directory, and Hugging Face's cache does not have it; run: "
+            f"the tokenizer {named} is not a directory, and Hugging Face's cache does not have it; run: "
             f"hf download {named} {' '.join(FILES)}"
         )
     return Path(str(found[0])).parent

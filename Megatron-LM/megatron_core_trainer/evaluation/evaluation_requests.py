@@ -39,7 +39,7 @@ def parse_requests(text: str, num_fewshot: int | None) -> list[TaskRequest]:
 
     :param text: ``heldout,arc_easy@25``: the number behind ``@`` is the task's own few-shot setting.
     :param num_fewshot: the setting of all others.
-    :raises ValueError: if it names no task, one twice in the same way, or something that is no number.
+    :raises ValueError: if it names no task, one twice in the same way, or something that is not a number.
     """
     requests = []
     for word in (word.strip() for word in text.split(",") if word.strip()):

@@ -1,4 +1,4 @@
-"""Directories that a pattern matches, each with a name of its own."""
+"""Directories that a pattern matches, each with its own name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def matched_runs(pattern: str) -> tuple[list[MatchedRun], list[str]]:
         name = "_".join(parts[at] for at in wild)
         if _UNUSABLE.search(directory):
             wrong.append(
-                f"{directory!a} has a control character, a brace or a byte that is no UTF-8 in its name"
+                f"{directory!a} has a control character, a brace or a byte that is not UTF-8 in its name"
             )
         elif len(name.encode()) > MAX_NAME_BYTES:
             wrong.append(f"{directory!a} would be named with more than {MAX_NAME_BYTES} bytes")

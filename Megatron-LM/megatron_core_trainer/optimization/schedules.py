@@ -116,7 +116,7 @@ class ExponentialSweep:
         """Return the learning rate of a step.
 
         :param step: the step.
-        :param high: unused: the sweep has limits of its own.
+        :param high: unused: the search has its own limits.
         :param low: unused.
         """
         return float(self.start * (self.end / self.start) ** min(1.0, step / self.steps))

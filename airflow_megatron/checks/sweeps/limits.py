@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
-from airflow_megatron.requirements.queue_estimates import gpu_hours, most_jobs_at_once
+from airflow_megatron.requirements.queue_estimates import most_jobs_at_once
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from airflow_megatron.requirements.queue_estimates import GpuHours
     from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
@@ -86,17 +87,21 @@ def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[F
 
 
 def budget_problems(
-    sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile
+    sweep: Sweep, total: GpuHours, jobs: int, points: int, cluster: ClusterProfile
 ) -> tuple[list[Problem], list[Problem]]:
-    """Return errors and warnings about the total resources of the sweep."""
+    """Return errors and warnings about the total resources of the sweep.
+
+    :param total: of all jobs
+    :param jobs: their number
+    :param points: the number of points that they belong to
+    """
     errors: list[Problem] = []
     warnings: list[Problem] = []
     limits = cluster.limits
     if limits.max_gpu_hours is not None:
-        total = gpu_hours(jobs)
         if total.hours > limits.max_gpu_hours:
             message = (
-                f"the sweep can take {total.hours:,.0f} GPU-hours (walltime × GPUs of {len(jobs)} jobs);"
+                f"the sweep can take {total.hours:,.0f} GPU-hours (walltime × GPUs of {jobs} jobs);"
                 f" cluster {cluster.name} allows {limits.max_gpu_hours:,.0f}"
             )
             hint = "shorten slurm.time, run fewer points, or raise limits.max_gpu_hours in its profile"

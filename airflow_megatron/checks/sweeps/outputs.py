@@ -1,7 +1,7 @@
 """Check that no two jobs write the same files.
 
 A stage that finds another's results in its place passes over its own work (``each_checkpoint``), overwrites them, or
-counts as finished by them. Stages that follow each other may go on with what the one before has made, so a declared
+counts as finished by them. Stages that follow each other may continue with what the one before has made, so a declared
 output of both is theirs together; a checkpoint is converted, and evaluated, once in a directory.
 """
 

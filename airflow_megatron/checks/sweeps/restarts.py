@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.checks.trainings.loading import loading_findings
-from airflow_megatron.megatron.arguments.tables import ArgumentError, to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
+from airflow_megatron.megatron.arguments.tables import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -77,8 +77,9 @@ def _plain_secrets(job: Job, cluster: ClusterProfile) -> Iterator[tuple[str, str
                 name,
                 False,
             )
+    runs_trainer = job.runs_trainer
     for word in job.command if job.script is None else ():
-        if not job.runs_trainer and is_known_secret(word):
+        if not runs_trainer and is_known_secret(word):
             yield "its command holds", "TOKEN", False
         if "=" not in word:
             continue

@@ -21,7 +21,7 @@ def data_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Findin
     """
     for arguments in trainings.values():
         by_rules = trainer_called(arguments.job.trainer).checked_by == "upstream_rules"
-        for name in BLENDS:
+        for name in [name for name in BLENDS if name in arguments]:
             blend = arguments.value(name)
             # on a command line it is one word, which rules cannot tell from a data set of that name
             problem = None if by_rules and not isinstance(blend, str) else blend_problem(blend)

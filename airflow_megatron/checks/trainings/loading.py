@@ -82,7 +82,7 @@ def loading_findings(
         )
     elif bounds:
         message = (
-            f"{job.release} goes on with the {' and '.join(bounds)} of {source},"
+            f"{job.release} continues with the {' and '.join(bounds)} of {source},"
             " despite override_opt_param_scheduler"
         )
         yield Finding("bounds-kept", job, place, message, hint)

@@ -31,6 +31,13 @@ def set_verbosity(*, quiet: bool, verbose: bool, debug: bool) -> None:
     log.propagate = False
 
 
+def log_to_standard_error() -> None:
+    """Keep Airflow's log, which its import sets up, out of standard output: that is for the answer of a command."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.__stdout__):
+            handler.setStream(sys.stderr)
+
+
 def says_warnings() -> bool:
     """Return whether warnings are shown."""
     return log.isEnabledFor(logging.WARNING)

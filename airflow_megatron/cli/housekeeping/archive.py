@@ -91,7 +91,7 @@ def _plans(sweep: str) -> Iterator[tuple[str, object]]:
                 run_id,
                 {
                     **store.get(str(digest)),
-                    "surroundings": pinned.surroundings.to_json(()),
+                    "surroundings": pinned.plan_environment.to_json(()),
                     "jobs": [job.to_json() for job in pinned.plan().jobs],
                 },
             )

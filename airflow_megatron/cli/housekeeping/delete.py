@@ -12,8 +12,8 @@ from airflow_megatron.cli.runs.login_node import ANSWER_WINDOW_S, command_line_h
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.slurm.polling.queue_states import fetch_queue_states
 from airflow_megatron.slurm.remote.run_folders import folders_script, parse_folders
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.supervision.attempts import answered, slurm_commands
 
 if TYPE_CHECKING:

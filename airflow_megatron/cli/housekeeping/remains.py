@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_megatron.cli.plans.spec_options import load_spec
 from airflow_megatron.cli.runs.cancel import jobs_to_cancel
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.plan.pinned import PinnedSweep, surroundings_of
+from airflow_megatron.plan.pinned import PinnedSweep, plan_environment_of
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.point_choice import choose_points
 from airflow_megatron.plan.run_results import results_dir, run_results_dir
@@ -121,7 +121,7 @@ def remains_of(sweep: Sweep, select: str = "", run: str = "", cluster: str | Non
 def _sites(sweep: str, jobs: Iterable[Job], points: Collection[str] | None) -> list[Site]:
     of_root: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
-        profile = surroundings_of(job).cluster
+        profile = plan_environment_of(job).cluster
         of_root.setdefault((profile.ssh_conn_id, profile.run_root), []).append(job)
     found: list[Site] = []
     for (_, root), here in of_root.items():
@@ -131,7 +131,7 @@ def _sites(sweep: str, jobs: Iterable[Job], points: Collection[str] | None) -> l
         elsewhere = sorted({job.run_dir for job in chosen} - {job.run_dir for job in inside})
         folders = [own] if points is None else point_folders(own, here, points)
         if chosen:
-            profile = surroundings_of(chosen[0]).cluster
+            profile = plan_environment_of(chosen[0]).cluster
             found.append(Site(profile, tuple(chosen), tuple(folders), tuple(elsewhere)))
     return found
 

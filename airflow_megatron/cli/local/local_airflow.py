@@ -125,7 +125,7 @@ class LocalAirflow:
 
     @property
     def _connections(self) -> Path:
-        """What the database holds; without this file it is not known to be whole."""
+        """What the database holds; without this file it may be incomplete."""
         return self.home / "connections.json"
 
     def start(self) -> None:

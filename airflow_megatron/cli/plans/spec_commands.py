@@ -18,6 +18,7 @@ from airflow_megatron.cli.plans.spec_options import (
     checked_plan,
     complete_spec,
     load_spec,
+    printed_plan,
 )
 from airflow_megatron.plan.difference import plan_difference
 from airflow_megatron.plan.job_names import short_name
@@ -129,11 +130,12 @@ def plan(
 ) -> None:
     """Show the stage tree of a sweep: jobs, axes, start and cancel conditions, maximum GPU-hours."""
     sweep = load_spec(spec, settings)
-    planned = checked_plan(sweep, cluster, select)
     if output is PlanFormat.JSON:
+        text = printed_plan(sweep, cluster, select).json_text()
         sys.stdout.flush()
-        sys.stdout.buffer.writelines(planned.json_text())
+        sys.stdout.buffer.writelines(text)
         return
+    planned = checked_plan(sweep, cluster, select)
     if output is PlanFormat.NAMES:
         sys.stdout.writelines(f"{short_name(job)}\n" for job in planned.jobs)
         return

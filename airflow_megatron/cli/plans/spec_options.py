@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
+import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from airflow_megatron.cli.console.collection import no_collection
 from airflow_megatron.cli.console.verbosity import says_warnings
+from airflow_megatron.plan.halves.split_plan import LEAST_POINTS, SplitPlan, split_plan
 from airflow_megatron.plan.point_choice import choose_points
 from airflow_megatron.plan.sweep_cluster import sweep_cluster
 from airflow_megatron.plan.sweep_plan import Plan, check_sweep
@@ -21,7 +23,7 @@ from airflow_megatron.spec.model.cluster_profile import cluster_names
 from airflow_megatron.spec.spec_files import load_sweep, spec_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_megatron.spec.model.sweep import Sweep
 
@@ -125,7 +127,11 @@ def spec_path(spec: str) -> Path:
     if not path.exists() and "/" not in spec:
         known = {file.stem: file for file in spec_files(sweep_specs_dir())}
         if path.stem not in known:
-            hint = did_you_mean(path.stem, known) or f"specs: {', '.join(known) or 'none yet'}"
+            hint = (
+                _hint_at_place(path.stem, known)
+                or did_you_mean(path.stem, known)
+                or f"specs: {', '.join(known) or 'none yet'}"
+            )
             raise SpecError(
                 Problem(str(sweep_specs_dir() / path.with_suffix(".yaml").name), 0, 0, "no such file", hint)
             )
@@ -133,15 +139,23 @@ def spec_path(spec: str) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause the garbage collector: a plan exists until the process ends, and scanning its jobs is slow."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
+def _hint_at_place(name: str, known: Mapping[str, Path]) -> str:
+    """Return where a spec is that is not found by its name, empty if it is nowhere near.
+
+    :param known: name → file of the specs that are found by their names
+    """
+    named = re.compile(rf"^name: *[\"']?{re.escape(name)}[\"']?\s*(?:#|$)", re.MULTILINE)
+    for file_name, file in known.items():
+        if named.search(file.read_text(encoding="utf-8", errors="replace")):
+            return f"{name} is the sweep of {file.name}: write {file_name}"
+    for folder in (Path("sweep_specs"), Path()):
+        for word in dict.fromkeys((name, name.replace("-", "_"))):
+            file = (folder / word).with_suffix(".yaml")
+            if file.is_file():
+                return (
+                    f"{file} is here: write this path, or set sweep_specs_folder in [megatron] of airflow.cfg"
+                )
+    return ""
 
 
 def checked_plan(sweep: Sweep, cluster: str | None = None, select: str = "", *, warn: bool = True) -> Plan:
@@ -150,8 +164,27 @@ def checked_plan(sweep: Sweep, cluster: str | None = None, select: str = "", *, 
     :param warn: log the warnings
     :raises SpecError: contains all problems
     """
-    with _no_collection():
+    with no_collection():
         return _checked_plan(sweep, cluster, select, warn)
+
+
+def printed_plan(sweep: Sweep, cluster: str | None = None, select: str = "") -> Plan | SplitPlan:
+    """Return the checked plan of a sweep for its JSON text; many points are planned by two processes.
+
+    :raises SpecError: contains all problems
+    """
+    with no_collection():
+        profile = sweep_cluster(sweep, cluster)
+        points = choose_points(sweep, select) if select.strip() else sweep.points
+        split = None
+        # a Mac has no such function, and forks are unsafe there
+        several = hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) > 1
+        if several and len(points) >= LEAST_POINTS:
+            split = split_plan(sweep, profile, points)
+        if split is None:
+            return _checked_plan(sweep, cluster, select, warn=True)
+        _log_warnings(split.warnings)
+        return split
 
 
 def _checked_plan(sweep: Sweep, cluster: str | None, select: str, warn: bool) -> Plan:
@@ -167,7 +200,12 @@ def _checked_plan(sweep: Sweep, cluster: str | None, select: str, warn: bool) ->
         len(plan.jobs),
         time.perf_counter() - begin,
     )
-    if warn and says_warnings():
-        for warning in plan.warnings:
-            log.warning("%s", warning)
+    if warn:
+        _log_warnings(plan.warnings)
     return plan
+
+
+def _log_warnings(warnings: Iterable[Problem]) -> None:
+    if says_warnings():
+        for warning in warnings:
+            log.warning("%s", warning)

@@ -8,11 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_megatron.cli.runs.login_node import ANSWER_WINDOW_S, login_node
-from airflow_megatron.plan.pinned import PinnedSweep, surroundings_of
+from airflow_megatron.plan.pinned import PinnedSweep, plan_environment_of
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
-from airflow_megatron.slurm.verdicts.recorded import verdict_on_newest
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.spec.model.dag_names import point_dag_id
 from airflow_megatron.supervision.attempts import JobAttempts, answered
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
@@ -89,10 +88,10 @@ def cancel_jobs(jobs: Iterable[Job]) -> list[str]:
     """
     by_connection: dict[str, list[Job]] = {}
     for job in jobs:
-        by_connection.setdefault(surroundings_of(job).cluster.ssh_conn_id, []).append(job)
+        by_connection.setdefault(plan_environment_of(job).cluster.ssh_conn_id, []).append(job)
     cancelled: list[str] = []
     for of_one in by_connection.values():
-        with login_node(surroundings_of(of_one[0]).cluster) as run:
+        with login_node(plan_environment_of(of_one[0]).cluster) as run:
             cancelled += _cancel_on(run, of_one)
     return cancelled
 
@@ -102,16 +101,16 @@ def _cancel_on(run: Callable[[str], CommandResult], jobs: Sequence[Job]) -> list
     cancelled: list[str] = []
     folders = [job.stage_dir for job in jobs]
     if any(job.ahead for job in jobs):
-        around = surroundings_of(jobs[0])
+        around = plan_environment_of(jobs[0])
         first = JobAttempts(jobs[0], around.cluster, run, log, around.templates, window_s=ANSWER_WINDOW_S)
         withdrawn_stages(first, folders[::-1])
     parse = partial(parse_stage_states, folders)
     states = answered(run, stage_state_script(folders), parse, log, ANSWER_WINDOW_S)
     for job in jobs:
         state = states[job.stage_dir]
-        if state.latest is None or verdict_on_newest(state) is not None:
+        if state.latest is None or state.verdict_on_newest is not None:
             continue
-        around = surroundings_of(job)
+        around = plan_environment_of(job)
         attempts = JobAttempts(job, around.cluster, run, log, around.templates, window_s=ANSWER_WINDOW_S)
         if is_chained(job):
             withdraw_chain(attempts, after=current_attempt(state))

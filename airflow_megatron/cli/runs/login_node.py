@@ -32,14 +32,17 @@ def command_line_hook(cluster: ClusterProfile, connects: int = 2) -> SlurmHook:
     from airflow.models.connection import Connection
     from airflow.sdk.exceptions import AirflowException
 
+    from airflow_megatron.cli.console.verbosity import log_to_standard_error
     from airflow_megatron.hooks.slurm import SlurmHook
 
+    log_to_standard_error()
     try:
         connection: Any = Connection.get_connection_from_secrets(cluster.ssh_conn_id)
     except AirflowException as error:
         raise TransportError(
             f"Airflow has no connection {cluster.ssh_conn_id!r} for cluster {cluster.name} ({error}); AIRFLOW_HOME is "
-            f"{os.environ.get('AIRFLOW_HOME')}"
+            f"{os.environ.get('AIRFLOW_HOME')}. Add it: airflow connections add {cluster.ssh_conn_id} --conn-type ssh "
+            "--conn-host LOGIN_NODE --conn-login USER"
         ) from error
     return SlurmHook(
         cluster.ssh_conn_id, slurm_commands(cluster), conn_retry_attempts=connects, connection=connection

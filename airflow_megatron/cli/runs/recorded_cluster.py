@@ -12,28 +12,30 @@ from airflow_megatron.spec.documents.project import clusters_dir
 from airflow_megatron.spec.model.schema import ClusterSection
 
 if TYPE_CHECKING:
-    from airflow_megatron.plan.surroundings import Surroundings
+    from airflow_megatron.plan.plan_environment import PlanEnvironment
 
 _EXPRESSIONS: Final = ("{{", "{%", "{#")
 
 
-def write_cluster(surroundings: Surroundings, name: str) -> list[Path]:
+def write_cluster(plan_environment: PlanEnvironment, name: str) -> list[Path]:
     """Write a profile and the folder of its templates, signatures and tables of arguments; return both.
 
-    :param surroundings: as a run has pinned them
+    :param plan_environment: as a run has pinned them
     :param name: of the new profile
-    :raises PinError: when there is one of that name, or the folder of the profiles cannot be written
+    :raises PinError: if there is one of that name, or the folder of the profiles cannot be written
     """
     path, folder = clusters_dir() / f"{name}.yaml", clusters_dir() / f"{name}.files"
-    profile = ClusterSection.model_validate(surroundings.cluster.model_dump(mode="json", exclude={"name"}))
+    profile = ClusterSection.model_validate(
+        plan_environment.cluster.model_dump(mode="json", exclude={"name"})
+    )
     data: dict[str, Any] = profile.model_dump(mode="json", exclude_defaults=True)
     try:
         folder.mkdir()
-        templates = surroundings.templates
+        templates = plan_environment.templates
         if not isinstance(templates, Path):
             data["templates"] = f"{folder.name}/templates"
             _write(folder / "templates", templates)
-        signatures = {Path(file).name: text for file, text in surroundings.signatures.items()}
+        signatures = {Path(file).name: text for file, text in plan_environment.signatures.items()}
         if signatures:
             data["signatures"] = [f"{folder.name}/{file}" for file in signatures]
             _write(folder, signatures)

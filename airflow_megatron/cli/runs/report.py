@@ -1,4 +1,4 @@
-"""``airflow-megatron report``: write the report of a sweep's run at any time."""
+"""The results of a sweep's run at any time, for ``airflow-megatron report`` and ``fit``."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from typing import TYPE_CHECKING
 from airflow_megatron.cli.runs.login_node import command_line_hook
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
-from airflow_megatron.plan.run_results import ReportedRun, write_results
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
+from airflow_megatron.plan.run_results import ReportedRun, fetch_snapshot, write_results
 from airflow_megatron.plan.sweep_cluster import sweep_cluster
 from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.results.readings.plan_rows import sweep_jobs
+from airflow_megatron.results.tables.trainings import result_table
 from airflow_megatron.spec.documents.errors import did_you_mean
 
 if TYPE_CHECKING:
     from airflow_megatron.results.report.report import Report
+    from airflow_megatron.results.tables.trainings import ResultTable
     from airflow_megatron.spec.model.sweep import Sweep
 
 UNPLANNED = "never-planned"
 """Replaces the run id if the sweep has no run."""
 
 
-def run_report(sweep: Sweep, run_id: str, cluster: str | None) -> Report:
-    """Write a report from the files on the cluster, and return it.
+def pinned_run(sweep: Sweep, run_id: str, cluster: str | None) -> tuple[PinnedSweep, str]:
+    """Return the stored plan of a sweep's run and the run's id; a sweep without a run is planned now.
 
     :param run_id: the sweep's run; empty for the newest
     :param cluster: for a sweep without a run: profile that replaces the spec's own
     :raises PinError: if the run has no stored plan
-    :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
     """
     store = PinStore()
     runs = store.runs(sweep.name)
@@ -37,12 +39,35 @@ def run_report(sweep: Sweep, run_id: str, cluster: str | None) -> Report:
         raise PinError(f"{sweep.name} has no run {chosen!r} that has stored a plan; {hint}")
     digest = store.newest(sweep.name, chosen) if chosen else None
     if digest is not None:
-        pinned = PinnedSweep.read(digest, store)
-    else:
-        around = Surroundings.now(sweep_cluster(sweep, cluster))
-        plan = plan_sweep(sweep, around.cluster)
-        with store.writing():
-            pinned = PinnedSweep.stored(sweep, sweep.document.text, plan, around, store)
-    hook = command_line_hook(pinned.surroundings.cluster)
-    about = ReportedRun.of(pinned, chosen or UNPLANNED)
-    return write_results(pinned.plan(), hook.run, about, digest=pinned.digest)
+        return PinnedSweep.read(digest, store), chosen
+    around = PlanEnvironment.now(sweep_cluster(sweep, cluster))
+    plan = plan_sweep(sweep, around.cluster)
+    with store.writing():
+        return PinnedSweep.stored(sweep, sweep.document.text, plan, around, store), chosen or UNPLANNED
+
+
+def run_report(sweep: Sweep, run_id: str, cluster: str | None) -> Report:
+    """Write a report from the files on the cluster, and return it.
+
+    :param run_id: as for :func:`pinned_run`
+    :param cluster: as for :func:`pinned_run`
+    :raises PinError: if the run has no stored plan
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
+    """
+    pinned, chosen = pinned_run(sweep, run_id, cluster)
+    hook = command_line_hook(pinned.plan_environment.cluster)
+    return write_results(pinned.plan(), hook.run, ReportedRun.of(pinned, chosen), digest=pinned.digest)
+
+
+def run_table(sweep: Sweep, run_id: str, cluster: str | None) -> ResultTable:
+    """Read the result table of a run from the files on the cluster.
+
+    :param run_id: as for :func:`pinned_run`
+    :param cluster: as for :func:`pinned_run`
+    :raises PinError: if the run has no stored plan
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
+    """
+    pinned, _ = pinned_run(sweep, run_id, cluster)
+    plan = pinned.plan()
+    snapshot = fetch_snapshot(plan.jobs, command_line_hook(pinned.plan_environment.cluster).run)
+    return result_table(snapshot, sweep_jobs(plan.jobs))

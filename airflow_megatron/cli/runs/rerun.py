@@ -16,7 +16,7 @@ from airflow_megatron.cli.runs.recorded_cluster import remove, write_cluster
 from airflow_megatron.plan.job_origins import job_origins
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.submission.provenance import (
@@ -65,7 +65,7 @@ def rerun(
         pinned = pinned_run(run)
         name = name or free_name(f"{pinned.sweep}-rerun")
         if cluster is None:
-            written = write_cluster(pinned.surroundings, profile_name(name))
+            written = write_cluster(pinned.plan_environment, profile_name(name))
         path = write_spec(pinned, cluster or profile_name(name), name)
         plan = check_sweep(load_sweep(path))
     except (PinError, SpecError) as error:
@@ -88,7 +88,7 @@ def pinned_run(run: str) -> PinnedSweep:
     """Return what a run has pinned last.
 
     :param run: its id, or ``SWEEP/RUN`` where several sweeps have a run of that id
-    :raises PinError: when there is none, or several
+    :raises PinError: if there is none, or several
     """
     store = PinStore()
     known = {
@@ -125,8 +125,8 @@ def profile_name(sweep: str) -> str:
 def write_spec(pinned: PinnedSweep, cluster: str, name: str) -> Path:
     """Write the spec of a run under another name, with what it drew on in it; return the new file.
 
-    :raises SpecError: when it cannot be run there
-    :raises PinError: when the file exists, or another tool's file was pinned
+    :raises SpecError: if it cannot be run there
+    :raises PinError: if the file exists, or another tool's file was pinned
     """
     sweep = load_sweep_text(pinned.text, pinned.file, pinned.sources)
     if not isinstance(sweep, NativeSweep):
@@ -154,7 +154,7 @@ def changes(pinned: PinnedSweep, plan: Plan, *, recorded: bool) -> Iterator[str]
     :param plan: of the new sweep
     :param recorded: its profile is the one that the run has pinned
     """
-    now = Surroundings.now(plan.cluster)
+    now = PlanEnvironment.now(plan.cluster)
     if pinned.package != __version__:
         yield f"planned by airflow-megatron {pinned.package}, now {__version__}"
     commit = commit_of(project_root())
@@ -163,11 +163,11 @@ def changes(pinned: PinnedSweep, plan: Plan, *, recorded: bool) -> Iterator[str]
     if not recorded and plan.cluster != pinned.cluster:
         yield f"cluster {pinned.cluster}, now {plan.cluster}"
     if not recorded:
-        yield from pinned.surroundings.changes(now, profile=plan.cluster == pinned.cluster)
+        yield from pinned.plan_environment.changes(now, profile=plan.cluster == pinned.cluster)
     before = pinned.plan()
     roots = [
         f"{around.cluster.run_root.rstrip('/')}/{sweep}"
-        for around, sweep in ((pinned.surroundings, pinned.sweep), (now, plan.sweep))
+        for around, sweep in ((pinned.plan_environment, pinned.sweep), (now, plan.sweep))
     ]
     commands = {(job.point, job.stage): _at(job.command, roots[1]) for job in plan.jobs}
     other = [
@@ -185,14 +185,14 @@ def _at(command: tuple[str, ...], root: str) -> tuple[str, ...]:
     return tuple(str(word).replace(root, "<sweep>") for word in command)
 
 
-def _programs(pinned: PinnedSweep, before: Plan, plan: Plan, now: Surroundings) -> Iterator[str]:
+def _programs(pinned: PinnedSweep, before: Plan, plan: Plan, now: PlanEnvironment) -> Iterator[str]:
     """Yield what differs in the programs: what an attempt has recorded, beside what the login node has now."""
     jobs = sorted(before.jobs, key=lambda job: not job.runs_trainer)
     folders = [job.stage_dir for job in jobs]
     try:
-        with login_node(pinned.surroundings.cluster) as run:
+        with login_node(pinned.plan_environment.cluster) as run:
             recorded = parse_record(
-                folders, run(record_script(folders, pinned.surroundings.cluster.run_root))
+                folders, run(record_script(folders, pinned.plan_environment.cluster.run_root))
             )
         if recorded is None:
             yield "what its jobs ran with is not recorded"

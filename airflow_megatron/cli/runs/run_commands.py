@@ -31,7 +31,7 @@ def status(
         ),
     ] = StatusFormat.TABLE,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Repeat until all jobs have ended or were given up; Ctrl-C stops")
+        bool, typer.Option("--watch", help="Repeat until all jobs have ended; Ctrl-C stops")
     ] = False,
     every: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Interval of --watch")] = 15,
     select: SelectOption = "",

@@ -15,7 +15,7 @@ from rich.live import Live
 from airflow_megatron.cli.runs.login_node import command_line_hook
 from airflow_megatron.cli.runs.progress_table import progress_table
 from airflow_megatron.plan.run_results import fetch_snapshot
-from airflow_megatron.plan.sweep_plan import Plan, plan_row
+from airflow_megatron.results.readings.plan_rows import sweep_jobs
 from airflow_megatron.results.readings.progress import (
     ProgressGrid,
     changed_lines,
@@ -23,7 +23,6 @@ from airflow_megatron.results.readings.progress import (
     progress_lines,
 )
 from airflow_megatron.results.readings.snapshot import SnapshotError
-from airflow_megatron.results.readings.sweep_jobs import read_jobs
 from airflow_megatron.slurm.polling.queue_states import fetch_queue_states
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
@@ -32,6 +31,7 @@ from airflow_megatron.supervision.attempts import slurm_commands
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from airflow_megatron.plan.sweep_plan import Plan
     from airflow_megatron.slurm.remote.transport import CommandResult
 
 STATUS_LOG_BYTES = 256 * 1024
@@ -51,7 +51,7 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
     All calls share one login. The function raises :class:`TransportError` if the login node does not answer.
     """
     cluster = load_cluster(plan.cluster)
-    jobs = read_jobs(plan_row(job) for job in plan.jobs)
+    jobs = sweep_jobs(plan.jobs)
     run: Callable[[str], CommandResult] | None = None
 
     def look() -> ProgressGrid:

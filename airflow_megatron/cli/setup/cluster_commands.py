@@ -1,4 +1,4 @@
-"""``airflow-megatron cluster``: control the local Slurm cluster, and install on any cluster what jobs need."""
+"""``airflow-megatron cluster``: control the local Slurm cluster; install on any cluster what jobs need; check it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from airflow_megatron.cli.local.local_cluster import run_local_cluster
 from airflow_megatron.cli.local.local_connection import cluster_description, connection_command
 
 app = typer.Typer(
-    help="Control the local Slurm cluster (up, down, status); install on any cluster what its jobs need (install).",
+    help="Control the local Slurm cluster (up, down, status); install on any cluster what its jobs need (install), and "
+    "check it (check).",
     no_args_is_help=True,
 )
 
@@ -122,3 +123,23 @@ def install(
         prune=prune,
     )
     raise typer.Exit(install_on(name, choice))
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Cluster profile")],
+    job: Annotated[bool, typer.Option("--job/--no-job", help="Also run a job of some seconds")] = True,
+    wait: Annotated[float, typer.Option("--wait", help="Seconds to wait for the job", min=1)] = 300,
+    output: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="text or json", show_default=True)
+    ] = "text",
+) -> None:
+    """Check that a cluster has what its profile says: connection, Slurm, partitions, run root, and a job's Python.
+
+    The job uses the profile's defaults and one node. The exit status is 1 if a check fails.
+    """
+    from airflow_megatron.cli.setup.cluster_check import check_cluster
+
+    if output not in ("text", "json"):
+        raise typer.BadParameter(f"{output!r} is none of text, json", param_hint="--format")
+    raise typer.Exit(check_cluster(name, with_job=job, patience_s=wait, as_json=output == "json"))

@@ -18,8 +18,9 @@ from airflow_megatron.cli.local.local_connection import (
     run_airflow,
 )
 from airflow_megatron.cli.local.private_files import make_private
-from airflow_megatron.cli.setup.new_project import make_project
+from airflow_megatron.cli.setup.new_project import make_project, site_names
 from airflow_megatron.spec.documents.configuration import airflow_configuration, airflow_home, configured
+from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.project import clusters_dir, local_dir, sweep_specs_dir
 
 CONNECTION = """\
@@ -37,11 +38,21 @@ def init(
             "and add its connection to Airflow: first_sweep.yaml runs there",
         ),
     ] = False,
+    site: Annotated[
+        list[str] | None,
+        typer.Option("--site", metavar="NAME", help="Also write the profile of this site; may be repeated"),
+    ] = None,
 ) -> None:
     """Create a project: a sweep spec, cluster profiles and the DAG files. Existing files are kept."""
     folder = Path(os.path.abspath(folder.expanduser()))  # noqa: PTH100
+    sites = site or []
+    for name in sites:
+        if name not in (known := site_names()):
+            hint = did_you_mean(name, known) or f"known: {', '.join(known)}"
+            print(f"there is no shipped profile of a site {name!r} ({hint})", file=sys.stderr)
+            raise typer.Exit(2)
     try:
-        for path, is_new in make_project(folder):
+        for path, is_new in make_project(folder, sites):
             print(f"{'wrote' if is_new else 'kept '} {folder / path}")
     except OSError as error:
         print(f"the project cannot be written: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from airflow_megatron.spec.documents.shipped_files import shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _OWN = files(__package__) / "new_project"
 
@@ -28,18 +28,29 @@ class ProjectFile(NamedTuple):
     is_new: bool
 
 
-def make_project(folder: Path) -> list[ProjectFile]:
+def site_names() -> list[str]:
+    """Return the names of the shipped profiles of real sites."""
+    return sorted(path.stem for path in (shipped("sbatch") / "sites").glob("*.yaml"))
+
+
+def make_project(folder: Path, sites: Sequence[str] = ()) -> list[ProjectFile]:
     """Write the missing files of a project; keep existing files.
 
+    :param sites: names of :func:`site_names` whose profiles it gets
     :raises OSError: if the folder cannot be created or written
     """
-    return [ProjectFile(path, _written(folder / path, text)) for path, text in _project_files()]
+    return [ProjectFile(path, _written(folder / path, text)) for path, text in _project_files(sites)]
 
 
-def _project_files() -> Iterator[tuple[str, str]]:
+def _project_files(sites: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield "sweep_specs/first_sweep.yaml", (_OWN / "first_sweep.yaml").read_text(encoding="utf-8")
     for name in ("local.yaml", "example-slurm.yaml"):
         yield f"clusters/{name}", (shipped("sbatch") / "clusters" / name).read_text(encoding="utf-8")
+    for name in sites:
+        yield (
+            f"clusters/{name}.yaml",
+            (shipped("sbatch") / "sites" / f"{name}.yaml").read_text(encoding="utf-8"),
+        )
     for path in sorted(shipped("dags").glob("*.py")):
         yield f"dags/{path.name}", path.read_text(encoding="utf-8")
 

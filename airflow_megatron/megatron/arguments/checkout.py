@@ -46,12 +46,12 @@ def dump_checkout(checkout: Path, release: str | None = None) -> dict[str, Any]:
         "packages": {package: [argument, …]}}}, "notes": [text, …]}``, what
         :func:`~airflow_megatron.megatron.arguments.table_writer.make_table` reads. ``notes`` says which program
         did not run.
-    :raises CheckoutError: when the folder is no checkout, or its parser does not build.
+    :raises CheckoutError: if the folder is not a checkout, or its parser does not build.
     """
     checkout = checkout.resolve()
     files = [module_file(module) for module in BUILDERS]
     if not any((checkout / file).is_file() for file in files):
-        raise CheckoutError(f"{checkout} is no checkout of a trainer: it has none of {', '.join(files)}")
+        raise CheckoutError(f"{checkout} is not a checkout of a trainer: it has none of {', '.join(files)}")
     packages = list(_IMPORTED_BY_ALL)
     found = _tried(checkout, release or checkout.name, packages)
     programs, notes = {}, []

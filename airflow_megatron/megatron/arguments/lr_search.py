@@ -55,7 +55,7 @@ def search_arguments(job: Job, arguments: Mapping[str, Any], table: ArgumentTabl
     """Return the arguments of a search: those that a training would get, without what a search passes over.
 
     :param table: made by :func:`with_search`
-    :raises CommandError: when it would not begin with its own first step, has no number of steps, or is to write
+    :raises CommandError: if it would not begin with its own first step, has no number of steps, or is to write
         elsewhere
     """
     by_dest = {known.dest: value for name, value in arguments.items() if (known := table.get(name))}

@@ -201,7 +201,7 @@ def module_file(module: str) -> str:
 def build_parser(checkout: Path) -> argparse.ArgumentParser:
     """Build the parser of a checkout, which must be importable.
 
-    :raises StopIteration: when it has none of the modules in :data:`BUILDERS`.
+    :raises StopIteration: if it has none of the modules in :data:`BUILDERS`.
     """
     module = next(module for module in BUILDERS if (checkout / module_file(module)).is_file())
     return BUILDERS[module](importlib.import_module(module))
@@ -264,7 +264,7 @@ def program_arguments(checkout: Path, script: str) -> tuple[argparse.ArgumentPar
     """Run a program of Megatron-LM up to the call that reads its arguments.
 
     :returns: the parser with what the program adds to it, and the program's own defaults by ``dest``.
-    :raises RuntimeError: when the program ends without reading arguments.
+    :raises RuntimeError: if the program ends without reading arguments.
     """
 
     def ask(

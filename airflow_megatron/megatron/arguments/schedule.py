@@ -5,16 +5,25 @@ After ``lr_decay_iters``, which count from iteration 0 with the warm-up included
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from airflow_megatron.megatron.arguments.values import ArgumentValues
+
 if TYPE_CHECKING:
-    from airflow_megatron.megatron.arguments.values import ArgumentValues
+    from airflow_megatron.megatron.arguments.tables import ArgumentTable
 
 STYLES: Final = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
 """Upstream's; the formulas here are of these."""
+_READ: Final = (
+    *("lr", "min_lr", "global_batch_size", "lr_decay_style", "lr_wsd_decay_style", "lr_warmup_fraction"),
+    *("train_iters", "lr_decay_iters", "lr_warmup_iters", "lr_wsd_decay_iters"),
+    *("train_samples", "lr_decay_samples", "lr_warmup_samples", "lr_wsd_decay_samples"),
+)
+"""The arguments that a schedule follows from."""
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -25,7 +34,7 @@ class Schedule(msgspec.Struct, frozen=True):
     :param warmup: at its beginning
     :param decay: where the learning rate has come down to ``min_lr``
     :param wsd_decay: length of the decay of the style WSD, 0 for none
-    :param batch: ``global_batch_size``, None when unknown
+    :param batch: ``global_batch_size``, None if unknown
     """
 
     unit: str
@@ -41,7 +50,14 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, arguments: ArgumentValues) -> Schedule | None:
-        """Read it off the arguments of a job; None where the training has no length."""
+        """Read it off the arguments of a job; None if the training has no length."""
+        try:
+            return _known(arguments.table, *arguments.given(_READ))
+        except TypeError:  # a list in the place of a number
+            return cls._of(arguments)
+
+    @classmethod
+    def _of(cls, arguments: ArgumentValues) -> Schedule | None:
         unit = "samples" if "train_samples" in arguments else "iters"
         length = arguments.count(f"train_{unit}")
         if length is None:
@@ -90,6 +106,12 @@ class Schedule(msgspec.Struct, frozen=True):
         if self.lr_decay_style == "inverse-square-root":
             return max(self.min_lr, peak * rate)
         return self.min_lr + (peak - self.min_lr) * rate
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _known(table: ArgumentTable, *given: object) -> Schedule | None:
+    """Return the schedule of values that many points of a sweep share, None for one that is not given."""
+    return Schedule._of(ArgumentValues(table, dict(zip(_READ, given, strict=True))))
 
 
 def _whole(value: float | None) -> int | None:

@@ -1,30 +1,25 @@
 """Megatron's command-line arguments, per upstream release.
 
 The table beside this module (``arguments.json``) is made from the argument parsers of the releases themselves
-(:mod:`airflow_megatron.megatron.arguments.table_writer`). It answers which arguments exist, and turns parameters
-into the command line that ``argparse`` in that release reads back as the same values.
-
->>> to_argv({"num_layers": 4, "lr": 1e-05, "bf16": True, "add_bias_linear": False}, "core_v0.16.1")
-['--bf16', '--num-layers', '4', '--disable-bias-linear', '--lr', '1e-05']
+(:mod:`airflow_megatron.megatron.arguments.table_writer`). It answers which arguments exist;
+:mod:`airflow_megatron.megatron.arguments.argv` writes command lines by it.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import math
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.spec.documents.errors import near_names, suggestion
-from airflow_megatron.spec.documents.list_texts import meant_list
-from airflow_megatron.spec.expressions.file_values import path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from airflow_megatron.megatron.arguments.argv import Written, WrittenLine
 
 #: The program that trains GPT models, which jobs run.
 PRETRAIN_GPT: Final = "pretrain_gpt.py"
@@ -103,7 +98,8 @@ class ArgumentTable:
 
     :param program_defaults: values by ``dest`` that the program gives arguments that are not given
     :param optional: package → arguments that the program adds where the package is installed
-    :ivar last_lines: names of parameters → the command line of theirs that :func:`to_argv` wrote last
+    :ivar last_lines: names of parameters → the command line of theirs that :func:`.to_argv` wrote last
+    :ivar written: name, type and value of a parameter → what :func:`.to_argv` writes for it
     """
 
     def __init__(
@@ -123,7 +119,8 @@ class ArgumentTable:
         self._positions = {id(argument): index for index, argument in enumerate(self.arguments)}
         self._found: dict[str, Argument | None] = {}
         self._dests: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self.last_lines: dict[tuple[str, ...], _Line] = {}
+        self.last_lines: dict[tuple[str, ...], WrittenLine] = {}
+        self.written: dict[tuple[str, type, object], Written] = {}
         for argument in self.arguments:
             for flag in argument.flags:
                 self._by_flag.setdefault(canonical(flag), argument)
@@ -141,7 +138,7 @@ class ArgumentTable:
         :param name: its ``dest`` (``add_bias_linear``) or one of its flags, with or without dashes
             (``--disable-bias-linear``, ``disable_bias_linear``). Where one argument's ``dest`` is another's
             flag, the ``dest`` wins.
-        :returns: the argument, or None when the release has none of that name.
+        :returns: the argument, or None if the release has none of that name.
         """
         try:
             return self._found[name]  # plans of many points ask for the same names millions of times
@@ -158,6 +155,11 @@ class ArgumentTable:
             arguments = map(self.get, names)
             found = self._dests[names] = tuple(argument.dest if argument else "" for argument in arguments)
         return found
+
+    def default(self, name: str) -> Any:
+        """Return the default of an argument, None for one that the release does not have."""
+        argument = self.get(name)
+        return argument.default if argument else None
 
     def position(self, argument: Argument) -> int:
         """Return where in the parser's order one of the table's arguments stands."""
@@ -193,7 +195,7 @@ class ArgumentTable:
 
         :param name: a name of the flag that :meth:`get` knows.
         :param value: the parameter's value.
-        :returns: the argument and the tokens: one, or none when the value is the default.
+        :returns: the argument and the tokens: one, or none if the value is the default.
         """
         key = canonical(name)
         setters = self._by_dest.get(key)
@@ -238,7 +240,7 @@ def argument_table(release: str) -> ArgumentTable:
     """Load the arguments of a release's own parser, which its programs add to (:func:`program_table`).
 
     :param release: an upstream tag, for example ``core_v0.16.1``.
-    :raises ArgumentError: when the release's arguments are not known.
+    :raises ArgumentError: if the release's arguments are unknown.
     """
     return table_of(_content_with(release), release)
 
@@ -249,7 +251,7 @@ def program_table(release: str, program: str = PRETRAIN_GPT) -> ArgumentTable:
 
     :param release: an upstream tag, for example ``core_v0.16.1``.
     :param program: a script of the release; one that was not run adds nothing.
-    :raises ArgumentError: when the release's arguments are not known.
+    :raises ArgumentError: if the release's arguments are unknown.
     """
     return table_of(_content_with(release), release, program)
 
@@ -293,8 +295,8 @@ def table_of(content: Mapping[str, Any], release: str, program: str | None = Non
 def read_table(path: Path) -> ArgumentTable:
     """Read the table of one checkout, as ``airflow-megatron megatron-args CHECKOUT`` writes it.
 
-    :raises OSError: when the file cannot be read.
-    :raises ValueError: when it is no such table, or one of several releases.
+    :raises OSError: if the file cannot be read.
+    :raises ValueError: if it is no such table, or one of several releases.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -302,7 +304,7 @@ def read_table(path: Path) -> ArgumentTable:
         return table_of(content, release, PRETRAIN_GPT)
     except (ValueError, LookupError, TypeError, AttributeError):
         raise ValueError(
-            f"{path} is no argument table of one checkout; make it with: airflow-megatron megatron-args CHECKOUT"
+            f"{path} is not an argument table of one checkout; make it with: airflow-megatron megatron-args CHECKOUT"
         ) from None
 
 
@@ -356,233 +358,6 @@ def _declared(name: str, flag: str, declared: Mapping[str, Any], release: str) -
         default=declared.get("default", {"StoreTrue": False, "StoreFalse": True}.get(action)),
         required=bool(declared.get("required", False)),
     )
-
-
-def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[str]:
-    """Write parameters as a command line.
-
-    Flags come out for True (see :meth:`ArgumentTable.flag_tokens`), lists as several values, None not at all,
-    floats with every digit they need. The order is the parser's, so equal parameters give equal command
-    lines.
-
-    :param params: name → value; a name is a ``dest`` or a flag, with dashes or underscores.
-    :param release: an upstream tag, for example ``core_v0.16.1``; or the table of a fork or of a trainer.
-    :returns: the tokens, not quoted.
-    :raises ArgumentError: for the first parameter (in the order given) that the release cannot take.
-    """
-    table = program_table(release) if isinstance(release, str) else release
-    release = table.release
-    names = tuple(params)
-    line = _like_the_last(params, names, table)
-    if line is None:
-        written: dict[str, _Written] = {}
-        for name, value in params.items():
-            argument = table.get(name)
-            if argument is None:
-                raise _unknown(name, table)
-            if value is None:
-                continue
-            if argument.dest in written:
-                other = written[argument.dest].name
-                raise ArgumentError(
-                    name, release, f"sets {argument.dest}, which {other} sets already; keep one"
-                )
-            written[argument.dest] = _written(name, value, argument, table)
-        parts = tuple(written.values())
-        order = tuple(sorted(range(len(parts)), key=lambda index: parts[index].position))
-        line = _Line(tuple(params.values()), parts, order)
-        if len(parts) < len(names):  # some are None
-            return line.tokens()
-    table.last_lines[names] = line
-    return line.tokens()
-
-
-class _Written(NamedTuple):
-    """What a parameter writes.
-
-    :param position: of the argument in the parser's order
-    """
-
-    position: int
-    name: str
-    tokens: list[str]
-
-
-class _Line(NamedTuple):
-    """A command line, as parameters give it: most values of a sweep's points are the same objects.
-
-    :param values: of the parameters, in their order
-    :param written: by each
-    :param order: their indices in the parser's order
-    """
-
-    values: tuple[object, ...]
-    written: tuple[_Written, ...]
-    order: tuple[int, ...]
-
-    def tokens(self) -> list[str]:
-        written = self.written
-        return [token for index in self.order for token in written[index].tokens]
-
-
-def _like_the_last(
-    params: Mapping[str, object], names: tuple[str, ...], table: ArgumentTable
-) -> _Line | None:
-    """Return the command line of parameters that differ in some values from those written last under these names."""
-    last = table.last_lines.get(names)
-    if last is None:
-        return None
-    values, written = tuple(params.values()), list(last.written)
-    for index in [index for index, value in enumerate(values) if value is not last.values[index]]:
-        value, argument = values[index], table.get(names[index])
-        if value is None or argument is None:
-            return None
-        written[index] = _written(names[index], value, argument, table)
-        if written[index].position != last.written[index].position:
-            return None
-    return _Line(values, tuple(written), last.order)
-
-
-def _written(name: str, value: object, argument: Argument, table: ArgumentTable) -> _Written:
-    if argument.is_flag:
-        if not isinstance(value, bool):
-            raise ArgumentError(name, table.release, f"is a flag: write true or false, not {value!r}")
-        argument, written = table.flag_tokens(name, value)
-    elif type(value) is str and value.startswith("/") and argument.is_text and "\0" not in value:
-        written = [argument.flags[0], value]  # directories, of which each job has its own
-    else:
-        written = _value_tokens(name, value, argument, table.release)
-    return _Written(table.position(argument), name, written)
-
-
-def _unknown(name: str, table: ArgumentTable) -> ArgumentError:
-    package = table.package_of(name)
-    if package is None:
-        return ArgumentError(
-            name, table.release, f"{table.release} has no such argument", table.nearest(name)
-        )
-    reason = (
-        f"{table.release} has it only where the package {package} is installed; install it and name it in the "
-        f"cluster profile: trainers: {{megatron_lm: {{packages: [{package}]}}}}"
-    )
-    return ArgumentError(name, table.release, reason)
-
-
-def _value_tokens(name: str, value: object, argument: Argument, release: str) -> list[str]:
-    flag = argument.flags[0]
-    if argument.type == "bool":
-        # argparse calls bool() on the text: "False" is true, the empty string alone is false.
-        if not isinstance(value, bool):
-            raise ArgumentError(name, release, f"must be true or false, not {value!r}")
-        return [flag, "True"] if value else [f"{flag}="]
-    if not argument.is_list:
-        text = _value_text(name, value, argument, release)
-        # A value that looks like an option can only be given in one token.
-        return [f"{flag}={text}"] if text.startswith("-") and not _is_number(text) else [flag, text]
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    if isinstance(argument.nargs, int) and len(values) != argument.nargs:
-        raise ArgumentError(name, release, f"takes {argument.nargs} values, not {len(values)}")
-    if argument.nargs == "+" and not values:
-        raise ArgumentError(name, release, "takes at least one value; leave it out or write null for none")
-    written = [_value_text(name, item, argument, release) for item in values]
-    for text in written:
-        if text.startswith("-") and not _is_number(text):
-            raise ArgumentError(name, release, f"{text!r} would be read as an option")
-    return [flag, *written]
-
-
-def _value_text(name: str, value: object, argument: Argument, release: str) -> str:
-    if path_of(value) is not None:
-        return str(value)  # known when the job starts
-    text = _TYPES.get(argument.type, _text_value)(value)
-    if text is None:
-        wanted = _TYPE_WORDS.get(argument.type, "text")
-        values = meant_list(value)
-        text = (
-            f" (that is one text; to try several values write sweep: {{{name}: {values}}})" if values else ""
-        )
-        raise ArgumentError(name, release, f"must be {wanted}, not {value!r}{text}")
-    if argument.choices is not None and text not in {str(choice) for choice in argument.choices}:
-        choices = [str(choice) for choice in argument.choices]
-        lower = {choice.lower(): choice for choice in choices}
-        near = [lower[word] for word in near_names(text.lower(), lower, limit=1)]
-        raise ArgumentError(name, release, f"cannot be {text!r}; allowed are {', '.join(choices)}", near)
-    return text
-
-
-def _integer_value(value: object) -> str | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if isinstance(value, str):
-        try:
-            return str(int(value))
-        except ValueError:
-            return None
-    return None
-
-
-def _float_value(value: object) -> str | None:
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-        return None
-    text = repr(value)
-    # argparse takes "-1e-05" for an option; "-0.00001" it knows to be a number.
-    return format(Decimal(text), "f") if text.startswith("-") and "e" in text else text
-
-
-def _text_value(value: object) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        return None
-    text = str(value)
-    return None if "\0" in text else text
-
-
-def _pattern_value(value: object) -> str | None:
-    """Layer patterns (``moe_layer_freq``): a number, an expression as text, or a list of 0 and 1."""
-    if isinstance(value, (list, tuple)):
-        items = [_integer_value(item) for item in value]
-        return None if None in items else "[" + ",".join(str(item) for item in items) + "]"
-    return _text_value(value)
-
-
-def _tuple_value(value: object) -> str | None:
-    """Tuples (``window_size``): two numbers, as text or as a list; the parser strips the parentheses."""
-    text = _pattern_value(value)
-    return f"({text[1:-1]})" if text is not None and isinstance(value, (list, tuple)) else text
-
-
-_TYPES: Final[dict[str | None, Callable[[object], str | None]]] = {
-    "int": _integer_value,
-    "float": _float_value,
-    "moe_freq_type": _pattern_value,
-    "la_freq_type": _pattern_value,
-    "no_rope_freq_type": _pattern_value,
-    "tuple_type": _tuple_value,
-}
-_TYPE_WORDS: Final[dict[str | None, str]] = {
-    "int": "an integer",
-    "float": "a number",
-    "moe_freq_type": "a number, an expression or a list of 0 and 1",
-    "la_freq_type": "a number, an expression or a list of 0 and 1",
-    "no_rope_freq_type": "a number, an expression or a list of 0 and 1",
-    "tuple_type": "a list of numbers",
-}
-
-
-def _is_number(text: str) -> bool:
-    """Does argparse take a token that starts with a dash for a number (``_negative_number_matcher``)."""
-    whole, dot, fraction = text.removeprefix("-").partition(".")
-    if not text.isascii() or (dot and not fraction):
-        return False
-    return (whole.isdigit() or (bool(dot) and not whole)) and (not dot or fraction.isdigit())
 
 
 @functools.cache

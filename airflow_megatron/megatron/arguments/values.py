@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class ArgumentValues:
     """Arguments by the names that Megatron keeps them under.
 
-    :param table: what the trainer takes; other names are passed over
+    :param table: what the trainer takes; other names are skipped
     :param given: values by ``dest`` or flag, None for one that is not given
     """
 
@@ -37,11 +37,12 @@ class ArgumentValues:
 
     def value(self, name: str) -> Any:
         """Return the value of an argument, the release's default where it is not given."""
-        value = self._given.get(name)  # never None where it is given
-        if value is not None:
-            return value
-        argument = self.table.get(name)
-        return argument.default if argument else None
+        value = self._given.get(name)  # never None if it is given
+        return self.table.default(name) if value is None else value
+
+    def given(self, names: tuple[str, ...]) -> tuple[Any, ...]:
+        """Return the given values of some arguments, None for one that is not given."""
+        return tuple(map(self._given.get, names))
 
     def outside(self, groups: Collection[str]) -> dict[str, Any]:
         """Return the given values of the arguments that stand in none of these groups of the parser's help."""
@@ -52,7 +53,7 @@ class ArgumentValues:
         }
 
     def number(self, name: str) -> float | None:
-        """Return the value of an argument as a number, None where there is none; whole numbers stay ``int``."""
+        """Return the value of an argument as a number, None if there is none; whole numbers stay ``int``."""
         value = self.value(name)
         if value is None or type(value) is int:
             return value
@@ -66,6 +67,6 @@ class ArgumentValues:
         return int(value) if value == value // 1 else value
 
     def count(self, name: str) -> int | None:
-        """Return the value of an argument that counts something, None where it is missing, zero or no whole number."""
+        """Return the value of an argument that counts something, None if it is missing, zero or no whole number."""
         value = self.number(name)
         return value if isinstance(value, int) and value > 0 else None

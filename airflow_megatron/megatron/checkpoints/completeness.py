@@ -76,14 +76,14 @@ class CheckpointVerdict:
 class Evidence:
     """What the content of a checkpoint's files shows beyond their names and sizes.
 
-    :param format: the format by content, None when it does not show
-    :param needed: file → bytes it must have at least, by ``.metadata``; None when that was not read
+    :param format: the format by content, None if it does not show
+    :param needed: file → bytes it must have at least, by ``.metadata``; None if that was not read
     :param damaged: file → what is wrong with it
     :param legacy: layout of a legacy checkpoint
     :param deepspeed: layout of a DeepSpeed checkpoint
     :param whole: every file that marks its own end was found to have it
     :param required: files that ``metadata.json`` says there are
-    :param unreadable: what could not be read, and why: then the listing is not known
+    :param unreadable: what could not be read, and why: then the listing is unknown
     """
 
     format: str | None = None
@@ -298,7 +298,7 @@ def list_checkpoints(
 
 
 def _unfinished(files: Mapping[str, int]) -> str | None:
-    """Return which file is not whole by its name, None when there is none."""
+    """Return which file is not whole by its name, None if there is none."""
     found = sorted(name for name in files if _UNFINISHED_FILE.fullmatch(name))
     return f"{_some(found)} is still being written, or its writer was killed" if found else None
 

@@ -66,7 +66,7 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata | None:
     """Read the content of ``.metadata``.
 
     :param data: the whole file.
-    :returns: what it says; None when it is not a pickle at all (another storage backend).
+    :returns: what it says; None if it is not a pickle at all (another storage backend).
     :raises DamagedMetadataError: for a pickle that is cut off or holds something else.
     """
     if not data.strip(b"\0"):
@@ -95,7 +95,7 @@ def read_dcp_metadata(data: bytes) -> DcpMetadata | None:
 
 
 class _Inert:
-    """Stands for an object of any class: keeps what the pickle says of it and does nothing."""
+    """Placeholder for an object of any class: it stores the object's pickled state and executes nothing."""
 
     attributes: dict[str, Any]
 
@@ -121,7 +121,7 @@ class _Inert:
 
 
 class _InertDict(dict[Any, Any]):
-    """Stands for an ordered dictionary, which may have attributes besides: a module's state has ``_metadata``."""
+    """Placeholder for an ordered dictionary, which may have attributes: a module's state has ``_metadata``."""
 
 
 class _InertUnpickler(pickle.Unpickler):

@@ -30,7 +30,7 @@ _LAYER_FILE = re.compile(r"layer_(?P<layer>\d+)-model_(?P<tensor>\d+)-model_stat
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedLayout:
-    """How many ranks wrote a checkpoint, as the state in it says.
+    """Number of ranks that wrote a checkpoint, according to its state.
 
     :param model: model-parallel ranks (tensor × pipeline)
     :param data: data-parallel ranks
@@ -48,7 +48,7 @@ def is_deepspeed(files: Iterable[str]) -> bool:
 
 
 def model_states(files: Iterable[str]) -> str | None:
-    """Return the first file that shows how many ranks wrote the checkpoint, None where there is none."""
+    """Return the first file that shows how many ranks wrote the checkpoint, None if there is none."""
     found = [name for name in files if (match := _RANK_FILE.fullmatch(name)) and match["kind"] == "model"]
     return min(found, default=None)
 

@@ -1,6 +1,6 @@
 """Reads the checkpoints of a folder on this machine: listings, and the little of their content that decides.
 
-Content only ever takes away: a file that begins as what it should be and is cut off, or is all zeros (a node that
+Content can only lower the result: a file that begins as what it should be and is cut off, or is all zeros (a node that
 lost power), makes a checkpoint incomplete; content of a kind not known here is not judged.
 """
 
@@ -51,7 +51,7 @@ def read_checkpoints(folder: Path) -> list[Checkpoint]:
 
     :param folder: Megatron's ``--save`` directory, or one ``iter_*``, ``global_step*`` or ``release`` directory of it.
     :returns: the checkpoints in ascending order of iteration; those deleted meanwhile are left out.
-    :raises NotADirectoryError, FileNotFoundError: when there is no such folder.
+    :raises NotADirectoryError, FileNotFoundError: if there is no such folder.
     """
     if not folder.is_dir():
         kind = NotADirectoryError if folder.exists() else FileNotFoundError
@@ -85,7 +85,7 @@ def list_files(directory: Path) -> dict[str, int]:
 
     What goes away meanwhile is left out.
 
-    :raises OSError: when a directory cannot be read.
+    :raises OSError: if a directory cannot be read.
     """
 
     def refuse(error: OSError) -> None:
@@ -204,7 +204,7 @@ def _deepspeed_layout(state: Mapping[str, Any]) -> DeepSpeedLayout | None:
 
 
 def _checked_archives(directory: Path, files: Mapping[str, int]) -> tuple[dict[str, str], bool]:
-    """Return what is wrong with the files that ``torch.save`` wrote, and whether each was found to have its end."""
+    """Return the problems of the files that ``torch.save`` wrote, and whether each was found to have its end."""
     damaged: dict[str, str] = {}
     archives = [name for name in sorted(files) if name.endswith(".pt") and files[name]]
     ended = [_check_end(directory, name, damaged) for name in archives]
@@ -244,7 +244,7 @@ def _check_end(directory: Path, name: str, damaged: dict[str, str]) -> bool:
 
 
 def _state_of(path: Path) -> Mapping[str, Any]:
-    """Return what ``torch.save`` wrote, its tensors and objects inert; empty when that cannot be read."""
+    """Return what ``torch.save`` wrote, its tensors and objects inert; empty if that cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():

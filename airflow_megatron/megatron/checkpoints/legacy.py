@@ -34,9 +34,9 @@ Rank = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LegacyLayout:
-    """How many ranks wrote a legacy checkpoint, as the arguments stored in it say.
+    """Number of ranks that wrote a legacy checkpoint, according to its stored arguments.
 
-    :param expert_tensor: ``--expert-tensor-parallel-size``, None where it is that of *tensor*
+    :param expert_tensor: ``--expert-tensor-parallel-size``, None if it is that of *tensor*
     :param distributed_optimizer: the optimizer's state is in files of its own, ``distrib_optim.pt``
     """
 
@@ -103,11 +103,11 @@ def legacy_verdict(
 def _missing_rank(
     named: Set[tuple[int, ...]], with_model: Set[tuple[int, ...]], declared: LegacyLayout | None
 ) -> Rank | None:
-    """Return the first rank whose model file has to be there and is not, None when all are there.
+    """Return the first rank whose model file has to be there and is not, None if all are there.
 
     :param named: numbers in the names of the directories.
     :param with_model: of those that hold a model file.
-    :param declared: the layout by the arguments, None where they were not read: then any layout that fits will do.
+    :param declared: the layout by the arguments, None if they were not read: then any layout that fits will do.
     """
     if declared is not None:
         second_is_expert = declared.pipeline == 1 and declared.expert > 1

@@ -23,7 +23,7 @@ _HARMLESS: Final = re.compile(
 def changed_arguments(
     old: Sequence[str], new: Sequence[str], table: ArgumentTable
 ) -> dict[str, tuple[object, object]]:
-    """Return the Megatron arguments in which two commands differ: name → values before and now, None where not given.
+    """Return the Megatron arguments in which two commands differ: name → values before and now, None if not given.
 
     :param old: words of the earlier command
     :param new: words of the present one

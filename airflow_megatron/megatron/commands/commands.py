@@ -42,7 +42,7 @@ def job_command(
     as that branch has none.
 
     :param given: what :func:`megatron_arguments` and :func:`.job_table` give of a job that runs the trainer
-    :raises CommandError: when a parameter is unknown, of the wrong type or missing
+    :raises CommandError: if a parameter is unknown, of the wrong type or missing
     """
     if job.command:
         return job.command
@@ -98,7 +98,7 @@ def needed_to_start(job: Job) -> str | None:
 def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     """Return the Megatron arguments of a training job: defaults of this package and the cluster, then the spec's own.
 
-    A swept value is an argument when the release knows one of its name and it is no variable of the spec.
+    A swept value is an argument when the release knows one of its name and it is not a variable of the spec.
     """
     table, kind, trainer = job_table(job, cluster), trainer_stage(job), trainer_called(job.trainer)
     arguments: dict[str, Any] = {
@@ -116,11 +116,8 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
     }
     names, given_dests = _given_arguments(table, tuple(job.params), job.explicit_arguments, job.variables)
     given = {name: job.params[name] for name in names}
-    arguments = {
-        name: value
-        for name, value in arguments.items()
-        if (argument := table.get(name)) is None or argument.dest not in given_dests
-    } | given
+    overridden = _overridden(table, tuple(arguments), given_dests)
+    arguments = {name: value for name, value in arguments.items() if name not in overridden} | given
     arguments = kind.final_arguments(job, arguments, given_dests, table)
     if arguments.get("wandb_project") and table.get("wandb_save_dir"):
         # upstream ends without a name, and takes a folder below --save
@@ -145,6 +142,12 @@ def _given_arguments(
         or (name not in variables and table.get(name))
     )
     return names, frozenset(argument.dest for argument in map(table.get, names) if argument)
+
+
+@functools.lru_cache(maxsize=256)
+def _overridden(table: ArgumentTable, names: tuple[str, ...], given: frozenset[str]) -> frozenset[str]:
+    """Return which of some arguments the spec gives, under any of their names."""
+    return frozenset(name for name, dest in zip(names, table.dests(names), strict=True) if dest in given)
 
 
 def leaves_checkpoints(job: Job) -> bool:
@@ -194,9 +197,9 @@ def _names_pretrain_gpt(words: tuple[str, ...]) -> bool:
 
 
 def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the Megatron arguments of a training's command without what no rule looks at.
+    """Return the Megatron arguments of a training's command, without those that no rule reads.
 
-    Checkpoint and log directories are each job's own. A value that an earlier job writes is not known yet; in its place
+    Checkpoint and log directories are each job's own. A value that an earlier job writes is unknown yet; in its place
     stands a number that any rule lets pass.
     """
     words = trainer_words(command)
@@ -211,7 +214,7 @@ def comparable_words(command: Sequence[str]) -> tuple[str, ...]:
 def job_files(job: Job, cluster: ClusterProfile) -> dict[str, str]:
     """Return the files that a job's script writes before its command starts, path → text.
 
-    :raises CommandError: when it cannot be made
+    :raises CommandError: if it cannot be made
     """
     trainer = trainer_called(job.trainer)
     if not job.runs_trainer or job.command or trainer.launches_itself(job, cluster):
@@ -236,7 +239,7 @@ def training_command(
 
     :param arguments: those of :func:`megatron_arguments`
     :param table: what the trainer takes
-    :raises CommandError: when a parameter is unknown, of the wrong type or missing
+    :raises CommandError: if a parameter is unknown, of the wrong type or missing
     """
     if not arguments.get("train_iters") and not arguments.get("train_samples"):
         raise CommandError(

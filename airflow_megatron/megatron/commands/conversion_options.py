@@ -30,7 +30,7 @@ def conversion_options(params: Mapping[str, Any]) -> Iterator[str]:
     """Yield the words that name architecture and converter, empty for what the converter finds itself.
 
     :param params: of the job: ``hf_architecture``, ``converter``, ``converter_arguments``, ``hf_config``
-    :raises CommandError: when one cannot be used
+    :raises CommandError: if one cannot be used
     """
     architecture, converter = params.get("hf_architecture"), params.get("converter")
     if architecture is not None:

@@ -24,7 +24,7 @@ def evaluation_options(tasks: object, params: Mapping[str, Any]) -> Iterator[str
     :param tasks: as for :func:`task_words`
     :param params: of the job: ``tasks_dir``, ``num_fewshot``, ``limit``, ``eval_backend``,
         ``eval_backend_arguments``, ``eval_batch_size``
-    :raises CommandError: when one cannot be used
+    :raises CommandError: if one cannot be used
     """
     directories = params.get("tasks_dir") or []
     for directory in directories if isinstance(directories, list) else [directories]:
@@ -46,7 +46,7 @@ def task_words(tasks: object) -> list[str]:
     """Return tasks as ``evaluate_hf.py`` takes them: ``heldout``, ``arc_easy@25``.
 
     :param tasks: of a spec: text with commas, or a list of such names and of ``{task: arc_easy, num_fewshot: 25}``
-    :raises CommandError: when one cannot be read, or is there twice
+    :raises CommandError: if one cannot be read, or is there twice
     """
     items = tasks.split(",") if isinstance(tasks, str) else tasks
     if not isinstance(items, list):
@@ -72,7 +72,7 @@ def _task_word(item: object) -> str:
     word = str(item).strip()
     if not _TASK.fullmatch(word):
         raise CommandError(
-            "tasks", f"tasks: {word!r} is no task; write its name, or name@5 for five examples"
+            "tasks", f"tasks: {word!r} is not a task; write its name, or name@5 for five examples"
         )
     return word
 
@@ -97,5 +97,5 @@ def _backend_options(params: Mapping[str, Any]) -> Iterator[str]:
 
 def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CommandError(name, f"{name}: {value!r} is no whole number of 0 or more")
+        raise CommandError(name, f"{name}: {value!r} is not a whole number of 0 or more")
     return value

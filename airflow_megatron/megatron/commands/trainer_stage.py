@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TrainerStage(StageKind):
-    """A stage that runs the trainer; a class of it says with which arguments besides those of the spec."""
+    """A stage that runs the trainer; a subclass adds arguments to those of the spec."""
 
     runs_trainer = True
     template = "train.sbatch.j2"
@@ -28,7 +28,7 @@ class TrainerStage(StageKind):
 
         :param arguments: the defaults and the spec's own
         :param given: ``dest`` of those that the spec gives
-        :raises CommandError: when they do not fit this kind of stage
+        :raises CommandError: if they do not fit this kind of stage
         """
         return arguments
 
@@ -36,7 +36,7 @@ class TrainerStage(StageKind):
 def trainer_stage(job: Job) -> TrainerStage:
     """Return the kind of a job that runs the trainer.
 
-    :raises TypeError: when it is of another kind
+    :raises TypeError: if it is of another kind
     """
     kind = job.stage_kind
     if not isinstance(kind, TrainerStage):

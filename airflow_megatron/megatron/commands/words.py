@@ -22,7 +22,7 @@ def options(**values: object) -> list[str]:
 def needed(job: Job, name: str) -> Any:
     """Return the param of a job.
 
-    :raises CommandError: when the spec does not give it
+    :raises CommandError: if the spec does not give it
     """
     value = job.params.get(name)
     if value in (None, "", []):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.errors import AirflowMegatronError
-from airflow_megatron.megatron.arguments.tables import to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.estimates.hardware import GPUS, Gpu
 from airflow_megatron.megatron.estimates.memory import StageMemory, memory_per_stage
 from airflow_megatron.megatron.estimates.operations import operations_per_token
@@ -54,7 +54,7 @@ class Estimate:
     :param parameters: parameter counts of the whole model
     :param operations_per_token: floating point operations per token, forward and backward
     :param tokens_per_iteration: global batch size times sequence length
-    :param iterations: iterations of the job, None when it gives none
+    :param iterations: iterations of the job, None if it gives none
     :param world_size: number of GPUs
     :param stages: memory of a GPU of each pipeline stage
     """
@@ -125,13 +125,13 @@ def estimate(
 ) -> Estimate:
     """Estimate a job.
 
-    :param params: parameters as for :func:`~airflow_megatron.megatron.arguments.tables.to_argv`; ``vocab_size`` (before
+    :param params: parameters as for :func:`~airflow_megatron.megatron.arguments.argv.to_argv`; ``vocab_size`` (before
         padding) is needed where the tokenizer does not determine it (:data:`VOCABULARIES`).
     :param world_size: number of GPUs.
     :param release: an upstream tag.
     :param machine: what the job finds on its nodes; Transformer Engine by default.
     :raises ArgumentError: for a parameter that the release does not have.
-    :raises EstimateError: when the release refuses the parameters together, or their vocabulary is not known.
+    :raises EstimateError: if the release refuses the parameters together, or their vocabulary is unknown.
     """
     problems, settings = read_settings(to_argv(params, release), world_size, release, machine=machine)
     if problems or settings is None:

@@ -1,6 +1,6 @@
-"""An iteration counter that stands still.
+"""Detection of an iteration counter that does not increase.
 
-A log that grows is no progress (a hung rank may print banners for hours), and one that does not grow is no hang
+A log that grows is no progress (a hung rank may print banners for hours), and one that does not grow is not a hang
 (saving, validation and the building of data indices are quiet). So the counter itself is watched, against what this run
 has shown to be usual.
 """
@@ -110,7 +110,7 @@ class StallDetector:
     def read(
         self, records: Sequence[Record], *, now: float, running: bool, queued: bool = False
     ) -> HealthFinding | None:
-        """Take in one look at the job.
+        """Evaluate one poll of the job.
 
         :param records: new ones of its log
         :param now: seconds of a clock that never jumps

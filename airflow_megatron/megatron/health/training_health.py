@@ -1,4 +1,4 @@
-"""All detectors of one training, and what is to be done when one of them finds something."""
+"""All health detectors of one training, with the actions for their findings."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ class TrainingHealth:
         }
 
     def memory(self) -> dict[str, Any]:
-        """Return plain JSON data, with which a later one goes on where this one was."""
+        """Return the state as plain JSON data, with which a later object continues."""
         detectors = {name: detector.memory() for name, detector in self._by_line.items()}
         return {"stall": self._stall.memory(), **detectors}
 
     def read(
         self, records: Sequence[Record], *, now: float, running: bool, queued: bool = False
     ) -> list[Alarm]:
-        """Take in one look at the job and return what was found; a job that does not run has no findings.
+        """Evaluate one poll of the job and return the findings; a job that does not run has none.
 
         :param records: new ones of its log
         :param now: seconds of a clock that never jumps

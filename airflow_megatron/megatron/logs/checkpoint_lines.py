@@ -55,7 +55,7 @@ _LONGEST_PATH: Final = 2000
 
 
 def read_checkpoint(block: bytes, at: int, end: int) -> CheckpointRecord | None:
-    """Read the checkpoint line whose word `` checkpoint `` is at *at*; None where it is none.
+    """Read the checkpoint line whose word `` checkpoint `` is at *at*; None if it is none.
 
     :param end: where the line ends
     """

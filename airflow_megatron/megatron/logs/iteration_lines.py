@@ -112,7 +112,7 @@ class IterationRecord(NamedTuple):
             return True
         if self.loss is not None:
             return self.loss != self.loss or self.loss in (float("inf"), float("-inf"))
-        # Iterations skipped by the loss scaler have no loss either: that is no NaN.
+        # Iterations skipped by the loss scaler have no loss either: that is not NaN.
         return not self.torn and not self.skipped_iterations
 
 
@@ -130,6 +130,9 @@ class IterationReader:
         """Start with a line of any kind."""
         self.unread_lines = 0
         """Lines that are an iteration's by their words, and gave no record, or one without some of their fields."""
+        self.runs: list[tuple[int, int, int]] = []
+        """Of the last block: where in the rest each run of lines stood that was matched as a whole, and in the block
+        its first byte and the one after its last."""
         self._before: _Kind | None = None
         self._layout: _Layout | None = None
         self._layouts: dict[_Kind, _Layout] = {}
@@ -154,6 +157,7 @@ class IterationReader:
         places: dict[_Layout, list[int]] = defaultdict(list)
         lines: dict[_Layout, list[_Texts]] = defaultdict(list)
         rest: list[bytes | memoryview] = []
+        self.runs = []
         view = memoryview(block)
         begin = length = 0
         hits = LineHits(block, NEEDLE)
@@ -167,6 +171,7 @@ class IterationReader:
                     length += start - begin
                     places[layout] += [length] * len(matched)
                     lines[layout] += matched
+                    self.runs.append((length, start, end))
                     rest.append(view[begin:start])
                     # what follows begins a line if it did, and joins no word if it did not
                     rest.append(b"\0" if block[end - 1] == _BAR else b"\n")
@@ -217,7 +222,7 @@ class _Line(NamedTuple):
 
     @classmethod
     def read(cls, block: bytes, at: int, end: int) -> _Line | None:
-        """Read the line whose fields begin at *at*; None where no iteration stands before them.
+        """Read the line whose fields begin at *at*; None if no iteration stands before them.
 
         :param end: where the line ends
         """
@@ -306,7 +311,7 @@ class _Layout:
 
     :param prefix: what may stand before a line that follows another
     :param head: bytes from a line's time, or else from its iteration, to its first field
-    :param worded: names of the fields whose values are no numbers, and are not read
+    :param worded: names of the fields whose values are not numbers, and are not read
     """
 
     def __init__(
@@ -406,7 +411,7 @@ def read_fields(
         nothing
     """
     fields: list[tuple[bytes, bytes]] = []
-    # What follows the last bar is no field, or one that was cut.
+    # What follows the last bar is not a field, or one that was cut.
     for part in block[start:end].split(b"|", _MOST_FIELDS)[:-1]:
         name, _, text = part.partition(b":")
         text = text.strip()
@@ -433,7 +438,7 @@ def _is_upstreams(name: bytes) -> bool:
 
 
 def read_time(raw: bytes | None) -> datetime | None:
-    """Read a time as Megatron writes it; None where it is none."""
+    """Read a time as Megatron writes it; None if it is none."""
     if raw is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Cutting the lines of a log before they are looked at: whoever runs a job can write lines of any length."""
+"""Truncate the lines of a log before they are parsed, because a job can write lines of any length."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from airflow_megatron.megatron.logs.iteration_lines import (
 from airflow_megatron.megatron.logs.iteration_lines import IterationRecord as IterationRecord
 from airflow_megatron.megatron.logs.line_hits import LineHits
 from airflow_megatron.megatron.logs.line_lengths import cut_line, cut_lines
+from airflow_megatron.megatron.logs.line_places import LineStarts, line_numbers
 from airflow_megatron.spec.model.trainers import TRAINERS
 
 if TYPE_CHECKING:
@@ -219,12 +220,17 @@ class LogParser:
     The records come out in the order of the log. A record is given out when its line is complete.
     """
 
-    def __init__(self) -> None:
-        """Start at the beginning of a log, or at any line of it."""
+    def __init__(self, begin: int = 0) -> None:
+        """Start at the beginning of a log, or at any line of it.
+
+        :param begin: the byte of the log that the first chunk begins with
+        """
         self._pending = b""
+        self._line_at = self._chunk_at = begin
         self._open_tracebacks: set[bytes] = set()
         self._traceback_lines = 0
         self._iterations = IterationReader()
+        self._worded = self._rest = b""
         self._dialects = list(TRAINERS)
 
     @property
@@ -238,20 +244,48 @@ class LogParser:
         :param chunk: any number of bytes, cut anywhere.
         :returns: the records of the lines that are complete now.
         """
-        end = chunk.rfind(b"\n") + 1
-        if not end:
-            self._pending = cut_line(self._pending + chunk)
+        return [record for _, record in self._scan(self._block(chunk))]
+
+    def feed_placed(self, chunk: bytes) -> list[tuple[int, Record]]:
+        """Take the next bytes of the log; return each record with the byte of the log that its line begins at.
+
+        The place of a record in a line of more than :data:`.line_lengths.LONGEST_LINE` bytes, or after one in the same
+        chunk, may be that of another line.
+        """
+        first, chunk_at = self._line_at, self._chunk_at
+        block = self._block(chunk)
+        found = self._scan(block)
+        if not found:
             return []
-        block = self._pending + memoryview(chunk)[:end]
-        self._pending = cut_line(chunk[end:])
-        return self._scan(cut_lines(block))
+        starts = LineStarts(first, chunk_at, chunk)
+        lines = line_numbers([at for at, _ in found], self._rest, self._worded, self._iterations.runs)
+        return [(starts[line], record) for line, (_, record) in zip(lines, found, strict=True)]
 
     def finish(self) -> list[Record]:
         """Take the end of the log: the records of a last line without a newline."""
-        block, self._pending = self._pending, b""
-        return self._scan(block) if block else []
+        return [record for _, record in self.finish_placed()]
 
-    def _scan(self, block: bytes) -> list[Record]:
+    def finish_placed(self) -> list[tuple[int, Record]]:
+        """Take the end of the log; return records as :meth:`feed_placed` does."""
+        block, self._pending = self._pending, b""
+        return [(self._line_at, record) for _, record in self._scan(block)]
+
+    def _block(self, chunk: bytes) -> bytes:
+        """Return the lines that are complete with the next bytes; keep what follows them."""
+        end = chunk.rfind(b"\n") + 1
+        self._chunk_at += len(chunk)
+        if not end:
+            self._pending = cut_line(self._pending + chunk)
+            return b""
+        block = self._pending + memoryview(chunk)[:end]
+        self._pending = cut_line(chunk[end:])
+        self._line_at = self._chunk_at - len(chunk) + end
+        return cut_lines(block)
+
+    def _scan(self, block: bytes) -> list[tuple[int, Record]]:
+        """Return the records of whole lines, each with its place in :attr:`_rest`."""
+        if not block:
+            return []
         for trainer in (*self._dialects,):
             worded = trainer.in_megatrons_words(block)
             # whole logs are of one wording: looking for the other ones again and again costs a tenth of the time
@@ -259,7 +293,9 @@ class LogParser:
                 self._dialects.remove(trainer)
             block = worded
         # bytes.find runs at memory speed; a regular expression over every line does not.
+        self._worded = block
         iterations, block = self._iterations.take(block)
+        self._rest = block
         found: list[tuple[int, Record]] = [*iterations]
         for needle, read in _READERS:
             hits = LineHits(block, needle)
@@ -271,7 +307,7 @@ class LogParser:
                 at = hits.find(at + len(needle))
         found.extend(self._scan_errors(block))
         found.sort(key=itemgetter(0))
-        return [record for _, record in found]
+        return found
 
     def _scan_errors(self, block: bytes) -> list[tuple[int, Record]]:
         lines: dict[int, int] = {}

@@ -26,11 +26,11 @@ _LOADS: Final = (CheckpointEvent.LOADING, CheckpointEvent.LOADED)
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What the logs of a training run say.
+    """The data in the logs of a training run.
 
     :param iterations: the logged iterations that belong to the run, ascending
     :param validations: validation and test losses, the last value of each, in order of iteration
-    :param parameters: number of parameters of the model, or None when no log has it
+    :param parameters: number of parameters of the model, or None if no log has it
     :param markers: the markers of all attempts, in order
     :param errors: the errors of all attempts, in order
     :param loaded: iteration of the checkpoint that it loaded before it logged its first iteration, None for none
@@ -78,7 +78,7 @@ class TrainingRun:
         """Training loss at the end (nats per token).
 
         The mean over the last twentieth of the logged iterations, ten at most: one batch alone is noise.
-        None when the run ended in NaN.
+        None if the run ended in NaN.
         """
         if not self.iterations or self.iterations[-1].is_nan:
             return None

@@ -238,7 +238,7 @@ def _member(names: Sequence[str], text: str) -> str:
 def layer_pattern(text: str) -> Any:
     """Read a layer pattern: a number, or a list expression such as ``([0]*3+[1])*2``.
 
-    :raises ValueError: when it is neither (upstream's ``_eval_pattern``).
+    :raises ValueError: if it is neither (upstream's ``_eval_pattern``).
     """
     if "[" not in text:
         return int(text)

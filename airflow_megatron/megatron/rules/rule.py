@@ -1,4 +1,4 @@
-"""Rules as data: when is it broken, what to say, what to write instead, where upstream refuses it."""
+"""Rules as data: the violated condition, the message, the hint, and the place where upstream refuses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values that rules look at: a command line's arguments, and what the job's machines bring along."""
+"""The values that rules read: arguments of a command line, and properties of the job's machines."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ DERIVED = (
     "expert_weight_remat_size",
     "gated_linear_unit",
     "global_batch_size_given",
+    "has_other_arguments",
     "is_distributed_checkpoint",
     "machine",
     "num_microbatches",
@@ -39,14 +40,14 @@ DERIVED = (
 class Machine:
     """What a job finds on its nodes, where rules depend on it.
 
-    :param transformer_engine: version of Transformer Engine, or None where it is not installed
+    :param transformer_engine: version of Transformer Engine, or None if it is not installed
     :param compute_capability: major number of the GPUs' CUDA compute capability (8 Ampere, 9 Hopper, 10
         Blackwell)
     :param environment: environment variables of the job
     :param packages: optional Python packages that are installed, by import name
     :param device: ``cpu`` where ``Megatron-LM/upstream_on_cpu.py`` starts the training
     :param is_complete: Transformer Engine is known to be missing where it is not named, as a cluster profile says it
-    :raises ValueError: by :meth:`of`, for a version or capability that is no number
+    :raises ValueError: by :meth:`of`, for a version or capability that is not a number
     """
 
     transformer_engine: tuple[int, ...] | None = None
@@ -73,12 +74,12 @@ class Machine:
         """
         numbers = re.findall(r"\d+", (transformer_engine or "").partition("+")[0].partition("dev")[0])
         if transformer_engine and not re.fullmatch(r"\d+(\.\w+)*(\+.*)?", transformer_engine):
-            raise ValueError(f"{transformer_engine!r} is no version of Transformer Engine; write 2.8")
+            raise ValueError(f"{transformer_engine!r} is not a version of Transformer Engine; write 2.8")
         try:
             capability = int(float(compute_capability)) if compute_capability is not None else 9
         except ValueError:
             raise ValueError(
-                f"{compute_capability!r} is no compute capability; write 9 (or 9.0) for Hopper"
+                f"{compute_capability!r} is not a compute capability; write 9 (or 9.0) for Hopper"
             ) from None
         given: dict[str, Any] = (
             {} if environment is None else {"environment": {k: str(v) for k, v in environment.items()}}
@@ -121,6 +122,9 @@ class Settings:
         content["world_size"] = world_size
         content["machine"] = machine
         content["global_batch_size_given"] = content["global_batch_size"] is not None
+        content["has_other_arguments"] = (
+            not values.keys() <= _defaults(release).keys()
+        )  # of a fork or a package
 
 
 @functools.cache

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointStage(StageKind):
-    """A stage that works on checkpoints or models; a class of it says what it does with one, and where that is."""
+    """A stage that processes checkpoints or models; a subclass defines the command and its output."""
 
     def one_command(self, job: Job, cluster: ClusterProfile, iteration: int | str) -> tuple[str, ...]:
         """Return the command that works on one checkpoint.

@@ -28,7 +28,7 @@ class Convert(CheckpointStage):
     result = CheckpointResult(
         program="/convert_to_hf.py",
         path=RunLayout.model_dir,
-        hint="convert it once, and let both go on from there; or give one of them start: {{from: {checkpoints}}},"
+        hint="convert it once and use the result in both; or give one of them start: {{from: {checkpoints}}},"
         " which gives it a directory of its own",
     )
 

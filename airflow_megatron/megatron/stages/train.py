@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Train(TrainerStage):
-    """A training, which makes checkpoints and goes on from them."""
+    """A training, which makes checkpoints and continues from them."""
 
     trains = True
     reports_checkpoints = True

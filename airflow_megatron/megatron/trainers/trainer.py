@@ -1,4 +1,4 @@
-"""What a trainer says of itself that needs a table of arguments; see :mod:`airflow_megatron.spec.model.trainers`."""
+"""The properties of a trainer that need a table of arguments; see :mod:`airflow_megatron.spec.model.trainers`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MegatronTrainer(Trainer):
     """What is asked before submission whether it takes a command line: the rules of the Megatron release, or this
     project's ``check_arguments.py``. What the rules know of data sets is checked of the other trainers too."""
     keeps_bounds: ClassVar[bool] = False
-    """It goes on with the bounds of the learning rate that a checkpoint holds, or refuses others."""
+    """It continues with the bounds of the learning rate that a checkpoint holds, or refuses others."""
     refuses_long_decay: ClassVar[bool] = False
     """It ends when the WSD decay is longer than the schedule; others begin in the middle of the decay."""
     leaves_out_saving: ClassVar[bool] = True
@@ -33,16 +33,16 @@ class MegatronTrainer(Trainer):
     evaluates_at_end: ClassVar[bool] = True
     """Its log shows a loss on the test set at the end, where the arguments ask for one."""
     not_converted: ClassVar[str] = ""
-    """Why the converter does not read its checkpoints, and what to do instead; empty where it does."""
+    """Why the converter does not read its checkpoints, and what to do instead; empty if it does."""
     no_estimates: ClassVar[str] = ""
-    """Why memory and time are not estimated; empty where they are."""
+    """Why memory and time are not estimated; empty if they are."""
 
     def table(self, release: str, entry: str | None) -> ArgumentTable:
         """Return the arguments that it takes: the file ``arguments.json`` beside its class, when not overridden.
 
         :param release: the Megatron release of the sweep
         :param entry: the script that ``entry:`` names, None for its own of GPT
-        :raises ArgumentError: when the release has no such script
+        :raises ArgumentError: if the release has no such script
         """
         return read_table(Path(inspect.getfile(type(self))).with_name("arguments.json"))
 
@@ -55,7 +55,7 @@ class MegatronTrainer(Trainer):
         return release
 
     def default_arguments(self, job: Job) -> dict[str, Any]:
-        """Return what each of its jobs is given unless the cluster, the kind of stage or the spec says otherwise."""
+        """Return the default arguments of its jobs, which the cluster, the stage kind or the spec may override."""
         return {}
 
     def missing_arguments(self, table: ArgumentTable) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class MegatronTrainer(Trainer):
         """Return the arguments of a search for a learning rate.
 
         :param arguments: those that a training would get
-        :raises CommandError: when they do not fit a search
+        :raises CommandError: if they do not fit a search
         """
         return arguments
 
@@ -104,8 +104,8 @@ class MegatronTrainer(Trainer):
 def trainer_called(name: str) -> MegatronTrainer:
     """Return the trainer of a name.
 
-    :raises KeyError: when nothing registers it
-    :raises TypeError: when it does not extend :class:`MegatronTrainer`
+    :raises KeyError: if nothing registers it
+    :raises TypeError: if it does not extend :class:`MegatronTrainer`
     """
     trainer = TRAINERS.objects[name]
     if not isinstance(trainer, MegatronTrainer):
@@ -116,7 +116,7 @@ def trainer_called(name: str) -> MegatronTrainer:
 def checkout_of(job: Job, cluster: ClusterProfile) -> str:
     """Return the folder of the trainer's checkout on a cluster.
 
-    :raises CommandError: when the profile names none
+    :raises CommandError: if the profile names none
     """
     checkout = cluster.trainer(job.trainer).checkout_of(job.release)
     if not checkout:

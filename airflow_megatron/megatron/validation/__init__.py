@@ -116,7 +116,7 @@ def check(
     :param first_iteration: ask also what ends a job between the check of its arguments and its first step.
     :param flags: reads the flags of a fork; the release's own by default.
     :returns: what is wrong, nothing when upstream takes the command line.
-    :raises ArgumentError: when the release is not known.
+    :raises ArgumentError: if the release is unknown.
     """
     problems, settings = read_settings(argv, world_size, release, machine=machine, flags=flags)
     if first_iteration and settings is not None and not problems:
@@ -136,7 +136,7 @@ def read_settings(
     """Read a command line and derive what upstream derives from it (see :func:`check`).
 
     :param kind: class of the settings
-    :returns: what is wrong, and the settings; None when the command line cannot be read. When something is
+    :returns: what is wrong, and the settings; None if the command line cannot be read. When something is
         wrong, not all of them are derived.
     """
     values, problems = (flags or reader(program_table(release).with_packages(machine.packages))).read(argv)

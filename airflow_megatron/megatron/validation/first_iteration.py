@@ -21,6 +21,7 @@ TOKENIZERS: Final = (
 )
 LINEAR: Final = "megatron/core/tensor_parallel/layers.py ColumnParallelLinear, RowParallelLinear"
 ATTENTION: Final = "megatron/core/transformer/dot_product_attention.py DotProductAttention"
+MLP: Final = "megatron/core/transformer/mlp.py MLP.forward"
 MOE: Final = "megatron/core/transformer/moe/moe_layer.py MoELayer.forward"
 SCATTER: Final = "megatron/core/tensor_parallel/mappings.py _reduce_scatter_along_first_dim"
 INTERLEAVED: Final = (
@@ -29,12 +30,19 @@ INTERLEAVED: Final = (
 
 WANDB: Final = "megatron/training/global_vars.py _set_wandb_writer"
 
-_SIZES: Final = ("hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels", "seq_length")
+_SIZES: Final = ("hidden_size", "num_attention_heads", "kv_channels", "seq_length")
 _OF_A_MODEL_FILE: Final = (
     *("HuggingFaceTokenizer", "Llama2Tokenizer", "TikTokenizer", "SFTTokenizer"),
     *("SentencePieceTokenizer", "GPTSentencePieceTokenizer"),
 )
 _OF_NOTHING: Final = ("NullTokenizer", "NullMultimodalTokenizer")
+#: What core_v0.16 reads with its old tokenizers only; its data sets ask the new ones.
+_OLD_ONLY: Final = ("NullMultimodalTokenizer", "MultimodalTokenizer", "SFTTokenizer")
+_OF_PICTURES: Final = ("NullMultimodalTokenizer", "MultimodalTokenizer")
+_DATA_SETS: Final = (
+    *("data_path", "data_args_path", "per_split_data_args_path"),
+    *("train_data_path", "valid_data_path", "test_data_path"),
+)
 
 
 def _of_the_command_line(s: Settings) -> bool:
@@ -42,8 +50,37 @@ def _of_the_command_line(s: Settings) -> bool:
     return not s.use_checkpoint_args
 
 
+def _lacks_vocabulary_size(s: Settings) -> bool:
+    """Is no size given, or none that an embedding has; the new tokenizers of core_v0.16 take 0 for none."""
+    size: int | None = s.vocab_size
+    return size is None or (s.release >= (0, 16) and size <= (-1 if s.legacy_tokenizer else 0))
+
+
+def _has_no_data(s: Settings) -> bool:
+    """Is no data set named by any of upstream's arguments; a fork may name its own by others."""
+    return (
+        not s.mock_data
+        and all(vars(s)[name] is None for name in _DATA_SETS)
+        and not s.perform_rl_step
+        and not s.has_other_arguments
+    )
+
+
 def _has_dense_layers(s: Settings) -> bool:
     return s.num_experts is None or mixes_dense_layers(s)
+
+
+def _fuses_activation(s: Settings, activation: str) -> bool:
+    """Do layers without experts fuse their bias with a gated activation."""
+    return bool(
+        is_gpt(s)
+        and _has_dense_layers(s)
+        and s.gated_linear_unit
+        and s.activation == activation
+        and s.bias_activation_fusion
+        and not s.use_te_activation_func
+        and not s.use_transformer_engine_op_fuser
+    )
 
 
 def _sequence_of_a_gpu(s: Settings) -> int:
@@ -114,10 +151,33 @@ TOKENIZER: Topic = (
     ),
     Rule(
         "tokenizer.vocabulary-size",
-        lambda s: _of_the_command_line(s) and s.tokenizer_type in _OF_NOTHING and s.vocab_size is None,
-        "--tokenizer-type {tokenizer_type} needs --vocab-size",
+        lambda s: _of_the_command_line(s) and s.tokenizer_type in _OF_NOTHING and _lacks_vocabulary_size(s),
+        "--tokenizer-type {tokenizer_type} needs --vocab-size, of 1 or more",
         "give --vocab-size",
         TOKENIZERS,
+    ),
+    Rule(
+        "tokenizer.old-only",
+        lambda s: (
+            _of_the_command_line(s)
+            and s.tokenizer_type in _OLD_ONLY
+            and not s.legacy_tokenizer
+            and s.tokenizer_metadata is None
+        ),
+        "the data sets of {tokenizer_type} need --legacy-tokenizer: Tokenizer path must be specified",
+        "add --legacy-tokenizer, or another --tokenizer-type",
+        "pretrain_gpt.py core_gpt_dataset_config_from_args",
+        since=(0, 16),
+        until=(0, 17),
+    ),
+    Rule(
+        "tokenizer.of-pictures",
+        # it has no unique_identifiers, by which a data set describes itself
+        lambda s: _of_the_command_line(s) and s.tokenizer_type in _OF_PICTURES,
+        "the data sets of pretrain_gpt.py do not take {tokenizer_type}",
+        "--tokenizer-type NullTokenizer, or another one of text",
+        "megatron/core/datasets/megatron_dataset.py MegatronDataset",
+        since=(0, 17),
     ),
 )
 
@@ -138,23 +198,34 @@ LOGGING: Topic = (
     ),
 )
 
-DATA: Topic = tuple(
+DATA: Topic = (
     Rule(
-        f"data.{name.replace('_', '-')}-blend",
-        lambda s, name=name: blend_problem(vars(s)[name]) is not None,  # type: ignore[misc]
-        f"--{name.replace('_', '-')}: weights and data sets do not alternate in {{{name}}}",
-        HINT,
-        "megatron/core/datasets/utils.py get_blend_from_list",
-    )
-    for name in BLENDS
+        "data.missing",
+        _has_no_data,
+        "no data set is given, neither --data-path nor --mock-data",
+        "--data-path PREFIX, or --mock-data for numbers that mean nothing",
+        "pretrain_gpt.py train_valid_test_datasets_provider",
+        since=(0, 16),
+    ),
+    *(
+        Rule(
+            f"data.{name.replace('_', '-')}-blend",
+            lambda s, name=name: blend_problem(vars(s)[name]) is not None,  # type: ignore[misc]
+            f"--{name.replace('_', '-')}: weights and data sets do not alternate in {{{name}}}",
+            HINT,
+            "megatron/core/datasets/utils.py get_blend_from_list",
+        )
+        for name in BLENDS
+    ),
 )
 
 MODEL: Topic = (
     Rule(
         "model.positive-sizes",
-        lambda s: any(vars(s)[name] <= 0 for name in _SIZES),
-        "--hidden-size {hidden_size}, --ffn-hidden-size {ffn_hidden_size}, --num-attention-heads "
-        "{num_attention_heads}, --kv-channels {kv_channels} and --seq-length {seq_length} must be positive",
+        # layers without an MLP, --ffn-hidden-size 0, are built
+        lambda s: any(vars(s)[name] <= 0 for name in _SIZES) or s.ffn_hidden_size < 0,
+        "--hidden-size {hidden_size}, --num-attention-heads {num_attention_heads}, --kv-channels {kv_channels} and "
+        "--seq-length {seq_length} must be positive, and --ffn-hidden-size {ffn_hidden_size} 0 or more",
         "1 or more",
         LINEAR,
         final=True,
@@ -164,7 +235,7 @@ MODEL: Topic = (
         lambda s: (
             is_gpt(s) and _has_dense_layers(s) and s.ffn_hidden_size % s.tensor_model_parallel_size != 0
         ),
-        "--ffn-hidden-size {ffn_hidden_size} is no multiple of --tensor-model-parallel-size "
+        "--ffn-hidden-size {ffn_hidden_size} is not a multiple of --tensor-model-parallel-size "
         "{tensor_model_parallel_size}",
         lambda s: f"--ffn-hidden-size {multiples(s.ffn_hidden_size, s.tensor_model_parallel_size)}",
         LINEAR,
@@ -177,7 +248,7 @@ MODEL: Topic = (
             and s.expert_tensor_parallel_size  # 0 has ended the job before
             and s.moe_ffn_hidden_size % s.expert_tensor_parallel_size != 0
         ),
-        "--moe-ffn-hidden-size {moe_ffn_hidden_size} is no multiple of --expert-tensor-parallel-size "
+        "--moe-ffn-hidden-size {moe_ffn_hidden_size} is not a multiple of --expert-tensor-parallel-size "
         "{expert_tensor_parallel_size}",
         lambda s: (
             f"--moe-ffn-hidden-size {multiples(s.moe_ffn_hidden_size, s.expert_tensor_parallel_size)}, or "
@@ -190,7 +261,7 @@ MODEL: Topic = (
         lambda s: (
             is_gpt(s) and (s.moe_shared_expert_intermediate_size or 0) % s.tensor_model_parallel_size != 0
         ),
-        "--moe-shared-expert-intermediate-size {moe_shared_expert_intermediate_size} is no multiple of "
+        "--moe-shared-expert-intermediate-size {moe_shared_expert_intermediate_size} is not a multiple of "
         "--tensor-model-parallel-size {tensor_model_parallel_size}",
         lambda s: (
             "--moe-shared-expert-intermediate-size "
@@ -264,6 +335,22 @@ FIRST_ITERATION: Topic = (
         "--moe-router-topk {moe_router_topk} chooses more experts than --num-experts {num_experts}",
         "--moe-router-topk {num_experts} or less",
         "megatron/core/transformer/moe/moe_utils.py topk_routing_with_score_function",
+    ),
+    Rule(
+        "iteration.fused-swiglu-without-an-mlp",
+        lambda s: s.ffn_hidden_size == 0 and _fuses_activation(s, "silu"),
+        "--swiglu does not fuse its bias with --ffn-hidden-size 0",
+        "add --no-bias-swiglu-fusion, or drop --swiglu",
+        "megatron/core/fusions/fused_bias_swiglu.py bias_swiglu_impl",
+        since=(0, 16),
+    ),
+    Rule(
+        "iteration.fused-quick-geglu",
+        lambda s: _fuses_activation(s, "quick_gelu"),
+        "--quick-geglu fuses its bias in layers of experts only",
+        "add --no-bias-gelu-fusion",
+        MLP,
+        since=(0, 16),
     ),
     Derive(_count_microbatches),
     Rule(

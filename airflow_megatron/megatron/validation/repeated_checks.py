@@ -1,4 +1,4 @@
-"""Checks of command lines that differ in a few values: the rules are asked once for values that none of them reads.
+"""Checks of command lines that differ in a few values: values that no rule reads do not repeat the check.
 
 Rules are functions of the settings and nothing else. What a check read is noted; a command line whose other words are
 the same, and whose own values the parser takes, would be read in the same way, and passes as well. Nothing is kept of

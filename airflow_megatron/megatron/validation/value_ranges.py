@@ -44,6 +44,18 @@ def _with_adam(settings: Mapping[str, Any]) -> bool:
     return settings.get("optimizer") == "adam"
 
 
+def _turns_by_angles(settings: Mapping[str, Any]) -> bool:
+    """Do positions turn several pairs of channels, and does a loss that is not a number end the job."""
+    turned = (settings.get("kv_channels") or 0) * (settings.get("rotary_percent") or 0.0)
+    return bool(
+        settings.get("position_embedding_type") == "rope"
+        and turned > 2
+        and not settings.get("multi_latent_attention")
+        and settings.get("no_rope_freq") is None
+        and settings.get("check_for_nan_in_loss_and_grad")
+    )
+
+
 RANGES: Final[Mapping[str, Range]] = {
     "seed": Range(lambda value: value > 0, "1 or more", "megatron/training/initialize.py _set_random_seed"),
     "weight_decay": Range(lambda value: value >= 0, "0 or more", _OPTIMIZER, _with_adam),
@@ -71,6 +83,12 @@ RANGES: Final[Mapping[str, Range]] = {
         "more than 0",
         "megatron/core/optimizer/grad_scaler.py",
         lambda settings: bool(settings.get("fp16")) and settings.get("loss_scale") is None,
+    ),
+    "rotary_base": Range(
+        lambda value: value > 0,
+        "1 or more",
+        "megatron/core/models/common/embeddings/rotary_pos_embedding.py RotaryEmbedding",
+        _turns_by_angles,
     ),
     "lr": Range(math.isfinite, "a number", _OPTIMIZER, lambda settings: not settings.get("skip_train")),
 }

@@ -1,5 +1,5 @@
-"""The store of what runs execute: content under its digest, which run uses it, and its removal afterwards.
+"""The store of pinned plans: content by digest, the runs that use it, and the removal of unused content.
 
 Imports ``spec`` only.
-``plan.pinned`` reads and writes it; the DAG factory asks it for runs under way.
+``plan.pinned`` reads and writes it; the DAG factory reads the runs in progress from it.
 """

@@ -1,8 +1,8 @@
-"""Removing what runs have pinned when no run refers to it any more.
+"""Removal of pinned content that no run refers to any more.
 
-A run refers to what it has pinned for as long as Airflow knows the run: a task of it may be cleared, a report asked
-for. What is stored by somebody whose run does not refer to it yet is protected twice: by a lock that pruning must have
-alone, and by its age.
+A run refers to its pinned content as long as Airflow's database holds the run, because a user may clear one of its
+tasks or request a report. Content that was stored but is not referred to yet is protected twice: by a lock that pruning
+must hold exclusively, and by its age.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GONE_FOR_S: Final = 7 * 86400.0
-"""Seconds after its last plan before which a run that Airflow does not know stays: it may be another Airflow's."""
+"""Seconds after its last plan for which a run unknown to this Airflow is kept; it may belong to another Airflow."""
 UNUSED_FOR_S: Final = 86400.0
-"""Seconds for which content stays that no run refers to."""
+"""Seconds for which content without a reference is kept."""
 BETWEEN_S: Final = 86400.0
 """Seconds between two prunings."""
 
 
 def prune_when_due(store: PinStore, sweep_dags: tuple[str, str], is_known: Callable[[str, str], bool]) -> int:
-    """Prune the store unless that was done lately, or somebody stores something now; return how many files went.
+    """Prune the store unless it was pruned recently or is being written; return the number of removed files.
 
-    :param sweep_dags: the DAGs whose runs are asked about
-    :param is_known: whether Airflow knows a run: DAG, run
+    :param sweep_dags: ids of the DAGs whose runs are checked
+    :param is_known: returns whether Airflow's database holds a run, given the ids of DAG and run
     """
     stamp = store.root / ".pruned"
     try:
@@ -45,17 +45,17 @@ def prune_when_due(store: PinStore, sweep_dags: tuple[str, str], is_known: Calla
 
 
 def prune(store: PinStore, sweep_dags: tuple[str, str], is_known: Callable[[str, str], bool]) -> int:
-    """Remove what no run refers to; return how many files went. Killed at any instant, it leaves nothing in disorder.
+    """Remove content without a reference; return the number of removed files. The process may be killed at any time.
 
-    :param sweep_dags: the DAGs whose runs are asked about
-    :param is_known: whether Airflow knows a run: DAG, run
+    :param sweep_dags: ids of the DAGs whose runs are checked
+    :param is_known: returns whether Airflow's database holds a run, given the ids of DAG and run
     """
     now = time.time()
     for dag_id in sweep_dags:
         for run in store.noted_runs(dag_id):
             if now - run.written > GONE_FOR_S and not is_known(dag_id, run.run_id):
                 store.forget(dag_id, run.run_id)
-    if not store.is_readable():  # what such a run refers to cannot be known
+    if not store.is_readable():  # the references of an unreadable run are unknown
         return 0
     used = {name for dag_id in store.dags() for pin in store.pins(dag_id) for name in _used_by(store, pin)}
     removed = 0
@@ -76,13 +76,13 @@ def _used_by(store: PinStore, pin: str) -> Iterator[str]:
         yield plan["outline"]
         tables: dict[str, str] = store.get(plan["surroundings"])["tables"]
     except (PinError, KeyError, TypeError):
-        return  # damaged: only planning again helps, and that stores everything anew
+        return  # damaged: the sweep must be planned again, which stores all content again
     for text in tables.values():
         yield content_digest(text.encode())
 
 
 def _content(root: Path) -> Iterator[Path]:
-    """Yield the files of content, and what a writer that was killed has left."""
+    """Yield the files of content, and the temporary files of killed writers."""
     for pattern in ("objects/*/*", "files/*", "runs/*/.*", "owners/.*"):
         for path in sorted(root.glob(pattern)):
             if path.is_file():

@@ -1,4 +1,4 @@
-"""A store of what runs have pinned: content under its own SHA-256, and which run uses which."""
+"""A store of pinned content by SHA-256, and of the runs that use it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _DIGEST_LENGTH: Final = 64
 
 
 class PinError(AirflowMegatronError, RuntimeError):
-    """What a run has pinned cannot be read; the message says what to do."""
+    """Pinned content cannot be read; the message gives the remedy."""
 
 
 class NotedRun(NamedTuple):
-    """What the store knows of a run.
+    """The recorded state of a run.
 
-    :param run_id: of the run
-    :param pins: digests of what it has pinned, the newest last
-    :param outlines: digests of the outlines that its DAGs are built from, the newest last
-    :param ended: whether it has ended, with all that it has launched
-    :param written: when it has pinned last, in seconds since 1970
+    :param run_id: id of the run
+    :param pins: digests of its pinned plans, the newest last
+    :param outlines: digests of the outlines of its DAGs, the newest last
+    :param ended: whether the run and all runs that it launched have ended
+    :param written: Unix time of its last pin
     """
 
     run_id: str
@@ -45,11 +45,11 @@ class NotedRun(NamedTuple):
 
 
 class PinStore:
-    """Content that never changes, by its digest, and the newest pin of each run.
+    """Immutable content by digest, and the newest pin of each run.
 
-    Everything is put in place complete, and compared with its digest whenever it is read.
+    Every file is written atomically, and its digest is verified whenever it is read.
 
-    :param root: the folder; made on first use, for its owner alone
+    :param root: the folder, created on first use and accessible only to its owner
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -61,7 +61,7 @@ class PinStore:
         digest = content_digest(text)
         path = self._object(digest)
         if path.is_file() and _unpacked(path) == text:
-            os.utime(path)  # pruning goes by it
+            os.utime(path)  # pruning uses the modification time
         else:
             _write(path, zlib.compress(text))
         return digest
@@ -69,8 +69,8 @@ class PinStore:
     def get(self, digest: str) -> Any:
         """Return stored data.
 
-        :param digest: as :meth:`put` returned it
-        :raises PinError: when there is none, or the copy is damaged
+        :param digest: result of :meth:`put`
+        :raises PinError: if there is none, or the copy is damaged
         """
         path = self._object(digest)
         text = _unpacked(path)
@@ -84,7 +84,7 @@ class PinStore:
         return json.loads(text)
 
     def as_file(self, text: str) -> Path:
-        """Return a file that holds a text, for readers that take a path; written again when it was changed."""
+        """Return a file with a text, for readers that need a path; a changed file is restored."""
         content = text.encode()
         path = self.root / "files" / content_digest(content)
         if not path.is_file() or path.read_bytes() != content:
@@ -92,7 +92,7 @@ class PinStore:
         return path
 
     def set_newest(self, dag_id: str, run_id: str, digest: str, outline: str = "") -> None:
-        """Note the newest pin of a run, which is under way from then on; tasks of the run may go on with earlier ones.
+        """Record the newest pin of a run, which is in progress from then on; its tasks may still use earlier pins.
 
         :param outline: digest of the sweep's outline, from which its DAGs are built
         """
@@ -104,37 +104,37 @@ class PinStore:
         )
 
     def newest(self, dag_id: str, run_id: str) -> str | None:
-        """Return the digest of a run's newest pin, None when the run has pinned nothing."""
+        """Return the digest of a run's newest pin, None without one."""
         pins = self._noted(self._run(dag_id, run_id)).pins
         return pins[-1] if pins else None
 
     def set_ended(self, dag_id: str, run_id: str, *, ended: bool = True) -> None:
-        """Note that a run has ended, or goes on; nothing for one that has pinned nothing."""
+        """Record whether a run has ended; no effect for a run without a pin."""
         known = self._noted(self._run(dag_id, run_id))
         if known.pins and known.ended is not ended:
             self._note(dag_id, known._replace(ended=ended))
 
     def under_way(self, dag_id: str) -> list[NotedRun]:
-        """Return the runs of a DAG that have pinned something and have not ended, the newest first.
+        """Return the runs of a DAG that have a pin and have not ended, the newest first.
 
-        Looked at whenever DAGs are built and runs end, so only the notes of such runs are read, however many there are.
+        This is called whenever DAGs are built and runs end, so it reads only the records of runs in progress.
         """
         marks = self._marks(dag_id)
-        if not marks.is_dir():  # an older version of the package has noted these runs
+        if not marks.is_dir():  # an older version of the package recorded these runs
             return [run for run in self.noted_runs(dag_id) if not run.ended]
         notes = (self._noted(self._run(dag_id, "").parent / path.name) for path in marks.iterdir())
         return _newest_first(run for run in notes if run.pins and not run.ended)
 
     def runs(self, dag_id: str) -> list[str]:
-        """Return the ids of the runs of a DAG that have pinned something, the newest first."""
+        """Return the ids of the runs of a DAG that have a pin, the newest first."""
         return [run.run_id for run in self.noted_runs(dag_id)]
 
     def noted_runs(self, dag_id: str) -> list[NotedRun]:
-        """Return the runs of a DAG that have pinned something, the newest first."""
+        """Return the runs of a DAG that have a pin, the newest first."""
         return _newest_first(run for run in map(self._noted, self._notes(dag_id)) if run.pins)
 
     def is_readable(self) -> bool:
-        """Return whether what is noted of every run can be read."""
+        """Return whether the records of all runs are readable."""
         return all(self._noted(path).pins for dag_id in self.dags() for path in self._notes(dag_id))
 
     def _notes(self, dag_id: str) -> list[Path]:
@@ -142,13 +142,13 @@ class PinStore:
         return [path for path in folder.iterdir() if path.name.startswith("_")] if folder.is_dir() else []
 
     def dags(self) -> list[str]:
-        """Return the ids of the DAGs with runs that have pinned something."""
+        """Return the ids of the DAGs with runs that have a pin."""
         folder = self.root / "runs"
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         return sorted(unquote(name.removeprefix("_")) for name in names if name.startswith("_"))
 
     def forget(self, dag_id: str, run_id: str) -> None:
-        """Drop what is noted of a run."""
+        """Remove the record of a run."""
         path = self._run(dag_id, run_id)
         path.unlink(missing_ok=True)
         (self._marks(dag_id) / path.name).unlink(missing_ok=True)
@@ -159,15 +159,15 @@ class PinStore:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep what is stored from being pruned until a run refers to it."""
+        """Protect newly stored content from pruning until a run refers to it."""
         with self._locked(fcntl.LOCK_SH):
             yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep everybody from storing anything.
+        """Hold the store exclusively, without concurrent writers.
 
-        :raises OSError: when somebody is storing something, or files cannot be locked here
+        :raises OSError: if a writer is active, or the file system has no locks
         """
         with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
             yield
@@ -179,7 +179,7 @@ class PinStore:
             try:
                 fcntl.flock(lock, how)
             except OSError:
-                if how != fcntl.LOCK_SH:  # where nobody can lock, nobody prunes
+                if how != fcntl.LOCK_SH:  # without locks there is no pruning
                     raise
             yield
 
@@ -189,7 +189,7 @@ class PinStore:
             for known in self.noted_runs(dag_id):
                 if not known.ended:
                     self._mark(dag_id, known.run_id)
-        # a mark too many is passed over, one too few would hide the run
+        # an extra mark is ignored, but a missing mark would hide the run
         if not run.ended:
             self._mark(dag_id, run.run_id)
         _write(path, json.dumps(run._asdict()).encode())
@@ -197,7 +197,7 @@ class PinStore:
             (marks / path.name).unlink(missing_ok=True)
 
     def _mark(self, dag_id: str, run_id: str) -> None:
-        """Mark a run as under way."""
+        """Mark a run as in progress."""
         _write(self._marks(dag_id) / self._run(dag_id, run_id).name, b"")
 
     @staticmethod
@@ -210,12 +210,12 @@ class PinStore:
             return NotedRun("", (), (), ended=True, written=0.0)
 
     def set_owner(self, sweep: str, file: str) -> None:
-        """Note the spec file that a sweep is planned from."""
+        """Record the spec file from which a sweep is planned."""
         if self.owner(sweep) != file:
             _write(self._owner(sweep), file.encode())
 
     def owner(self, sweep: str) -> str | None:
-        """Return the spec file that a sweep was planned from last, None when it never was."""
+        """Return the spec file from which a sweep was last planned, None if it was never planned."""
         try:
             return self._owner(sweep).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -223,14 +223,14 @@ class PinStore:
 
     def _object(self, digest: str) -> Path:
         if len(digest) != _DIGEST_LENGTH or not digest.isalnum():
-            raise PinError(f"{digest[:80]!r} is no digest of a pinned copy")
+            raise PinError(f"{digest[:80]!r} is not a digest of a pinned copy")
         return self.root / "objects" / digest[:2] / digest
 
     def _run(self, dag_id: str, run_id: str) -> Path:
         return self.root / "runs" / _file_name(dag_id) / _file_name(run_id)
 
     def _marks(self, dag_id: str) -> Path:
-        """Return the folder with an empty file for each run of a DAG that is under way."""
+        """Return the folder with an empty file for each run of a DAG in progress."""
         return self.root / "under_way" / _file_name(dag_id)
 
     def _owner(self, sweep: str) -> Path:
@@ -242,7 +242,7 @@ def _newest_first(runs: Iterable[NotedRun]) -> list[NotedRun]:
 
 
 def content_digest(content: bytes) -> str:
-    """Return the name under which content is stored."""
+    """Return the digest of content, which is its name in the store."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -253,7 +253,7 @@ def _file_name(text: str) -> str:
 
 
 def _unpacked(path: Path) -> bytes | None:
-    """Return what a file holds; None when it cannot be read, nonsense when its compression is damaged."""
+    """Return the content of a file; None if it cannot be read, arbitrary bytes if its compression is damaged."""
     try:
         packed = path.read_bytes()
     except OSError:
@@ -265,7 +265,7 @@ def _unpacked(path: Path) -> bytes | None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Put a file in place complete, readable by its owner alone."""
+    """Write a file atomically, readable only by its owner."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)  # mode 0600
     try:

@@ -1,9 +1,9 @@
-"""The stages of runs that are under way, which a changed spec takes nothing away from.
+"""The stages of runs in progress, which remain in the DAGs after a change of the spec.
 
-Airflow builds a DAG from its file as it is now, and a run that is under way goes on with the tasks of the newest DAG:
-one whose task has gone stops there. So a sweep's DAGs keep the stages of what its runs have pinned, wired as they were
-planned, until those runs have ended; stages that the spec has gained come beside them, and are skipped by runs that do
-not know them.
+Airflow builds a DAG from the current file, and a run in progress continues with the tasks of the newest DAG; it stops
+at a task that no longer exists. The DAGs of a sweep therefore keep the stages in the pinned plans of its runs, with
+their planned dependencies, until those runs have ended. New stages of the spec are added, and runs without them skip
+them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 def outlines_in_flight(
     sweep: str, store: PinStore, *, folder: Path | None = None, without: str = ""
 ) -> list[tuple[str, SweepOutline]]:
-    """Return run and outline of the runs of a sweep that are under way, the newest first, each outline once.
+    """Return run and outline of the runs of a sweep in progress, the newest first, each outline once.
 
-    :param folder: where the sweep's spec lies or lay; None for anywhere
-    :param without: a run that does not count
+    :param folder: folder that holds or held the sweep's spec; None for any folder
+    :param without: a run to ignore
     """
     dags = (sweep, point_dag_id(sweep))
     runs = [run for dag_id in dags for run in store.under_way(dag_id)]
@@ -43,7 +43,7 @@ def outlines_in_flight(
         try:
             outline = SweepOutline.from_json(store.get(digest))
         except (PinError, ValueError):
-            continue  # its tasks report it
+            continue  # its tasks report the error
         if folder is None or Path(outline.file).is_relative_to(folder.absolute()):
             found.append((run_id, outline))
     return found
@@ -52,10 +52,10 @@ def outlines_in_flight(
 def with_runs_in_flight(
     outline: SweepOutline | None, sweep: str, folder: Path, store: PinStore
 ) -> SweepOutline | None:
-    """Return the outline that a sweep's DAGs are built from.
+    """Return the outline from which a sweep's DAGs are built.
 
-    :param outline: of the spec as it is now; None when it cannot be read or has gone
-    :param folder: where the specs lie: what another folder's specs have pinned does not count
+    :param outline: outline of the current spec; None if the spec cannot be read or was removed
+    :param folder: folder of the specs; pins of specs in other folders are ignored
     """
     pinned = [one for _, one in outlines_in_flight(sweep, store, folder=folder)]
     now = outline or next(iter(pinned), None)
@@ -69,9 +69,9 @@ def with_runs_in_flight(
 
 
 def sweeps_in_flight(folder: Path, known: Iterable[str], store: PinStore) -> list[str]:
-    """Return the sweeps with runs under way whose spec cannot be read or has gone.
+    """Return the sweeps with runs in progress whose spec cannot be read or was removed.
 
-    :param folder: where the specs lie
+    :param folder: folder of the specs
     :param known: the sweeps whose specs can be read
     """
     missing = sorted({sweep_of(dag_id) for dag_id in store.dags()} - set(known))
@@ -79,7 +79,7 @@ def sweeps_in_flight(folder: Path, known: Iterable[str], store: PinStore) -> lis
 
 
 def rewired(sweep: SweepOutline, run_id: str, store: PinStore) -> list[tuple[str, str]]:
-    """Return run and stage of what another run that is under way has wired otherwise than a sweep does now.
+    """Return run and stage of other runs in progress whose dependencies differ from those of the current sweep.
 
     :param run_id: the run that plans the sweep
     """

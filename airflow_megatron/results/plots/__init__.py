@@ -1,5 +1,5 @@
 """Figures of results, whose bytes depend on what is drawn alone.
 
-Imports ``tables`` and ``readings``.
+Imports ``fits``, ``tables`` and ``readings``.
 ``report`` uses it.
 """

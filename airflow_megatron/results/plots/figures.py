@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+    from airflow_megatron.results.plots.charts import Chart
+
 log = logging.getLogger(__name__)
 
 PANELS_PER_ROW: Final = 3
@@ -40,6 +42,8 @@ _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     # Without a salt the ids in an SVG are random.
     "svg.hashsalt": "airflow-megatron",
+    # fonts as outlines of TrueType: journals refuse those of type 3
+    "pdf.fonttype": 42,
 }
 
 
@@ -52,6 +56,8 @@ class Plot:
     :param note: how to read it
     :param png: the picture
     :param svg: the picture
+    :param pdf: the picture
+    :param chart: what it shows as data, None where a page shows the picture
     """
 
     name: str
@@ -59,6 +65,13 @@ class Plot:
     note: str
     png: bytes
     svg: bytes
+    pdf: bytes
+    chart: Chart | None = None
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What to write: the file's name and its content."""
+        return {f"{self.name}.png": self.png, f"{self.name}.svg": self.svg, f"{self.name}.pdf": self.pdf}
 
 
 def missing_for_plots() -> str:
@@ -112,28 +125,31 @@ def figures() -> Iterator[FigureMaker]:
 
 @contextmanager
 def attempted(name: str) -> Iterator[None]:
-    """Do without a figure that cannot be drawn: the tables hold what it would show, and are written all the same."""
+    """Do without a figure or fit that cannot be made: the tables hold the data, and are written all the same."""
     try:
         yield
     except Exception as error:
-        log.warning("figure %s is left out: %s", name, shown(str(error))[:_LONGEST_LABEL])
+        log.warning("%s is left out: %s", name, shown(str(error))[:_LONGEST_LABEL])
 
 
-def rendered(figure: Figure) -> tuple[bytes, bytes]:
-    """Return the figure as PNG and as SVG.
+def rendered(figure: Figure) -> tuple[bytes, bytes, bytes]:
+    """Return the figure as PNG, as SVG and as PDF.
 
     Laid out once and drawn once for each: ``savefig`` draws one time more, to lay out what is going to be laid out.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    png, svg = io.BytesIO(), io.BytesIO()
+    png, svg, pdf = io.BytesIO(), io.BytesIO(), io.BytesIO()
     agg: Any = FigureCanvasAgg(figure)
     agg.print_png(png, metadata={"Software": None})
     figure.set_layout_engine("none")
     vector: Any = FigureCanvasSVG(figure)
     vector.print_svg(svg, metadata={"Date": None, "Creator": None})
-    return png.getvalue(), svg.getvalue()
+    paper: Any = FigureCanvasPdf(figure)
+    paper.print_pdf(pdf, metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    return png.getvalue(), svg.getvalue(), pdf.getvalue()
 
 
 def palette(count: int) -> list[str]:

@@ -184,8 +184,7 @@ def draw_searches(searches: Sequence[LearningRateSearch]) -> list[Plot]:
             if optimizer
         ]
         entries += [line_entry("", "minimum", marker="o"), line_entry(":", "suggested")]
-        png, svg = rendered(legend(figure, entries))
-        return [Plot("lr_finder", "Learning-rate searches", note, png, svg)]
+        return [Plot("lr_finder", "Learning-rate searches", note, *rendered(legend(figure, entries)))]
     return []
 
 

@@ -292,7 +292,7 @@ def progress_lines(grid: ProgressGrid) -> list[str]:
 
 
 def changed_lines(before: ProgressGrid | None, now: ProgressGrid) -> list[str]:
-    """Write what changed between two looks at a sweep, for an output that is no terminal.
+    """Write what changed between two looks at a sweep, for an output that is not a terminal.
 
     :param before: the earlier grid, or None at the first look.
     :param now: the present grid.

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.errors import AirflowMegatronError
+from airflow_megatron.megatron.logs.line_lengths import LONGEST_LINE
 from airflow_megatron.megatron.logs.log_lines import RECORD_LINES_ERE, LogParser, Record
 from airflow_megatron.megatron.logs.training_run import TrainingRun
 from airflow_megatron.slurm.remote.framing import framed, unframed
@@ -25,9 +26,9 @@ from airflow_megatron.slurm.remote.records import (
     ExitRecord,
     read_object,
 )
-from airflow_megatron.slurm.remote.stage_records import attempt_state
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.submission.gpu_samples import SUMMARY, GpuUse, read_summary
+from airflow_megatron.slurm.verdicts.stage_records import attempt_state
 from airflow_megatron.spec.documents.checkpoint_directories import iteration_of
 from airflow_megatron.spec.layout.run_layout import (
     CHAINED_RECORD,
@@ -106,6 +107,7 @@ class AttemptSnapshot:
     :param job: ``job.json``, or None
     :param exit: ``exit.json``, or None while the job runs or when it was killed
     :param gpus: what its GPUs did, where they were watched
+    :param verdict: ``verdict.json`` of this attempt, or None
     """
 
     number: int
@@ -115,6 +117,7 @@ class AttemptSnapshot:
     job: dict[str, Any] | None = None
     exit: ExitRecord | None = None
     gpus: tuple[GpuUse, ...] = ()
+    verdict: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +127,23 @@ class LogExtract:
     :param stage: the stage that wrote it
     :param attempt: number of the attempt
     :param data: the lines
+    :param starts: of a whole log: the byte of the log at which each line begins
     """
 
     stage: str
     attempt: int
     data: bytes
+    starts: tuple[int, ...] = ()
+
+    def placed_records(self) -> list[tuple[int, Record]]:
+        """Return the records of a whole log, each with the byte of the log at which its line begins."""
+        found: list[tuple[int, Record]] = []
+        line = before = 0
+        for at, record in LogParser().feed_placed(self.data):
+            line += self.data.count(b"\n", before, at)
+            before = at
+            found.append((self.starts[line], record))
+        return found
 
 
 @dataclass(slots=True)
@@ -144,7 +159,7 @@ class RunSnapshot:
     :param of_runs: the same of each run outside the sweep that was evaluated here, by its name
     :param lr_finder: ``lr_finder.json`` of a search for a learning rate, or None
     :param lr_curve: its ``lr_finder_data.csv``, or empty
-    :param unreadable: files whose content is no JSON object, directories that could not be read
+    :param unreadable: files whose content is not a JSON object, directories that could not be read
     :param converted: iterations converted to Hugging Face
     :param checkpoints: iterations that have a checkpoint directory
     :param tracked: iteration in Megatron's tracker file
@@ -166,13 +181,19 @@ class RunSnapshot:
     _records: dict[tuple[str, int], Sequence[Record]] = field(default_factory=dict, repr=False, compare=False)
     _trainings: dict[str, TrainingRun] = field(default_factory=dict, repr=False, compare=False)
 
-    def records(self, stage: str) -> list[Record]:
+    def records(self, stage: str, attempt: int | None = None) -> list[Record]:
         """Return what a stage's logs say; each log is parsed once, however often one asks.
 
         :param stage: name of the stage.
+        :param attempt: number of one of its attempts; None for all.
         :returns: the records of its attempts, oldest attempt first.
         """
-        return [record for log in self.logs if log.stage == stage for record in self._parsed(log)]
+        return [
+            record
+            for log in self.logs
+            if log.stage == stage and attempt in (None, log.attempt)
+            for record in self._parsed(log)
+        ]
 
     def training(self, stage: str) -> TrainingRun:
         """Return a stage's logs as those of one training, put together once."""
@@ -201,7 +222,11 @@ class SweepSnapshot:
 
 
 def snapshot_script(
-    run_dirs: Iterable[str], *, iteration_lines: int = 2000, log_tail_bytes: int | None = None
+    run_dirs: Iterable[str],
+    *,
+    iteration_lines: int = 2000,
+    log_tail_bytes: int | None = None,
+    whole: bool = False,
 ) -> str:
     """Write the remote command.
 
@@ -209,6 +234,7 @@ def snapshot_script(
     :param iteration_lines: about how many iteration lines of each log to bring; at least 2.
     :param log_tail_bytes: look at the last bytes of each log only: enough for a status, and quick however
         long the logs are. None for whole logs.
+    :param whole: bring every line that holds a record, each with its place in the log
     :returns: a POSIX shell script (GNU find, grep, gzip and base64, as on any Linux login node).
     :raises airflow_megatron.slurm.remote.quoting.QuotingError: for a path that cannot be passed on.
     """
@@ -217,6 +243,9 @@ def snapshot_script(
     options = f"-v most={iteration_lines} -v tail={min(100, iteration_lines)} -v others=400 -v stride=1"
     source = '"$log"' if log_tail_bytes is None else ""
     tail = "" if log_tail_bytes is None else f'tail -c {int(log_tail_bytes)} "$log" | '
+    bring = f'{tail}grep -aE -e "$pattern" {source} | awk {options} "$thin"'
+    if whole:
+        bring = f"""grep -abE -e "$pattern" "$log" | awk '{{ print " " substr($0, 1, {LONGEST_LINE}) }}'"""
     records = (VERDICT_RECORD, CHAINED_RECORD, JOB_ID_RECORD, JOB_RECORD, EXIT_RECORD)
     tests = [f"-name {quote(name)}" for name in (*records, RESULTS_FILE)]
     paths = (f"*/{OWNER_RECORD}", LR_FINDER_REPORT, LR_FINDER_CURVE)
@@ -256,8 +285,8 @@ one_run() {{
   for log in {LOGS}/*{LOG_SUFFIX}; do
     case $log in *"$newline"*) continue ;; esac
     [ -f "$log" ] || continue
-    printf '@log %s\\n' "$log"
-    {tail}grep -aE -e "$pattern" {source} | awk {options} "$thin"
+    printf '@{"whole" if whole else "log"} %s\\n' "$log"
+    {bring}
   done
 }}
 {{
@@ -304,6 +333,11 @@ def _read_sections(content: bytes) -> SweepSnapshot:
             log = log_of(header[1])
             if log is not None:
                 run.logs.append(LogExtract(*log, b"\n".join([*body, b""])))
+        elif header[0] == "whole" and (log := log_of(header[1])) is not None:
+            starts, _, lines = (
+                zip(*(line.partition(b":") for line in body), strict=True) if body else ((),) * 3
+            )
+            run.logs.append(LogExtract(*log, b"\n".join([*lines, b""]), tuple(map(int, starts))))
 
     def close_run() -> None:
         close_section()
@@ -387,6 +421,7 @@ def _take_files(run: RunSnapshot, files: dict[str, str]) -> None:
                     if path.startswith(f"{GPU_SAMPLES}/")
                     for use in read_summary(path.removeprefix(f"{GPU_SAMPLES}/").removesuffix(".csv"), text)
                 ),
+                verdict=read_object(held.get(VERDICT_RECORD)),
             )
         )
 

@@ -77,9 +77,14 @@ class SweepJob:
         return int(value) if value is not None else None
 
     @property
+    def nodes(self) -> int:
+        """Nodes of the job."""
+        return _count(self.params.get("nodes"))
+
+    @property
     def processes(self) -> int:
         """Training processes, one a GPU."""
-        return _count(self.params.get("nodes")) * _count(self.params.get("gpus_per_node"))
+        return self.nodes * _count(self.params.get("gpus_per_node"))
 
     @property
     def group(self) -> tuple[tuple[str, str], ...]:

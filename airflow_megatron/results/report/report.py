@@ -10,13 +10,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from airflow_megatron.results.plots.figures import missing_for_plots
+from airflow_megatron.results.fits.refusals import missing_for_fits
+from airflow_megatron.results.fits.sweep_runs import sweep_runs
+from airflow_megatron.results.plots.charts import draw_charts
+from airflow_megatron.results.plots.figures import attempted, missing_for_plots
+from airflow_megatron.results.plots.lr_batch_maps import draw_maps
 from airflow_megatron.results.plots.lr_searches import draw_searches, read_searches, search_table
 from airflow_megatron.results.plots.plots import draw_plots
+from airflow_megatron.results.plots.study_charts import study_charts
 from airflow_megatron.results.readings.progress import ProgressGrid, progress_grid
 from airflow_megatron.results.readings.sweep_jobs import read_jobs
 from airflow_megatron.results.report.atomic_files import write_atomically
-from airflow_megatron.results.tables import evaluation_rows as evaluation_table
+from airflow_megatron.results.report.page_data import page_data
+from airflow_megatron.results.report.page_scripts import chart_library, page_script, page_style
+from airflow_megatron.results.report.table_files import (
+    curves_parquet,
+    evaluation_files,
+    fit_files,
+    parquet,
+    result_files,
+)
+from airflow_megatron.results.tables.attempts import AttemptRow, attempt_rows, attempt_table
 from airflow_megatron.results.tables.benchmarks import benchmark_rows, benchmark_table
 from airflow_megatron.results.tables.branch_points import (
     BranchPoint,
@@ -26,17 +40,19 @@ from airflow_megatron.results.tables.branch_points import (
     display_table,
     shared_compute,
 )
+from airflow_megatron.results.tables.costs import cost_rows, cost_table
 from airflow_megatron.results.tables.evaluation_rows import EvaluationRow, evaluation_rows
+from airflow_megatron.results.tables.evaluation_rows import display_table as evaluation_lines
 from airflow_megatron.results.tables.jobs import job_table
+from airflow_megatron.results.tables.latex import latex_table
 from airflow_megatron.results.tables.text import aligned_text
+from airflow_megatron.results.tables.throughput import node_rows, node_table, speed_rows, speed_table
+from airflow_megatron.results.tables.training_health import health_rows, health_table
 from airflow_megatron.results.tables.trainings import (
     ResultTable,
     display_columns,
     display_rows,
     result_table,
-    to_csv,
-    to_json,
-    to_markdown,
     to_text,
 )
 from airflow_megatron.results.tables.vocabulary_padding import padding_note
@@ -44,9 +60,13 @@ from airflow_megatron.results.tables.vocabulary_padding import padding_note
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from airflow_megatron.results.fits.sweep_fits import SweepFits
     from airflow_megatron.results.plots.figures import Plot
+    from airflow_megatron.results.plots.lr_searches import LearningRateSearch
     from airflow_megatron.results.readings.snapshot import SweepSnapshot
+    from airflow_megatron.results.readings.sweep_jobs import SweepJob
     from airflow_megatron.results.tables.points import PointTable
+    from airflow_megatron.results.tables.training_health import HealthRow
 
 log = logging.getLogger(__name__)
 
@@ -57,22 +77,30 @@ class Report:
 
     :param table: the result table
     :param point_tables: of benchmarks and of searches for a learning rate, where the sweep has such stages
+    :param study_tables: of stability, speed, nodes, cost and attempts, each where it has a row
     :param branches: where branches left their trunks; empty for a sweep without branches
     :param shared: what they saved, None where nothing was shared
     :param evaluations: every figure of every evaluated checkpoint
+    :param fits: optima and laws, None where the runs determine none or scipy is not installed
     :param grid: the state of every job
-    :param tables: the table's files: CSV, JSON, Markdown
-    :param plots: the pictures, PNG and SVG
+    :param attempts: of all jobs
+    :param tables: the tables' files: CSV, JSON, Markdown
+    :param exports: the same tables as LaTeX and Parquet, and all files of the study tables
+    :param plots: the pictures: PNG, SVG, PDF
     :param page: the HTML page
     """
 
     table: ResultTable
     point_tables: tuple[PointTable[Any], ...]
+    study_tables: tuple[PointTable[Any], ...]
     branches: tuple[BranchPoint, ...]
     shared: SharedCompute | None
     evaluations: tuple[EvaluationRow, ...]
+    fits: SweepFits | None
     grid: ProgressGrid
+    attempts: tuple[AttemptRow, ...]
     tables: tuple[Path, ...]
+    exports: tuple[Path, ...]
     plots: tuple[Path, ...]
     page: Path
 
@@ -89,7 +117,7 @@ class Report:
     @property
     def paths(self) -> tuple[Path, ...]:
         """Every file of the report."""
-        return (*self.tables, *self.plots, self.page)
+        return (*self.tables, *self.exports, *self.plots, self.page)
 
 
 def write_report(
@@ -99,6 +127,7 @@ def write_report(
     *,
     title: str = "Sweep results",
     about: Sequence[str] = (),
+    queue_waits: Mapping[tuple[str, str, int], float] | None = None,
 ) -> Report:
     """Write a sweep's results to a directory: of its trainings, and of benchmarks and searches where it has any.
 
@@ -106,62 +135,67 @@ def write_report(
 
     :param snapshot: the run directories.
     :param jobs: the ``jobs`` of the plan (see :func:`~airflow_megatron.results.readings.sweep_jobs.read_jobs`).
-    :param out_dir: the directory, made if need be: ``results.csv``, ``.json``, ``.md``,
-        the same of ``benchmark``, ``lr_finder`` and ``evaluations``, ``branches.json``, ``<plot>.png``, ``.svg``,
-        ``report.html``.
+    :param out_dir: the directory, made if need be: ``results.csv``, ``.json``, ``.md``, ``.tex``, ``.parquet``,
+        the same of the other tables (docs/reports.md), ``branches.json``, ``fits.json``, ``curves.parquet``,
+        ``<plot>.png``, ``.svg``, ``.pdf``, ``report.html``.
     :param title: heading of the page, usually the sweep's name.
     :param about: lines under it, in the Markdown files too: what was run, where and when.
+    :param queue_waits: point, stage, attempt → seconds in the queue, where they are known.
     :returns: the files and the table.
     """
     out = Path(out_dir)
     sweep_jobs = read_jobs(jobs)
     table = result_table(snapshot, sweep_jobs)
     evaluations = evaluation_rows(table, snapshot, sweep_jobs)
-    benchmarks, searches = benchmark_rows(snapshot, sweep_jobs), read_searches(snapshot, sweep_jobs)
-    point_tables: list[PointTable[Any]] = []
-    if benchmarks:
-        point_tables.append(benchmark_table(benchmarks))
-    if searches:
-        point_tables.append(search_table(searches))
+    searches = read_searches(snapshot, sweep_jobs)
     grid = progress_grid(snapshot, sweep_jobs)
-    if not table.rows and not point_tables and sweep_jobs:
-        point_tables.append(job_table(sweep_jobs, grid))
-    texts: dict[str, str] = {}
-    if table.rows or not point_tables:
-        texts |= {
-            "results.csv": to_csv(table),
-            "results.json": to_json(table),
-            "results.md": to_markdown(table),
-        }
-    for point_table in point_tables:
-        texts |= point_table.files()
+    attempts = attempt_rows(snapshot, sweep_jobs)
+    health = health_rows(table.branches)
+    point_tables = _point_tables(table, snapshot, sweep_jobs, searches, grid)
+    study_tables = _study_tables(table, attempts, health, queue_waits)
     branches = branch_points(table)
     shared = shared_compute(table, branches)
+    fits = _fits(table)
+    texts: dict[str, str | bytes] = {}
+    if table.rows or not point_tables:
+        texts |= result_files(table)
+    for point_table in (*point_tables, *study_tables):
+        texts |= point_table.files() | {f"{point_table.name}.parquet": parquet(point_table.to_csv())}
     if branches:
         texts["branches.json"] = branches_json(branches, shared)
+        texts["branches.tex"] = latex_table(display_table(branches), caption="Branches", label="branches")
     if evaluations:
-        texts |= {f"evaluations.{kind}": write(evaluations) for kind, write in _EVALUATION_WRITERS.items()}
+        texts |= evaluation_files(evaluations)
+    if fits is not None:
+        texts |= fit_files(fits)
+    if curves := curves_parquet(table):
+        texts["curves.parquet"] = curves
     if about:
         heading = "".join(f"{line}\n\n" for line in (f"# {title}", *about))
-        texts = {name: heading + text if name.endswith(".md") else text for name, text in texts.items()}
-    tables = tuple(write_atomically(out / name, text) for name, text in texts.items())
-    missing = missing_for_plots()
-    if missing:
-        log.warning("%s", missing)
+        texts = {
+            name: heading + text if name.endswith(".md") and isinstance(text, str) else text
+            for name, text in texts.items()
+        }
+    written = [write_atomically(out / name, text) for name, text in texts.items()]
+    studies = {table.name for table in study_tables}
+    is_table = {path: path.suffix in _TABLE_FILES and path.stem not in studies for path in written}
     # after the tables: they are there whatever happens here
-    plots = [] if missing else [*draw_plots(table), *draw_searches(searches)]
-    pictures = []
-    for plot in plots:
-        pictures.append(write_atomically(out / f"{plot.name}.png", plot.png))
-        pictures.append(write_atomically(out / f"{plot.name}.svg", plot.svg))
+    plots = _plots(table, searches, evaluations, health, fits)
+    pictures = [
+        write_atomically(out / name, picture) for plot in plots for name, picture in plot.files.items()
+    ]
     report = Report(
         table=table,
         point_tables=tuple(point_tables),
+        study_tables=tuple(study_tables),
         branches=tuple(branches),
         shared=shared,
         evaluations=tuple(evaluations),
+        fits=fits,
         grid=grid,
-        tables=tables,
+        attempts=tuple(attempts),
+        tables=tuple(path for path in written if is_table[path]),
+        exports=tuple(path for path in written if not is_table[path]),
         plots=tuple(pictures),
         page=out / "report.html",
     )
@@ -169,15 +203,82 @@ def write_report(
     return report
 
 
-_EVALUATION_WRITERS: Final = {
-    "csv": evaluation_table.to_csv,
-    "json": evaluation_table.to_json,
-    "md": evaluation_table.to_markdown,
-}
+def _point_tables(
+    table: ResultTable,
+    snapshot: SweepSnapshot,
+    jobs: Sequence[SweepJob],
+    searches: Sequence[LearningRateSearch],
+    grid: ProgressGrid,
+) -> list[PointTable[Any]]:
+    """Return the tables of benchmarks and searches; of a sweep with none of them and no training, that of its jobs."""
+    benchmarks = benchmark_rows(snapshot, jobs)
+    tables: list[PointTable[Any]] = [benchmark_table(benchmarks)] if benchmarks else []
+    tables += [search_table(searches)] if searches else []
+    return tables or ([job_table(jobs, grid)] if jobs and not table.rows else [])
 
 
-def to_html(report: Report, plots: Iterable[Plot], *, title: str, about: Sequence[str] = ()) -> str:
+def _study_tables(
+    table: ResultTable,
+    attempts: Sequence[AttemptRow],
+    health: Sequence[HealthRow],
+    queue_waits: Mapping[tuple[str, str, int], float] | None,
+) -> list[PointTable[Any]]:
+    """Return the tables of stability, speed, nodes, cost and attempts, each where it has a row."""
+    speeds, nodes = speed_rows(table.branches), node_rows(table.branches, attempts)
+    costs = cost_rows(attempts, queue_waits)
+    tables: list[PointTable[Any]] = [health_table(health)] if health else []
+    tables += [speed_table(speeds)] if speeds else []
+    tables += [node_table(nodes)] if nodes else []
+    tables += [cost_table(costs)] if costs else []
+    tables += [attempt_table(attempts)] if attempts else []
+    return tables
+
+
+def _plots(
+    table: ResultTable,
+    searches: Sequence[LearningRateSearch],
+    evaluations: Sequence[EvaluationRow],
+    health: Sequence[HealthRow],
+    fits: SweepFits | None,
+) -> list[Plot]:
+    missing = missing_for_plots()
+    if missing:
+        log.warning("%s", missing)
+        return []
+    plots = [*draw_plots(table), *draw_maps(table), *draw_searches(searches)]
+    plots += draw_charts(study_charts(table, evaluations, health, fits))
+    if fits is not None:
+        from airflow_megatron.results.plots.fit_charts import fit_charts
+        from airflow_megatron.results.plots.fit_plots import draw_fits
+
+        plots += [*draw_fits(fits), *draw_charts(fit_charts(fits))]
+    return plots
+
+
+def _fits(table: ResultTable) -> SweepFits | None:
+    """Fit what there is to fit: several sizes, token budgets, learning rates or batches; None where all is refused."""
+    if len(table.rows) < _FEWEST_RUNS or missing_for_fits():
+        return None
+    runs = sweep_runs(table)
+    if len(runs.runs) < _FEWEST_RUNS:
+        return None
+    from airflow_megatron.results.fits.sweep_fits import fit_sweep  # numpy and scipy take a while to load
+
+    with attempted("fits"):
+        fits = fit_sweep(runs)
+        if any(row.estimates for family in fits.families for rows in family.rows.values() for row in rows):
+            return fits
+    return None
+
+
+_FEWEST_RUNS: Final = 5
+_TABLE_FILES: Final = frozenset((".csv", ".json", ".md"))
+
+
+def to_html(report: Report, plots: Sequence[Plot], *, title: str, about: Sequence[str] = ()) -> str:
     """Write the page: it needs no other file and no network.
+
+    Texts from jobs are escaped text; the data of the interactive part are the text of an element, read as JSON.
 
     :param report: the results.
     :param plots: the plots to show.
@@ -202,8 +303,22 @@ def to_html(report: Report, plots: Iterable[Plot], *, title: str, about: Sequenc
         rows=list(zip(report.table.rows, display_rows(report.table), strict=True)),
         branches=display_table(report.branches) if report.branches else [],
         note=padding_note(report.table.rows),
-        broken=[bool(point.problems) for point in report.branches],
+        broken=["failed" if point.problems else "" for point in report.branches],
         shared=report.shared,
-        evaluations=evaluation_table.display_table(report.evaluations) if report.evaluations else [],
+        evaluations=evaluation_lines(report.evaluations) if report.evaluations else [],
+        fits=_fit_tables(report.fits),
+        study_tables=[(table, table.display()) for table in report.study_tables],
+        data=page_data(report.table, report.grid, report.attempts, [plot.chart for plot in plots]),
+        style=page_style(),
+        library=chart_library(),
+        script=page_script(),
         plots=[(plot, base64.b64encode(plot.png).decode("ascii")) for plot in plots],
     )
+
+
+def _fit_tables(fits: SweepFits | None) -> list[tuple[str, str, list[list[str]]]]:
+    if fits is None:
+        return []
+    from airflow_megatron.results.fits.sweep_fits import display_tables
+
+    return display_tables(fits)

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 ABOUT: Final = "about.json"
 """What a report is about: sweep, run, cluster, selection, digest, commit, date, and how complete it is."""
-_KINDS: Final = frozenset((".csv", ".json", ".md", ".png", ".svg", ".html"))
+_KINDS: Final = frozenset((".csv", ".json", ".md", ".tex", ".parquet", ".png", ".svg", ".pdf", ".html"))
 
 
 def publish(files: Iterable[Path], sweep_dir: Path, about: Mapping[str, Any]) -> bool:
-    """Keep a run's report, and copy it into the sweep's folder unless that holds a more complete one of another run.
+    """Keep a run's report, and copy it into the sweep's folder unless that holds a more complete one.
 
     What an earlier report left in either folder and this one did not write is removed.
 
     :param files: of the report, in the run's folder, the page last
     :param sweep_dir: the sweep's folder
-    :param about: ``run``, ``complete`` (0 to 1) and whatever else is known of the run
+    :param about: ``run``, ``complete`` (0 to 1), ``losses`` (trainings that have one) and whatever else is known
     :return: whether the sweep's folder holds this report now
     """
     written = list(files)
@@ -33,7 +33,7 @@ def publish(files: Iterable[Path], sweep_dir: Path, about: Mapping[str, Any]) ->
     write_atomically(folder / ABOUT, text)
     _remove_others(folder, names)
     shown = read_about(sweep_dir)
-    if shown and shown.get("run") != about["run"] and _complete(shown) > _complete(about):
+    if holds_more(shown, about):
         return False
     for path in written[:-1]:
         write_atomically(sweep_dir / path.name, path.read_bytes())
@@ -50,6 +50,20 @@ def read_about(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+def holds_more(shown: Mapping[str, Any], about: Mapping[str, Any]) -> bool:
+    """Return whether a report that is there holds more results than another: jobs that finished, else losses.
+
+    :param shown: what the one that is there is about; empty for none
+    :param about: what the other is about
+    """
+    return (_complete(shown), _losses(shown)) > (_complete(about), _losses(about))
+
+
+def _losses(about: Mapping[str, Any]) -> int:
+    count = about.get("losses")
+    return count if isinstance(count, int) else 0
 
 
 def _complete(about: Mapping[str, Any]) -> float:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_megatron.results.readings.snapshot import RunSnapshot, SweepSnapshot
     from airflow_megatron.results.readings.sweep_jobs import SweepJob
 
-_MIB_PER_GB: Final = 1e9 / (1 << 20)
+MIB_PER_GB: Final = 1e9 / (1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class BenchmarkRow:
     @property
     def step_ratio(self) -> float | None:
         """Our step time over the reported one."""
-        return _ratio(self.step_ms, self.reported_step_ms)
+        return ratio(self.step_ms, self.reported_step_ms)
 
     @property
     def memory_ratio(self) -> float | None:
         """Our memory over the reported one."""
-        return _ratio(self.memory_gb, self.reported_memory_gb)
+        return ratio(self.memory_gb, self.reported_memory_gb)
 
 
 def benchmark_rows(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[BenchmarkRow]:
@@ -111,9 +111,9 @@ def _row(run: RunSnapshot, job: SweepJob) -> BenchmarkRow:
         tokens_per_second=batch * job.seq_length * 1000 / step / job.processes
         if step and batch and job.seq_length
         else None,
-        memory_gb=max(memory.values(), default=0) / _MIB_PER_GB or None,
+        memory_gb=max(memory.values(), default=0) / MIB_PER_GB or None,
         stage_memory_gb=_memory_of_stages(memory, job),
-        used_memory_gb=max((use.memory_mib for use in gpus), default=0) / _MIB_PER_GB or None,
+        used_memory_gb=max((use.memory_mib for use in gpus), default=0) / MIB_PER_GB or None,
         utilisation=statistics.fmean(use.utilisation for use in gpus) if gpus else None,
         power_w=statistics.fmean(use.power_w for use in gpus) if gpus else None,
         reported_step_ms=reported.get("step_ms"),
@@ -148,7 +148,7 @@ def _memory_of_stages(memory: Mapping[int, float], job: SweepJob) -> tuple[float
     for rank, mib in memory.items():
         stage = rank // max(1, before) % stages
         found[stage] = max(mib, found.get(stage, 0))
-    return tuple(found[stage] / _MIB_PER_GB for stage in range(stages)) if len(found) == stages else ()
+    return tuple(found[stage] / MIB_PER_GB for stage in range(stages)) if len(found) == stages else ()
 
 
 def _outcome(run: RunSnapshot, job: SweepJob) -> str:
@@ -163,7 +163,8 @@ def _outcome(run: RunSnapshot, job: SweepJob) -> str:
     return "oom" if out_of_memory else state.value
 
 
-def _ratio(ours: float | None, theirs: float | None) -> float | None:
+def ratio(ours: float | None, theirs: float | None) -> float | None:
+    """Return what was measured here over what was reported; None if either is not known."""
     return ours / theirs if ours and theirs else None
 
 

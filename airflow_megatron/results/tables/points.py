@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from airflow_megatron.results.readings.sweep_jobs import format_value
+from airflow_megatron.results.tables.latex import latex_table
 from airflow_megatron.results.tables.text import aligned_text, csv_cell, markdown_table
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class PointTable(Generic[RowT]):
     :param note: how to read it
     :param figures: the columns between the swept parameters and the outcome
     :param rows: one per point, at least one
+    :param heading: of the first column
+    :param swept: whether the swept parameters are columns
     """
 
     name: str
@@ -66,18 +69,21 @@ class PointTable(Generic[RowT]):
     note: str
     figures: Sequence[Figure[RowT]]
     rows: Sequence[RowT]
+    heading: str = "point"
+    swept: bool = True
 
     def display(self) -> list[list[str]]:
         """Write the rows for people, the headings first; a figure that no row has is left out."""
         names = self._parameter_names()
         shown = [figure for figure in self.figures if any(figure.read(row) is not None for row in self.rows)]
-        table = [["point", *names, *(figure.heading for figure in shown), "outcome"]]
+        ends = ["outcome"] if any(row.outcome for row in self.rows) else []
+        table = [[self.heading, *names, *(figure.heading for figure in shown), *ends]]
         for row in self.rows:
             cells = [format_value(row.sweep_params.get(name)) or "–" for name in names]
             for figure in shown:
                 value = figure.read(row)
                 cells.append("–" if value is None else format(value, figure.form))
-            table.append([row.point, *cells, row.outcome])
+            table.append([row.point, *cells, *([row.outcome] if ends else [])])
         return table
 
     def to_text(self) -> str:
@@ -95,7 +101,7 @@ class PointTable(Generic[RowT]):
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(
             [
-                "point",
+                self.heading,
                 *(f"param:{name}" for name in names),
                 *(figure.name for figure in self.figures),
                 "outcome",
@@ -111,8 +117,8 @@ class PointTable(Generic[RowT]):
         """Write the table as a JSON list of objects."""
         rows_as_json = [
             {
-                "point": row.point,
-                "sweep_params": dict(row.sweep_params),
+                self.heading: row.point,
+                **({"sweep_params": dict(row.sweep_params)} if self.swept else {}),
                 **{figure.name: figure.read(row) for figure in self.figures},
                 "outcome": row.outcome,
             }
@@ -126,7 +132,10 @@ class PointTable(Generic[RowT]):
             f"{self.name}.csv": self.to_csv(),
             f"{self.name}.json": self.to_json(),
             f"{self.name}.md": self.to_markdown(),
+            f"{self.name}.tex": latex_table(self.display(), caption=self.title, label=self.name),
         }
 
     def _parameter_names(self) -> list[str]:
-        return list(dict.fromkeys(name for row in self.rows for name in row.sweep_params))
+        return (
+            list(dict.fromkeys(name for row in self.rows for name in row.sweep_params)) if self.swept else []
+        )

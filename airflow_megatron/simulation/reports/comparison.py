@@ -13,8 +13,8 @@ from airflow_megatron.simulation.site.statistics import Mean, mean, quantile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_megatron.simulation.keepers.policies import Policy
     from airflow_megatron.simulation.scenarios import Scenario
+    from airflow_megatron.simulation.supervisors.policies import Policy
 
 
 @dataclass(frozen=True)

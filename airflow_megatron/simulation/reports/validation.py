@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.simulation.keepers.policies import POLICIES
 from airflow_megatron.simulation.run import simulate
 from airflow_megatron.simulation.scenarios import SAVE_S
 from airflow_megatron.simulation.site.site import DAY, META_JOB_FACTOR, PUBLISHED_RATES, Site
 from airflow_megatron.simulation.site.statistics import Mean, mean
 from airflow_megatron.simulation.site.theory import best_save_interval, expected_ettr, failures_per_second
 from airflow_megatron.simulation.site.training import TrainingPlan
+from airflow_megatron.simulation.supervisors.policies import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

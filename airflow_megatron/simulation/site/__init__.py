@@ -1,5 +1,5 @@
 """A simulated site: machines, faults, jobs, the log lines that they leave, and formulas to check it against.
 
 Imports ``slurm``, ``megatron`` and ``spec``.
-``keepers`` and ``run`` use it.
+``supervisors`` and ``run`` use it.
 """

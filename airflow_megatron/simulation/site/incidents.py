@@ -95,7 +95,7 @@ class Services:
             self._ends[kind] = [span.end for span in spans]
 
     def outage(self, kind: OutageKind, now: float) -> Outage | None:
-        """Return the outage that is going on, or None when the service answers."""
+        """Return the outage that is going on, or None if the service answers."""
         index = bisect.bisect_right(self._starts.get(kind, []), now) - 1
         if index < 0 or now >= self._ends[kind][index]:
             return None

@@ -48,7 +48,7 @@ def last_lines(kind: IncidentKind, node: str, other: str, *, named: bool = True)
     :param kind: what happened.
     :param node: where.
     :param other: another node of the job.
-    :param named: False: the failing rank died without a word, and the others report a broken connection.
+    :param named: False: the failing rank was killed without a word, and the others report a broken connection.
     """
     text = _LINES[kind] if named else _NCCL + _CHILD
     return text.format(node=node, other=other).encode()

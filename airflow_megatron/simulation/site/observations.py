@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation, QueueRow, Unreachable
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def observe(cluster: SimulatedCluster, attempt: SimulatedAttempt) -> Observation:
-    """Return what the login node would say now."""
+    """Return the current observation from the login node."""
     now, services = cluster.environment.now, cluster.services
     cut = services.outage("login", now)
     if cut is not None:
@@ -81,14 +82,16 @@ def _accounting_row(cluster: SimulatedCluster, attempt: SimulatedAttempt, now: f
     )
 
 
-def _exit_record(attempt: SimulatedAttempt) -> dict[str, object] | None:
+def _exit_record(attempt: SimulatedAttempt) -> ExitRecord | None:
     if attempt.ended is None or not attempt.recorded:
         return None
-    return {
-        "exit_code": attempt.exit_code,
-        "host": attempt.hosts[0],
-        "nodes": _node_list(attempt),
-        "started": attempt.started,
-        "ended": attempt.ended,
-        "job_id": attempt.job_id,
-    }
+    return ExitRecord(
+        exit_code=attempt.exit_code,
+        signal=None,
+        host=attempt.hosts[0],
+        nodes=_node_list(attempt),
+        started=attempt.started or 0.0,
+        ended=attempt.ended,
+        job_id=attempt.job_id,
+        restart_count=0,
+    )

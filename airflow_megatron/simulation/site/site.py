@@ -73,7 +73,7 @@ class Person:
     :param first_hour: working hours begin.
     :param last_hour: they end.
     :param days: working days of the week.
-    :param look_s: within them, seconds between two looks at jobs that have not called for help.
+    :param look_s: within them, seconds between two polls at jobs that have not called for help.
     :param reaction_s: from seeing what happened to having acted.
     :param on_call: acts at any hour when called by an alarm.
     """

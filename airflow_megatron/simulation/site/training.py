@@ -81,7 +81,7 @@ class Training:
     :param stopped_since: when an incident stopped it, until it iterates again.
     :param begun: time from which it was to run.
     :param held_until: time at which it last lost its nodes.
-    :param done: time at which its keeper knew that it had finished.
+    :param done: time at which its supervisor knew that it had finished.
     """
 
     plan: TrainingPlan

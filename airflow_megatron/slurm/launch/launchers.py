@@ -25,7 +25,7 @@ class Torchrun(Launcher):
         return [launch.python, "-m", "torch.distributed.run", f"--nproc-per-node={launch.per_node}", *several]
 
     def rest(self, launch: Launch) -> str:
-        """Return where the nodes meet, and the program: it starts Python unless other words come first."""
+        """Return the rendezvous options and the program; torchrun starts Python unless a wrapper precedes it."""
         meet = (
             '--rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" '
             if launch.nodes > 1
@@ -78,6 +78,6 @@ class DeepSpeed(Launcher):
         return f"hosts={launch.hosts_file}\nscontrol show hostnames | sed 's/$/ slots={slots}/' >\"$hosts\"\n"
 
     def rest(self, launch: Launch) -> str:
-        """Return where the processes meet, and the program: it starts Python unless other words come first."""
+        """Return the rendezvous options and the program; the launcher starts Python unless a wrapper precedes it."""
         meet = '--hostfile "$hosts" --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT"'
         return f"{meet} {f'--no_python {COMMAND}' if launch.wrapped else WITHOUT_PYTHON}"

@@ -1,4 +1,4 @@
-"""One poll loop per cluster: what to ask, how often, and the reading of the answer.
+"""One poll loop per cluster: the remote script, its parser, and the polling interval.
 
 Imports ``verdicts``, ``states`` and ``remote``.
 Others use ``poller`` and ``jobs_without_verdict``.

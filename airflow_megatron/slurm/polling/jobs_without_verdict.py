@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.states.observation import Watch
-from airflow_megatron.slurm.verdicts.recorded import verdict_on_newest
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ def stages_without_verdict(
     watches = [
         Watch(key=stage_dir, job_id=state.job_id)
         for stage_dir, state in states.items()
-        if state.job_id and verdict_on_newest(state) is None
+        if state.job_id and state.verdict_on_newest is None
     ]
     if not watches:
         return []

@@ -1,7 +1,7 @@
-"""Pace of polls: often while something happens, rarely where nothing can be missed.
+"""Polling interval: short while observations change, longer while they do not.
 
-One rule: news of a watcher comes at most a hundredth later than it took to come about. Whoever has seen nothing change
-for 100 minutes is asked about every minute; a job near its walltime limit as often as one that has just begun.
+A change is reported with a delay of at most one hundredth of the time since the previous change: a job without a change
+for 100 minutes is polled every minute. A job near its walltime limit is polled as often as a job that has just started.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 CALM_SHARE = 0.01
 LONGEST_PAUSE = 4.0
-"""The longest pause, as a multiple of the interval that was asked for."""
+"""The longest pause, as a multiple of the configured interval."""
 
 
 def news(observation: Observation) -> Hashable:
-    """Return what counts as a change; logs grow all the time and do not."""
+    """Return the parts of an observation whose change shortens the interval; the growing log is not one of them."""
     queue = observation.queue
     return (
         (queue.job_id, queue.state, queue.started) if queue else None,
@@ -38,15 +38,15 @@ def news(observation: Observation) -> Hashable:
 def patience(watch: Watch, observation: Observation, quiet: float) -> float:
     """Return the seconds that a watcher can wait for its next observation.
 
-    :param watch: what is asked
-    :param observation: the newest answer
+    :param watch: the job and files to observe
+    :param observation: the newest observation
     :param quiet: seconds since :func:`news` changed
     """
     queue = observation.queue
     if observation.unreachable is not None or _behind(observation):
         return 0.0
     if watch.job_id is not None and (queue is None or queue.state.ended):
-        return 0.0  # its verdict is due
+        return 0.0  # the job has ended and needs a verdict
     calm = quiet
     if queue is not None and queue.state is not JobState.PENDING and queue.ended:
         calm = min(calm, queue.ended - observation.time)  # the walltime limit
@@ -57,18 +57,18 @@ def patience(watch: Watch, observation: Observation, quiet: float) -> float:
 def pause(interval: float, patiences: Iterable[float]) -> float:
     """Return the seconds until the next poll.
 
-    :param interval: the shortest pause
-    :param patiences: of all watchers
+    :param interval: the shortest pause, in seconds
+    :param patiences: :func:`patience` of each watcher, in seconds
     """
     return min(max(interval, min(patiences, default=interval)), LONGEST_PAUSE * interval)
 
 
 def left_out(observation: Observation) -> bool:
-    """Whether the log has news and this poll brought none of it."""
+    """Return whether the log has new bytes of which this poll transferred none."""
     return _behind(observation) and not observation.log_chunk
 
 
 def _behind(observation: Observation) -> bool:
-    """Whether the log has bytes that did not fit into this poll."""
+    """Return whether the log has bytes that did not fit into this poll."""
     read = observation.log_offset + len(observation.log_chunk)
     return observation.log_size is not None and observation.log_size > read

@@ -1,9 +1,9 @@
-"""One poll of a cluster: the remote script for any number of watches, and the reading of its answer.
+"""One poll of a cluster: the remote script for any number of watches, and the parser of its output.
 
-The script asks squeue once (``-t all``: jobs that ended within Slurm's MinJobAge are in it with their final
-state), asks sacct only about watched jobs that the queue does not have or has as ended, reads the one-line
-files with shell built-ins (no process per job), lists all checkpoint directories with one ``find``, and sends
-new log bytes as one base64 stream.
+The script calls squeue once (``-t all`` includes the final state of jobs that ended within Slurm's MinJobAge) and sacct
+only for watched jobs that have left the queue or are listed there as ended. It reads the one-line files with shell
+built-ins (no process per job), lists all checkpoint directories with one ``find``, and sends new log bytes as one
+base64 stream.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import contextlib
 import re
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_megatron.slurm.remote.checkpoint_listing import CheckpointFiles
 from airflow_megatron.slurm.remote.framing import framed, here_document, unframed
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands, slurm_functions
 from airflow_megatron.slurm.remote.quoting import quote, quote_glob
-from airflow_megatron.slurm.remote.records import read_object
+from airflow_megatron.slurm.remote.records import ExitRecord, read_object
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.states.controller_rows import parse_controller_row
@@ -47,22 +47,22 @@ ACCOUNTING_CHUNK = 500
 """Ids in one sacct call: slurmdbd answers long lists slowly (Parsl issue 3814)."""
 
 CONTROLLER_CALLS = 100
-"""Jobs that scontrol is asked about in one poll, one request to slurmctld each: sites limit them per user."""
+"""Maximum number of scontrol calls in one poll; each is a request to slurmctld, which sites limit per user."""
 
 LOG_SECONDS = 2
-"""How long one log may take to be read: everything else on the cluster waits for it."""
+"""Time limit for reading one log, in seconds; the rest of the poll waits for it."""
 
 SLOW_LOGS = 2
-"""After as many that took too long, the rest of the logs waits for the next poll."""
+"""After this number of logs that exceeded the limit, the next poll reads the remaining logs."""
 
 COMMAND_SECONDS = 30
-"""How long a condition's command may take: everything else on the cluster waits for it."""
+"""Time limit for the command of a condition, in seconds; the rest of the poll waits for it."""
 
 GLOB_SECONDS = 10
-"""How long a pattern may look through directories: it could be one for the whole file system."""
+"""Time limit for expanding one path pattern, in seconds; a pattern may match the whole file system."""
 
 CHECKPOINT_SECONDS = 10
-"""How long the listing of checkpoints may take: a job could have filled its folder with millions of files."""
+"""Time limit for listing checkpoints, in seconds; a directory may hold millions of files."""
 
 
 _QUEUE_FORMAT = "%i|%T|%V|%S|%e|%D|%N|%r|%j"
@@ -71,7 +71,7 @@ _ACCOUNTING_FORMAT = (
 )
 _ENDED_STATES = "|".join(state.value for state in JobState if state.ended)
 _COMMAND_NOT_FOUND = "127"
-"""Exit status of the shell; some sites install no sacct on their login nodes."""
+"""Exit status of the shell for a missing command; some sites install no sacct on their login nodes."""
 _MOST_COMPLAINTS = 20
 _LONGEST_COMPLAINT = 500
 _DECIMAL = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
@@ -81,7 +81,7 @@ _STREAM_SIZE = re.compile(rb"F (\d{1,9}) (\d{1,18}) (\d{1,18})\n")
 
 @dataclass(frozen=True)
 class _Plan:
-    """The questions of one poll, each asked once however many watches want the answer."""
+    """The queries of one poll; queries shared by several watches occur once."""
 
     job_ids: tuple[str, ...]
     one_liners: tuple[str, ...]
@@ -107,7 +107,7 @@ class _Plan:
 
 
 def _checkpoint_dirs(watches: Sequence[Watch]) -> dict[str, int]:
-    """Return directory → the first iteration whose files anybody asks for."""
+    """Return directory → the smallest ``checkpoint_from`` of its watches."""
     found: dict[str, int] = {}
     for watch in watches:
         if watch.checkpoint_dir:
@@ -130,10 +130,10 @@ def _one_liners(watch: Watch) -> tuple[str, ...]:
 
 
 def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
-    """Return the remote script that answers all *watches* at once.
+    """Return the remote script that collects the observations of all *watches*.
 
-    :param watches: any number; equal questions are asked once. Order matters to :func:`parse_poll`, which
-        must be given the same.
+    :param watches: any number; equal queries are made once. :func:`parse_poll` needs the same watches in the
+        same order.
     :param commands: how Slurm's commands are called on this cluster.
     """
     plan = _Plan.of(watches)
@@ -147,6 +147,7 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
     parts = [
         f"am_root={quote(root)}\nexport am_root",
         slurm_functions(commands),
+        shell_file("exit_record"),
         shell_file("poll"),
         "printf 'now %s\\n' \"$(date +%s.%N)\"",
     ]
@@ -178,7 +179,7 @@ def poll_script(watches: Sequence[Watch], commands: SlurmCommands = DEFAULT_COMM
 
 
 def _common_root(paths: Sequence[str]) -> str:
-    """Return the text that all paths begin with: it is sent once."""
+    """Return the common prefix of all paths, which is sent once."""
     if len(paths) < 2:
         return ""
     first, last = min(paths), max(paths)
@@ -187,9 +188,9 @@ def _common_root(paths: Sequence[str]) -> str:
 
 
 def parse_whole_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Observation]:
-    """Return what :func:`parse_poll` does, for who has to know all of it before going on.
+    """Return the result of :func:`parse_poll`, for callers that need every observation to be complete.
 
-    :raises TransportError: if the answer is not whole, or a folder of checkpoints could not be listed in time.
+    :raises TransportError: if the output is incomplete, or a checkpoint directory could not be listed in time.
     """
     found = parse_poll(watches, result)
     for observation in found.values():
@@ -200,7 +201,7 @@ def parse_whole_poll(watches: Sequence[Watch], result: CommandResult) -> dict[st
 
 @dataclass
 class _Answer:
-    """What the script printed, by section."""
+    """The parsed output of the script, by section."""
 
     time: float
     queue: dict[str, QueueRow]
@@ -222,10 +223,10 @@ class _Answer:
 
 
 def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Observation]:
-    """Return what the poll found for each watch, by its key.
+    """Return the observation of each watch, by the watch's key.
 
-    :param watches: the ones the script was made for, in the same order.
-    :raises TransportError: if the answer is not whole.
+    :param watches: the arguments of :func:`poll_script`, in the same order.
+    :raises TransportError: if the output is incomplete.
     """
     plan = _Plan.of(watches)
     try:
@@ -247,7 +248,7 @@ def parse_poll(watches: Sequence[Watch], result: CommandResult) -> dict[str, Obs
     for watch in watches:
         try:
             found[watch.key] = _observe(watch, answer, lines, streams, existing, matches, by_command)
-        except Exception as error:  # whatever a job has left: it spoils the watch of that job alone
+        except Exception as error:  # unreadable files of one job must not affect the watches of other jobs
             complaint = (
                 f"what job {watch.job_id or watch.job_name or watch.key} has left cannot be read: {error!r}"
             )
@@ -270,7 +271,7 @@ def _observe(
     accounting = answer.accounting.get(watch.job_id or (queue.job_id if queue else ""))
     controller = answer.controller.get(watch.job_id or (queue.job_id if queue else ""))
     if watch.job_name is not None:
-        # Slurm starts its ids again from FirstJobId: a row with another name belongs to another job.
+        # Slurm reuses job ids after MaxJobId: a row with another name belongs to another job.
         queue = queue if queue and queue.name == watch.job_name else None
         accounting = accounting if accounting and accounting.name == watch.job_name else None
         controller = controller if controller and controller.name == watch.job_name else None
@@ -323,21 +324,16 @@ def _unexpanded(globs: Sequence[str], matches: Mapping[str, object]) -> list[str
     ]
 
 
-def _exit_record(text: str | None, job_id: str | None) -> dict[str, Any] | None:
-    """Return ``exit.json`` unless it belongs to another job: the attempt's owner, when a duplicate is watched."""
-    record = read_object(text)
-    if (
-        record is not None
-        and job_id is not None
-        and "+" not in job_id
-        and record.get("job_id", job_id) != job_id
-    ):
-        return None
-    return record
+def _exit_record(text: str | None, job_id: str | None) -> ExitRecord | None:
+    """Return ``exit.json`` unless another job wrote it: the attempt's owner, when a duplicate job is watched."""
+    record = ExitRecord.from_json(read_object(text))
+    if record is None or job_id is None or "+" in job_id:
+        return record
+    return record if record.job_id in ("", job_id) else None
 
 
 def _text(found: tuple[int, bytes] | None) -> str | None:
-    if found is None or (found[0] and not found[1]):  # it is not there, or was not read in this poll
+    if found is None or (found[0] and not found[1]):  # the file is missing, or was not read in this poll
         return None
     return found[1].decode(errors="replace")
 
@@ -374,7 +370,7 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
             case "S":
                 stream_lines.append(rest)
             case _:
-                # a line that is none of these, or no whole one, is of a background process of the login shell
+                # any other or incomplete line comes from a background process of the login shell
                 with contextlib.suppress(ValueError):
                     _read_line(answer, word, rest)
                     checkpoints.take(word, rest)
@@ -382,15 +378,15 @@ def _read_answer(lines: Sequence[str], *, lists_checkpoints: bool) -> _Answer:
     if lists_checkpoints:
         checkpoints.check_whole()
     if not answer.time:
-        raise ValueError("it holds no time; something printed into it")
+        raise ValueError("the time is missing; another process printed into the output")
     answer.stream = base64.b64decode("".join(stream_lines), validate=True)
     return answer
 
 
 def _read_line(answer: _Answer, word: str, rest: str) -> None:
-    """Read what concerns one question of some watches.
+    """Parse one line of the answer to an indexed query.
 
-    :raises ValueError: for a line that is none of the script's.
+    :raises ValueError: for a line that the script did not print.
     """
     index, _, text = rest.partition(" ")
     match word:
@@ -415,7 +411,7 @@ def _complaints(command: str, lines: Iterable[str]) -> list[str]:
 
 def _index(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError(f"{text!r} is no index")
+        raise ValueError(f"{text!r} is not an index")
     return int(text)
 
 
@@ -424,7 +420,7 @@ def _read_queue(
 ) -> None:
     """Read the rows of squeue.
 
-    :param other_lines: lines that are none: errors, the rest of a job's name
+    :param other_lines: lines that are not rows: errors, or the rest of a job name with a line break
     """
     rows = [parse_queue_row(line) for line in lines] if succeeded else []
     other_lines = [*(line for line, row in zip_longest(lines, rows) if row is None), *other_lines]
@@ -438,7 +434,7 @@ def _read_queue(
             answer.queued_arrays.add(array)
         for job_id in job_ids(row.job_id):
             known = answer.queue.get(job_id)
-            # one of an array's waiting tasks has a row of its own as soon as it is more than that
+            # a task of an array gets its own row when it stops being pending
             if known is None or known.state.ended >= row.state.ended:
                 answer.queue[job_id] = row if job_id == row.job_id else replace(row, job_id=job_id)
         known = answer.queue_by_name.get(row.name)
@@ -447,7 +443,7 @@ def _read_queue(
 
 
 def parse_queue_row(line: str) -> QueueRow | None:
-    """Return one line of the poll's squeue, or None for anything else (a warning, a ``CLUSTER:`` header)."""
+    """Parse one line of squeue's output; return None for other lines (a warning, a ``CLUSTER:`` header)."""
     cells = line.split("|", 8)
     if len(cells) != 9 or not cells[0].strip()[:1].isdigit():
         return None
@@ -472,7 +468,7 @@ def _read_accounting(
 ) -> None:
     """Read the rows of sacct.
 
-    :param other_lines: what else it printed: an error, the rest of a job's name
+    :param other_lines: lines that are not rows: errors, or the rest of a job name with a line break
     """
     rows = [row for line in lines if (row := parse_accounting_row(line)) is not None]
     disabled = not rows and any("accounting storage is disabled" in line for line in (*lines, *other_lines))
@@ -481,12 +477,12 @@ def _read_accounting(
         answer.accounting_enabled &= not disabled and status != _COMMAND_NOT_FOUND
         answer.errors += _complaints("sacct", (*lines, *other_lines))
         return
-    if disabled:  # older releases print it and exit 0
+    if disabled:  # older releases print this message and exit with status 0
         answer.accounting_ok = answer.accounting_enabled = False
     for row in with_whole_jobs(rows):
         for job_id in job_ids(row.job_id):
             known = answer.accounting.get(job_id)
-            # the clusters of a federation each keep a record; the one that ran the job knows its end
+            # each cluster of a federation keeps a record; only the cluster that ran the job records its end
             if known is None or known.state is JobState.REVOKED or row.state is not JobState.REVOKED:
                 answer.accounting[job_id] = row if job_id == row.job_id else replace(row, job_id=job_id)
 
@@ -503,7 +499,7 @@ def _read_controller(answer: _Answer, lines: Sequence[str]) -> None:
 
 
 def parse_accounting_row(line: str) -> AccountingRow | None:
-    """Return one line of the poll's sacct, or None for anything else (a step, a warning)."""
+    """Parse one line of sacct's output; return None for other lines (a step, a warning)."""
     cells = line.split("|", 11)
     if len(cells) != 12 or not cells[0].strip()[:1].isdigit() or "." in cells[0]:
         return None
@@ -540,10 +536,11 @@ def _integer(text: str) -> int:
 def _read_streams(
     data: bytes, streams: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], tuple[int, bytes]]:
-    """Return (path, offset) → (size, bytes) of every file that can be read.
+    """Return (path, offset) → (size, bytes) of every readable file.
 
-    The sizes come first, then the bytes of those that have news, each followed by ``E`` or, when they did not all come,
-    ``X``, the file's number and a mark that no log can know. What has a size and no bytes was left for the next poll.
+    The stream holds all sizes first, then the new bytes of each file, each followed by ``E`` (complete) or ``X``
+    (incomplete), the index of the file and a random mark that no log can contain. A file with a size but without bytes
+    is read by the next poll.
     """
     head = _STREAM_MARK.match(data)
     if head is None:
@@ -570,6 +567,6 @@ def _read_streams(
         elif (cut := data.find(failed, at, latest)) >= 0:
             del found[streams[index]]
             at = cut + len(failed)
-        elif (cut := data.find(whole, at, latest)) >= 0:  # truncated since its size was asked
+        elif (cut := data.find(whole, at, latest)) >= 0:  # the file was truncated after its size was read
             at = cut + len(whole)
     return found

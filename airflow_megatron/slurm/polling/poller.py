@@ -15,7 +15,7 @@ from airflow_megatron.slurm.polling.garbage_collection import PAUSES
 from airflow_megatron.slurm.polling.pacing import left_out, news, patience, pause
 from airflow_megatron.slurm.polling.poll import LOG_BYTES_PER_JOB, LOG_BYTES_PER_POLL, parse_poll, poll_script
 from airflow_megatron.slurm.remote.profile import DEFAULT_COMMANDS, SlurmCommands
-from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.remote.transport import LoginRefusedError
 from airflow_megatron.slurm.states.observation import Observation, Unreachable, Watch
 
 if TYPE_CHECKING:
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEBOUNCE_S = 0.3
-"""How long a newcomer's poll waits for others that arrive with it."""
+"""Seconds that a poll for a new watcher waits for further new watchers."""
 
 NEWCOMER_SPACING_S = 2.0
-"""From the beginning of one poll to that of the next when newcomers keep coming: a launch brings hundreds, and
-slurmctld's limiter allows a user two requests a second.
+"""Minimum seconds between the starts of two polls while new watchers arrive: a launch adds hundreds, and slurmctld's
+limiter allows a user two requests per second.
 """
 
 WATCHES_PER_COMMAND = 5_000
-"""More are asked for in several commands: a script has some 260 bytes for each, and a time-out."""
+"""Maximum number of watches per command: the script grows by about 260 bytes per watch and has a time-out."""
 
 DELIVERIES_AT_ONCE = 20
-"""Watchers woken before others get their turn in the event loop; each may write a line to its task's log."""
+"""Number of watchers woken before the event loop runs other tasks; each may write a line to its task's log."""
 
 LEAST_REST = 0.25
-"""Part of the interval that lies between two polls however long they take."""
+"""Minimum pause between two polls, as a part of the interval, however long a poll takes."""
 
 MAX_BACKOFF_S = 60.0
 MAX_REFUSED_BACKOFF_S = 600.0
-"""For a refused login: sites lock accounts after some of them."""
+"""Pause after a refused login, in seconds: sites lock accounts after repeated refusals."""
 
 LINGER_S = 30.0
-"""How long the connection is kept without watchers: a stage's successor often comes within seconds."""
+"""Seconds for which the connection stays open without watchers: the next stage often starts within seconds."""
 
 
 @dataclass
@@ -75,10 +75,10 @@ class PollerStats:
 
 
 class Subscription:
-    """A watcher's end: an async iterator of observations that always yields the newest one.
+    """The observations of one watch: an async iterator that yields the newest observation.
 
-    A watcher that is slow misses observations but no log bytes: the log's offset moves on only when an
-    observation is taken. Use it as an async context manager, or call :meth:`close`.
+    A slow watcher misses observations but no log bytes: the log offset advances only when the watcher takes an
+    observation. Use it as an async context manager, or call :meth:`close`.
     """
 
     def __init__(self, poller: Poller, watch: Watch, key: str) -> None:
@@ -96,11 +96,11 @@ class Subscription:
 
     @property
     def watch(self) -> Watch:
-        """What is watched now."""
+        """The current watch."""
         return self._watch
 
     def update(self, **changes: Any) -> None:
-        """Change what is watched (fields of :class:`Watch`); an observation of the former watch is dropped.
+        """Change fields of the :class:`Watch`; a pending observation of the former watch is dropped.
 
         :param changes: for example ``job_id="8", log_file=…, log_offset=0`` for a new attempt.
         """
@@ -133,7 +133,7 @@ class Subscription:
         self.close()
 
     def close(self) -> None:
-        """Stop watching; closing twice does no harm."""
+        """Stop watching; repeated calls have no effect."""
         if not self._closed:
             self._closed = True
             self._arrived.set()
@@ -141,26 +141,26 @@ class Subscription:
 
     @property
     def key(self) -> str:
-        """The subscription's own key in a poll."""
+        """The unique key of the subscription in a poll."""
         return self._watch.key
 
     @property
     def version(self) -> int:
-        """Grows with every :meth:`update`."""
+        """Incremented by every :meth:`update`."""
         return self._version
 
     @property
     def patience(self) -> float:
-        """Seconds that the next observation may take."""
+        """Seconds that the watcher can wait for the next observation."""
         return self._patience
 
     @property
     def left_out(self) -> bool:
-        """The newest poll brought nothing of the log's news: others' logs had filled it."""
+        """Whether the newest poll had no room for the new bytes of this log."""
         return self._left_out
 
     def question(self) -> Watch:
-        """Return what to ask in the poll that begins now; for the poller."""
+        """Return the watch for the poll that starts now; called by the poller."""
         watch = self._watch
         if not watch.commands or not watch.command_interval:
             return watch
@@ -170,10 +170,10 @@ class Subscription:
         return watch
 
     def deliver(self, observation: Observation, version: int) -> None:
-        """Hand over what a poll found; for the poller.
+        """Deliver the observation of a poll; called by the poller.
 
         :param observation: the newest one.
-        :param version: the subscription's version when the poll was begun.
+        :param version: the subscription's version when the poll started.
         """
         if version != self._version or self._closed:
             return
@@ -182,7 +182,7 @@ class Subscription:
             self._news, self._changed = seen_now, time.monotonic()
         self._patience = patience(self._watch, observation, time.monotonic() - self._changed)
         self._left_out = left_out(observation)
-        # Bytes taken while this poll was under way are in it again.
+        # The observation may repeat bytes that the watcher took while this poll was running.
         seen = self._watch.log_offset - observation.log_offset
         if seen > 0 and observation.log_chunk:
             observation = replace(
@@ -193,11 +193,11 @@ class Subscription:
 
 
 class Poller:
-    """Asks one cluster once per tick on behalf of all its watchers.
+    """Polls one cluster for all its watchers.
 
-    Lives in one event loop; :meth:`shared` gives the one for a key. A failed poll changes nothing: the loop
-    reconnects with growing, jittered pauses for as long as somebody watches, and reports to the watchers since
-    when and why.
+    A poller belongs to one event loop; :meth:`shared` returns the poller of a key. After a failed poll, the loop
+    reconnects with growing, jittered pauses while there are watchers, and reports the failure's start and reason to
+    them.
     """
 
     _by_loop: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Poller]]] = (
@@ -213,7 +213,7 @@ class Poller:
         command_timeout: float = 60.0,
         name: str = "",
     ) -> None:
-        """Make a poller; it starts with its first watcher.
+        """Create a poller; it starts with its first watcher.
 
         :param transport_factory: opens a connection to the login node.
         :param interval: seconds from the beginning of one poll to that of the next, up to four times as many
@@ -249,13 +249,13 @@ class Poller:
         commands: SlurmCommands = DEFAULT_COMMANDS,
         command_timeout: float = 60.0,
     ) -> Poller:
-        """Return the running event loop's poller for *key*, made at the first call.
+        """Return the running event loop's poller for *key*; the first call creates it.
 
-        :param key: what identifies the connection, for example its id and the slurm_bin directory.
-        :param transport_factory: used by the first caller's poller only.
-        :param interval: the shortest one asked for so far counts.
-        :param commands: as *transport_factory*.
-        :param command_timeout: as *transport_factory*.
+        :param key: identifies the connection, for example its id and the slurm_bin directory.
+        :param transport_factory: used only by the call that creates the poller.
+        :param interval: in seconds; the poller uses the shortest interval of all calls.
+        :param commands: used only by the call that creates the poller.
+        :param command_timeout: in seconds; used only by the call that creates the poller.
         """
         pollers = cls._by_loop.setdefault(asyncio.get_running_loop(), {})
         poller = pollers.get(key)
@@ -272,18 +272,18 @@ class Poller:
 
     @property
     def unreachable(self) -> Unreachable | None:
-        """Since when and why polls fail, None while they succeed."""
+        """Start and reason of the current failures; None while polls succeed."""
         return self._unreachable
 
     def subscribe(self, watch: Watch) -> Subscription:
-        """Watch a job from now on; the first observation comes without waiting for the next tick."""
+        """Start to watch a job; the first observation does not wait for the next regular poll."""
         self._next_key += 1
         subscription = Subscription(self, watch, str(self._next_key))
         self._subscriptions[subscription.key] = subscription
         if self._unreachable is not None:
             subscription.deliver(self._nothing(), subscription.version)
         if self._task is None:
-            # An empty context: log lines of the loop must not land in the task log of the first watcher.
+            # An empty context keeps the loop's log messages out of the first watcher's task log.
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name=f"slurm-poller {self._name}", context=contextvars.Context()
             )
@@ -291,11 +291,11 @@ class Poller:
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Forget a watcher."""
+        """Remove a watcher."""
         self._subscriptions.pop(subscription.key, None)
 
     def wake(self) -> None:
-        """Poll soon: something new is to be watched."""
+        """Poll soon, because a watch is new or changed."""
         self._wake.set()
 
     async def _run(self) -> None:
@@ -311,7 +311,7 @@ class Poller:
                         return
                 await self._pause()
         finally:
-            # From here on a newcomer starts a loop of its own.
+            # From here on a new watcher starts a new loop.
             self._task = None
             PAUSES.end()
             transport, self._transport = self._transport, None
@@ -320,9 +320,9 @@ class Poller:
 
     async def _pause(self) -> None:
         if self._unreachable is not None:
-            # Newcomers do not hurry a cluster that does not answer.
+            # New watchers do not shorten the pause while the cluster does not answer.
             longest = MAX_REFUSED_BACKOFF_S if self._refused else MAX_BACKOFF_S
-            # a float does not hold the doublings of a weekend
+            # bounded: the doublings of a long outage would overflow a float
             doubled = 2.0 ** min(self._unreachable.failures, 16)
             await asyncio.sleep(min(longest, doubled * random.uniform(0.5, 1.5)))
             return
@@ -332,7 +332,7 @@ class Poller:
             self.stats.last_pause = min(self.interval, NEWCOMER_SPACING_S)
         try:
             took = time.monotonic() - self._began
-            # not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event
+            # not wait_for: in Python 3.11 it suppresses a cancellation that arrives together with the event
             async with asyncio.timeout(max(self.stats.last_pause - took, LEAST_REST * self.interval)):
                 await self._wake.wait()
         except TimeoutError:
@@ -350,7 +350,7 @@ class Poller:
         try:
             observations = await self._poll(watches)
         except Exception as error:
-            # whatever it is, the next poll may succeed: nobody's job is given up for it
+            # any error: the next poll may succeed, so no watcher is stopped
             await self._failed(error)
             observations = {each.key: self._nothing(each.watch.log_offset) for each in subscriptions}
             await self._deliver(subscriptions, versions, observations)
@@ -368,16 +368,16 @@ class Poller:
         versions: Sequence[int],
         observations: Mapping[str, Observation],
     ) -> None:
-        """Wake the watchers, some at a time: each has work to do, and all share the event loop with others."""
+        """Wake the watchers in groups, so that other tasks of the event loop run in between."""
         for number, (subscription, version) in enumerate(zip(subscriptions, versions, strict=True), 1):
             subscription.deliver(observations[subscription.key], version)
             if number % DELIVERIES_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     def _in_turn(self) -> list[Subscription]:
-        """Return all subscriptions, those first whose logs were left out; the others begin with others each tick.
+        """Return all subscriptions: first those whose logs did not fit into the last poll, then the others, rotated.
 
-        A poll sends a limited amount of log.
+        The order matters because a poll transfers a limited number of log bytes.
         """
         subscriptions = list(self._subscriptions.values())
         first = self.stats.ticks * (LOG_BYTES_PER_POLL // LOG_BYTES_PER_JOB) % max(len(subscriptions), 1)
@@ -389,7 +389,7 @@ class Poller:
         sent = received = 0
         for first in range(0, len(watches), WATCHES_PER_COMMAND):
             part = watches[first : first + WATCHES_PER_COMMAND]
-            # Thousands of watches make a script of more than 1 MB: not in the event loop's time.
+            # For thousands of watches the script exceeds 1 MB: build it in a thread, not in the event loop.
             script = await asyncio.to_thread(poll_script, part, self._commands)
             if self._transport is None:
                 self._transport = await self._factory()
@@ -409,9 +409,9 @@ class Poller:
         before = self._unreachable
         if before is None:
             self._unreachable_from = time.monotonic()
-        self._refused = isinstance(error, TransportError) and error.permanent
+        self._refused = isinstance(error, LoginRefusedError)
         self._unreachable = Unreachable(
-            # right by this machine's clock of now, whatever that clock did in between
+            # relative to the current time of this machine's clock, in case that clock was set in between
             since=time.time() - (time.monotonic() - self._unreachable_from),
             reason=reason,
             failures=before.failures + 1 if before else 1,

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def fetch_queue_states(
     commands: SlurmCommands, run: Callable[[str], CommandResult]
 ) -> Mapping[str, str] | None:
-    """Return the state of each job in the queue, by its id; None when squeue does not answer.
+    """Return the state of each job in the queue, by its id; None if squeue fails.
 
     Jobs that have ended stay in the queue for some minutes (``MinJobAge``).
 
     :param run: runs a script on the login node
-    :raises airflow_megatron.slurm.remote.transport.TransportError: when the login node does not answer
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
     """
     watch = Watch("queue", whole_queue=True)
     seen = parse_poll([watch], run(poll_script([watch], commands)))[watch.key]

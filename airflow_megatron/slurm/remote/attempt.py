@@ -22,7 +22,7 @@ class Attempt:
     number: int
 
     def __post_init__(self) -> None:
-        """Refuse names and paths that Slurm or a shell could not carry."""
+        """Refuse names and paths that Slurm or a shell cannot represent."""
         checked_job_name(self.job_name)
         quote_path(self.stage_dir)
         if self.number < 1:
@@ -35,5 +35,5 @@ class Attempt:
 
     @property
     def files(self) -> AttemptDir:
-        """What the attempt's directory holds."""
+        """The paths of the files in the attempt's directory."""
         return StageDir(self.stage_dir).attempt(self.number)

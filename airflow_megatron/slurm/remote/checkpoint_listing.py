@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LISTING_DEPTH = 6
-"""Folders between the one that is searched and a run's ``checkpoints``, that one counted."""
+"""Maximum depth of a run's ``checkpoints`` directory below the searched directory."""
 
 LISTING_SECONDS = 60
-"""How long the listing of all runs may take."""
+"""Time limit for the listing of all runs, in seconds."""
 
 _WHOLE = frozenset({"0", "123"})
-"""xargs ends with 123 when ``find`` failed without being killed: a directory went away while it was listed."""
+"""xargs exits with 123 when ``find`` failed without being killed: a directory was removed during the listing."""
 
 
 @dataclass
 class CheckpointFiles:
-    """The lines of ``am_checkpoints`` (``shell/poll.sh``), taken in one by one.
+    """Parser of the output of ``am_checkpoints`` (``shell/poll.sh``), line by line.
 
-    :param found: checkpoints folder → name of an ``iter_*`` directory → path in it → bytes
-    :param slow: checkpoints folders that could not be listed in time
+    :param found: checkpoint directory → name of an ``iter_*`` directory → path in it → size in bytes
+    :param slow: checkpoint directories that could not be listed within the time limit
     """
 
     found: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class CheckpointFiles:
     _listed: list[str] = field(default_factory=list)
 
     def take(self, word: str, rest: str) -> None:
-        """Take in a line.
+        """Parse one line.
 
-        :param word: its kind: ``D``, a directory; ``N``, one whose files are not listed; ``C``, a file in the
-            last directory; ``T``, a folder that takes too long;
-            ``listed``, how a part of the listing has ended. Other lines are passed over.
-        :param rest: what follows it
+        :param word: kind of the line: ``D``, a directory; ``N``, a directory whose files are not listed; ``C``, a file
+            in the last directory; ``T``, a directory that exceeded the time limit; ``listed``, the exit status of a
+            part of the listing. Other lines are ignored.
+        :param rest: the rest of the line
         :raises ValueError: for a file without a size
         """
         match word:
@@ -63,9 +63,9 @@ class CheckpointFiles:
         return self.found.setdefault(folder, {}).setdefault(name, {})
 
     def check_whole(self) -> None:
-        """Refuse a listing of which a part was killed.
+        """Refuse an incomplete listing, of which a part was killed.
 
-        :raises TransportError: it has to be asked for again
+        :raises TransportError: the listing must be repeated
         """
         if not self._listed or not _WHOLE.issuperset(self._listed):
             raise TransportError(
@@ -75,11 +75,11 @@ class CheckpointFiles:
 
 @dataclass(frozen=True)
 class RunCheckpoints:
-    """What is in the checkpoints folder of one run.
+    """The content of the checkpoint directory of one run.
 
-    :param run: the run's directory, relative to the folder that was searched
-    :param tracker: text of the tracker file, None without one
-    :param directories: name of an ``iter_*`` directory → path in it → bytes
+    :param run: the run's directory, relative to the searched directory
+    :param tracker: text of the tracker file, None if it does not exist
+    :param directories: name of an ``iter_*`` directory → path in it → size in bytes
     """
 
     run: str
@@ -90,7 +90,7 @@ class RunCheckpoints:
 def listing_script(folder: str) -> str:
     """Return the remote script that lists the checkpoints of all runs.
 
-    :param folder: absolute; a run's checkpoints lie in ``checkpoints`` somewhere below it
+    :param folder: absolute path; the runs with their ``checkpoints`` directories are below it
     """
     root = f"{folder.rstrip('/')}/"
     return framed(
@@ -100,11 +100,11 @@ def listing_script(folder: str) -> str:
 
 
 def parse_listing(folder: str, result: CommandResult) -> list[RunCheckpoints]:
-    """Return the runs that have a checkpoints folder, by their directories.
+    """Return the runs that have a checkpoint directory, sorted by run directory.
 
-    :param folder: the one that the script was made for
-    :raises TransportError: if the answer or the listing is not whole.
-    :raises FileNotFoundError: if there is no such folder on the cluster.
+    :param folder: the argument of :func:`listing_script`
+    :raises TransportError: if the output or the listing is incomplete.
+    :raises FileNotFoundError: if the directory does not exist on the cluster.
     """
     folders: list[str] = []
     trackers: dict[int, str] = {}

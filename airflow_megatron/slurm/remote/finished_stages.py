@@ -1,4 +1,4 @@
-"""Which jobs have a verdict, for a whole sweep with one remote command: much less than all that is recorded of them."""
+"""Find which jobs of a sweep have a verdict, with one remote command that reads only the verdicts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def finished_stages_script(points: Iterable[Sequence[str]]) -> str:
     """Return the remote script that reads the verdicts of points whose jobs may all have finished.
 
-    Of a point it reads up to the first stage without a verdict, so a sweep that never ran costs one look a point. The
-    answer is read with :func:`airflow_megatron.slurm.remote.stage_records.parse_stage_states`, for all directories in
-    the same order; the records that it makes hold verdicts and numbers of attempts, nothing else.
+    For each point, the script stops at the first stage without a verdict, so it checks one stage per point of a sweep
+    that never ran. :func:`airflow_megatron.slurm.verdicts.stage_records.parse_stage_states` parses the output, with all
+    directories in the same order; its records hold only verdicts and attempt numbers.
 
     :param points: the stage directories of each point
     """

@@ -1,4 +1,4 @@
-"""The frame around every remote script: a clean environment before, marker lines around the answer."""
+"""The frame of every remote script: it cleans the environment and prints marker lines around the output."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from airflow_megatron.slurm.remote.transport import CommandResult, TransportErro
 BEGIN = "=== airflow-megatron answer begins ==="
 END = "=== airflow-megatron answer ends ==="
 
-# A line that begins with a part of the delimiter and goes on with a byte above 127 loses that byte in dash 0.5.12.
+# dash 0.5.12 drops a byte above 127 that follows a prefix of the delimiter at the start of a line.
 _HAZARD = re.compile(r"^([A-Za-z])[A-Za-z0-9_]*[^\x00-\x7f]", re.MULTILINE)
 
-# Site profiles export options for Slurm's commands (SBATCH_ACCOUNT, SQUEUE_FORMAT, SLURM_TIME_FORMAT …): they
-# override what the scripts and job files say. SLURM_CONF and SLURM_CLUSTERS choose the cluster and stay.
+# Site profiles export options of Slurm's commands (SBATCH_ACCOUNT, SQUEUE_FORMAT, SLURM_TIME_FORMAT …), which
+# override the options in the scripts and job files. SLURM_CONF and SLURM_CLUSTERS select the cluster and are kept.
 
 
 def framed(body: str) -> str:
-    """Return the whole script around *body*, which prints the answer line by line.
+    """Return the complete script around *body*, which prints its output line by line.
 
-    Everything is one function called by the last line, so a script whose transmission was cut off does
-    nothing.
+    The script is one function that the last line calls, so an incompletely transmitted script does nothing.
     """
     return (
         f"am_main() {{\n{shell_file('environment')}\nprintf '\\n%s\\n' '{BEGIN}'\n"
@@ -32,11 +31,11 @@ def framed(body: str) -> str:
 
 
 def unframed(result: CommandResult) -> list[str]:
-    """Return the lines of an answer without what login profiles printed around it.
+    """Return the lines of the output between the markers, without the output of login profiles.
 
-    :raises TransportError: if the answer is not whole.
+    :raises TransportError: if the output is incomplete.
     """
-    # at line feeds alone: str.splitlines() also ends a line at a form feed or U+2028, which names of files may hold
+    # split at line feeds only: str.splitlines() also splits at form feeds and U+2028, which file names may contain
     lines = result.stdout.split("\n")
     try:
         begin = lines.index(BEGIN)
@@ -46,7 +45,7 @@ def unframed(result: CommandResult) -> list[str]:
         raise TransportError(
             f"the login node's answer is cut off (shell exit status {result.exit_status}: {last.strip()})"
         ) from None
-    # Each marker is printed after an extra line break, in case the text before lacks one.
+    # An extra line break precedes each marker, in case the text before it has none at its end.
     answer = lines[begin + 1 : end]
     if answer and not answer[-1]:
         answer.pop()
@@ -57,7 +56,7 @@ def here_document(text: str) -> str:
     """Return the redirection and body of a here-document that holds *text* literally, ending in a line break.
 
     :param text: without NUL; a missing last line break is added.
-    :raises ValueError: if words that go on with a byte above 127 begin its lines with every letter there is.
+    :raises ValueError: if no delimiter is safe, because for each letter a line starts with it and a byte above 127.
     """
     body = text if text.endswith("\n") else f"{text}\n"
     hazards = set(_HAZARD.findall(body))

@@ -1,4 +1,4 @@
-"""Commands of one cluster's Slurm, and how they are called."""
+"""The location of a cluster's Slurm commands, and how to call them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from airflow_megatron.slurm.remote.quoting import checked_path, quote
 
 @dataclass(frozen=True)
 class SlurmCommands:
-    """Where Slurm's commands are and which shell finds them.
+    """The location of Slurm's commands and the shell that runs them.
 
     :param cluster: the profile's name, for messages.
-    :param slurm_bin: directory of ``sbatch``, ``squeue`` …; empty when they are on the login node's ``PATH``.
+    :param slurm_bin: directory of ``sbatch``, ``squeue`` …; empty if they are on the login node's ``PATH``.
     :param login_shell: read the account's login profile first (sites that put Slurm on ``PATH`` only there).
     """
 
@@ -32,8 +32,8 @@ class SlurmCommands:
     def remote_shell(self) -> str:
         """Return the command line that runs a script given on its standard input.
 
-        The script is read whole before it runs: bash would otherwise read a piped script one byte per system
-        call, and a command inside the script could swallow the rest of it.
+        The shell reads the complete script before it runs it: bash would otherwise read a piped script one byte per
+        system call, and a command in the script could consume the rest of the script.
         """
         read_whole = "exec /bin/sh -c 'script=$(cat) && eval \"$script\" </dev/null'"
         if self.login_shell:

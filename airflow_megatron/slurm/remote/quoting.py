@@ -1,4 +1,4 @@
-"""Check and quote what enters shell scripts that talk to Slurm: paths, job names and ids."""
+"""Check and quote the paths, job names and ids in shell scripts for Slurm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_megatron.spec.trust.quoting import QuotingError as QuotingError
 from airflow_megatron.spec.trust.quoting import quote as quote
 
 MAX_JOB_NAME_LENGTH = 200
-"""Slurm's database keeps 255 bytes of a job name; longer names would not be found again."""
+"""Slurm's database stores 255 bytes of a job name; a search for a longer name finds nothing."""
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+:@-]*")
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
@@ -37,10 +37,10 @@ def checked_path(path: str) -> str:
 
 
 def checked_job_name(name: str) -> str:
-    """Return *name* if Slurm can find it again exactly.
+    """Return *name* if a search in Slurm finds it exactly.
 
-    ``squeue --name`` and ``sacct --name`` split at commas, and their tables at ``|`` and blanks, so a job
-    name is kept to letters, digits and ``._=+:@-``.
+    ``squeue --name`` and ``sacct --name`` split names at commas, and their tables use ``|`` and blanks as separators,
+    so a job name may contain only letters, digits and ``._=+:@-``.
 
     :raises QuotingError: for other characters, an empty name, or more than 200 characters.
     """

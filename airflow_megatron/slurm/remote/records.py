@@ -1,9 +1,9 @@
-"""The small JSON files of a job's ``.jobs/<stage>`` directory."""
+"""The records in a job's ``.jobs/<stage>`` directory: ``jobid``, ``exit.json`` and ``job.json``."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.spec.trust.json_records import read_object as read_object
@@ -19,11 +19,11 @@ _JOB_ID_RECORD = re.compile(
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """``jobid``: the job of an attempt, ``ID[;CLUSTER[;NAME]]``; the first two as ``sbatch --parsable`` prints them.
+    """``jobid``: the Slurm job of an attempt, ``ID[;CLUSTER[;NAME]]``; ``sbatch --parsable`` prints the first two.
 
     :param job_id: ``7``; ``7_3`` for a task of an array.
     :param cluster: name of the cluster in a multi-cluster set-up, else None.
-    :param job_name: Slurm's name of the job where it is not the attempt's own, as for a task of an array.
+    :param job_name: Slurm's name of the job if it differs from the attempt's name, as for a task of an array.
     """
 
     job_id: str
@@ -32,17 +32,17 @@ class SubmittedJob:
 
     @classmethod
     def from_record(cls, text: str) -> SubmittedJob | None:
-        """Return what the record says, None when it is not one."""
+        """Parse the record; return None for invalid text."""
         found = _JOB_ID_RECORD.fullmatch(text.strip())
         return cls(found["job_id"], found["cluster"] or None, found["job_name"]) if found else None
 
 
 @dataclass(frozen=True)
 class ExitRecord:
-    """``exit.json``: how the job script ended, written by the script itself.
+    """``exit.json``: how the job script ended; the script writes it.
 
     :param exit_code: the script's exit status.
-    :param signal: the signal that asked it to stop (``TERM``, ``USR1`` …), or None.
+    :param signal: the signal that requested the stop (``TERM``, ``USR1`` …), or None.
     :param host: node that ran the script.
     :param nodes: Slurm's node list expression.
     :param started: Unix time at which this run began (of a requeued job: the last run).
@@ -62,12 +62,12 @@ class ExitRecord:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the script did all of its work: neither failed nor was asked to stop."""
+        """Whether the script completed: it neither failed nor received a signal to stop."""
         return self.exit_code == 0 and self.signal is None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> ExitRecord | None:
-        """Return the record, or None when *value* is not one."""
+        """Parse the record; return None for an invalid *value*."""
         if value is None:
             return None
         exit_code, ended = whole(value.get("exit_code")), real(value.get("ended"))
@@ -86,8 +86,39 @@ class ExitRecord:
 
 
 @dataclass(frozen=True)
+class TaskOrigin:
+    """``origin`` in ``job.json``: the Airflow task that submitted the job. Every value is empty if not recorded.
+
+    :param dag_id: id of the DAG.
+    :param run_id: id of the DAG run.
+    :param run: id of the run of the sweep, which launched the DAG run of a point.
+    :param task_id: id of the task.
+    :param try_number: number of the try, from 1; 0 if not recorded.
+    """
+
+    dag_id: str = ""
+    run_id: str = ""
+    run: str = ""
+    task_id: str = ""
+    try_number: int = 0
+
+    @classmethod
+    def from_json(cls, value: object) -> TaskOrigin | None:
+        """Parse the object in a ``job.json``; return None for an empty or invalid *value*."""
+        if not isinstance(value, dict) or not value:
+            return None
+        return cls(
+            dag_id=word(value.get("dag_id")) or "",
+            run_id=word(value.get("run_id")) or "",
+            run=word(value.get("run")) or "",
+            task_id=word(value.get("task_id")) or "",
+            try_number=whole(value.get("try_number"), 0),
+        )
+
+
+@dataclass(frozen=True)
 class JobRecord:
-    """``job.json``: what was submitted, enough to explain or repeat the attempt.
+    """``job.json``: the submitted job, with the data to explain or repeat the attempt.
 
     :param job: the job's name in the sweep.
     :param attempt: number of the attempt, from 1.
@@ -96,19 +127,19 @@ class JobRecord:
     :param command: the stage's command line.
     :param log_file: the job's output file on the cluster.
     :param params: swept parameters of the point.
-    :param loads: the words with which a training began, before it had checkpoints of its own; None where not recorded.
-    :param origin: who asked: DAG, run, task, try.
-    :param exclude: nodes to keep off, besides the spec's own.
-    :param nodes: number of nodes, None for the plan's.
-    :param arguments: words added to the command.
-    :param resumes_from: the iteration of the checkpoint that it has to begin with, 0 for none.
-    :param after_job: id of the attempt before, for whose end this one waits in Slurm's queue.
-    :param first: the first attempt of this run of the job, 0 where that is not known.
-    :param log_from: bytes of its log that were there before.
-    :param package: version of this package that has submitted it, empty where not recorded.
-    :param pin: digest of the stored plan that it is from, empty for none.
-    :param behind: the stage for whose end it waits in Slurm's queue, empty for none.
-    :param behind_jobs: the jobs of that stage.
+    :param loads: the arguments that load the initial checkpoint of a training; None if not recorded.
+    :param origin: the task that submitted the job, None without one (submission from the command line).
+    :param exclude: excluded nodes, in addition to those of the spec.
+    :param nodes: number of nodes, None for the number in the plan.
+    :param arguments: arguments appended to the command.
+    :param resumes_from: iteration of the checkpoint that the attempt must load, 0 for none.
+    :param after_job: id of the previous attempt's job, for whose end this job waits in Slurm's queue.
+    :param first: number of the first attempt of this run of the job, 0 if unknown.
+    :param log_from: size of the log in bytes before the attempt.
+    :param package: version of this package that submitted the job, empty if not recorded.
+    :param pin: digest of the stored plan of the job, empty for none.
+    :param behind: the stage for whose end the job waits in Slurm's queue, empty for none.
+    :param behind_jobs: the Slurm jobs of that stage.
     """
 
     job: str
@@ -119,7 +150,7 @@ class JobRecord:
     log_file: str
     params: dict[str, Any]
     loads: tuple[str, ...] | None = None
-    origin: dict[str, Any] = field(default_factory=dict)
+    origin: TaskOrigin | None = None
     exclude: tuple[str, ...] = ()
     nodes: int | None = None
     arguments: tuple[str, ...] = ()
@@ -135,6 +166,7 @@ class JobRecord:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object to write."""
         value = {name: list(item) if isinstance(item, tuple) else item for name, item in asdict(self).items()}
+        value["origin"] = value["origin"] or {}
         if self.loads is None:
             del value["loads"]
         if not self.behind:
@@ -143,10 +175,10 @@ class JobRecord:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> JobRecord | None:
-        """Return what :meth:`to_json` wrote, None without it; unknown keys are passed over, missing ones are empty."""
+        """Parse the output of :meth:`to_json`, None without it; unknown keys are ignored, missing keys are empty."""
         if value is None:
             return None
-        loads, params, origin = value.get("loads"), value.get("params"), value.get("origin")
+        loads, params = value.get("loads"), value.get("params")
         return cls(
             job=word(value.get("job")) or "",
             attempt=whole(value.get("attempt"), 0),
@@ -156,7 +188,7 @@ class JobRecord:
             log_file=word(value.get("log_file")) or "",
             params=params if isinstance(params, dict) else {},
             loads=_words(loads) if isinstance(loads, list) else None,
-            origin=origin if isinstance(origin, dict) else {},
+            origin=TaskOrigin.from_json(value.get("origin")),
             exclude=_words(value.get("exclude")),
             nodes=whole(value.get("nodes")),
             arguments=_words(value.get("arguments")),

@@ -1,4 +1,4 @@
-"""One archive of a sweep's folders, made on its cluster."""
+"""Create an archive of a sweep's directories on its cluster."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 SECRETS: Final = f"*/{run_layout.JOBS}/*/{run_layout.SECRETS}"
 CHECKPOINTS: Final = (f"*/{run_layout.CHECKPOINTS}*/*/*", f"*/{run_layout.CONVERTED}*")
-"""What is left out unless it is asked for; a tracker file, which lies beside the checkpoints, is small."""
+"""Patterns excluded by default; the small tracker file beside the checkpoints is always included."""
 
 
 class ArchiveError(AirflowMegatronError):
-    """The login node could not write the archive; nothing of it is left there."""
+    """The login node could not write the archive; no partial archive remains."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,16 @@ def archive_script(
     extra: bytes = b"",
     checkpoints: bool = False,
 ) -> str:
-    """Return the remote script that writes an archive; an existing one is never replaced.
+    """Return the remote script that writes an archive; it never replaces an existing file.
 
-    :param root: the cluster's run root, absolute.
-    :param folders: strictly below it, absolute.
-    :param default: the archive without its ending, absolute: ``.tar.zst``, or ``.tar.gz`` where zstd is missing.
-    :param to: the archive instead, absolute, with one of these endings.
-    :param extra: a tar.gz with one folder ``airflow-megatron``, which the archive gets too.
-    :param checkpoints: put checkpoints and converted models into it.
-    :raises ValueError: for a folder that is not below the root.
+    :param root: absolute path of the cluster's run root.
+    :param folders: absolute paths of the directories, strictly below the root.
+    :param default: absolute path of the archive without suffix; the script appends ``.tar.zst``, or ``.tar.gz`` if
+        zstd is missing.
+    :param to: absolute path of the archive with one of these suffixes; overrides *default*.
+    :param extra: a tar.gz with one directory ``airflow-megatron``, which is added to the archive.
+    :param checkpoints: include checkpoints and converted models.
+    :raises ValueError: for a directory that is not below the root.
     """
     relative = [below(root, path) for path in folders]
     if None in relative:
@@ -72,10 +73,10 @@ def archive_script(
 
 
 def parse_archive(result: CommandResult) -> Archive:
-    """Return what was written.
+    """Return the written archive.
 
-    :raises ArchiveError: when it could not be.
-    :raises TransportError: when the answer is not whole.
+    :raises ArchiveError: if the archive could not be written.
+    :raises TransportError: if the output is incomplete.
     """
     for line in unframed(result):
         word, _, rest = line.partition(" ")

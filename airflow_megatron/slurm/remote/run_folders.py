@@ -1,7 +1,7 @@
-"""The folders of a sweep below the run root: how large they are, and removing them.
+"""Measure or remove the directories of a sweep below the run root.
 
-Nothing outside of the run root is touched, and no symbolic link is followed below it: each part of a path is entered
-by itself, and refused when it is a link.
+The script changes nothing outside the run root and follows no symbolic link below it: it enters each component of a
+path separately and refuses links.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FolderAnswer:
-    """What was found of a folder, or done to it.
+    """The result for one directory.
 
-    :param path: the folder, absolute.
-    :param exists: it is there; after a removal: it still is.
-    :param kibibytes: what it takes on the disk, as ``du`` says; 0 where that was not asked.
-    :param problem: why it was left alone, or could not be removed; empty otherwise.
+    :param path: absolute path of the directory.
+    :param exists: whether it exists; after a removal, whether it still exists.
+    :param kibibytes: its size on disk in KiB by ``du``; 0 if not measured.
+    :param problem: why it was refused or could not be removed; empty otherwise.
     """
 
     path: str
@@ -36,10 +36,10 @@ class FolderAnswer:
 
 
 def below(root: str, path: str) -> str | None:
-    """Return *path* relative to *root*, None when it is not strictly below it.
+    """Return *path* relative to *root*, or None if it is not strictly below *root*.
 
-    :param root: absolute.
-    :param path: absolute, as a plan names it; links are not resolved here.
+    :param root: absolute path.
+    :param path: absolute path from a plan; links are not resolved.
     """
     root, path = posixpath.normpath(root), posixpath.normpath(path)
     relative = posixpath.relpath(path, root)
@@ -47,11 +47,11 @@ def below(root: str, path: str) -> str | None:
 
 
 def folders_script(root: str, paths: Sequence[str], *, remove: bool = False) -> str:
-    """Return the remote script that measures folders, or removes them; it may run any number of times.
+    """Return the remote script that measures or removes directories; it is idempotent.
 
-    :param root: the cluster's run root, absolute.
-    :param paths: folders strictly below it, absolute.
-    :raises ValueError: for a folder that is not.
+    :param root: absolute path of the cluster's run root.
+    :param paths: absolute paths of directories strictly below the root.
+    :raises ValueError: for a directory that is not below the root.
     """
     calls: list[str] = []
     for number, path in enumerate(paths):
@@ -64,9 +64,9 @@ def folders_script(root: str, paths: Sequence[str], *, remove: bool = False) -> 
 
 
 def parse_folders(paths: Sequence[str], result: CommandResult) -> list[FolderAnswer]:
-    """Return the text about each of *paths*, in their order.
+    """Return the result for each of *paths*, in the same order.
 
-    :raises TransportError: when the answer is not whole.
+    :raises TransportError: if the output is incomplete.
     """
     found: dict[int, FolderAnswer] = {}
     for line in unframed(result):

@@ -1,11 +1,10 @@
-"""Handing the values of secrets to an attempt: files that only the job's user can read, in a folder of the attempt.
+"""Deliver the values of secrets to an attempt, as files that only the job's user can read.
 
-The values are part of the script that submits the attempt (:mod:`airflow_megatron.slurm.submission.single_job`),
-which reaches the
-login node on the standard input of its shell. Whoever holds the attempt's claim writes them, with mode 0600 into
-``<attempt>/secrets`` (mode 0700), and the job's script reads them there at its start (``shell/job_secret.sh``). A job
-that ends with status 0 removes the folder itself (``shell/job_guard.sh``); of one that Slurm may launch again it stays
-until the attempt has a verdict.
+The values are part of the script that submits the attempt (:mod:`airflow_megatron.slurm.submission.single_job`), which
+reaches the login node on the standard input of its shell. The submission that holds the attempt's claim writes them
+with mode 0600 to ``<attempt>/secrets`` (mode 0700), and the job script reads them at its start
+(``shell/job_secret.sh``). A job that ends with status 0 removes the directory (``shell/job_guard.sh``); after any other
+end, when Slurm may start the job again, the directory stays until the attempt has a verdict.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.transport import CommandResult
 
 MAX_BYTES: Final = 120_000
-"""Linux takes 128 KiB for one variable with its name."""
+"""Linux limits an environment variable with its name to 128 KiB."""
 
 
 class SecretValueError(AirflowMegatronError, ValueError):
-    """A value that no environment variable can have; the message does not repeat it."""
+    """A value that no environment variable can have; the message does not contain the value."""
 
 
 def delivered_file(attempt_dir: str, name: str) -> str:
-    """Return the path from which an attempt's script reads a secret that is delivered."""
+    """Return the path from which an attempt's script reads a delivered secret."""
     return f"{secrets_of(attempt_dir)}/{name}"
 
 
 def checked_value(value: str) -> str:
-    """Return a value that an environment variable can have.
+    """Return the value without final line breaks, if an environment variable can have it.
 
-    :raises SecretValueError: when it is empty but for line breaks, too long, or holds NUL or half of a surrogate pair
+    :raises SecretValueError: if it holds only line breaks, is too long, or contains NUL or an unpaired surrogate
     """
     if not value.strip("\n"):
         raise SecretValueError("is empty")
@@ -49,7 +48,7 @@ def checked_value(value: str) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise SecretValueError("is no text that UTF-8 can hold") from None
+        raise SecretValueError("is not a text that UTF-8 can hold") from None
     if size > MAX_BYTES:
         raise SecretValueError(f"is longer than {MAX_BYTES} bytes, more than a variable can hold")
     return value
@@ -67,15 +66,15 @@ def delivery_words(secrets: Mapping[str, str]) -> str:
 
 
 def removal_script(attempt_dir: str) -> str:
-    """Return the remote script that removes what was delivered for an attempt; safe to repeat."""
+    """Return the remote script that removes the delivered secrets of an attempt; it is idempotent."""
     folder = quote_path(secrets_of(attempt_dir))
     return framed(f"am_said=$(rm -rf {folder} 2>&1) || printf 'failed %s\\n' \"$am_said\"")
 
 
 def parse_removal(result: CommandResult) -> None:
-    """Check that a removal script has done its work.
+    """Check the output of a removal script.
 
-    :raises TransportError: when it has not, or the answer is not whole
+    :raises TransportError: if the removal failed or the output is incomplete
     """
     for line in unframed(result):
         if line.startswith("failed "):

@@ -1,6 +1,6 @@
 """The fixed part of the remote scripts: the ``.sh`` files of this package.
 
-They get the names of files from :mod:`airflow_megatron.spec.layout.run_layout` as variables.
+The file names of :mod:`airflow_megatron.spec.layout.run_layout` are passed to them as shell variables.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _NAMES: Final = {
     "am_secrets_folder": run_layout.SECRETS,
     "am_gpus_folder": run_layout.GPU_SAMPLES,
 }
-"""Variable → name; of a file of an attempt below the attempt's directory."""
+"""Variable → file name; names of attempt files are relative to the attempt's directory."""
 _NAME = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 
 
 @cache
 def shell_file(name: str) -> str:
-    """Return the text of ``shell/<name>.sh`` without its leading comment on who reads it.
+    """Return the text of ``shell/<name>.sh`` without its leading comment.
 
-    The names of files that it uses are assigned before.
+    Assignments of the file names that it uses precede the text.
 
-    :param name: file name without ending.
+    :param name: file name without suffix.
     """
     text = (_DIRECTORY / f"{name}.sh").read_text(encoding="utf-8").partition("\n\n")[2].strip("\n")
     used = dict.fromkeys(_NAME.findall(text))

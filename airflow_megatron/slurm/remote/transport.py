@@ -9,24 +9,29 @@ from airflow_megatron.errors import AirflowMegatronError
 
 
 class TransportError(AirflowMegatronError):
-    """The login node could not be asked, or its answer did not arrive whole: nothing is known about the
-    outcome.
+    """The connection to the login node failed, or its output is incomplete; the outcome is unknown.
 
-    :cvar permanent: trying again cannot help before somebody changes something.
+    :cvar permanent: a retry cannot succeed without a change of the configuration.
     """
 
     permanent = False
 
 
 class LoginRefusedError(TransportError):
-    """The connection cannot be used as it is set up: its host key or credentials are not accepted."""
+    """The host key or the credentials of the connection are refused."""
+
+    permanent = True
+
+
+class LoginExpiredError(TransportError):
+    """A login that worked before is refused: tasks wait until its credentials are renewed."""
 
     permanent = True
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a remote script answered.
+    """The result of a remote script.
 
     :param exit_status: of the remote shell; -1 when a signal ended it.
     :param stdout: decoded as UTF-8, invalid bytes replaced (scripts send raw bytes as base64).
@@ -49,12 +54,11 @@ class Transport(Protocol):
         """Run *script*.
 
         :param script: POSIX shell text.
-        :param timeout: seconds after which the answer is given up.
-        :raises TransportError: cannot connect, connection lost, or time-out; the script may or may not have
-            run.
+        :param timeout: time limit in seconds.
+        :raises TransportError: cannot connect, connection lost, or time-out; the script may or may not have run.
         """
         ...
 
     async def close(self) -> None:
-        """Give the connection back; closing twice does no harm."""
+        """Close the connection; repeated calls have no effect."""
         ...

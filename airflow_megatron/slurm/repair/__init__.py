@@ -1,5 +1,5 @@
-"""Putting a run's checkpoints in order between two attempts: quarantine, rollback, fresh start, lost trackers.
+"""Repair of a run's checkpoints between two attempts: quarantine, rollback, fresh start, lost trackers.
 
-Imports the other rooms of ``slurm``.
-Others use each module's script and its reader.
+Imports the other packages of ``slurm``.
+Other packages use the script and the parser of each module.
 """

@@ -1,4 +1,4 @@
-"""Setting the checkpoints of a run, and what was made of them, aside, so that its next attempt starts anew."""
+"""Rename a run's checkpoints and the outputs made from them, so that the next attempt starts from scratch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class FreshStartError(AirflowMegatronError):
 def fresh_start_script(folder: str, attempt: int) -> str:
     """Return the remote script that renames a folder ``….before_<attempt>``; nothing is deleted.
 
-    It may run any number of times before that attempt is submitted. Only while no job writes to the folder.
+    It is idempotent until that attempt is submitted. It must run only while no job writes to the folder.
 
-    :param folder: Megatron's ``--save`` directory, or one of what was made of its checkpoints; absolute.
-    :param attempt: number of the attempt that starts anew.
+    :param folder: absolute path of Megatron's ``--save`` directory, or of an output made from its checkpoints.
+    :param attempt: number of the attempt that starts from scratch.
     """
     return framed(
         f"am_from={quote_path(folder.rstrip('/'))}\nam_to=$am_from.before_{int(attempt)}\n"
@@ -29,10 +29,10 @@ def fresh_start_script(folder: str, attempt: int) -> str:
 
 
 def parse_fresh_start(result: CommandResult) -> str | None:
-    """Return the folder's new name, None when there was nothing to set aside.
+    """Return the folder's new path, None if there was nothing to rename.
 
-    :raises FreshStartError: when it could not be renamed.
-    :raises TransportError: when the answer is not whole; run the script again.
+    :raises FreshStartError: if the folder could not be renamed.
+    :raises TransportError: if the output is incomplete; run the script again.
     """
     for line in unframed(result):
         word, _, detail = line.partition(" ")

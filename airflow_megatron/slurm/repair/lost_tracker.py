@@ -1,8 +1,8 @@
-"""Naming the newest checkpoint again where the tracker file that named it is gone or holds no number.
+"""Restore a tracker file that is missing or holds no number, so that it names the newest checkpoint.
 
-Megatron-LM writes the tracker in place (``save_checkpoint`` of ``megatron/training/checkpointing.py``): a node that
-dies in that moment leaves it empty. Without it a training begins from scratch and overwrites what it finds; with an
-empty one it ends at once, with exit code 0.
+Megatron-LM writes the tracker in place (``save_checkpoint`` of ``megatron/training/checkpointing.py``), so a node
+failure during the write leaves an empty file. Without the file, a training starts from scratch and overwrites existing
+checkpoints; with an empty file, it ends at once with exit code 0.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from airflow_megatron.spec.layout.run_layout import TRACKER_FILE
 
 
 class LostTrackerError(AirflowMegatronError):
-    """The tracker could not be written, or another job has written it meanwhile."""
+    """The tracker could not be written, or another job has changed it."""
 
 
 def tracker_script(checkpoint_dir: str, iteration: int) -> str:
-    """Return the remote script that makes the tracker hold *iteration*; safe to repeat.
+    """Return the remote script that writes *iteration* to the tracker; it is idempotent.
 
-    Only while no job writes to the folder.
+    It must run only while no job writes to the folder.
 
-    :param checkpoint_dir: Megatron's ``--save`` directory, absolute.
-    :param iteration: of a complete checkpoint in it.
+    :param checkpoint_dir: absolute path of Megatron's ``--save`` directory.
+    :param iteration: iteration of a complete checkpoint in it.
     """
     return framed(
         f"am_dir={quote_path(checkpoint_dir.rstrip('/'))}\nam_iteration={int(iteration)}\n"
@@ -39,10 +39,10 @@ def tracker_script(checkpoint_dir: str, iteration: int) -> str:
 
 
 def parse_tracker(result: CommandResult) -> None:
-    """Read the answer.
+    """Check the output of the script.
 
-    :raises LostTrackerError: when the tracker was not written.
-    :raises TransportError: when the answer is not whole; run the script again.
+    :raises LostTrackerError: if the tracker was not written.
+    :raises TransportError: if the output is incomplete; run the script again.
     """
     for line in unframed(result):
         word, _, detail = line.partition(" ")

@@ -1,11 +1,11 @@
-"""Setting a damaged newest checkpoint aside, so that the next attempt goes on from the newest complete one.
+"""Quarantine of a damaged newest checkpoint, so that the next attempt continues from the newest complete one.
 
-A job that dies while it saves, or a file system that loses data, leaves a checkpoint that the tracker may name and
-that cannot be loaded: every restart then ends the same way. :func:`decide` says what to do, from a listing;
-:func:`quarantine_script` does it on the cluster: the tracker is moved back, then the directory renamed
-``failed_iter_N`` (``failed_global_stepN``). It may run any number of times, and be killed at any point.
+A job that is killed while it saves, or a file system that loses data, leaves a checkpoint that cannot be loaded. If the
+tracker names it, every restart fails in the same way. :func:`decide` chooses the action from a listing;
+:func:`quarantine_script` carries it out on the cluster: it sets the tracker to the earlier checkpoint and then renames
+the directory to ``failed_iter_N`` (``failed_global_stepN``). The script is idempotent and may be killed at any point.
 
-Only while no job writes to the directory: between an attempt's end and the next submission.
+It must run only while no job writes to the directory: between an attempt's end and the next submission.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 QUARANTINE_PREFIX: Final = "failed_"
 MAX_QUARANTINED: Final = 2
-"""How many checkpoints of one run may be set aside: beyond that the fault is not in the checkpoint."""
+"""Maximum number of quarantined checkpoints per run; with more, the checkpoint is not the cause of the failures."""
 
 Completeness = Literal["complete", "incomplete", "unverifiable"]
 
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Set one checkpoint aside.
+    """The decision to quarantine one checkpoint.
 
-    :param iteration: of the damaged checkpoint.
-    :param back_to: iteration of the newest complete one; None when there is none: training starts anew.
-    :param tracked: what the tracker held when this was decided.
+    :param iteration: iteration of the damaged checkpoint.
+    :param back_to: iteration of the newest complete checkpoint; None if there is none and training starts from scratch.
+    :param tracked: content of the tracker at the time of the decision.
     :param reason: one sentence.
     """
 
@@ -50,10 +50,10 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class NoQuarantine:
-    """Nothing is set aside.
+    """The decision to quarantine nothing.
 
     :param reason: one sentence.
-    :param hopeless: the next attempt would load the damaged checkpoint again: better to stop.
+    :param hopeless: whether the next attempt would load the damaged checkpoint again, so that the job should stop.
     """
 
     reason: str
@@ -69,15 +69,15 @@ def decide(
     limit: int = MAX_QUARANTINED,
     allow_fresh_start: bool = False,
 ) -> Quarantine | NoQuarantine:
-    """Return whether the checkpoint that the next attempt would load has to be set aside.
+    """Decide whether the checkpoint that the next attempt would load must be quarantined.
 
-    :param verdicts: name of each directory in the checkpoints folder → its verdict; other names are passed over.
-    :param tracked: the iteration that the tracker holds: the one to be loaded. None without a tracker.
-    :param damaged: iteration of the checkpoint that the job's log calls damaged, whatever its listing looks like
+    :param verdicts: name of each directory in the checkpoint directory → its completeness; other names are ignored.
+    :param tracked: iteration in the tracker, which the next attempt loads; None without a tracker.
+    :param damaged: iteration of the checkpoint that the job's log reports as damaged, regardless of its listing
         (:attr:`airflow_megatron.slurm.verdicts.verdict.Verdict.damaged_iteration`).
-    :param quarantined: how many ``failed_*`` the folder holds already.
-    :param limit: how many it may hold.
-    :param allow_fresh_start: set the only checkpoint aside too, which gives up all progress.
+    :param quarantined: number of existing ``failed_*`` directories.
+    :param limit: maximum of that number.
+    :param allow_fresh_start: quarantine the only checkpoint too, which discards all progress.
     """
     if tracked is None:
         return NoQuarantine("no tracker names a checkpoint: nothing would be loaded")
@@ -110,12 +110,12 @@ def decide(
 
 @dataclass(frozen=True)
 class QuarantineResult:
-    """What the script did.
+    """The result of the script.
 
-    :param status: ``quarantined``: renamed, tracker moved; ``moved``: the directory was gone, the tracker moved;
-        ``already``: an earlier run of the script had done it; ``exhausted``: the limit is reached, nothing done;
-        ``refused``: the folder is not as it was when this was decided, nothing done.
-    :param detail: new name of the directory, or why not.
+    :param status: ``quarantined``: directory renamed, tracker changed; ``moved``: the directory was missing, tracker
+        changed; ``already``: an earlier run of the script had done both; ``exhausted``: the limit is reached, nothing
+        changed; ``refused``: the folder has changed since the decision, nothing changed.
+    :param detail: new name of the directory, or the reason of the refusal.
     """
 
     status: Literal["quarantined", "moved", "already", "exhausted", "refused"]
@@ -128,15 +128,15 @@ class QuarantineResult:
 
 
 class QuarantineError(AirflowMegatronError):
-    """The login node could not rename or write; the tracker may have been moved already."""
+    """The login node could not rename or write; the tracker may have been changed already."""
 
 
 def quarantine_script(checkpoint_dir: str, step: Quarantine, *, limit: int = MAX_QUARANTINED) -> str:
-    """Return the remote script that does *step* in a checkpoints folder.
+    """Return the remote script that carries out *step* in a checkpoint directory.
 
-    :param checkpoint_dir: Megatron's ``--save`` directory, absolute.
-    :param limit: how many checkpoints may be set aside in it.
-    :raises QuotingError: for a path that no shell can pass on.
+    :param checkpoint_dir: absolute path of Megatron's ``--save`` directory.
+    :param limit: maximum number of quarantined checkpoints in it.
+    :raises QuotingError: for a path that a shell cannot represent.
     """
     if min(step.iteration, step.back_to or 0) < 0:
         raise ValueError(f"an iteration cannot be negative: {step.iteration}, {step.back_to}")
@@ -153,10 +153,10 @@ def quarantine_script(checkpoint_dir: str, step: Quarantine, *, limit: int = MAX
 
 
 def parse_quarantine(result: CommandResult) -> QuarantineResult:
-    """Return what the script did.
+    """Return the result of the script.
 
-    :raises QuarantineError: when a file operation failed.
-    :raises TransportError: when the answer is not whole; run the script again.
+    :raises QuarantineError: if a file operation failed.
+    :raises TransportError: if the output is incomplete; run the script again.
     """
     for line in unframed(result):
         word, _, detail = line.partition(" ")

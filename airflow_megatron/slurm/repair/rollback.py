@@ -1,11 +1,11 @@
-"""Going back to an earlier checkpoint when the numbers of a training went bad (NaN, a loss spike).
+"""Rollback to an earlier checkpoint after numerical failure of a training (NaN, a loss spike).
 
-Megatron's own checks end the job or only report; teams then rewind by hand, to a checkpoint before the spike,
-and lower the learning rate or pass over data (the logbooks of OPT-175B and BLOOM). :func:`choose_rollback`
-says where to; :func:`rollback_script` moves the tracker and renames what is newer ``rolled_back_…``: nothing is
-deleted. It may run any number of times, and be killed at any point.
+Megatron's checks end the job or only report. Teams then go back manually to a checkpoint before the spike and lower the
+learning rate or skip data (the logbooks of OPT-175B and BLOOM). :func:`choose_rollback` chooses the checkpoint;
+:func:`rollback_script` changes the tracker and renames newer checkpoints to ``rolled_back_…``; it deletes nothing. The
+script is idempotent and may be killed at any point.
 
-Only while no job writes to the directory: between an attempt's end and the next submission.
+It must run only while no job writes to the directory: between an attempt's end and the next submission.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ROLLED_BACK_PREFIX: Final = "rolled_back_"
 
 @dataclass(frozen=True)
 class Rollback:
-    """Make an earlier checkpoint the one that is loaded.
+    """The decision to load an earlier checkpoint.
 
-    :param iteration: of that checkpoint.
-    :param tracked: what the tracker held when this was decided.
+    :param iteration: iteration of that checkpoint.
+    :param tracked: content of the tracker at the time of the decision.
     """
 
     iteration: int
@@ -41,22 +41,22 @@ class Rollback:
 
 
 class RollbackError(AirflowMegatronError):
-    """There is nothing to go back to, or the login node could not rename or write."""
+    """There is no earlier checkpoint, or the login node could not rename or write."""
 
 
 def choose_rollback(
     complete: Sequence[int], verdicts: Sequence[Verdict], *, tracked: int | None, began_at: int
 ) -> Rollback:
-    """Choose the newest complete checkpoint from before the numbers went bad.
+    """Choose the newest complete checkpoint before the numerical failure.
 
-    When they went bad again, and no later than the last time, the checkpoint that the attempt began with is passed
-    over: it leads to the same end.
+    If the failure repeats no later than the previous time, the checkpoint from which the attempt started is excluded,
+    because it leads to the same failure.
 
     :param complete: iterations of the complete checkpoints.
-    :param verdicts: on the attempts of the series; the last one asks for the rollback.
-    :param tracked: the iteration that the tracker holds.
-    :param began_at: the iteration that the last attempt began with, 0 for none.
-    :raises RollbackError: when there is no such checkpoint
+    :param verdicts: verdicts of the attempts in the series; the last one requests the rollback.
+    :param tracked: iteration in the tracker.
+    :param began_at: iteration from which the last attempt started, 0 for none.
+    :raises RollbackError: if there is no such checkpoint
     """
     last = verdicts[-1]
     before = last.before_iteration
@@ -76,17 +76,17 @@ def choose_rollback(
 
 
 def _later(verdict: Verdict, than: Verdict) -> bool:
-    """Return whether the numbers went bad later than the time before."""
+    """Return whether the failure occurred at a later iteration than the previous one."""
     if verdict.before_iteration is None or than.before_iteration is None:
         return False
     return verdict.before_iteration > than.before_iteration
 
 
 def rollback_script(run_dir: str, step: Rollback) -> str:
-    """Return the remote script that does *step* in a run directory.
+    """Return the remote script that carries out *step* in a run directory.
 
-    :param run_dir: the directory that holds ``checkpoints/``, absolute.
-    :raises QuotingError: for a path that no shell can pass on.
+    :param run_dir: absolute path of the directory that holds ``checkpoints/``.
+    :raises QuotingError: for a path that a shell cannot represent.
     """
     words = (
         quote_path(run_dir.rstrip("/") or "/"),
@@ -99,10 +99,10 @@ def rollback_script(run_dir: str, step: Rollback) -> str:
 
 
 def parse_rollback(result: CommandResult) -> list[str]:
-    """Return the new names of what was set aside.
+    """Return the new names of the renamed directories.
 
-    :raises RollbackError: when the folder is not as it was when this was decided, or a file operation failed.
-    :raises TransportError: when the answer is not whole; run the script again.
+    :raises RollbackError: if the folder has changed since the decision, or a file operation failed.
+    :raises TransportError: if the output is incomplete; run the script again.
     """
     aside: list[str] = []
     for line in unframed(result):

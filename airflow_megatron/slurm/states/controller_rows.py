@@ -1,9 +1,9 @@
-"""Read ``scontrol -o show job``: the exit code of jobs that slurmctld still remembers.
+"""Parse ``scontrol -o show job``: the exit code of jobs that slurmctld still keeps.
 
-Asked where accounting cannot be: squeue shows that a job has failed, but not how. Fields come in the order of
-``slurm_sprint_job_info`` (``src/api/job_info.c``, Slurm 20.02 to 25.05). Nothing is quoted, so a job's name,
-directory or comment may hold what looks like other fields: the ones read here stand before the directory and the
-comment, and the name is passed on unchanged, for the caller to compare.
+It is used where accounting is not available, because squeue shows that a job failed but not its exit code. The order of
+the fields is that of ``slurm_sprint_job_info`` (``src/api/job_info.c``, Slurm 20.02 to 25.05). Slurm quotes nothing, so
+the job name, directory or comment may contain text that looks like other fields. The parser therefore reads only fields
+before the directory and the comment, and returns the name unchanged for the caller to compare.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _TIME = re.compile(r"(?<= )(StartTime|EndTime)=(\d+)(?= )")
 _NODES = re.compile(r" NodeList=(\S*) (?:BatchHost=(\S+) )?")
 _LONGEST_ROW = 16 * 1024
 _PROMPT = "scontrol: "
-"""Printed before each answer when the questions come on standard input."""
+"""The prompt that scontrol prints before each result when it reads commands from standard input."""
 
 
 def parse_controller_row(line: str) -> ControllerRow | None:
-    """Return one line of ``scontrol -o show job``, or None for anything else (an echoed question, an error).
+    """Parse one line of ``scontrol -o show job``; return None for other lines (an echoed command, an error).
 
-    Times must be Unix seconds (``SLURM_TIME_FORMAT=%s``); others are passed over.
+    Times must be Unix seconds (``SLURM_TIME_FORMAT=%s``); other formats are ignored.
     """
     match = _ROW.match(line[:_LONGEST_ROW].strip().removeprefix(_PROMPT))
     if match is None:

@@ -1,8 +1,8 @@
-"""Heterogeneous jobs: several rows, one job.
+"""Heterogeneous jobs: one job with a row for each component.
 
-Component 0 runs the script, so it has the job's name and exit code. The job has ended when the last component has;
-where one was lost with its node or memory, that is what ended the others (``heterogeneous_jobs.html`` of Slurm's
-documentation: a component that cannot go on takes the whole job with it).
+Component 0 runs the script, so its row has the name and exit code of the job. The job has ended when all components
+have ended. If a component failed with its node or for lack of memory, that failure ended the other components
+(``heterogeneous_jobs.html`` of Slurm's documentation).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _CAUSES = (JobState.NODE_FAIL, JobState.BOOT_FAIL, JobState.OUT_OF_MEMORY, JobSt
 
 
 def with_whole_jobs(rows: Iterable[RowT]) -> list[RowT]:
-    """Return the rows, and one more for every heterogeneous job, under the id that sbatch gave.
+    """Return the rows and an additional row for each heterogeneous job, under the id that sbatch printed.
 
-    :param rows: of one command, in its order.
+    :param rows: the output of one command, in its order.
     """
     found = list(rows)
     components: dict[str, list[RowT]] = {}

@@ -1,4 +1,4 @@
-"""The ids that squeue, sacct and scontrol print: arrays, heterogeneous jobs, clusters of a federation."""
+"""Parse the ids that squeue, sacct and scontrol print: arrays, heterogeneous jobs, clusters of a federation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _LARGEST_ARRAY = 4_000_001
 
 
 def job_ids(text: str) -> tuple[str, ...]:
-    """Return the ids of all jobs that one printed id stands for.
+    """Return the ids of all jobs that one printed id denotes.
 
-    ``7`` and ``7_3`` stand for themselves. ``7_[1-3,8-12:2%4]``, the waiting tasks of an array in one row,
-    stands for each of them (``%4`` is the number that may run at once). ``7+1``, a component of a heterogeneous
-    job, stands for itself (:mod:`airflow_megatron.slurm.states.job_components` makes one job of them).
+    ``7`` and ``7_3`` denote one job. ``7_[1-3,8-12:2%4]``, one row for the pending tasks of an array, denotes each of
+    the tasks (``%4`` limits how many run at the same time). ``7+1`` denotes one component of a heterogeneous job
+    (:mod:`airflow_megatron.slurm.states.job_components` merges the components).
 
-    A list that Slurm cut off (``7_[1,3,...]``) gives the tasks that it still shows.
+    For a list that Slurm truncated (``7_[1,3,...]``), the result holds the listed tasks only.
     """
     text = text.strip().partition(";")[0]  # "7;cluster", as sbatch --parsable writes it
     array = _ARRAY_TASKS.fullmatch(text)

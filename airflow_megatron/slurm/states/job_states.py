@@ -1,7 +1,6 @@
-"""Slurm's job states: every name, short code, decorated and truncated form, and what each means for a
-watcher.
+"""Slurm's job states: names, short codes, truncated forms and forms with suffixes.
 
-Names are those of ``squeue(1)`` and ``sacct(1)``, section "JOB STATE CODES" (Slurm 20.02 to 25.05).
+Source of the names: ``squeue(1)`` and ``sacct(1)``, section "JOB STATE CODES" (Slurm 20.02 to 25.05).
 """
 
 from __future__ import annotations
@@ -42,21 +41,21 @@ class JobState(StrEnum):
     TIMEOUT = "TIMEOUT"
     UPDATE_DB = "UPDATE_DB"
     UNKNOWN = "UNKNOWN"
-    """Not a name this package knows: never a reason to act."""
+    """A state that this package does not know; it never triggers an action."""
 
     @property
     def ended(self) -> bool:
-        """Whether the job will not run again under this record (a requeue makes a new one)."""
+        """Whether the job will not run again under this record (a requeue creates a new record)."""
         return self in _ENDED
 
     @property
     def active(self) -> bool:
-        """Whether the job waits, runs, or is being moved between the two."""
+        """Whether the job is pending, running, or in transition between the two."""
         return self is not JobState.UNKNOWN and self not in _ENDED
 
     @property
     def waits_for_a_person(self) -> bool:
-        """Whether only ``scontrol release`` brings the job back."""
+        """Whether the job stays in this state until a user runs ``scontrol release``."""
         return self in {JobState.REQUEUE_HOLD, JobState.SPECIAL_EXIT, JobState.RESV_DEL_HOLD}
 
 
@@ -106,19 +105,19 @@ _SHORT_CODES = {
 _BY_THE_WAY = frozenset(
     {JobState.LAUNCH_FAILED, JobState.RECONFIG_FAIL, JobState.UPDATE_DB, JobState.UNKNOWN}
 )
-"""Flags that do not change what becomes of the job."""
+"""Flags that do not change the outcome of the job."""
 
 _SHORTEST_TRUNCATION = 4
-"""A state cut to fewer letters (``COMP+``) could mean two different things."""
+"""Minimum length of a truncated state: shorter ones (``COMP+``) are ambiguous."""
 
 
 def parse_state(text: str) -> JobState:
     """Return the state named by *text*.
 
-    Understands full names, short codes, what sacct appends (``CANCELLED by 1000``), what fixed-width columns
-    cut off (``OUT_OF_ME+``, ``CANCELLED+``), and a state followed by its flags (``RUNNING,COMPLETING``,
-    ``job_state_string_complete`` of Slurm 23.11), where the flag says more. Anything else, and a truncation that
-    fits several names, is ``UNKNOWN``.
+    Accepts full names, short codes, sacct's suffixes (``CANCELLED by 1000``), names truncated by fixed-width columns
+    (``OUT_OF_ME+``, ``CANCELLED+``), and a state followed by flags (``RUNNING,COMPLETING``,
+    ``job_state_string_complete`` of Slurm 23.11), where the flag is more specific. Any other text, and a truncated name
+    that matches several states, is ``UNKNOWN``.
     """
     words = text.strip().upper().split(None, 1)
     if not words:

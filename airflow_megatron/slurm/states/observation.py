@@ -1,44 +1,43 @@
-"""Questions of a watcher about one job, and the observation that one poll makes."""
+"""A watch of one job, and the observation that one poll makes of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.slurm.remote.quoting import checked_job_id, checked_job_name, checked_path, quote_glob
-from airflow_megatron.slurm.remote.records import ExitRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_megatron.slurm.remote.records import ExitRecord
     from airflow_megatron.slurm.states.job_states import JobState
 
 
 END_OF_LOG: Final = 2**53
-"""As ``log_offset``: nothing of the log is brought but its size."""
+"""Value of ``log_offset`` with which a poll returns the size of the log but none of its bytes."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What to look at for one job. Every part is optional: a sensor may watch files alone.
+    """The data that a poll collects for one job. Every part is optional: a sensor may watch only files.
 
-    :param key: the watcher's own name for it; unique in one poll.
+    :param key: identifies the watch within one poll; unique.
     :param job_id: Slurm job id.
-    :param job_name: exact Slurm job name; a row of *job_id* with another name is a recycled id and not
-        reported, and without *job_id* the queue is searched by name.
-    :param attempt_dir: the attempt's directory: its ``exit.json`` and ``run/job_id`` are read.
-    :param checkpoint_dir: Megatron's ``--save`` directory: tracker file and the sizes of all ``iter_*`` files
-        are read.
-    :param checkpoint_from: iteration from which on checkpoints are listed with their files; earlier ones with
-        their names alone.
-    :param log_file: read from *log_offset* on.
-    :param log_offset: bytes of the log already seen.
-    :param read_files: small text files, sent whole (up to 64 KiB) at each poll.
-    :param check_files: paths of which only the existence is asked.
+    :param job_name: exact Slurm job name; a row of *job_id* with another name belongs to a reused id and is not
+        reported. Without *job_id* the queue is searched by name.
+    :param attempt_dir: directory of the attempt, of which ``exit.json`` and ``run/job_id`` are read.
+    :param checkpoint_dir: Megatron's ``--save`` directory, of which the tracker file and the sizes of all ``iter_*``
+        files are read.
+    :param checkpoint_from: first iteration whose files are listed; of earlier checkpoints only the name is listed.
+    :param log_file: log, read from *log_offset*.
+    :param log_offset: number of bytes of the log that were read before.
+    :param read_files: small text files; each poll reads up to 64 KiB of each.
+    :param check_files: paths whose existence is checked.
     :param globs: absolute path patterns (``*``, ``?``, ``[…]``) to expand.
-    :param commands: shell texts to run, all at once, each for at most 30 s.
-    :param command_interval: seconds between two runs of *commands*; 0 for every poll.
-    :param whole_queue: ask for all jobs of the user.
+    :param commands: shell commands, run concurrently, each for at most 30 s.
+    :param command_interval: seconds between two runs of *commands*; 0 runs them in every poll.
+    :param whole_queue: return all jobs of the user.
     """
 
     key: str
@@ -57,7 +56,7 @@ class Watch:
     whole_queue: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what could not be asked for safely."""
+        """Refuse paths, names and ids that cannot be quoted safely."""
         if self.job_id is not None:
             checked_job_id(self.job_id)
         if self.job_name is not None:
@@ -81,10 +80,10 @@ class Watch:
 
 @dataclass(frozen=True)
 class QueueRow:
-    """One line of ``squeue``; recently ended jobs are in it too, with their final state.
+    """One row of ``squeue``, which also lists recently ended jobs with their final state.
 
-    :param submitted: Unix time, None when Slurm does not say; *started*, *ended* likewise (*ended* of a
-        running job is the walltime limit).
+    :param submitted: Unix time, None if Slurm prints none; *started* and *ended* likewise (*ended* of a running job
+        is its walltime limit).
     """
 
     job_id: str
@@ -100,7 +99,7 @@ class QueueRow:
 
 @dataclass(frozen=True)
 class AccountingRow:
-    """One allocation line of ``sacct -X``.
+    """One allocation row of ``sacct -X``.
 
     :param state_text: as printed, for example ``CANCELLED by 1000``.
     :param exit_code: first number of ``ExitCode``.
@@ -123,10 +122,10 @@ class AccountingRow:
 
     @property
     def is_final(self) -> bool:
-        """Whether it shows how the job ended.
+        """Whether the row shows how the job ended.
 
-        A slurmdbd that was away hears of the job's start first: then the state of now stands beside an unknown end and
-        exit code 0 (seen with Slurm 22.05).
+        After an outage, slurmdbd receives the start of the job first: the row then combines the current state with an
+        unknown end and exit code 0 (observed with Slurm 22.05).
         """
         return self.state.ended and self.ended is not None
 
@@ -137,10 +136,10 @@ class ControllerRow:
 
     :param exit_code: first number of ``ExitCode``.
     :param exit_signal: second number: the signal that ended the script, 0 for none.
-    :param requeue: whether Slurm may put the job back into the queue by itself.
-    :param restarts: how often it did.
+    :param requeue: whether Slurm may requeue the job.
+    :param restarts: number of requeues.
     :param batch_host: the node that ran the script.
-    :param failed_node: the node that Slurm says has failed.
+    :param failed_node: the node that Slurm reports as failed.
     """
 
     job_id: str
@@ -160,7 +159,7 @@ class ControllerRow:
 
 @dataclass(frozen=True)
 class CommandAnswer:
-    """Answer of a command: its exit status (124: it took too long) and the first 4 KiB of its output."""
+    """Result of a command: its exit status (124: time limit exceeded) and the first 4 KiB of its output."""
 
     exit_code: int
     output: str
@@ -177,34 +176,33 @@ class Unreachable:
 
 @dataclass(frozen=True)
 class Observation:
-    """What one poll found for one :class:`Watch`. A failed question leaves its flag False and says nothing
-    else.
+    """The data that one poll collected for one :class:`Watch`. A failed query leaves its flag False and its data empty.
 
-    :param time: Unix time on the login node (of this machine when unreachable).
-    :param queue: squeue's row; None with *queue_ok* means: not in the queue.
-    :param queue_ok: whether squeue answered.
-    :param user_jobs: ``whole_queue``: every job of the user that squeue knows, by id; ended ones too, and each
-        waiting task of an array by itself.
-    :param siblings_queued: whether squeue has other tasks of the watched task's array.
-    :param accounting: sacct's row; asked for only when the queue has no row or an ended one.
-    :param accounting_ok: whether sacct answered, or did not need to be asked.
-    :param accounting_enabled: False where the site keeps no accounting.
-    :param controller: what slurmctld itself remembers; asked for only where sacct did not answer about a job
-        that the queue has as ended.
-    :param exit: ``exit.json`` of the attempt, if the watched job wrote it.
+    :param time: Unix time on the login node (on this machine when unreachable).
+    :param queue: squeue's row; None with *queue_ok* means that the job is not in the queue.
+    :param queue_ok: whether squeue succeeded.
+    :param user_jobs: with ``whole_queue``, every job of the user that squeue lists, by id, including ended jobs and
+        each pending task of an array.
+    :param siblings_queued: whether squeue lists other tasks of the watched task's array.
+    :param accounting: sacct's row; requested only when the queue has no row or the row of an ended job.
+    :param accounting_ok: whether sacct succeeded or was not needed.
+    :param accounting_enabled: False where the site has no accounting.
+    :param controller: slurmctld's record; requested only where sacct returned nothing about a job that the queue lists
+        as ended.
+    :param exit: complete ``exit.json`` of the attempt, if the watched job wrote it.
     :param owner_job_id: the job that runs the attempt (``run/job_id``).
     :param tracker: content of ``latest_checkpointed_iteration.txt``.
-    :param checkpoint_files: ``iter_*`` directory name → file path in it → bytes; without files before
-        ``checkpoint_from``.
-    :param log_offset: where *log_chunk* begins.
-    :param log_chunk: new bytes of the log, at most 64 KiB a poll.
-    :param log_size: bytes the log has now, None when it does not exist.
-    :param files: ``read_files`` → text, None when absent.
+    :param checkpoint_files: ``iter_*`` directory name → file path in it → size in bytes; without the files of
+        checkpoints before ``checkpoint_from``.
+    :param log_offset: offset of *log_chunk* in the log, in bytes.
+    :param log_chunk: new bytes of the log, at most 64 KiB per poll.
+    :param log_size: size of the log in bytes, None if it does not exist.
+    :param files: ``read_files`` → text, None if absent.
     :param existing: ``check_files`` → whether it exists.
     :param matches: ``globs`` → paths found.
-    :param answers: ``commands`` → their answers; those not due in this poll are absent.
-    :param unreachable: set when this tick could not ask at all.
-    :param errors: what Slurm's commands complained about, for the log.
+    :param answers: ``commands`` → their results; commands that this poll did not run are absent.
+    :param unreachable: set when this poll failed.
+    :param errors: error messages of Slurm's commands, for the log.
     """
 
     time: float
@@ -216,7 +214,7 @@ class Observation:
     accounting_ok: bool = False
     accounting_enabled: bool = True
     controller: ControllerRow | None = None
-    exit: Mapping[str, Any] | None = None
+    exit: ExitRecord | None = None
     owner_job_id: str | None = None
     tracker: str | None = None
     checkpoint_files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -229,8 +227,3 @@ class Observation:
     answers: Mapping[str, CommandAnswer] = field(default_factory=dict)
     unreachable: Unreachable | None = None
     errors: tuple[str, ...] = ()
-
-    @property
-    def exit_record(self) -> ExitRecord | None:
-        """How the job script ended, None without a whole record."""
-        return ExitRecord.from_json(self.exit)

@@ -1,6 +1,6 @@
-"""Why a job waits, by squeue's reason: which waits end by themselves, and which need a person.
+"""squeue's reasons of pending jobs: which of them need the action of a user or administrator.
 
-Names are those of ``squeue(1)``, "JOB REASON CODES", Slurm 20.02 to 25.05, and of ``slurm_protocol_defs.c``.
+Source of the names: ``squeue(1)``, "JOB REASON CODES", Slurm 20.02 to 25.05, and ``slurm_protocol_defs.c``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NEEDS_A_PERSON: Final = {
 }
 
 
-# Limits on a group's, a user's or an account's jobs together end by themselves; those on one job do not.
+# A job that exceeds a limit on all jobs of a group, user or account starts later; a limit on one job always blocks it.
 _TOO_MUCH: Final = re.compile(r"(Assoc|QOS)Max([A-Za-z]+?)(?:Minutes)?Per(Job|Node)(?:Limit)?")
 _TOO_LITTLE: Final = re.compile(r"QOSMin([A-Za-z]+?)(?:NotSatisfied)?")
 _RESOURCES: Final = {
@@ -48,7 +48,7 @@ _RESOURCES: Final = {
 
 
 def needs_a_person(reason: str) -> str | None:
-    """Return what a person has to do for a waiting job, or None when the wait may end by itself.
+    """Return why a pending job cannot start without action, or None if it may start later by itself.
 
     :param reason: squeue's ``%r``: ``Resources``, ``JobHeldUser``, ``(launch failed requeued held)``,
         ``ReqNodeNotAvail, UnavailableNodes:n[1-4]`` …

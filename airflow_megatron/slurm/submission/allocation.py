@@ -1,4 +1,4 @@
-"""Choose the number of nodes of a training's next attempt, and the nodes it avoids, from what its partition has."""
+"""Choose the number of nodes and the excluded nodes of a training's next attempt from the state of its partition."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Allocation:
-    """What an attempt asks its partition for.
+    """The allocation that an attempt requests.
 
     :param nodes: number of nodes.
-    :param exclude: nodes to keep off.
+    :param exclude: nodes to exclude.
     """
 
     nodes: int
@@ -33,18 +33,18 @@ class Allocation:
 
 
 def partition_command(commands: SlurmCommands, partition: str | None) -> str:
-    """Return the shell text that lists the nodes of a partition, of the default one when None."""
+    """Return the shell command that lists the nodes of a partition; None selects the default partition."""
     chosen = f" -p {quote(partition)}" if partition else ""
     return f"{commands.command('sinfo')} -h -N{chosen} -o '%P %N %T'"
 
 
 def parse_partition(output: str, partition: str | None) -> dict[str, bool]:
-    """Return node → whether jobs can start on it, from what :func:`partition_command` printed."""
+    """Return node → whether jobs can start on it, from the output of :func:`partition_command`."""
     found: dict[str, bool] = {}
     for line in output.split("\n"):
         words = line.split()
         if len(words) == 3 and (partition or words[0].endswith("*")):
-            # a star after the state: the node does not answer
+            # an asterisk after the state marks a node that does not respond
             found[words[1]] = not words[2].startswith(_UNUSABLE) and not words[2].endswith("*")
     return found
 
@@ -61,13 +61,13 @@ def choose_allocation(
 ) -> Allocation:
     """Choose nodes for the next attempt.
 
-    :param wanted: number of nodes that the spec asks for.
-    :param smaller: numbers that the training may go on with, the largest first.
-    :param excluded: nodes that failed, the newest first.
-    :param lost: how many of the newest attempts in a row lost a node (:func:`lost_in_a_row`).
-    :param shrink_after: so many of them lead to the next smaller number.
-    :param partition: node → whether jobs can start on it; None when that is not known.
-    :param kept_off: the spec's own ``exclude``; expressions with brackets are not looked into.
+    :param wanted: number of nodes in the spec.
+    :param smaller: smaller numbers of nodes with which the training may continue, the largest first.
+    :param excluded: failed nodes, the most recent failure first.
+    :param lost: number of newest consecutive attempts that lost a node (:func:`lost_in_a_row`).
+    :param shrink_after: number of lost attempts after which the next smaller number of nodes is used.
+    :param partition: node → whether jobs can start on it; None if unknown.
+    :param kept_off: ``exclude`` of the spec; expressions with brackets are not expanded.
     """
     sizes = (wanted, *smaller)
     step = min(lost // shrink_after, len(sizes) - 1)
@@ -79,15 +79,15 @@ def choose_allocation(
     good = sum(partition[node] for node in there if node not in known)
     while step < len(sizes) - 1 and good < sizes[step]:
         step += 1
-    # sbatch refuses a job for which an --exclude leaves too few nodes: the newest failures count
+    # sbatch refuses a job if --exclude leaves too few nodes: drop the oldest failures first
     room = max(len(there) - sizes[step], 0)
     return Allocation(sizes[step], known[:room])
 
 
 def lost_in_a_row(verdicts: Sequence[Verdict]) -> int:
-    """Return how many of the newest attempts ended because a node failed.
+    """Return the number of newest consecutive attempts that ended with a node failure.
 
-    :param verdicts: oldest first.
+    :param verdicts: verdicts of the attempts, oldest first.
     """
     count = 0
     for verdict in reversed(verdicts):

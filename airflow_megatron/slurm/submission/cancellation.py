@@ -1,4 +1,4 @@
-"""Cancelling our own jobs, and nobody else's."""
+"""Cancellation of this package's jobs; other jobs of the user are never cancelled."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CancelOutcome:
-    """What became of a request to cancel.
+    """The result of a cancellation.
 
     :param cancelled: ids for which scancel was called.
-    :param absent: ids that are not in the queue under the given name: ended, or another job has the id now.
-    :param message: what scancel complained about.
+    :param absent: ids that are not in the queue under the given name: ended, or reused by another job.
+    :param message: error message of scancel.
     """
 
     cancelled: tuple[str, ...]
@@ -34,7 +34,7 @@ class CancelOutcome:
 def cancel_script(jobs: Sequence[tuple[str, str]], commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
     """Return the remote script that cancels *jobs*, pairs of job id and exact job name.
 
-    A job id can be used again by Slurm, so only a job that still has the name is cancelled.
+    Slurm reuses job ids, so only a job that still has the given name is cancelled.
     """
     wanted = "\n".join(f"{checked_job_id(job_id)}|{checked_job_name(name)}" for job_id, name in jobs)
     return framed(
@@ -48,12 +48,12 @@ def cancel_script(jobs: Sequence[tuple[str, str]], commands: SlurmCommands = DEF
 def withdraw_script(
     attempt: Attempt, jobs: Sequence[tuple[str, str]] = (), commands: SlurmCommands = DEFAULT_COMMANDS
 ) -> str:
-    """Return the remote script that cancels whatever an attempt has in the queue, its id recorded or not.
+    """Return the remote script that cancels all jobs of an attempt, whether or not their ids are recorded.
 
-    A mark in the attempt's directory comes first: a submission that is under way sees it before sbatch, or cancels the
-    job that it gets. The answer is read with :func:`parse_cancel`.
+    The script first writes a mark to the attempt's directory. A concurrent submission sees the mark before it calls
+    sbatch, or cancels the job that it has submitted. :func:`parse_cancel` parses the output.
 
-    :param jobs: id and name of its recorded job, which has another name than the attempt when it is a task of an array.
+    :param jobs: id and name of the recorded job, whose name differs from the attempt's if it is a task of an array.
     """
     recorded = "\n".join(f"{checked_job_id(job_id)}|{checked_job_name(name)}" for job_id, name in jobs)
     mark = quote_path(attempt.files.withdrawn)
@@ -69,10 +69,10 @@ def withdraw_script(
 
 
 def parse_cancel(jobs: Sequence[tuple[str, str]], result: CommandResult) -> CancelOutcome:
-    """Return what a cancelling script did.
+    """Return the result of a cancelling script.
 
-    :raises TransportError: if the queue could not be read, a mark not be written, or the answer is not
-        whole; cancelling again is safe.
+    :raises TransportError: if the queue could not be read, a mark not written, or the output is incomplete; the
+        cancellation may be repeated.
     """
     cancelled: list[str] = []
     messages: list[str] = []

@@ -1,4 +1,4 @@
-"""Samples of the GPUs beside a training: the shell text that takes them, and their reader for the report."""
+"""GPU samples during a training: the shell functions that take them, and the parser of their summary."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ END {
   for (g in most) printf " %s,%d,%.0f,%.1f,%.1f\n", g, count[g], most[g], busy[g] / count[g], watts[g] / count[g]
 }
 """
-"""An awk program: a line for each GPU of a node's samples, ``index,samples,MiB at most,mean %,mean W``.
+"""An awk program that prints a line for each GPU of a node: ``index,samples,maximum MiB,mean %,mean W``.
 
-The means are over the samples with at least half of the most memory: those of the training, not of its start. What a
-GPU does not report (``[N/A]``) counts as 0.
+The means include only samples with at least half of the maximum memory, which excludes the start of the training.
+Values that a GPU does not report (``[N/A]``) count as 0.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What one GPU did during an attempt.
+    """Use of one GPU during an attempt.
 
-    :param node: its node
-    :param index: its number there
-    :param samples: how many samples the means are over
-    :param memory_mib: the most memory in use, all processes together, in 2^20 bytes
-    :param utilisation: mean, in percent of the time
-    :param power_w: mean, in watts
+    :param node: the node of the GPU
+    :param index: index of the GPU on its node
+    :param samples: number of samples in the means
+    :param memory_mib: maximum memory used by all processes, in MiB
+    :param utilisation: mean utilisation in percent
+    :param power_w: mean power in watts
     """
 
     node: str
@@ -49,12 +49,12 @@ class GpuUse:
 
 
 def sampling_functions() -> str:
-    """Return the shell functions of a job script whose GPUs are watched."""
+    """Return the shell functions of a job script that samples its GPUs."""
     return shell_file("gpu_samples")
 
 
 def read_summary(node: str, text: str) -> list[GpuUse]:
-    """Read what :data:`SUMMARY` printed of a node; lines that are not its are passed over."""
+    """Parse the output of :data:`SUMMARY` for one node; other lines are ignored."""
     found = []
     for line in text.splitlines():
         cells = line.split(",")

@@ -1,15 +1,14 @@
 """Exactly one Slurm job array for the attempts of many jobs, and exactly one job for each attempt.
 
-An array has a directory of its own, in which the protocol of :mod:`airflow_megatron.slurm.submission.single_job`
-works as for a
-single attempt: claims, a record of the id, a unique name by which squeue and sacct are asked. Besides, it claims each
-attempt that it is to contain, in the attempt's own directory (``shell/array_claim.sh``), so that nobody submits one of
-them meanwhile, and an attempt that somebody else has claimed is left out. Once sbatch has answered, the id of each
-task (``<array>_<index>``) is recorded for its attempt; whoever finds an attempt claimed without a record, its
-submitter killed, can find out from the array's directory what became of it.
+An array has its own directory, in which the protocol of :mod:`airflow_megatron.slurm.submission.single_job` works as
+for a single attempt: claims, a record of the id, and a unique name for searches with squeue and sacct. In addition, the
+array claims each of its attempts in the attempt's directory (``shell/array_claim.sh``), so that no other process
+submits one of them at the same time. An attempt that another process has claimed is left out. After sbatch succeeds,
+the id of each task (``<array>_<index>``) is recorded for its attempt. If the submitting process was killed and an
+attempt is claimed but has no record, the array's directory shows the outcome.
 
-The array's script reads which attempt its index stands for and becomes that attempt's own ``job.sbatch``.
-``--dependency=singleton`` does not hold back the tasks of one array, only another array of its name.
+The array's script looks up the attempt of its task index and executes that attempt's ``job.sbatch``.
+``--dependency=singleton`` does not delay the tasks of one array, only another array of the same name.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ _TASK_LINE = re.compile(r"task ([0-9]+)")
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """One attempt that an array is to contain.
+    """One attempt of an array.
 
-    :param attempt: which one.
-    :param script: its whole job script; its ``#SBATCH`` lines are not read, the array's are.
-    :param job_json: written next to it.
-    :param log_file: its log on the cluster.
-    :param work_dir: where its script begins.
+    :param attempt: the attempt.
+    :param script: its complete job script; sbatch reads the ``#SBATCH`` lines of the array's script instead.
+    :param job_json: the record written beside the script.
+    :param log_file: path of its log on the cluster.
+    :param work_dir: working directory of its script.
     :param secrets: as in :class:`~airflow_megatron.slurm.submission.single_job.SubmissionRequest`.
     """
 
@@ -69,12 +68,11 @@ class ArrayRequest:
     """An array to submit.
 
     :param array: its unique Slurm name, never used before, and its directory.
-    :param tasks: at least one; their places are their indices.
-    :param directives: options of sbatch that all tasks share, as they stand behind ``#SBATCH``.
-    :param at_once: how many tasks may run at the same time.
-    :param claim_token: as in :class:`~airflow_megatron.slurm.submission.single_job.SubmissionRequest`, like what
-    follows; each
-        task counts as a job.
+    :param tasks: at least one; the position of a task is its index.
+    :param directives: sbatch options of all tasks, in the form of ``#SBATCH`` lines without that word.
+    :param at_once: maximum number of tasks that run at the same time.
+    :param claim_token: like the following fields, as in
+        :class:`~airflow_megatron.slurm.submission.single_job.SubmissionRequest`; each task counts as a job.
     """
 
     array: Attempt
@@ -89,10 +87,10 @@ class ArrayRequest:
 
 @dataclass(frozen=True)
 class ArrayOutcome:
-    """What became of an array.
+    """The outcome of the submission of an array.
 
-    :param submission: of the array as a whole.
-    :param indices: the tasks that it contains, whose attempts have a record now.
+    :param submission: outcome for the whole array.
+    :param indices: indices of its tasks, whose attempts now have a record.
     """
 
     submission: SubmissionOutcome
@@ -102,7 +100,7 @@ class ArrayOutcome:
 def array_script(request: ArrayRequest, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
     """Return the remote script that submits an array, and records its tasks.
 
-    The same script may be run again until its answer arrives.
+    The script may be repeated until its output arrives.
     """
     submission = SubmissionRequest(
         attempt=request.array,
@@ -144,10 +142,11 @@ def array_decision_script(
     commands: SlurmCommands = DEFAULT_COMMANDS,
     visibility_window_s: float = 300.0,
 ) -> str:
-    """Return the remote script that finds out what became of an array whose submission was cut short.
+    """Return the remote script that determines the outcome of an interrupted array submission.
 
-    The records of an array that was submitted are completed. One that was not is given up: its answer is
-    ``deferred``, and its attempts may be submitted in another way. ``pending`` as for a single job.
+    If the array was submitted, the script completes its records. If not, the array is given up with status
+    ``deferred``, and its attempts may be submitted in another way. ``pending`` has the same meaning as for a single
+    job.
     """
     return framed(
         "\n".join(
@@ -166,9 +165,9 @@ def array_decision_script(
 
 
 def parse_array(result: CommandResult) -> ArrayOutcome:
-    """Return what a script on an array answered.
+    """Parse the output of an array script.
 
-    :raises TransportError: if the answer is not whole; asking again is always safe.
+    :raises TransportError: if the output is incomplete; the script may always be repeated.
     """
     found = (_TASK_LINE.fullmatch(line) for line in unframed(result))
     return ArrayOutcome(parse_submission(result), frozenset(int(line[1]) for line in found if line))

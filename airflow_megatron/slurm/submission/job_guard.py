@@ -1,6 +1,4 @@
-"""Shell text inside every job script: runs an attempt once, passes stop signals on, and records how it
-ended.
-"""
+"""The guard in every job script: it runs an attempt once, forwards stop signals and records how the job ended."""
 
 from __future__ import annotations
 
@@ -10,18 +8,17 @@ from airflow_megatron.slurm.states.exit_codes import DUPLICATE_EXIT_CODE, UNWRIT
 
 
 def job_prologue(attempt_dir: str, *, stop_signal: str = "TERM") -> str:
-    """Return the lines that a job script has right after its ``#SBATCH`` lines.
+    """Return the lines that follow the ``#SBATCH`` lines of a job script.
 
-    They end the job when another job owns the attempt (status :data:`DUPLICATE_EXIT_CODE`), when nothing can
-    be written there (:data:`UNWRITABLE_EXIT_CODE`), and when the same job ran before and ended well (status 0);
-    when the same job still runs, started once more by Slurm, they wait for its end first.
-    Otherwise they write ``exit.json`` when the script ends, however it does short of SIGKILL. They define
-    ``am_run COMMAND…``, with which the script must start its long command: it forwards TERM, USR1 and USR2 as
-    *stop_signal* and returns the command's own status.
+    They end the job if another job owns the attempt (status :data:`DUPLICATE_EXIT_CODE`), if the directory is not
+    writable (:data:`UNWRITABLE_EXIT_CODE`), and if the same job ran before and succeeded (status 0). If the same job
+    still runs because Slurm launched it twice, they first wait for its end.
+    Otherwise they write ``exit.json`` at every end of the script except SIGKILL. They define ``am_run COMMAND…``, with
+    which the script must start its main command: it forwards TERM, USR1 and USR2 as *stop_signal* and returns the
+    status of the command.
 
     :param attempt_dir: the attempt's directory on the cluster.
-    :param stop_signal: what the command understands as "save and stop" (Megatron-LM's
-        ``--exit-signal-handler``: TERM).
+    :param stop_signal: the signal on which the command saves and stops (Megatron-LM's ``--exit-signal-handler``: TERM).
     """
     if stop_signal not in {"TERM", "INT", "USR1", "USR2"}:
         raise ValueError(f"stop_signal must be TERM, INT, USR1 or USR2, not {stop_signal!r}")
@@ -35,5 +32,5 @@ def job_prologue(attempt_dir: str, *, stop_signal: str = "TERM") -> str:
 
 
 def job_epilogue() -> str:
-    """Return the last lines of a job script: it ends with the status of the command before them."""
+    """Return the last lines of a job script, which end it with the status of the preceding command."""
     return 'am_status=$?\nexit "$am_status"\n'

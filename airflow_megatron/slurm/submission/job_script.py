@@ -59,8 +59,8 @@ class JobScriptError(AirflowMegatronError, ValueError):
 def attempt_of(job: Job, number: int) -> Attempt:
     """Return the attempt ``number`` of a job.
 
-    Its Slurm name ends in a digest of the stage's directory, so that two checkouts of one sweep on one cluster never
-    take each other's jobs for their own.
+    Its Slurm name ends in a digest of the stage's directory, so that two checkouts of one sweep on one cluster have
+    different job names.
     """
     suffix = f".a{number}.{hashlib.sha256(job.stage_dir.encode()).hexdigest()[:6]}"
     return Attempt(_slurm_name(job.name, suffix), job.stage_dir, number)
@@ -69,16 +69,16 @@ def attempt_of(job: Job, number: int) -> Attempt:
 def array_of(job: Job, cluster: ClusterProfile, token: str) -> Attempt:
     """Return the name and the directory of a new array of jobs of the stage of ``job``.
 
-    :param token: letters and digits that no other array has
+    :param token: unique letters and digits
     """
     directory = SweepLayout.of(cluster.run_root, job.sweep).array(job.stage, token)
     return Attempt(_slurm_name(f"{job.sweep}.{job.stage}", f".array.{token}"), directory, 1)
 
 
 def shared_directives(script: str) -> tuple[str, ...]:
-    """Return the ``#SBATCH`` lines of a job's script that other jobs may have too: not its name, log and directory.
+    """Return the options in the ``#SBATCH`` lines of a script that jobs can share: all but name, log and directory.
 
-    :return: what stands behind ``#SBATCH``
+    :return: the options, without the word ``#SBATCH``
     """
     return tuple(text for text in map(kept_directive, head_directives(script)) if text)
 
@@ -92,7 +92,7 @@ def _slurm_name(text: str, suffix: str) -> str:
 
 
 def sweep_prefix(job: Job) -> str:
-    """Return what the Slurm names of all attempts of a job's sweep begin with."""
+    """Return the common prefix of the Slurm names of all attempts of a job's sweep."""
     return _name_in_slurm(f"{job.sweep}.")[: MAX_JOB_NAME_LENGTH // 2]
 
 
@@ -115,16 +115,16 @@ def render_job_script(
 ) -> str:
     """Render the script of an attempt.
 
-    :param job: the job, its command filled in
-    :param number: the attempt, from 1
-    :param templates: folder of the templates, or name → text of those that a run has pinned
-    :param branch_arguments: appended to the command while the branch has no checkpoint of its own
-    :param needed_to_start: a path without which these arguments name nothing
-    :param exclude: nodes to keep off, besides the spec's own
-    :param chained: it is submitted before the attempt before it has ended
-    :param before: the stage that it follows, where it is submitted before that has ended
-    :param origins: what it records of its programs and inputs; nothing when left out
-    :raises JobScriptError: when the template is missing or reads a name that does not exist
+    :param job: the job with its complete command
+    :param number: number of the attempt, from 1
+    :param templates: folder of the templates, or name → text of the templates that a run has pinned
+    :param branch_arguments: appended to the command while the branch has no checkpoint
+    :param needed_to_start: path that these arguments name and that must exist
+    :param exclude: excluded nodes, in addition to those of the spec
+    :param chained: whether the attempt is submitted before the end of the previous attempt
+    :param before: the previous stage, if the attempt is submitted before that stage has ended
+    :param origins: programs and inputs to record as provenance; None records nothing
+    :raises JobScriptError: if the template is missing or uses an undefined name
     """
     if job.script is not None:
         return guarded_script(job, cluster, number, exclude=exclude, before=before)
@@ -176,15 +176,15 @@ def render_job_script(
 
 
 def template_name(job: Job) -> str:
-    """Return the name of the template that a job's script is rendered from."""
+    """Return the name of the template of a job's script."""
     return job.template or job.stage_kind.template
 
 
 def template_texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return templates with all that they extend, include and import: name → text.
+    """Return templates with all templates that they extend, include or import: name → text.
 
-    :param folder: of the templates
-    :param names: where to begin; those that are not there are left out
+    :param folder: folder of the templates
+    :param names: names of the templates; missing ones are left out
     """
     environment = _templates(folder)
     loader: Any = environment.loader
@@ -197,7 +197,7 @@ def template_texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
         try:
             texts[name] = loader.get_source(environment, name)[0]
             for other in jinja2.meta.find_referenced_templates(environment.parse(texts[name])):
-                # None: a name that is known only when the script is rendered
+                # None: an expression whose value is known only at rendering
                 wanted += [other] if other else environment.list_templates(extensions=["j2"])
         except (jinja2.TemplateError, OSError, UnicodeDecodeError):
             continue
@@ -205,7 +205,7 @@ def template_texts(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def _wrapper(job: Job) -> tuple[str, ...]:
-    """Return the words that stand before the training command; on the ranks that it is not for they do nothing."""
+    """Return the wrapper before the training command; ranks that it is not for run the command without it."""
     if job.wrapper and job.own_launch:
         raise JobScriptError(f"{job.command[0]} starts the processes itself; wrapper cannot reach them")
     if not job.wrapped_ranks:
@@ -216,7 +216,7 @@ def _wrapper(job: Job) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _templates(source: Path | tuple[tuple[str, str], ...]) -> jinja2.Environment:
-    """Return a folder's templates, compiled once and anew when a file was changed, or those of the texts given."""
+    """Return the environment of a folder's templates, which recompiles changed files, or of the given texts."""
     environment = script_environment(
         source if isinstance(source, Path) else dict(source), [OtherPackagesTemplates()]
     )
@@ -231,7 +231,7 @@ def _chain_prologue(job: Job, number: int) -> str:
 
 
 def _prologue(attempt: Attempt, before: StageBefore | None) -> str:
-    """Return the lines that decide at the start of a job whether it runs its attempt."""
+    """Return the lines that check at the start of a job whether it runs its attempt."""
     guard = job_prologue(attempt.directory)
     if before is None:
         return guard
@@ -246,12 +246,12 @@ def guarded_script(
     exclude: Iterable[str] = (),
     before: StageBefore | None = None,
 ) -> str:
-    """Return a user's own script with the lines that make its attempt run once and record its end.
+    """Return a user's script with the guard, which runs the attempt exactly once and records its end.
 
-    The script's own ``#SBATCH`` lines stay, except for those that name the job, its log or its directory. They are
-    followed by the guard; a whole script cannot be stopped through ``am_run``, so signals reach it as Slurm sends them.
+    The ``#SBATCH`` lines of the script are kept, except for those of the job's name, log and directory. The guard
+    follows them. ``am_run`` cannot stop a complete script, so signals reach it as Slurm sends them.
 
-    :raises JobScriptError: when it does not begin with ``#!``
+    :raises JobScriptError: if the script does not begin with ``#!``
     """
     lines = script_lines(job.script or "")
     if not lines or not lines[0].startswith("#!"):
@@ -273,7 +273,7 @@ def guarded_script(
             kept.append(line)
         elif directive := kept_directive(line.removeprefix(DIRECTIVE)):
             kept.append(f"{DIRECTIVE} {directive}")
-    given = kept_directive(shlex.join(job.slurm.options))  # of the command line, which wins over the script's
+    given = kept_directive(shlex.join(job.slurm.options))  # command-line options override those of the script
     kept += [f"{DIRECTIVE} {_one_line('options', given)}"] if given else []
     ours = [
         f"{DIRECTIVE} --{name}={_one_line(name, value)}"
@@ -288,7 +288,7 @@ def guarded_script(
 
 
 _GPU_REQUEST = re.compile(r"--(?:gres=(?:.*,)?gpu\b|gpus(?:-per-node)?=)")
-"""An option of a job's own that asks for its GPUs, in place of the cluster's usual one."""
+"""sbatch options with which a job requests its GPUs instead of the cluster's default option."""
 
 
 def _directives(
@@ -316,7 +316,7 @@ def _directives(
         options["time"] = slurm_time(slurm.time)
         if job.runs_trainer:
             before = slurm.signal_before or min(DEFAULT_SIGNAL_BEFORE_S, slurm.time // 4)
-            # a launcher under srun gets the signal from Slurm itself, one in the batch shell from the script's trap
+            # Slurm signals a launcher under srun directly; the script's trap signals one in the batch shell
             options["signal"] = f"{'' if _uses_srun(cluster, job) else 'B:'}TERM@{before}"
     for name in ("mem", "partition", "account", "qos", "constraint", "reservation"):
         options[name] = getattr(slurm, name)
@@ -341,7 +341,7 @@ def _one_task_per_process(cluster: ClusterProfile, job: Job) -> bool:
 
 
 def _cpus_of_task(cluster: ClusterProfile, job: Job) -> int | None:
-    """Return the CPU cores of one task of Slurm's, which holds all processes of a node under torchrun."""
+    """Return the CPU cores of one Slurm task; with torchrun, one task holds all processes of a node."""
     if not job.slurm.cpus_per_task:
         return None
     together = job.runs_trainer and not _one_task_per_process(cluster, job)
@@ -349,10 +349,10 @@ def _cpus_of_task(cluster: ClusterProfile, job: Job) -> int | None:
 
 
 def container_of(job: Job, cluster: ClusterProfile) -> ContainerSection | None:
-    """Return the container of a job: its own, or that of its partition, or the profile's.
+    """Return the container of a job: that of the job, else that of its partition, else that of the profile.
 
-    A job's own one is for other software, not for another site: directories that the profile binds are bound in it too,
-    and the options for its runtime, which choose the GPUs, are the profile's where the job gives none.
+    A container of the job replaces the software, not the settings of the site: it also gets the directories that the
+    profile binds, and the runtime options of the profile (which select the GPUs) if the job has none.
     """
     of_site = cluster.partition(job.slurm.partition).container or cluster.container
     own = job.container
@@ -365,7 +365,7 @@ def container_of(job: Job, cluster: ClusterProfile) -> ContainerSection | None:
 
 
 def _launch(job: Job, cluster: ClusterProfile, attempt: Attempt, processes: int) -> Launch:
-    """Return what a launcher has to start."""
+    """Return the parameters of the launcher."""
     return Launch(
         python=cluster.python_of(job.trainer),
         processes=processes,
@@ -377,10 +377,10 @@ def _launch(job: Job, cluster: ClusterProfile, attempt: Attempt, processes: int)
 
 
 def niceness_lines(cluster: ClusterProfile) -> str:
-    """Return the lines that lower the priority of what a job's script starts; none without ``nice`` in the profile.
+    """Return the lines that lower the priority of the job's processes; none without ``nice`` in the profile.
 
-    Where the kernel groups processes by session (``kernel.sched_autogroup_enabled``), a nice value counts within the
-    session alone, and the session's own has to be set too (sched(7)).
+    If the kernel groups processes by session (``kernel.sched_autogroup_enabled``), a nice value has an effect only
+    within the session, and the nice value of the session must be set too (sched(7)).
     """
     if not cluster.nice:
         return ""
@@ -391,7 +391,7 @@ def niceness_lines(cluster: ClusterProfile) -> str:
 
 
 def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
-    """Return the words before the command: srun, container, torchrun; what the job alone knows is in the script."""
+    """Return the words before the command: srun, container, torchrun; values known only in the job are variables."""
     name = cluster.launcher_of(job.trainer)
     launcher = LAUNCHERS[name]
     if job.runs_trainer and not launcher.for_every_trainer and name not in job.trained_by.launchers:
@@ -406,7 +406,7 @@ def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
     words: list[str] = []
     if by_srun or (several and _uses_srun(cluster, job)):
         words += ["srun", "--kill-on-bad-exit=1"]
-        # from Slurm 22.05 on srun does not take it over from sbatch, and a task would get one core
+        # since Slurm 22.05, srun does not inherit this option from sbatch, and a task would get one core
         cpus = _cpus_of_task(cluster, job)
         words += [f"--cpus-per-task={cpus}"] if cpus else []
         if not several and job.runs_trainer and job.world_size > 1:
@@ -420,13 +420,13 @@ def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
 
 
 def _secret_files(job: Job, attempt: Attempt) -> dict[str, str]:
-    """Return the files that an attempt reads its secrets from: variable → path."""
+    """Return the files from which an attempt reads its secrets: variable → path."""
     delivered = {name: delivered_file(attempt.directory, name) for name in job.delivered}
     return {**job.secrets, **delivered}
 
 
 def job_environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
-    """Return the variables that a rendered script sets: of the cluster, the trainer, the partition and the job."""
+    """Return the environment of a rendered script: variables of the cluster, the trainer, the partition and the job."""
     given = (
         cluster.env,
         cluster.trainer(job.trainer).env,
@@ -459,7 +459,7 @@ def _quoted(value: object) -> str:
 
 @jinja2.pass_context
 def _words(context: jinja2.runtime.Context, values: Iterable[object]) -> str:
-    """Return words for a shell; those that a file holds come from the variable that it was read into."""
+    """Return quoted shell words; values read from a file are replaced by their shell variables."""
     file_values: Mapping[str, str] = context["file_values"]
     return " ".join(
         quote(str(value)) if (path := path_of(value)) is None else f'"${file_values[path]}"'

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 class OtherPackagesTemplates(jinja2.BaseLoader):
     """Loads the templates in ``templates/`` beside other packages' stage kinds, in the order of the kinds' names.
 
-    The metadata of installed packages is read when the first template is looked for that is nowhere else.
+    The metadata of installed packages is read only when a template is found nowhere else.
     """
 
     def get_source(
         self, environment: jinja2.Environment, template: str
     ) -> tuple[str, str | None, Callable[[], bool] | None]:
-        """Return a template's text, where it lies, and whether it is still the same there.
+        """Return a template's text, its path, and a function that returns whether the file is unchanged.
 
-        :raises jinja2.TemplateNotFound: when no package has it
+        :raises jinja2.TemplateNotFound: if no package has the template
         """
         return self._folders().get_source(environment, template)
 

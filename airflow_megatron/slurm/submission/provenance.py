@@ -1,25 +1,25 @@
-"""What an attempt has run with: ``provenance.json`` beside its ``job.json``, written on the node by the job itself.
+"""Provenance of an attempt: ``provenance.json`` beside its ``job.json``, which the job writes on its node.
 
 It holds the version of this package, commits of checkouts, the container, and digests of data indexes. The installed
-packages are in ``<run_root>/.environments/<environment>.json``, one file for all attempts that have the same ones.
-Those in a container are listed in it, on the node: once for an image that is a file, and once a day for one of a
-registry, whose name says less, as starting a container takes a while.
+packages are in ``<run_root>/.environments/<environment>.json``, one file for all attempts with the same packages.
+Packages in a container are listed in the container on the node, which takes a while: once for an image file, and once
+per day for an image of a registry, whose content can change under the same name.
 
-A large file is identified by its size, its time of modification, and the SHA-256 of its first MiB: a container's header
-and the beginning of an index differ where the files do, and nothing is read that takes long.
+A large file is identified by its size, its modification time, and the SHA-256 of its first MiB. This is fast, and the
+header of a container image and the beginning of an index differ between different files.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron import __version__
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.shell_files import shell_file
-from airflow_megatron.spec.trust.json_records import read_object
+from airflow_megatron.spec.trust.json_records import read_object, whole, word
 from airflow_megatron.spec.trust.plain_text import shown
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ RECORD: Final = "provenance.json"
 ENVIRONMENTS: Final = ".environments"
 _MAX_INDEXES: Final = 256
 _LISTING_S: Final = 120
-"""For starting a container and listing its packages, beside the job."""
+"""Time limit in seconds for listing the packages in a container, while the job runs."""
 
 
 @dataclass(frozen=True)
 class Origins:
-    """What a job's programs and inputs are taken from.
+    """The sources of a job's programs and inputs.
 
     :param python: the Python that runs the trainer
-    :param checkouts: folders of checkouts
+    :param checkouts: directories of checkouts
     :param indexes: data indexes, ``.idx``
-    :param image: of the container that it runs in, None for none
-    :param container: the words that run a command in that container on the job's first node
+    :param image: image of the job's container, None for none
+    :param container: the command prefix that runs a command in that container on the job's first node
     """
 
     python: str
@@ -52,8 +52,76 @@ class Origins:
     container: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class RecordedCheckout:
+    """A checkout in a record.
+
+    :param path: its directory
+    :param commit: its commit, empty if unknown
+    :param changed: whether it has uncommitted changes
+    """
+
+    path: str
+    commit: str
+    changed: bool
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RecordedCheckout:
+        """Parse an object of the list ``checkouts``."""
+        return cls(word(value.get("path")) or "", word(value.get("commit")) or "", bool(value.get("changed")))
+
+
+@dataclass(frozen=True)
+class RecordedImage:
+    """A container image in a record.
+
+    :param image: its path, or its name in a registry
+    :param size: size of the file in bytes, None for an image of a registry
+    :param sha256_of_first_mib: digest of the beginning of the file, empty for an image of a registry
+    """
+
+    image: str
+    size: int | None
+    sha256_of_first_mib: str
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RecordedImage:
+        """Parse an object of the list ``containers``."""
+        return cls(
+            word(value.get("image")) or "",
+            whole(value.get("bytes")),
+            word(value.get("sha256_of_first_mib")) or "",
+        )
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The part of a ``provenance.json`` that is compared between two runs, with the packages of its environment.
+
+    :param package: version of this package, empty if unknown
+    :param checkouts: checkouts of the job's programs
+    :param containers: image of the job's container, empty without one
+    :param packages: installed packages, name → version; empty if unknown
+    """
+
+    package: str = ""
+    checkouts: tuple[RecordedCheckout, ...] = ()
+    containers: tuple[RecordedImage, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Provenance:
+        """Parse a record of any version; unknown keys are ignored, and missing or damaged values are empty."""
+        return cls(
+            package=word(value.get("package")) or "",
+            checkouts=tuple(map(RecordedCheckout.from_json, _objects(value.get("checkouts")))),
+            containers=tuple(map(RecordedImage.from_json, _objects(value.get("containers")))),
+            packages=_versions(value.get("packages")),
+        )
+
+
 def recording_lines(origins: Origins, attempt_dir: str, run_root: str) -> str:
-    """Return the lines of a job script that write the record, beside what the job does.
+    """Return the lines of a job script that write the record in the background.
 
     :param attempt_dir: the attempt's directory on the cluster
     :param run_root: the cluster's run root
@@ -64,40 +132,40 @@ def recording_lines(origins: Origins, attempt_dir: str, run_root: str) -> str:
 
 
 def question_script(origins: Origins, run_root: str) -> str:
-    """Return the remote script that says what a job would run with, as far as the login node sees it.
+    """Return the remote script that prints the current provenance of a job, as visible on the login node.
 
-    No container is started there: the packages of an image are known when a job of this run root has listed them.
+    It starts no container: the packages of an image are known only if a job of this run root has listed them.
     """
     environments = f"{run_root.rstrip('/')}/{ENVIRONMENTS}"
     return framed(f"{_functions(origins)}\nam_print_provenance {quote_path(environments)}")
 
 
-def parse_question(result: CommandResult) -> dict[str, Any]:
-    """Return what :func:`question_script` has found, empty when it could not say.
+def parse_question(result: CommandResult) -> Provenance:
+    """Parse the output of :func:`question_script`; return an empty record if it printed none.
 
-    :raises TransportError: when the answer is not whole
+    :raises TransportError: if the output is incomplete
     """
     for line in unframed(result):
         name, _, text = line.partition(" ")
         if name == "provenance":
-            return read_object(text) or {}
-    return {}
+            return Provenance.from_json(read_object(text) or {})
+    return Provenance()
 
 
 def record_script(stage_dirs: Sequence[str], run_root: str) -> str:
-    """Return the remote script that reads the newest record of the first of some stages that has one.
+    """Return the remote script that reads the newest record of the first stage that has one.
 
-    :param stage_dirs: ``<run_dir>/.jobs/<stage>`` each
+    :param stage_dirs: ``<run_dir>/.jobs/<stage>`` of each stage
     """
     environments = quote_path(f"{run_root.rstrip('/')}/{ENVIRONMENTS}")
     calls = [f"am_read {number} {quote_path(path)} {environments}" for number, path in enumerate(stage_dirs)]
     return framed("\n".join([shell_file("provenance_record"), *calls]))
 
 
-def parse_record(stage_dirs: Sequence[str], result: CommandResult) -> tuple[str, dict[str, Any]] | None:
-    """Return the stage whose record was found, and the record with its ``packages``; None where there is none.
+def parse_record(stage_dirs: Sequence[str], result: CommandResult) -> tuple[str, Provenance] | None:
+    """Return the stage directory and its record with ``packages``; None if no stage has a record.
 
-    :raises TransportError: when the answer is not whole
+    :raises TransportError: if the output is incomplete
     """
     stage_dir, record, packages = "", None, None
     for line in unframed(result):
@@ -111,55 +179,49 @@ def parse_record(stage_dirs: Sequence[str], result: CommandResult) -> tuple[str,
             packages = (read_object(text) or {}).get("packages")
     if record is None or not stage_dir:
         return None
-    return stage_dir, {**record, "packages": packages}
+    return stage_dir, Provenance.from_json({**record, "packages": packages})
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return what differs between two records, a line each.
+def differences(before: Provenance, now: Provenance) -> list[str]:
+    """Return the differences between two records, one line each.
 
-    :param before: of an attempt, with its ``packages`` filled in
-    :param now: of today
+    :param before: record of an attempt, with its packages
+    :param now: current record
     """
     found: list[str] = []
-    if before.get("package") != now.get("package"):
-        found.append(f"airflow-megatron {_text(before.get('package'))} → {_text(now.get('package'))}")
-    for old, new in zip(_objects(before, "checkouts"), _objects(now, "checkouts"), strict=False):
-        if old.get("commit") != new.get("commit"):
-            found.append(f"{_described(old, 'path', 'commit')} → {_described(new, 'path', 'commit')}")
-        elif new.get("changed"):
-            found.append(f"{_text(new.get('path'))} has uncommitted changes")
-    images = [_objects(record, "containers") for record in (before, now)]
-    if [_image(item) for item in images[0]] != [_image(item) for item in images[1]]:
+    if before.package != now.package:
+        found.append(f"airflow-megatron {_text(before.package)} → {_text(now.package)}")
+    for old, new in zip(before.checkouts, now.checkouts, strict=False):
+        if old.commit != new.commit:
+            found.append(f"{_described(old.path, old.commit)} → {_described(new.path, new.commit)}")
+        elif new.changed:
+            found.append(f"{_text(new.path)} has uncommitted changes")
+    if before.containers != now.containers:
         both = (
-            " ".join(_described(item, "image", "sha256_of_first_mib") for item in items) or "no container"
-            for items in images
+            " ".join(_described(item.image, item.sha256_of_first_mib) for item in record.containers)
+            or "no container"
+            for record in (before, now)
         )
         found.append(" → ".join(both))
-    old_packages, new_packages = (_versions(record.get("packages")) for record in (before, now))
-    if not old_packages or not new_packages:
+    if not before.packages or not now.packages:
         return [*found, "the installed packages are not known on both sides"]
-    for name in sorted(old_packages.keys() | new_packages.keys()):
-        if old_packages.get(name) != new_packages.get(name):
-            versions = (packages.get(name, "not installed") for packages in (old_packages, new_packages))
+    for name in sorted(before.packages.keys() | now.packages.keys()):
+        if before.packages.get(name) != now.packages.get(name):
+            versions = (record.packages.get(name, "not installed") for record in (before, now))
             found.append(f"{name} {' → '.join(versions)}")
     return found
 
 
-def _objects(record: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
-    items = record.get(kind)
+def _objects(items: object) -> list[dict[str, Any]]:
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-def _image(item: Mapping[str, Any]) -> tuple[Any, ...]:
-    return item.get("image"), item.get("bytes"), item.get("sha256_of_first_mib")
+def _described(name: str, digest: str) -> str:
+    return f"{_text(name)} {_text(digest)[:12]}"
 
 
-def _described(item: Mapping[str, Any], name: str, digest: str) -> str:
-    return f"{_text(item.get(name))} {_text(item.get(digest))[:12]}"
-
-
-def _text(value: object) -> str:
-    return shown(str(value)) if value else "unknown"
+def _text(text: str) -> str:
+    return shown(text) if text else "unknown"
 
 
 def _versions(packages: object) -> dict[str, str]:
@@ -199,7 +261,7 @@ def _listed_in_container(origins: Origins) -> list[str]:
 
 
 def _listed(name: str, items: list[tuple[str, str, str]]) -> list[str]:
-    """Return the lines that print a member: a list of objects that each begin with a path."""
+    """Return the lines that print a JSON member: a list of objects whose first key is the path."""
     lines = [f"printf ', %s: [' {quote(json.dumps(name))}"]
     for index, (key, value, call) in enumerate(items):
         opening = ("" if index == 0 else ", ") + "{" + _member(key, value) + ", "

@@ -1,13 +1,14 @@
-"""Attempts that wait in Slurm's own queue for the end of the stage before theirs, so that the chain waits for nobody.
+"""Attempts that are queued ahead: they wait in Slurm's queue for the end of the previous stage.
 
-Each is submitted exactly once like any other attempt, with a dependency on all jobs of the stage before that are in the
-queue. It has a file ``ahead`` in its directory (:class:`QueuedBehind`). Slurm says only that those jobs have ended: at
-its start the job looks itself whether that stage has finished (``shell/ahead_guard.sh``), and steps back if not.
+Each is submitted exactly once like any other attempt, with a dependency on all queued jobs of the previous stage. The
+file ``ahead`` in its directory holds a :class:`QueuedBehind`. Slurm reports only that those jobs have ended, so at its
+start the job checks whether the stage has finished (``shell/ahead_guard.sh``), and steps back if it has not.
 
-Four may decide about such an attempt: its job, which starts or steps back; its own task, which takes it up once the
-stage before has been judged finished; and whoever withdraws it because that stage goes on, or was stopped. The link
-``ahead_decision``, which only one of them can make, settles it. What is withdrawn or has stepped back is cancelled and
-its directory renamed to ``<number>.withdrawn.<time>``, so that the number is free again.
+Three processes may decide about such an attempt: its job, which starts or steps back; its task, which takes the attempt
+over after the previous stage was judged finished; and a process that withdraws it because the previous stage continues
+or was stopped. The link ``ahead_decision``, which only one of them can create, records the decision. An attempt that
+was withdrawn or has stepped back is cancelled, and its directory renamed to ``<number>.withdrawn.<time>``, which frees
+the number.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SETTLE_S: Final = 10
-"""Seconds for which a job that was started looks again for files of the stage before: they may show late."""
+"""Seconds for which a started job waits for files of the previous stage, which may become visible late."""
 
 Decision = Literal["start", "back", "due"]
-"""``start``: the job found the stage before finished, and runs. ``back``: it steps back, or was withdrawn. ``due``: its
-own task has taken it up."""
+"""``start``: the previous stage has finished and the job runs. ``back``: the job stepped back or was withdrawn.
+``due``: the task of the job has taken the attempt over."""
 
 _DECISIONS: Final[dict[str, Decision]] = {f"decided.{word}": word for word in ("start", "back", "due")}
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
@@ -40,13 +41,13 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True)
 class QueuedBehind:
-    """The attempts of the stage before that an attempt waits for.
+    """The attempts of the previous stage for which an attempt waits.
 
-    :param stage: name of that stage
-    :param first: the oldest of its attempts that were in the queue
-    :param last: the newest
-    :param job_ids: their jobs
-    :param token: distinguishes this submission from another of the same attempt
+    :param stage: name of the previous stage
+    :param first: number of its oldest queued attempt
+    :param last: number of its newest queued attempt
+    :param job_ids: Slurm ids of these attempts
+    :param token: distinguishes this submission from others of the same attempt
     """
 
     stage: str
@@ -58,13 +59,13 @@ class QueuedBehind:
     def to_record(self, job_name: str) -> str:
         """Return the line of the file ``ahead``.
 
-        :param job_name: Slurm's name of the attempt that waits
+        :param job_name: Slurm's name of the waiting attempt
         """
         return f"{job_name} {self.token} {self.stage} {self.first} {self.last} {','.join(self.job_ids)}"
 
     @classmethod
     def from_record(cls, text: str | None) -> QueuedBehind | None:
-        """Return what :meth:`to_record` wrote, None for anything else."""
+        """Parse the output of :meth:`to_record`; return None for other text."""
         words = (text or "").split()
         if len(words) != 6:
             return None
@@ -77,13 +78,13 @@ class QueuedBehind:
 
 @dataclass(frozen=True)
 class StageBefore:
-    """What a job that was queued ahead asks at its start.
+    """The previous stage, as a job that was queued ahead checks it at its start.
 
-    :param behind: what it waits for
+    :param behind: the attempts for which the job waits
     :param stage_dir: directory of that stage's attempts
-    :param tracker: of a training: Megatron's ``latest_checkpointed_iteration.txt``; empty for a command
-    :param iteration: of a training: the last iteration
-    :param outputs: files that it has to leave
+    :param tracker: for a training, Megatron's ``latest_checkpointed_iteration.txt``; empty for a command
+    :param iteration: for a training, the last iteration
+    :param outputs: required output files of the stage
     """
 
     behind: QueuedBehind
@@ -96,14 +97,14 @@ class StageBefore:
     def dependency(self) -> str:
         """The dependency for sbatch.
 
-        A command has finished only when Slurm says so too, a training when its last checkpoint is there.
+        A command has finished only if Slurm reports success; a training has finished if its last checkpoint exists.
         """
         kind = "afterany" if self.tracker or len(self.behind.job_ids) > 1 else "afterok"
         return ":".join((kind, *map(checked_job_id, self.behind.job_ids)))
 
 
 def decision_in(text: str | None) -> Decision | None:
-    """Return what the target of the link ``ahead_decision`` says."""
+    """Parse the target of the link ``ahead_decision``."""
     return _DECISIONS.get(text or "")
 
 
@@ -112,7 +113,7 @@ def ahead_identity(attempt_dir: str, token: str) -> str:
 
     They end the job (:data:`STEPPED_BACK_EXIT_CODE`) when its attempt was withdrawn.
 
-    :raises ValueError: for a token that a shell could misread
+    :raises ValueError: for a token with characters that are special in a shell
     """
     if not _TOKEN.fullmatch(token):
         raise ValueError(f"token {token!r} may hold letters, digits, '-' and '_' only")
@@ -125,11 +126,11 @@ def ahead_identity(attempt_dir: str, token: str) -> str:
 
 
 def ahead_guard(before: StageBefore, settle_s: int = SETTLE_S) -> str:
-    """Return the lines that the script of an attempt queued ahead has after the guard of all jobs.
+    """Return the lines that follow the general guard in the script of an attempt queued ahead.
 
-    They end the job (:data:`STEPPED_BACK_EXIT_CODE`) unless the stage before has finished.
+    They end the job (:data:`STEPPED_BACK_EXIT_CODE`) unless the previous stage has finished.
 
-    :param settle_s: seconds for which files that are missing may still show
+    :param settle_s: seconds to wait for missing files to become visible
     """
     outputs = "\n".join(map(checked_path, before.outputs))
     printing = f"cat {here_document(outputs)}" if outputs else ":\n"
@@ -142,15 +143,15 @@ def ahead_guard(before: StageBefore, settle_s: int = SETTLE_S) -> str:
         f"am_before_tracker={quote_path(before.tracker) if before.tracker else ''}\n"
         f"am_before_iteration={before.iteration or 0}\n"
         f"am_before_outputs() {{\n  {printing}}}\n"
-        f"{shell_file('ahead_guard')}\n"
+        f"{shell_file('exit_record')}\n{shell_file('ahead_guard')}\n"
     )
 
 
 def take_up_script(attempt_dir: str, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
-    """Return the remote script by which the task of an attempt that was queued ahead takes it up; safe to repeat.
+    """Return the remote script with which a task takes over its attempt that was queued ahead; it is idempotent.
 
-    One that cannot start any more (it has stepped back, was cancelled before its start, or waits for a job that goes
-    on although its stage was marked) is cancelled, and its number free.
+    An attempt that can no longer start (it stepped back, was cancelled before its start, or waits for a job that still
+    runs although its stage was marked) is cancelled, and its number becomes free.
     """
     return framed(
         f"{slurm_functions(commands)}\n{shell_file('ahead_queue')}\nam_take_up {quote_path(attempt_dir)}"
@@ -158,9 +159,9 @@ def take_up_script(attempt_dir: str, commands: SlurmCommands = DEFAULT_COMMANDS)
 
 
 def parse_take_up(result: CommandResult) -> bool:
-    """Return whether the attempt was taken up; its number is free otherwise.
+    """Return whether the attempt was taken over; otherwise its number is free.
 
-    :raises TransportError: if the queue could not be read, nothing be written, or the answer is not whole
+    :raises TransportError: if the queue could not be read, a file not written, or the output is incomplete
     """
     for line in unframed(result):
         word, _, rest = line.partition(" ")
@@ -172,22 +173,42 @@ def parse_take_up(result: CommandResult) -> bool:
 
 
 def withdraw_ahead_script(stage_dirs: Sequence[str], commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
-    """Return the remote script that withdraws what stages have queued ahead; safe to repeat.
+    """Return the remote script that withdraws the attempts that stages have queued ahead; it is idempotent.
 
-    Jobs that have started are left, and so are attempts that their own tasks have taken up.
+    It keeps attempts whose jobs have started, and attempts that their tasks have taken over.
 
-    :param stage_dirs: stages that wait for others before those
+    :param stage_dirs: directories of the stages; a stage precedes the stages that it waits for
     """
     words = " ".join(quote_path(path.rstrip("/")) for path in stage_dirs)
     return framed(f"{slurm_functions(commands)}\n{shell_file('ahead_queue')}\nam_withdraw {words}")
 
 
+def waiting_jobs_script(commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
+    """Return the remote script that lists this user's jobs that wait for a dependency."""
+    return framed(f"{slurm_functions(commands)}\n{shell_file('ahead_queue')}\nam_waiting")
+
+
+def parse_waiting_jobs(result: CommandResult) -> frozenset[str]:
+    """Return the names of the jobs.
+
+    :raises TransportError: if the queue could not be read, or the output is incomplete
+    """
+    names = set()
+    for line in unframed(result):
+        word, _, rest = line.partition(" ")
+        if word == "failed":
+            raise TransportError(f"the queue could not be read: {rest}")
+        if word == "waiting":
+            names.add(rest)
+    return frozenset(names)
+
+
 @dataclass(frozen=True)
 class WithdrawnAhead:
-    """What became of attempts that were queued ahead: stage directory and number of each.
+    """The result of a withdrawal: stage directory and number of each attempt that was queued ahead.
 
-    :param withdrawn: their numbers are free
-    :param started: their jobs have found the stage before finished, and run or have run
+    :param withdrawn: attempts whose numbers are free now
+    :param started: attempts whose jobs found the previous stage finished, and run or have run
     """
 
     withdrawn: tuple[tuple[str, int], ...] = ()
@@ -195,9 +216,9 @@ class WithdrawnAhead:
 
 
 def parse_withdrawn_ahead(stage_dirs: Sequence[str], result: CommandResult) -> WithdrawnAhead:
-    """Return what a withdrawing script did.
+    """Return the result of a withdrawing script.
 
-    :raises TransportError: if the queue could not be read, a directory not be renamed, or the answer is not whole
+    :raises TransportError: if the queue could not be read, a directory not renamed, or the output is incomplete
     """
     found: dict[str, list[tuple[str, int]]] = {"withdrawn": [], "started": []}
     for line in unframed(result):

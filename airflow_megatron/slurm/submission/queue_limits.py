@@ -1,15 +1,15 @@
-"""Limits on how many jobs of this user are in the queue at the same time, kept by the submission script.
+"""Limits on the number of this user's queued jobs, enforced by the submission script.
 
-Each caller announces itself in a directory that all login nodes share, and counts only then: the jobs that
-squeue lists and the callers that are announced, each name once. It submits when that is within every limit. Of
-callers that submit at the same time the one that announced itself last has counted all others, so together they
-never exceed a limit, and no lock is needed that a dead caller could leave behind. Where there is room for some
-callers only, those who came first stay and the others withdraw.
+Each caller announces itself in a directory that all login nodes share, and then counts the jobs that squeue lists and
+the announced callers, each name once. It submits if the sum is within every limit. If several callers submit at the
+same time, the last one to announce itself has counted all others, so together they never exceed a limit. No lock is
+needed, so a killed caller cannot leave one behind. If there is room for some callers only, the earlier callers stay and
+the later ones withdraw.
 
-An announcement is a file ``<directory>/<user id>/<job name>,<token>.<process>``: host, process, its start time,
-Unix time, phase (``counting``, ``submitting``) and number of jobs. It goes when the outcome is known. Of a dead
-caller it goes at once while it counted, and after the visibility window when it had begun to submit: its job may
-still show.
+An announcement is a file ``<directory>/<user id>/<job name>,<token>.<process>``: host, process, its start time, Unix
+time, phase (``counting``, ``submitting``) and number of jobs. It is removed when the outcome is known. The announcement
+of a killed caller is removed at once in the phase ``counting``, and after the visibility window in the phase
+``submitting``, because its job may still become visible.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QueueLimit:
-    """How many jobs may be in the queue at the same time, waiting and running ones together.
+    """The maximum number of jobs in the queue at the same time, pending and running.
 
-    :param jobs: the number; every task of an array counts.
-    :param name_prefix: counts only jobs whose name begins so; empty for all jobs of the user.
+    :param jobs: the maximum; every task of an array counts.
+    :param name_prefix: only jobs whose names have this prefix count; empty for all jobs of the user.
     """
 
     jobs: int
     name_prefix: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a limit that nothing could keep."""
+        """Refuse a limit below 1."""
         if self.jobs < 1:
             raise ValueError(f"a limit of {self.jobs} jobs in the queue lets nothing run; use 1 or more")
         if self.name_prefix:
@@ -54,9 +54,9 @@ class QueueLimit:
 def queue_limit_functions(limits: tuple[QueueLimit, ...], directory: str, jobs: int) -> str:
     """Return the shell functions ``am_await_room`` and ``am_leave`` for the submission script.
 
-    :param limits: all of them hold; none makes the functions do nothing.
-    :param directory: where callers announce themselves; shared by all login nodes, of this user alone.
-    :param jobs: how many jobs the submission puts into the queue.
+    :param limits: all limits apply; without limits, the functions do nothing.
+    :param directory: directory of the announcements, private to this user and shared by all login nodes.
+    :param jobs: number of jobs that the submission adds to the queue.
     """
     if not limits:
         return "am_await_room() { return 0; }\nam_submitting() { return 0; }\nam_leave() { return 0; }"

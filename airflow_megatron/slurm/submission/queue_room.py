@@ -1,13 +1,13 @@
-"""Order of the tasks that wait to submit, decided by one query of the queue for all of them.
+"""Order of the submissions that wait for room in the queue, decided by one query of the queue for all of them.
 
-A thousand waiting submissions must not become a thousand logins a minute. They wait in one process, and at each
-poll of the cluster as many of them are let go as there is room for, in the order in which they began to wait. Who
-is let go and has not been seen in the queue yet counts as if it were there.
+A thousand waiting submissions must not cause a thousand logins per minute. They wait in one process, and each poll of
+the cluster releases as many of them as there is room for, in the order in which they started to wait. A released
+submission counts as queued before its job is visible in the queue.
 
-The size of a limit of Slurm's own (QOS, association) is not known: the number of jobs in the queue when sbatch was
-refused stands for it. Since that may be wrong, and a controller that answers again may not stand a rush, those that
-Slurm refused also try in small groups: one at first, twice as many each time that all of a group got in, and one
-again as soon as one is refused (as TCP's slow start, RFC 5681).
+The size of Slurm's own limits (QOS, association) is unknown; the number of queued jobs at the refusal by sbatch is the
+estimate. Since the estimate may be wrong, and many submissions at once could overload a controller that has just
+recovered, submissions that Slurm refused also retry in small groups: one at first, twice as many after each group
+without a refusal, and one again after a refusal (as TCP's slow start, RFC 5681).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.states.observation import Observation
 
 LET_GO_S = 120.0
-"""How long somebody who was let go may take until its job shows: a worker has to be free."""
+"""Seconds until the job of a released submission must be visible; the submission first waits for a free worker."""
 
 TRY_AGAIN_S = 30.0
-"""Pause between two groups that try although the queue says that there is no room."""
+"""Pause in seconds between two groups that retry although the queue appears full."""
 
 LARGEST_GROUP = 64
 
@@ -35,11 +35,11 @@ class Waiting:
     """A submission that waits.
 
     :param job_name: exact Slurm name of the attempt.
-    :param since: Unix time at which it began to wait; earlier ones go first.
-    :param limits: what has to leave room.
-    :param refused_at: jobs of the user in the queue when a limit of Slurm's own refused it, None when none did.
-    :param recovers: it waits for the controller, or for space on the disk.
-    :param jobs: how many jobs it is.
+    :param since: Unix time at which it started to wait; earlier submissions are released first.
+    :param limits: the limits that must have room.
+    :param refused_at: number of the user's queued jobs when a limit of Slurm refused it, None if none did.
+    :param recovers: whether it waits for the controller or for disk space.
+    :param jobs: number of its jobs.
     """
 
     job_name: str
@@ -51,17 +51,17 @@ class Waiting:
 
     @property
     def refused(self) -> bool:
-        """Whether Slurm or the disk turned it away, not one of its own limits."""
+        """Whether Slurm or a full disk refused it, rather than one of *limits*."""
         return self.recovers or self.refused_at is not None
 
 
 @dataclass(frozen=True)
 class _LetGo:
-    """Somebody who is on the way into the queue.
+    """A released submission whose job is not visible in the queue yet.
 
-    :param until: Unix time after which it is not expected any more.
-    :param jobs: how many jobs it is.
-    :param tries: it was let go although the queue says that there is no room.
+    :param until: Unix time after which it is no longer expected.
+    :param jobs: number of its jobs.
+    :param tries: whether it was released although the queue appears full.
     """
 
     until: float
@@ -81,7 +81,7 @@ class QueueRoom:
         self._slurms_limit = 0
 
     def enter(self, waiting: Waiting) -> None:
-        """Begin to wait; who was let go and comes back was refused."""
+        """Add a submission; one that was released before was refused."""
         came_back = self._let_go.pop(waiting.job_name, None)
         if came_back is not None and came_back.tries:
             self._group = 1
@@ -90,13 +90,13 @@ class QueueRoom:
         self._waiting.append(waiting)
 
     def leave(self, waiting: Waiting) -> None:
-        """Stop waiting; two runs of a sweep may wait for the same attempt, so it is this very one that leaves."""
+        """Remove this object; another run of the sweep may wait for the same attempt with an equal one."""
         self._waiting = [one for one in self._waiting if one is not waiting]
 
     def may_go(self, waiting: Waiting, observation: Observation) -> bool:
-        """Return whether it is a submission's turn.
+        """Return whether a submission may proceed.
 
-        :param observation: of a watch with ``whole_queue``; those of one poll decide together.
+        :param observation: of a watch with ``whole_queue``; calls with observations of one poll share one decision.
         """
         if observation.queue_ok and observation.time > self._seen_at:
             self._seen_at = observation.time

@@ -35,6 +35,6 @@ _HINTS = (
 )
 
 
-def refusal_mend(text: str) -> str:
+def refusal_hint(text: str) -> str:
     """Return what to look at after sbatch refused a job with *text*, empty for an unknown reason."""
     return next((hint for pattern, hint in _HINTS if re.search(pattern, text)), "")

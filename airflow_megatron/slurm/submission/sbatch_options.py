@@ -1,7 +1,7 @@
-"""sbatch's options as it reads them itself, and those that jobs may not set because the submission needs them.
+"""Parse sbatch options as sbatch does, and find the options that jobs may not set because the submission sets them.
 
-The table is that of sbatch 22.05 with the options that later releases add; getopt_long(3) takes any beginning of a long
-name that only one name has, and short options together. An unknown option may be a site's plugin's, and passes.
+The table holds the options of sbatch 22.05 and of later releases. Like getopt_long(3), the parser accepts unique
+prefixes of long names and combined short options. An unknown option may belong to a plugin of the site and is accepted.
 """
 
 from __future__ import annotations
@@ -162,13 +162,13 @@ _OF_PLUGINS: Final = ("container-", "no-container-")  # of pyxis
 _ALIKE: Final = 0.8
 
 SEPARATORS: Final = frozenset({":", "hetjob", "packjob"})
-"""Words between the parts of a heterogeneous job."""
+"""Words that separate the components of a heterogeneous job."""
 
 NO_OPTION: Final = "--"
-"""Name of a refused word that is no option."""
+"""Name of a refused word that is not an option."""
 
 REPLACED: Final = frozenset({"job-name", "output", "error", "open-mode", "chdir", "comment", "parsable"})
-"""Options of a user's own script that give way to the submission's."""
+"""Options in a user's script that the submission replaces with its own."""
 
 _IN_ANY_SCRIPT: Final[Mapping[str, str]] = {
     "array": "one job is submitted for each attempt; array: of a stage submits a job array",
@@ -204,9 +204,9 @@ _IN_RENDERED: Final[Mapping[str, str]] = {
 class SbatchOption:
     """One option as sbatch reads it.
 
-    :param name: its long name; as written where it is unknown or ambiguous
-    :param meant: the long names that it may stand for: one, none when unknown, several when ambiguous
-    :param words: the words that it is made of, with its value
+    :param name: its long name; the text itself if unknown or ambiguous
+    :param meant: matching long names: one, none if unknown, several if ambiguous
+    :param words: the words of the option and its value
     :param value: its value, None without one
     """
 
@@ -221,8 +221,8 @@ class RefusedOption:
     """An option that a job may not set.
 
     :param text: as written
-    :param name: its long name, :data:`NO_OPTION` for a word that is none
-    :param instead: why, or what to write instead
+    :param name: its long name, :data:`NO_OPTION` for a word that is not an option
+    :param instead: the reason, or what to write instead
     """
 
     text: str
@@ -231,17 +231,17 @@ class RefusedOption:
 
 
 def split_directive(text: str) -> list[str]:
-    """Return the words behind ``#SBATCH``; a comment ends them, as for sbatch."""
+    """Split the text after ``#SBATCH`` into words, up to a comment, as sbatch does."""
     if _PLAIN_WORDS.fullmatch(text):  # most of them; shlex takes 50 times as long
         return text.split()
     try:
         return shlex.split(text, comments=True)
-    except ValueError:  # a lone quote: sbatch takes the words as they are
+    except ValueError:  # an unpaired quote: sbatch splits the text without unquoting
         return text.split()
 
 
 def read_options(words: Iterable[str]) -> Iterator[SbatchOption]:
-    """Yield the options among the words of a command line, words that are none under their own text."""
+    """Yield the options of a command line; a word that is not an option has its own text as name."""
     rest = iter(words)
     for word in rest:
         if word.startswith("--") and len(word) > 2:
@@ -276,10 +276,10 @@ def _short_options(word: str, rest: Iterator[str]) -> Iterator[SbatchOption]:
 
 
 def refused_options(words: Sequence[str], *, own_script: bool = False) -> list[RefusedOption]:
-    """Return the options that would take the submission out of our hands.
+    """Return the options that conflict with the submission.
 
-    :param words: of a command line
-    :param own_script: they belong to a user's own script, in which :data:`REPLACED` options give way in silence
+    :param words: words of a command line
+    :param own_script: whether they belong to a user's script, in which :data:`REPLACED` options are replaced silently
     """
     owned = _IN_ANY_SCRIPT if own_script else _IN_RENDERED
     refused = []
@@ -296,19 +296,19 @@ def refused_options(words: Sequence[str], *, own_script: bool = False) -> list[R
             refused.append(RefusedOption(text, NO_OPTION, given))
         elif name is not None and not (own_script and _is_harmless(option)):
             refused.append(RefusedOption(text, name, owned[name]))
-        # an option of a plugin may take the next word as its value
+        # the next word may be the value of a plugin's option
         may_be_value = not option.meant and text.startswith("--") and "=" not in text
         before = text if option.name in _MAYBE_WITH_VALUE and option.value is None else ""
     return refused
 
 
 def _is_harmless(option: SbatchOption) -> bool:
-    """Return whether an option says what every submission says."""
+    """Return whether an option has the value that every submission sets."""
     return (option.name, option.value) == ("dependency", "singleton")
 
 
 def misspelt_option(option: SbatchOption) -> str:
-    """Return the option that an unknown one is like, as a question; empty for one that a plugin may have added."""
+    """Return a suggestion for a misspelt option, as a question; empty for an option that may belong to a plugin."""
     word = option.words[0]
     written = word.removeprefix("--").partition("=")[0]
     if option.meant or not word.startswith("--") or written.startswith(_OF_PLUGINS):
@@ -317,7 +317,7 @@ def misspelt_option(option: SbatchOption) -> str:
 
 
 def kept_directive(text: str) -> str:
-    """Return what stands behind ``#SBATCH`` without the :data:`REPLACED` options, empty when nothing is left."""
+    """Return the text after ``#SBATCH`` without the :data:`REPLACED` options; empty if no option remains."""
     options = list(read_options(split_directive(text)))
     kept = [option for option in options if not REPLACED.intersection(option.meant)]
     if len(kept) == len(options):
@@ -326,36 +326,36 @@ def kept_directive(text: str) -> str:
 
 
 def script_lines(script: str) -> list[str]:
-    """Return the lines of a script: a form feed or U+2028 ends none, as for the shell."""
+    """Return the lines of a script, split only at line feeds, as by the shell (not at form feeds or U+2028)."""
     lines = script.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return lines[:-1] if not lines[-1] else lines
 
 
 def head_length(lines: Sequence[str]) -> int:
-    """Return how many lines sbatch looks at for options: those before the first command.
+    """Return the number of lines that sbatch searches for options: those before the first command.
 
-    ``_opt_batch_script`` (``src/sbatch/opt.c``, Slurm 22.05): a line of blanks is passed over, and so is one whose
-    first character after blanks is ``#``; blanks are those of C's ``isspace``.
+    Source: ``_opt_batch_script`` (``src/sbatch/opt.c``, Slurm 22.05), which skips blank lines and lines whose first
+    non-blank character is ``#``; blanks are those of C's ``isspace``.
     """
     commands = (number for number, line in enumerate(lines) if line.lstrip(_BLANKS)[:1] not in ("", "#"))
     return next(commands, len(lines))
 
 
 def head_directives(script: str) -> list[str]:
-    """Return what stands behind ``#SBATCH`` in the lines that sbatch looks at."""
+    """Return the text after ``#SBATCH`` in the lines that sbatch reads."""
     lines = script_lines(script)
     head = lines[: head_length(lines)]
     return [line.removeprefix(DIRECTIVE) for line in head if line.startswith(DIRECTIVE)]
 
 
 def directive_options(script: str) -> list[str]:
-    """Return the words of all ``#SBATCH`` lines that sbatch reads of a script."""
+    """Return the words of all ``#SBATCH`` lines of a script that sbatch reads."""
     return [word for text in head_directives(script) for word in split_directive(text)]
 
 
 def other_directives(script: str) -> list[str]:
-    """Return the lines of a script that hold options in the words of PBS or LSF.
+    """Return the lines of a script with options of PBS or LSF.
 
-    sbatch would read them, all through the script, unless it is called with ``--ignore-pbs``, as it is here.
+    sbatch reads such lines in the whole script unless it is called with ``--ignore-pbs``, as this package does.
     """
     return [line for line in script_lines(script) if line.startswith(("#PBS", "#BSUB"))]

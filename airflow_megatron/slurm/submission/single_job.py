@@ -1,31 +1,29 @@
-"""Exactly one Slurm job per attempt: the remote submission script and the reading of its answer.
+"""Exactly one Slurm job per attempt: the remote submission script and the parser of its output.
 
 An attempt's directory ``<stage_dir>/<number>`` holds the protocol's state:
 
 ``claim.<g>/``
-    Made with mkdir, which exactly one caller can do: the right to submit, generation *g*. The highest one
-    counts. In it
-    ``owner`` (token, host, process), ``sbatch.started`` (Unix time and seconds since the boot, which a clock
-    that is set does not change; written before sbatch runs),
-    ``sbatch.out``,
-    ``sbatch.err``, and ``released`` once it is certain that no job came of it.
+    The right to submit, generation *g*, created with mkdir, which succeeds for exactly one caller. The highest
+    generation is valid. The directory holds ``owner`` (token, host, process), ``sbatch.started`` (Unix time and
+    seconds since boot, which do not depend on changes of the clock; written before sbatch runs), ``sbatch.out``,
+    ``sbatch.err``, and ``released`` after it is certain that sbatch created no job.
 ``created``
     Unix time and nonce of the first claim. The nonce is in the job's comment and distinguishes this attempt's job
-    from an older one of the same name (a sweep started afresh).
+    from an older job of the same name (after a sweep was started from scratch).
     A claim that is a symbolic link belongs to a task of an array (:mod:`airflow_megatron.slurm.submission.job_array`).
 ``jobid``
-    The recorded id, renamed into place. Once it is there nothing is ever submitted again.
+    The recorded id, created by an atomic rename. After it exists, no further job is submitted.
 ``withdrawn``
-    Nobody wants the attempt's job any more: nothing is submitted, and a job that was just accepted is cancelled
+    The attempt is withdrawn: no job is submitted, and a job that was just accepted is cancelled
     (:func:`airflow_megatron.slurm.submission.cancellation.withdraw_script`).
 ``run/job_id``
-    Written by the job itself when it starts (:mod:`airflow_megatron.slurm.submission.job_guard`), which keeps
-    beside it a lock and the record of its end for each launch.
+    Written by the job at its start (:mod:`airflow_megatron.slurm.submission.job_guard`); beside it the job keeps a
+    lock and, for each launch, the record of its end.
 
-The script may be killed between any two of its commands; a later call finds out what happened from these
-files and from squeue and sacct, by the exact job name, and only submits when it is certain, or a visibility
-window has passed, that nothing was accepted. sbatch can be accepted without its caller knowing: it retries
-for up to 120 s and may then report "Socket timed out" (SchedMD/slurm ``src/sbatch/sbatch.c``).
+The script may be killed between any two of its commands. A later call determines the outcome from these files and, by
+the exact job name, from squeue and sacct. It submits only if no job was accepted for certain, or if none has become
+visible within the visibility window. Slurm can accept a job without the caller noticing: sbatch retries for up to 120 s
+and may then report "Socket timed out" (SchedMD/slurm ``src/sbatch/sbatch.c``).
 """
 
 from __future__ import annotations
@@ -54,20 +52,20 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.remote.attempt import Attempt
 
 SubmissionStatus = Literal["submitted", "recorded", "adopted", "pending", "deferred", "refused"]
-"""What became of a request.
+"""The outcome of a request.
 
-``submitted``: sbatch was called now. ``recorded``: an earlier call did it. ``adopted``: an earlier call did
-it without recording, the job was found again. ``pending``: not known yet (another caller is at it, or a job
-may still become visible): ask again. ``deferred``: nothing was submitted, because a limit on jobs in the queue
-is reached, the controller is away or the disk is full: ask again later. ``refused``: sbatch will not have it;
-*message* is its own text.
+``submitted``: this call submitted the job. ``recorded``: an earlier call submitted and recorded it. ``adopted``: an
+earlier call submitted it without a record, and this call found the job. ``pending``: unknown (another caller is
+submitting, or a job may still become visible); retry. ``deferred``: nothing was submitted, because a limit on queued
+jobs is reached, the controller is not available or the disk is full; retry later. ``refused``: sbatch refused the job;
+*message* is its error text.
 """
 
 WaitsFor = Literal["room", "limit", "recovery"]
-"""What a deferred request waits for.
+"""The reason of a deferred request.
 
-``room``: one of its own :class:`~airflow_megatron.slurm.submission.queue_limits.QueueLimit` is reached. ``limit``:
-one of Slurm's is, whose size is not known. ``recovery``: the controller, or space on the disk.
+``room``: a :class:`~airflow_megatron.slurm.submission.queue_limits.QueueLimit` of the request is reached. ``limit``: a
+limit of Slurm of unknown size is reached. ``recovery``: the controller is not available, or the disk is full.
 """
 
 COMMENT_PREFIX = "airflow-megatron:"
@@ -75,27 +73,26 @@ COMMENT_PREFIX = "airflow-megatron:"
 
 @dataclass(frozen=True)
 class SubmissionRequest:
-    """What to submit.
+    """A job to submit.
 
-    :param attempt: which attempt this is.
-    :param script: the whole job script, ``#!`` line and ``#SBATCH`` lines included.
-    :param job_json: written next to it (:class:`airflow_megatron.slurm.remote.records.JobRecord`).
+    :param attempt: the attempt.
+    :param script: the complete job script with ``#!`` line and ``#SBATCH`` lines.
+    :param job_json: the record written beside the script (:class:`airflow_megatron.slurm.remote.records.JobRecord`).
     :param claim_token: unique to this call; letters, digits, ``-`` and ``_``.
     :param sbatch_options: further arguments of sbatch; they override ``#SBATCH`` lines.
-    :param dependencies: sbatch dependencies (``afterok:7``) besides ``singleton``, which is always set.
-    :param chained: it waits for the attempt before, see :mod:`airflow_megatron.slurm.submission.attempt_chain`.
-    :param ahead: it waits for the stage before: the record of that, see
-        :class:`airflow_megatron.slurm.submission.queue_ahead.QueuedBehind`.
-    :param log_dir: made before submission: Slurm loses a job whose output directory is missing.
-    :param visibility_window_s: seconds after an sbatch of unknown outcome during which its job may still
-        appear.
-    :param busy_wait_s: seconds to wait for another caller that is submitting the same attempt, or for room that
-        others who came later leave.
-    :param limits: how many jobs may be in the queue; nothing is submitted beyond them.
-    :param places_dir: where callers that keep limits find each other, shared by all login nodes.
-    :param jobs: how many jobs the script puts into the queue: the number of an array's tasks.
-    :param secrets: values that the job's script reads from files
-    (:mod:`airflow_megatron.slurm.remote.secret_delivery`).
+    :param dependencies: sbatch dependencies (``afterok:7``) in addition to ``singleton``, which is always set.
+    :param chained: whether it waits for the previous attempt (:mod:`airflow_megatron.slurm.submission.attempt_chain`).
+    :param ahead: the record of the previous stage for which it waits, see
+        :class:`airflow_megatron.slurm.submission.queue_ahead.QueuedBehind`; empty for none.
+    :param log_dir: created before the submission, because Slurm loses a job whose output directory is missing.
+    :param visibility_window_s: seconds after an sbatch call of unknown outcome in which its job may become visible.
+    :param busy_wait_s: seconds to wait for another caller that submits the same attempt, or for later callers that
+        release their places.
+    :param limits: limits on queued jobs, which the submission does not exceed.
+    :param places_dir: directory of the announcements of callers with limits, shared by all login nodes.
+    :param jobs: number of jobs that the script adds to the queue (the number of an array's tasks).
+    :param secrets: values that the job script reads from files
+        (:mod:`airflow_megatron.slurm.remote.secret_delivery`).
     """
 
     attempt: Attempt
@@ -115,7 +112,7 @@ class SubmissionRequest:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what would break the protocol."""
+        """Refuse values that would break the protocol."""
         if not self.script.startswith("#!"):
             raise ValueError(
                 f"job script of {self.attempt.job_name} must begin with '#!', for example '#!/bin/bash'"
@@ -143,16 +140,16 @@ class SubmissionRequest:
 
 @dataclass(frozen=True)
 class SubmissionOutcome:
-    """What became of a request.
+    """The outcome of a request.
 
     :param status: see :data:`SubmissionStatus`.
     :param job_id: set for ``submitted``, ``recorded`` and ``adopted``.
     :param cluster: name of the cluster in a multi-cluster set-up, else None.
-    :param message: one line for a log; for ``refused`` and ``deferred`` with sbatch's own text.
-    :param warnings: what sbatch printed on standard error although it took the job.
+    :param message: one line for a log; for ``refused`` and ``deferred`` it includes sbatch's error text.
+    :param warnings: lines that sbatch printed on standard error although it accepted the job.
     :param waits_for: set for ``deferred``.
-    :param queued: jobs of this user in the queue when a limit of Slurm's own was reached.
-    :param job_name: Slurm's name of the job where it is not the attempt's own: a task of an array has the array's.
+    :param queued: number of this user's queued jobs when a limit of Slurm was reached.
+    :param job_name: Slurm's name of the job if it differs from the attempt's name: a task has the name of its array.
     """
 
     status: SubmissionStatus
@@ -168,7 +165,7 @@ class SubmissionOutcome:
 def submission_script(request: SubmissionRequest, commands: SlurmCommands = DEFAULT_COMMANDS) -> str:
     """Return the remote script that submits *request* unless its attempt has a job already.
 
-    :param request: what to submit.
+    :param request: the job to submit.
     :param commands: how Slurm's commands are called on this cluster.
     """
     return framed(f"{submission_functions(request, commands)}\nam_attempt")
@@ -182,13 +179,13 @@ def submission_functions(
     writing: str = "true",
     submitting: str = "true",
 ) -> str:
-    """Return the functions of a submission script; ``am_attempt`` is the one to call.
+    """Return the functions of a submission script; its entry point is ``am_attempt``.
 
-    :param request: what to submit.
+    :param request: the job to submit.
     :param commands: how Slurm's commands are called on this cluster.
-    :param words: further words of sbatch, in shell syntax.
-    :param writing: shell command that writes what sbatch needs besides the job's files.
-    :param submitting: shell command to run right before sbatch; nothing is submitted when it fails.
+    :param words: further arguments of sbatch, in shell syntax.
+    :param writing: shell command that writes further files that sbatch needs.
+    :param submitting: shell command that runs right before sbatch; if it fails, nothing is submitted.
     """
     attempt = request.attempt
     dependency = ",".join(("singleton", *request.dependencies))
@@ -231,13 +228,13 @@ def submission_functions(
 
 
 def _write_ahead(record: str) -> str:
-    """Return the shell command that writes what an attempt was queued behind, or removes what another caller wrote."""
+    """Return the shell command that writes the file ``ahead``, or removes the file that another caller wrote."""
     path = f'"$am_dir/{AHEAD_RECORD}"'
     return f"am_put_line {path} {quote(record)}" if record else f"rm -f {path}"
 
 
 def claim_settings(claim_token: str, visibility_window_s: float, busy_wait_s: float = 5.0) -> str:
-    """Return the shell variables that the protocol of claims reads; see :class:`SubmissionRequest`."""
+    """Return the shell variables of the claim protocol; see :class:`SubmissionRequest`."""
     return "\n".join(
         (
             f"am_token={quote(claim_token)}",
@@ -249,10 +246,9 @@ def claim_settings(claim_token: str, visibility_window_s: float, busy_wait_s: fl
 
 
 def parse_submission(result: CommandResult) -> SubmissionOutcome:
-    """Return what a submission script answered.
+    """Parse the output of a submission script.
 
-    :raises TransportError: if the answer is not whole; the request has to be made again, which is always
-        safe.
+    :raises TransportError: if the output is incomplete; the request must be repeated, which is always safe.
     """
     values: dict[str, str] = {}
     warnings: list[str] = []

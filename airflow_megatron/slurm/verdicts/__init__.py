@@ -1,5 +1,5 @@
-"""From the observation of an attempt to its verdict: outcome, evidence in its log, whether it gets another attempt.
+"""The verdict on an attempt: outcome, evidence in the log, the restart decision, and the records of verdicts.
 
-Imports ``states`` and ``remote``; runs nothing.
-Others use ``verdict``, ``outcomes``, ``signatures`` and ``restarts``.
+Imports ``states`` and ``remote``; it runs no commands.
+Others use ``verdict``, ``outcomes``, ``signatures``, ``restarts`` and ``stage_records``.
 """

@@ -1,8 +1,8 @@
-"""Detection of jobs that Slurm has forgotten.
+"""Detection of jobs that Slurm has lost.
 
-A controller that dies without saving its state loses the jobs of the last seconds and reuses their ids (slurmctld saves
-about 5 s after a change; observed with Slurm 22.05 after SIGKILL). No command reports the end of such a job, so a task
-would wait for it forever.
+A controller that is killed before it saves its state loses the jobs of the last seconds and reuses their ids (slurmctld
+saves about 5 s after a change; observed with Slurm 22.05 after SIGKILL). No command reports the end of such a job, so a
+task would wait for it forever.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIN_ANSWERS = 3
 
 
 class MissingJob:
-    """Gives the verdict "lost" on a job that has been missing from all of Slurm's answers for long enough.
+    """Detects a job that has been missing from all of Slurm's output for a minimum time.
 
     :param job_id: id of the job, for the verdict.
     :param window_s: minimum time in seconds for which squeue and sacct must have answered without it, at least

@@ -1,4 +1,4 @@
-"""What showed in a job, and what its spec wants done about it."""
+"""Occurrences: events, health alarms and fulfilled conditions of a job, with the action that its spec requests."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Occurrence:
-    """An event of a job, an alarm of its health, or a condition of its own that holds.
+    """An event of a job, a health alarm, or a fulfilled condition of the job.
 
-    :param do: what is to be done: an action of an event (``notify``, ``run``, ``restart`` …)
+    :param do: the requested action, as for events (``notify``, ``run``, ``restart`` …)
     :param reason: one sentence for logs, notices and verdicts
-    :param on: of an event its source: ``log``, ``state`` or ``idle``; None for everything else
+    :param on: source of an event: ``log``, ``state`` or ``idle``; None for alarms and conditions
     :param command: shell text for ``run``
     :param groups: named groups of the line that matched
-    :param before_iteration: of a rollback the first iteration that may be affected, None where the line's group
-        ``iteration`` names it
-    :param permanent: the next attempt would end in the same way
+    :param before_iteration: for a rollback, the first iteration that may be affected; None if the line's group
+        ``iteration`` gives it
+    :param permanent: whether the next attempt would fail in the same way
+    :param detector: of a health alarm, its detector
     """
 
     do: str
@@ -32,10 +33,11 @@ class Occurrence:
     groups: Mapping[str, str] = field(default_factory=dict)
     before_iteration: int | None = None
     permanent: bool = False
+    detector: str = ""
 
     @property
     def rolls_back_before(self) -> int | None:
-        """The iteration before which a rollback goes back to, None for the newest checkpoint."""
+        """The first affected iteration: a rollback loads an earlier checkpoint. None for the newest checkpoint."""
         if self.do != "rollback":
             return None
         return (
@@ -46,9 +48,9 @@ class Occurrence:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Occurrence:
-        """Return what :meth:`to_json` wrote, of this version or an earlier one; unknown keys are passed over.
+        """Parse the output of :meth:`to_json`, of this version or an earlier one; unknown keys are ignored.
 
-        :raises ValueError: when it does not name what is to be done
+        :raises ValueError: if the action is missing
         """
         do, groups = word(value.get("do")), value.get("groups")
         if do is None:
@@ -63,10 +65,11 @@ class Occurrence:
             else {},
             before_iteration=whole(value.get("before_iteration")),
             permanent=value.get("permanent") is True,
+            detector=word(value.get("detector")) or "",
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data; what is not set is left out."""
+        """Return the JSON object, without fields that are not set."""
         value: dict[str, Any] = {"do": self.do, "reason": self.reason}
         if self.on is not None:
             value |= {"on": self.on, "command": self.command, "groups": dict(self.groups)}
@@ -74,4 +77,6 @@ class Occurrence:
             value["before_iteration"] = self.before_iteration
         if self.permanent:
             value["permanent"] = True
+        if self.detector:
+            value["detector"] = self.detector
         return value

@@ -9,22 +9,21 @@ class Outcome(StrEnum):
     """How an attempt ended."""
 
     FINISHED = "finished"
-    """The stage has achieved what it was to achieve."""
+    """The stage has reached its goal."""
     ROLLED_OVER = "rolled_over"
-    """Stopped in good order before the end (walltime, SIGTERM, ``--exit-duration-in-mins``): goes on in a new
-    attempt."""
+    """Stopped regularly before the end (walltime, SIGTERM, ``--exit-duration-in-mins``); a new attempt continues it."""
     RETRYABLE = "retryable"
-    """Lost through no fault of its own (node failure, preemption, boot failure)."""
+    """Ended by an external cause (node failure, preemption, boot failure)."""
     OUT_OF_MEMORY = "out_of_memory"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    """By a person."""
+    """Cancelled by a user."""
     DUPLICATE = "duplicate"
     """Did not run: another job owns the attempt."""
     ACTIVE = "active"
     """Not a verdict: queued or running."""
     UNKNOWN = "unknown"
-    """Not a verdict: nothing certain is known; wait."""
+    """Not a verdict: the state is uncertain; wait."""
 
     @property
     def is_verdict(self) -> bool:

@@ -1,7 +1,7 @@
-"""Progress of a job that is known only by its log, its tracker and its outputs.
+"""Progress of a command job, derived from its log, tracker and outputs.
 
-A job that ends at its walltime is continued when it got further than the attempts before it. A log that grows is no
-progress: a job that hangs may write, and one that begins anew each time writes the same again.
+A job that ends at its walltime is continued if it got further than the earlier attempts. Growth of the log is not
+progress: a job that hangs may write, and a job that starts from scratch each time writes the same lines again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """What an attempt has to show. What is not known is None.
+    """Progress of one attempt; unknown values are None.
 
     :param began: the first iteration in its log
-    :param reached: the last one
+    :param reached: the last iteration in its log
     :param saved: iteration of the newest checkpoint by the tracker file
     :param outputs: the declared outputs that exist
     """
@@ -35,7 +35,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Progress | None:
-        """Return what a ``verdict.json`` holds, None where it holds nothing of the kind."""
+        """Parse the ``progress`` object of a ``verdict.json``; return None for any other value."""
         if not isinstance(value, dict):
             return None
         numbers = {name: value.get(name) for name in ("began", "reached", "saved")}
@@ -43,7 +43,7 @@ class Progress:
         return cls(outputs=outputs, **{k: v for k, v in numbers.items() if isinstance(v, int)})
 
     def beyond(self, earlier: Iterable[Progress]) -> str | None:
-        """Return in what an attempt got further than those before it, None when it did not."""
+        """Return a description of the progress beyond the earlier attempts, None if there was none."""
         before = list(earlier)
         if (self.saved or 0) > max((item.saved or 0 for item in before), default=0):
             return f"it has saved iteration {self.saved}"
@@ -57,10 +57,10 @@ class Progress:
 
 
 def with_progress(verdict: Verdict, history: Iterable[Verdict]) -> Verdict:
-    """Return the verdict on an attempt that its walltime has ended: rolled over where it got further than before.
+    """Return the verdict, changed to "rolled over" if the walltime ended the attempt and it made progress.
 
-    :param verdict: of an attempt.
-    :param history: those on the attempts before it in the same series.
+    :param verdict: verdict on the attempt.
+    :param history: verdicts on the earlier attempts of the same series.
     """
     if verdict.state is not JobState.TIMEOUT or verdict.outcome is not Outcome.FAILED:
         return verdict

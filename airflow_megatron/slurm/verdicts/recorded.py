@@ -12,24 +12,22 @@ from airflow_megatron.spec.trust.json_records import read_object, whole, word
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_megatron.slurm.remote.stage_records import StageRecord
-
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 
 
 @dataclass(frozen=True)
 class RecordedVerdict:
-    """What a ``verdict.json`` holds; of a damaged one what can be read.
+    """The content of a ``verdict.json``; of a damaged file, the readable part.
 
-    :param outcome: None where it names none that is known
-    :param reason: empty where it gives none
-    :param verdict: the whole verdict, None where outcome or reason are missing
-    :param attempt: number of the attempt that it is on, 0 where there was none; None where that is not known
+    :param outcome: None if missing or unknown
+    :param reason: empty if missing
+    :param verdict: the complete verdict, None if outcome or reason are missing
+    :param attempt: number of the judged attempt, 0 if there was no attempt, None if unknown
     :param job: the job's name in the sweep
-    :param digest: of the job as it was
-    :param given_up: why there was no other attempt, empty where there was
-    :param intended: the job's own condition cancelled it
-    :param withdrawn: a person stopped the job, and no attempt is to follow
+    :param digest: digest of the job at that time
+    :param given_up: why no further attempt followed, empty if one followed
+    :param intended: whether a condition of the job cancelled it
+    :param withdrawn: whether a user stopped the job, so that no attempt may follow
     """
 
     outcome: Outcome | None
@@ -61,7 +59,7 @@ class RecordedVerdict:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> RecordedVerdict | None:
-        """Return what :meth:`to_json` wrote, None without it; unknown keys are passed over."""
+        """Parse the output of :meth:`to_json`, None without it; unknown keys are ignored."""
         if value is None:
             return None
         try:
@@ -82,7 +80,7 @@ class RecordedVerdict:
 
     @classmethod
     def read(cls, text: str | bytes | None) -> RecordedVerdict | None:
-        """Return what a file holds, None for one that is absent or holds no JSON object."""
+        """Parse the text of a file; return None if it is absent or is not a JSON object."""
         return cls.from_json(read_object(text))
 
     def to_json(self) -> dict[str, Any]:
@@ -96,14 +94,3 @@ class RecordedVerdict:
         }
         verdict = self.verdict.to_json() if self.verdict else {"outcome": self.outcome, "reason": self.reason}
         return {**verdict, "attempt": self.attempt, **{name: value for name, value in known.items() if value}}
-
-
-def stage_verdict(state: StageRecord) -> RecordedVerdict | None:
-    """Return the verdict on a stage's job, which its newest attempt or an earlier one brought about; None before."""
-    return RecordedVerdict.from_json(state.verdict)
-
-
-def verdict_on_newest(state: StageRecord) -> RecordedVerdict | None:
-    """Return the verdict on a stage's job when it is on the newest attempt, else None: that one is not judged."""
-    recorded = stage_verdict(state)
-    return recorded if recorded is not None and recorded.attempt == state.latest_attempt else None

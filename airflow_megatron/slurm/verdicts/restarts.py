@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.model.schema import RestartSection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from airflow_megatron.slurm.verdicts.occurrence import Occurrence
+    from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 
 _DEFAULTS: Final = RestartSection()
 
 _RENEWED = frozenset({Outcome.RETRYABLE, Outcome.FAILED})
-"""Endings that do not count against their budgets when the attempt, or a later one, left a newer checkpoint."""
+"""Outcomes that do not count against their budgets if the attempt or a later one wrote a newer checkpoint."""
 
 MAX_BACKOFF_S = 3600.0
 
@@ -31,23 +31,23 @@ _STOPPED: Final = {
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """How many further attempts each kind of ending is worth; None means any number. Defaults are the spec's.
+    """Number of restarts for each outcome; None means unlimited. The defaults are those of the spec.
 
-    :param rolled_over: stops in good order.
-    :param retryable: lost nodes, preemption; of a training those since its newest checkpoint.
-    :param out_of_memory: the same job would run out of memory again, so none by default.
-    :param failed: crashes; of a training those since its newest checkpoint.
-    :param cancelled: by a person, who did not mean "again".
-    :param no_progress: attempts in a row without a newer checkpoint after which a training is given up; 0
-        switches it off.
-    :param backoff_s: pause before the first restart after a failure, doubled for each further failure in a
-        row without a newer checkpoint. Good endings (roll-overs) do not wait.
-    :param rollbacks: attempts whose numbers went bad (NaN, a loss spike) and that are followed by one from an earlier
-        checkpoint, since the training got further than ever. They count against no other budget; with 0 they are
-        ordinary failures.
-    :param exclude_failed_nodes: keep the next attempts off nodes known to have failed.
-    :param exclude_for_s: seconds after which a node that failed is used again.
-    :param max_excluded_nodes: the newest ones are kept.
+    :param rolled_over: restarts after regular stops.
+    :param retryable: restarts after node failures and preemption; for a training, since its newest checkpoint.
+    :param out_of_memory: restarts after running out of memory, which would repeat; 0 by default.
+    :param failed: restarts after crashes; for a training, since its newest checkpoint.
+    :param cancelled: restarts after a cancellation by a user.
+    :param no_progress: number of consecutive attempts without a newer checkpoint after which a training is given up;
+        0 disables this limit.
+    :param backoff_s: pause in seconds before the first restart after a failure, doubled for each further consecutive
+        failure without a newer checkpoint. Roll-overs do not wait.
+    :param rollbacks: restarts from an earlier checkpoint after numerical failures (NaN, a loss spike), since the
+        training last reached a new maximum iteration. They count against no other budget; with 0, numerical failures
+        are ordinary failures.
+    :param exclude_failed_nodes: whether the next attempts avoid nodes known to have failed.
+    :param exclude_for_s: seconds after which a failed node is used again.
+    :param max_excluded_nodes: maximum number of excluded nodes; the most recent failures are kept.
     """
 
     rolled_over: int | None = _DEFAULTS.rolled_over
@@ -63,7 +63,7 @@ class RestartPolicy:
     max_excluded_nodes: int = 8
 
     def budget(self, outcome: Outcome) -> int | None:
-        """Return how many attempts may end with *outcome* and be followed by another."""
+        """Return the number of restarts allowed after *outcome*."""
         match outcome:
             case Outcome.ROLLED_OVER:
                 return self.rolled_over
@@ -81,12 +81,12 @@ class RestartPolicy:
 
 @dataclass(frozen=True)
 class Done:
-    """The stage has achieved its aim."""
+    """The stage has reached its goal."""
 
 
 @dataclass(frozen=True)
 class Follow:
-    """The attempt belongs to another job: watch that one."""
+    """The attempt belongs to another job; watch that job."""
 
     job_id: str
 
@@ -116,12 +116,12 @@ NextStep = Done | Follow | Restart | GiveUp
 
 
 def next_step(history: Sequence[Verdict], verdict: Verdict, policy: RestartPolicy) -> NextStep:
-    """Return what to do after an attempt.
+    """Return the next step after an attempt.
 
     :param history: verdicts of the earlier attempts, oldest first.
-    :param verdict: of the attempt that has just ended.
-    :param policy: the stage's.
-    :raises ValueError: if *verdict* is not one (ACTIVE, UNKNOWN).
+    :param verdict: verdict of the attempt that has just ended.
+    :param policy: restart policy of the stage.
+    :raises ValueError: if the outcome is not final (ACTIVE, UNKNOWN).
     """
     if not verdict.outcome.is_verdict:
         raise ValueError(f"the attempt has no verdict yet: {verdict.reason}")
@@ -160,7 +160,7 @@ def next_step(history: Sequence[Verdict], verdict: Verdict, policy: RestartPolic
 
 def _roll_back(attempts: Sequence[Verdict], policy: RestartPolicy) -> NextStep:
     verdict = attempts[-1]
-    # what went bad before the training got further than ever is over
+    # failures before the training last reached a new maximum iteration do not count
     further = max(index for index in range(len(attempts)) if _is_furthest(attempts, index))
     made = sum(past.rollback for past in attempts[further:]) - 1
     if made >= policy.rollbacks:
@@ -173,17 +173,16 @@ def _roll_back(attempts: Sequence[Verdict], policy: RestartPolicy) -> NextStep:
     )
 
 
-def series(verdicts: Sequence[Mapping[str, Any] | None]) -> list[Verdict]:
+def series(verdicts: Sequence[RecordedVerdict | None]) -> list[Verdict]:
     """Return the verdicts that count against the budgets, oldest first.
 
-    A person who clears a job that was given up, or that had finished, begins a new series.
+    When a user clears a job that was given up or had finished, a new series begins.
 
-    :param verdicts: the ``verdict.json`` of each attempt, oldest first; None of one that has none (it was replaced, or
-        its end was seen by nobody).
+    :param verdicts: the verdict on each attempt, oldest first; None for an attempt without one (it was replaced, or
+        no process observed its end).
     """
     found: list[Verdict] = []
-    for value in verdicts:
-        recorded = RecordedVerdict.from_json(value)
+    for recorded in verdicts:
         if recorded is None or recorded.verdict is None:
             continue
         found.append(recorded.verdict)
@@ -192,29 +191,23 @@ def series(verdicts: Sequence[Mapping[str, Any] | None]) -> list[Verdict]:
     return found
 
 
-def read_verdict(value: Mapping[str, Any] | None) -> Verdict | None:
-    """Return the verdict in a ``verdict.json``, None for a file that holds none."""
-    recorded = RecordedVerdict.from_json(value)
-    return recorded.verdict if recorded is not None else None
-
-
 def given_up(verdict: Verdict, reason: str) -> Verdict:
-    """Return the verdict on a job whose last attempt got *verdict* and no successor.
+    """Return the verdict on a job whose last attempt got *verdict* and that is not restarted.
 
-    An attempt that rolled over or was lost is to be continued; a job that is not continued has failed.
+    An attempt that rolled over or was lost needs a successor; without one, the job has failed.
 
-    :param verdict: of the last attempt.
-    :param reason: why there is no other (:class:`GiveUp`).
+    :param verdict: verdict of the last attempt.
+    :param reason: why there is no further attempt (:class:`GiveUp`).
     """
     going_on = verdict.outcome in {Outcome.ROLLED_OVER, Outcome.RETRYABLE, Outcome.DUPLICATE}
     return replace(verdict, outcome=Outcome.FAILED if going_on else verdict.outcome, reason=reason)
 
 
 def stopping_verdict(seen: Occurrence, job_id: str | None) -> Verdict:
-    """Return the verdict on an attempt that is stopped because of something seen while it runs.
+    """Return the verdict on an attempt that an occurrence stops while it runs.
 
-    :param seen: asks to cancel, fail, restart or roll back.
-    :param job_id: of the job.
+    :param seen: the occurrence, which requests to cancel, fail, restart or roll back.
+    :param job_id: Slurm job id.
     """
     return Verdict(
         _STOPPED[seen.do],
@@ -228,10 +221,10 @@ def stopping_verdict(seen: Occurrence, job_id: str | None) -> Verdict:
 
 
 def deciding(seen: Iterable[Occurrence], *, finished: bool = False) -> Occurrence | None:
-    """Return the first of what was seen in a job that ends its attempt; None when nothing does.
+    """Return the first occurrence that ends the attempt of a job; None if there is none.
 
-    :param seen: in the order in which it showed.
-    :param finished: the job has achieved its aim: nothing that its log says starts it again.
+    :param seen: the occurrences in chronological order.
+    :param finished: whether the job has reached its goal, so that no log line restarts it.
     """
     again = ("restart", "rollback") if finished else ()
     return next(
@@ -241,10 +234,10 @@ def deciding(seen: Iterable[Occurrence], *, finished: bool = False) -> Occurrenc
 
 
 def judged_with(verdict: Verdict, seen: Occurrence) -> Verdict:
-    """Return the verdict on an attempt that has ended by itself, with what decided at its end.
+    """Return the verdict on an attempt that was not stopped, changed by an occurrence at its end.
 
-    :param verdict: by what the job left behind.
-    :param seen: as for :func:`stopping_verdict`.
+    :param verdict: verdict from the job's state and files.
+    :param seen: the occurrence, as for :func:`stopping_verdict`.
     """
     wanted = stopping_verdict(seen, verdict.job_id)
     return replace(
@@ -263,15 +256,15 @@ def explained(reason: str, line: str | None) -> str:
 
 
 def _attempts_without_progress(attempts: Sequence[Verdict]) -> int:
-    """Return how many of the newest attempts left the iteration where it was.
+    """Return the number of newest attempts that did not increase the iteration.
 
-    The attempt that reached an iteration counts as progress; a stage without iterations (a command) has none
-    to compare, and only its budgets count.
+    The attempt that first reached an iteration counts as progress. A stage without iterations (a command) has only its
+    budgets.
     """
     if attempts[-1].iteration is None:
         return 0
     rolled_back = [index for index, attempt in enumerate(attempts) if attempt.rollback]
-    attempts = attempts[rolled_back[-1] + 1 :] if rolled_back else attempts  # they went back on purpose
+    attempts = attempts[rolled_back[-1] + 1 :] if rolled_back else attempts  # rollbacks lower the iteration
     stalled = 0
     for index in range(len(attempts) - 1, -1, -1):
         if _made_progress(attempts, index):
@@ -281,13 +274,13 @@ def _attempts_without_progress(attempts: Sequence[Verdict]) -> int:
 
 
 def _is_furthest(attempts: Sequence[Verdict], index: int) -> bool:
-    """Return whether an attempt left a newer checkpoint than all before it; the first one counts as such."""
+    """Return whether an attempt wrote a newer checkpoint than all earlier ones; true for the first attempt."""
     reached = attempts[index].iteration or 0
     return all(reached > (before.iteration or 0) for before in attempts[:index])
 
 
 def _made_progress(attempts: Sequence[Verdict], index: int) -> bool:
-    """Return whether an attempt left a newer checkpoint than those before it."""
+    """Return whether an attempt wrote a newer checkpoint than the earlier ones."""
     earlier = (attempts[past].iteration for past in range(index - 1, -1, -1))
     before = next((iteration for iteration in earlier if iteration is not None), 0)
     return (attempts[index].iteration or 0) > before
@@ -300,15 +293,15 @@ def _backoff(attempts: Sequence[Verdict], policy: RestartPolicy) -> float:
             break
         failures += 1
         if _made_progress(attempts, index):
-            break  # the failures before it did not keep the job from going on
+            break  # earlier failures do not count: the job made progress after them
     return min(policy.backoff_s * 2 ** (failures - 1), MAX_BACKOFF_S) if failures else 0.0
 
 
 def excluded_nodes(verdicts: Sequence[Verdict], policy: RestartPolicy, now: float) -> tuple[str, ...]:
-    """Return the nodes to keep the next attempt off, the newest failure first.
+    """Return the nodes that the next attempt avoids, the newest failure first.
 
-    :param verdicts: on all attempts so far, oldest first.
-    :param now: Unix time; a verdict without a time counts as new.
+    :param verdicts: verdicts on all attempts so far, oldest first.
+    :param now: Unix time; a verdict without a time counts as recent.
     """
     if not policy.exclude_failed_nodes:
         return ()

@@ -1,6 +1,6 @@
-"""The catalogue of log lines that show why a job ended: data, which a site can extend.
+"""The catalogue of log lines that show why a job ended; sites can extend it.
 
-The shipped catalogue is ``signatures.yaml`` beside this module; its comments say what an entry holds.
+The shipped catalogue is ``signatures.yaml`` beside this module; its comments describe the fields of an entry.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LOADED: Final = (b"successfully loaded checkpoint", b"timers/load-checkpoint to
 _AT_ITERATION: Final = b" at iteration "
 _ITERATION: Final = re.compile(rb"\d{1,18}")
 _LONGEST_LINE: Final = 4096
-"""Bytes of a line that are looked at: progress bars write very long ones."""
+"""Maximum number of bytes of a line that are searched; progress bars write very long lines."""
 _EXCEPTION: Final = "exception"
 _CHILD_FAILED: Final = "child_failed"
-"""Signatures that torchrun's own word of a failure is reported by."""
+"""Signatures that match torchrun's own report of a failure."""
 
 
 Pattern: TypeAlias = Any
@@ -54,9 +54,9 @@ _PATTERN_HINT: Final = "quote it with '…'; look-around and back-references are
 
 
 def line_pattern(text: str) -> Pattern:
-    """Compile a pattern that is looked for in each line of a log, or in all of its lines at once.
+    """Compile a pattern for a search in single lines of a log or in several lines at once.
 
-    :raises ValueError: it is no regular expression of RE2's.
+    :raises ValueError: if it is not a regular expression of RE2.
     """
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1  # a log is bytes
@@ -86,7 +86,7 @@ class Signature:
     unless: Pattern | None = None
 
     def match(self, line: bytes) -> Any:
-        """Return where the signature fits a line, None where it does not."""
+        """Return the match of the signature in a line, None if there is none."""
         found = self.pattern.search(line)
         return None if found is None or (self.unless is not None and self.unless.search(line)) else found
 
@@ -95,9 +95,9 @@ class Signature:
 class SignatureMatch:
     """A signature found in a log.
 
-    :param line: the last line that it fits, as text.
-    :param node: the node that the line blames, None when it names none.
-    :param iteration: of the checkpoint that the line calls damaged.
+    :param line: the last matching line, as text.
+    :param node: the failed node that the line names, None if it names none.
+    :param iteration: iteration of the checkpoint that the line reports as damaged.
     """
 
     signature: Signature
@@ -109,12 +109,12 @@ class SignatureMatch:
 def find_signature(
     signatures: Iterable[Signature], log_tail: bytes, state: JobState, *, generic: bool | None = None
 ) -> SignatureMatch | None:
-    """Return the first signature that fits a line of *log_tail*.
+    """Return the first signature that matches a line of *log_tail*.
 
-    :param signatures: in the order of their precedence.
+    :param signatures: in order of precedence.
     :param log_tail: the last part of a log.
-    :param state: Slurm's state of the job; signatures for other states are passed over.
-    :param generic: look only for generic ones, only for the others, or (None) for all.
+    :param state: Slurm's state of the job; signatures for other states are ignored.
+    :param generic: True searches only generic signatures, False only the others, None all.
     """
     wanted = [
         signature
@@ -150,8 +150,8 @@ def find_signature(
 def _first(
     signatures: Iterable[Signature], lines: Sequence[bytes], loading: int | None
 ) -> SignatureMatch | None:
-    """Return the first signature that fits a line; of the lines that it fits, the last."""
-    whole = b"\n".join(lines)  # to search all of it once takes a fraction of the time of line by line
+    """Return the first signature that matches a line, with the last matching line."""
+    whole = b"\n".join(lines)  # one search in the whole text is much faster than a search in each line
     for signature in signatures:
         if (signature.while_loading and loading is None) or signature.pattern.search(whole) is None:
             continue
@@ -163,10 +163,10 @@ def _first(
 
 
 def _loading_iteration(lines: Iterable[bytes]) -> int | None:
-    """Return the iteration of the checkpoint that the job had begun to load and did not finish loading.
+    """Return the iteration of the checkpoint that the job started to load and did not finish loading.
 
-    Megatron says both (``megatron/training/checkpointing.py`` ``load_checkpoint``, all releases); Megatron-DeepSpeed
-    only that it has loaded (``megatron/training.py``), and the job's script that it begins to.
+    Megatron logs the start and the end (``megatron/training/checkpointing.py`` ``load_checkpoint``, all releases);
+    Megatron-DeepSpeed logs the end (``megatron/training.py``), and the job's script logs the start.
     """
     iteration = None
     for line in lines:
@@ -182,7 +182,7 @@ def _loading_iteration(lines: Iterable[bytes]) -> int | None:
 def _finding(signature: Signature, line: bytes, match: Any, loading: int | None) -> SignatureMatch:
     groups = {
         name.decode(): text for name, text in match.groupdict().items()
-    }  # re2 names groups as the pattern is
+    }  # re2 returns group names in the encoding of the pattern
     node = groups.get("node")
     if node is None and signature.blames_node and (prefix := _LAUNCHER_PREFIX.match(line)):
         node = prefix.group(1)
@@ -205,11 +205,11 @@ def shipped_signatures() -> tuple[Signature, ...]:
 
 
 def catalogue(site_files: Sequence[Path] = ()) -> tuple[Signature, ...]:
-    """Return the catalogue of a site: its own signatures before the shipped ones.
+    """Return the catalogue of a site: the site's signatures, followed by the shipped ones.
 
-    :param site_files: files of the shipped file's form; earlier ones come first, and a name in them replaces
-        that name in later ones and in the shipped catalogue.
-    :raises SpecError: naming file and line of what is wrong.
+    :param site_files: files in the format of the shipped file; earlier files have precedence, and a signature replaces
+        signatures of the same name in later files and in the shipped catalogue.
+    :raises SpecError: with file and line of the error.
     """
     return _before_shipped(read_signatures(path) for path in site_files)
 
@@ -218,7 +218,7 @@ def pinned_catalogue(texts: Mapping[str, str]) -> tuple[Signature, ...]:
     """Return the catalogue of a site from the content of its files.
 
     :param texts: file name → content, in the order of the cluster profile.
-    :raises SpecError: naming file and line of what is wrong.
+    :raises SpecError: with file and line of the error.
     """
     return _before_shipped(_signatures(load_yaml_text(text, name)) for name, text in texts.items())
 
@@ -233,8 +233,8 @@ def _before_shipped(files: Iterable[Iterable[Signature]]) -> tuple[Signature, ..
 def site_catalogue(names: Sequence[str]) -> tuple[Signature, ...]:
     """Return the catalogue of the site whose cluster profile names these files.
 
-    :param names: relative to the folder of the cluster profiles, as processes on other machines find it too.
-    :raises SpecError: naming file and line of what is wrong.
+    :param names: paths relative to the folder of the cluster profiles, so that they are valid on other machines too.
+    :raises SpecError: with file and line of the error.
     """
     return catalogue([clusters_dir() / name for name in names]) if names else shipped_signatures()
 
@@ -242,7 +242,7 @@ def site_catalogue(names: Sequence[str]) -> tuple[Signature, ...]:
 def read_signatures(path: Path) -> list[Signature]:
     """Read a file of signatures.
 
-    :raises SpecError: naming file, line and hint of everything that is wrong.
+    :raises SpecError: with file, line and hint of each error.
     """
     return _signatures(load_yaml_file(path))
 
@@ -304,7 +304,7 @@ def _signature(entry: Any, at: tuple[str | int, ...], document: YamlDocument) ->
             if key in entry:
                 patterns[key] = line_pattern(entry[key])
         except (TypeError, AttributeError, ValueError) as error:
-            raise wrong(key, f"the pattern is no regular expression: {error}", _PATTERN_HINT) from None
+            raise wrong(key, f"the pattern is not a regular expression: {error}", _PATTERN_HINT) from None
     pattern = patterns["pattern"]
     if pattern.search(b""):
         raise wrong("pattern", "the pattern fits an empty line, so every log", "make it say something")

@@ -1,7 +1,7 @@
-"""The table in which torchrun says which rank failed first (``torch/distributed/elastic/multiprocessing/errors``).
+"""Parser of torchrun's table of failed ranks (``torch/distributed/elastic/multiprocessing/errors``).
 
-When a rank dies, the others lose their connections to it and print errors of their own; they are echoes. The table
-names the first: rank, node, exit code or signal, and what it raised where the program is wrapped in ``@record``.
+After the failure of a rank, the other ranks lose their connections to it and print subsequent errors. The table names
+the first failure: rank, node, exit code or signal, and the exception if the program is wrapped in ``@record``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SIGTERM: Final = -15
 class RootCause:
     """The failure that torchrun observed first.
 
-    :param exit_code: negative: the number of a signal
-    :param signal: its name, empty for an exit
+    :param exit_code: exit code; negative for the number of a signal
+    :param signal: name of the signal, empty without one
     :param last_line: last line of the traceback in the table, empty without one
     """
 
@@ -47,17 +47,17 @@ class RootCause:
 
     @property
     def text(self) -> str:
-        """What happened to the rank, for people."""
+        """The failure as readable text."""
         by = f"was ended by {self.signal}" if self.signal else f"ended with exit code {self.exit_code}"
         return f"rank {self.rank} on {self.host} {by}"
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """The lines of a log by the rank that wrote them, in their order.
+    """The lines of a log, grouped by rank, in order.
 
-    :param own: of the rank that failed first
-    :param common: of no rank that is known
+    :param own: lines of the rank that failed first
+    :param common: lines without a known rank
     """
 
     own: tuple[bytes, ...]
@@ -65,24 +65,24 @@ class Attribution:
 
     @property
     def exception(self) -> bytes:
-        """The last line of the failed rank that ends a traceback, empty without one."""
+        """The failed rank's last line that ends a traceback, empty without one."""
         return next((line for line in reversed(self.own) if _EXCEPTION.fullmatch(_plain(line))), b"")
 
 
 def root_cause(lines: Sequence[bytes]) -> RootCause | None:
-    """Return the first failure of the tables in a log: each node's torchrun prints one.
+    """Return the first failure in the tables of a log; the torchrun of each node prints a table.
 
-    :param lines: of the log, in its order
+    :param lines: lines of the log in order
     """
     if not any(_ROOT in line for line in lines):
         return None
     found = list(_tables(lines))
-    # a rank that torchrun itself has stopped is the first only on a node where nothing failed
+    # a rank that torchrun stopped itself comes first only in the table of a node without a failure
     return min(found, key=lambda cause: (cause.exit_code == _SIGTERM, cause.time), default=None)
 
 
 def attributed(lines: Sequence[bytes], cause: RootCause) -> Attribution:
-    """Sort the lines of a log by who wrote them, without those of other ranks and of the tables."""
+    """Group the lines of a log by rank, without the lines of other ranks and of the tables."""
     own: list[bytes] = []
     common: list[bytes] = []
     in_table = False
@@ -147,7 +147,7 @@ def _read(block: Sequence[bytes]) -> RootCause | None:
 
 
 def _is_own(line: bytes, cause: RootCause) -> bool | None:
-    """Whether the failed rank has written a line; None for a line that names nobody."""
+    """Return whether the failed rank wrote a line; None for a line without a rank."""
     whose, at = None, 0
     for _ in range(_MOST_PREFIXES):
         prefix = _PREFIX.match(line, at)
@@ -167,7 +167,7 @@ def _is_own(line: bytes, cause: RootCause) -> bool | None:
 
 
 def _plain(line: bytes) -> bytes:
-    """Leave out what launchers put before a line."""
+    """Remove the prefix that launchers add to a line."""
     at = 0
     for _ in range(_MOST_PREFIXES):
         prefix = _PREFIX.match(line, at)

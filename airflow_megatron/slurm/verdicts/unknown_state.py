@@ -17,7 +17,7 @@ class UnknownState:
     """Raises an alarm every :data:`ALARM_S` seconds while a job's verdict is ``unknown``.
 
     A job whose records were purged (slurmdbd's ``PurgeJobAfter``, slurmctld's ``MinJobAge``) and that left no
-    ``exit.json`` gets no verdict: it may have finished, or never have run. A person must decide.
+    ``exit.json`` gets no verdict: it may have finished, or may never have run. A user must decide.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Verdict on an attempt: one observation, compared with what the stage was to achieve."""
+"""Verdict on an attempt: compares one observation with the expected result of the stage."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from airflow_megatron.slurm.verdicts.signatures import Signature
 
 SETTLE_S = 10.0
-"""Time that files written by a job may take to show on the login node of a network file system."""
+"""Seconds until files written by a job are visible on the login node (network file systems)."""
 
 ACCOUNTING_LAG_S = 60.0
-"""How long sacct may still say RUNNING of a job that has left the queue before ``exit.json`` decides."""
+"""Seconds for which sacct may report RUNNING for a job that has left the queue; then ``exit.json`` decides."""
 
 CLOCK_SKEW_S = 60.0
-"""By how much the login node's clock may be behind the controller's: an end further in the future has no age."""
+"""Maximum seconds by which the login node's clock may lag the controller's; a later end has no known age."""
 
 RELAUNCH_S = 5.0
-"""How long a controller may take to cancel a job that it has started although the node already had it."""
+"""Maximum seconds until a controller cancels a second launch of a job that already runs on its node."""
 
 _SIGTERM = 15
 _NODE_FAILURE_LINE = re.compile(rb"[Nn]ode failure on ([A-Za-z0-9._-]{1,80})(?![A-Za-z0-9._-])")
@@ -51,16 +51,16 @@ _SINGLE_NODE = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a stage is to achieve.
+    """The expected result of a stage.
 
-    :param kind: ``train``: reach *train_iters* and leave a complete checkpoint of it. ``command``: exit 0 and
-        leave *required_files*.
+    :param kind: ``train``: reach *train_iters* and write a complete checkpoint of that iteration. ``command``: exit
+        with status 0 and write *required_files*.
     :param train_iters: Megatron's ``--train-iters``.
-    :param complete: says of the files of an ``iter_*`` directory (path → bytes) whether the checkpoint is
-        whole (:func:`airflow_megatron.megatron.checkpoints.completeness.checkpoint_verdict`).
-    :param required_files: absolute paths; they must be among the watch's ``check_files``.
-    :param announced: the job has announced its end (``do: finish``): the way in which it ends does not matter, what
-        it leaves does.
+    :param complete: returns for the files of an ``iter_*`` directory (path → size in bytes) whether the checkpoint is
+        complete (:func:`airflow_megatron.megatron.checkpoints.completeness.checkpoint_verdict`).
+    :param required_files: absolute paths, which must be in the watch's ``check_files``.
+    :param announced: whether the job has announced its end (``do: finish``); then only its outputs count, not its exit
+        status.
     """
 
     kind: Literal["train", "command"]
@@ -70,35 +70,36 @@ class Expectation:
     announced: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an expectation that could never be judged."""
+        """Refuse an incomplete expectation."""
         if self.kind == "train" and (self.train_iters is None or self.complete is None):
             raise ValueError("an expectation of kind 'train' needs train_iters and complete")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of an attempt, and why.
+    """The outcome of an attempt, with the evidence for it.
 
     :param outcome: see :class:`Outcome`.
-    :param reason: one sentence that names what decided.
-    :param state: Slurm's state, None when neither squeue nor sacct has it.
-    :param exit_code: of the job script, None when unknown.
-    :param iteration: of the newest checkpoint by the tracker file, 0 before the first; None for a command.
-    :param job_id: the job that was judged; of a duplicate, the job that owns the attempt.
-    :param node_list: Slurm's expression for the nodes it ran on.
+    :param reason: one sentence that names the decisive evidence.
+    :param state: Slurm's state, None if neither squeue nor sacct reports one.
+    :param exit_code: exit status of the job script, None if unknown.
+    :param iteration: iteration of the newest checkpoint by the tracker file, 0 before the first; None for a command.
+    :param job_id: the judged job; for a duplicate, the job that owns the attempt.
+    :param node_list: Slurm's expression for the nodes of the job.
     :param failed_nodes: nodes known to have failed.
-    :param line: the log line that decided, None when none did.
-    :param elapsed: seconds the job ran, None when unknown.
-    :param signature: name of the catalogue entry that *line* fits (:mod:`airflow_megatron.slurm.verdicts.signatures`).
-    :param permanent: the next attempt would end the same way.
-    :param damaged_iteration: of the checkpoint that the log calls damaged.
-    :param expected: ``oom`` when the job ran out of memory as it was meant to.
-    :param rollback: the numbers of a training went bad (NaN, a loss spike): the next attempt has to begin before that.
-    :param before_iteration: from which iteration on they were bad, None when that is not known.
-    :param stopped: the job did not end by itself: it is cancelled once this verdict is recorded.
-    :param warning: of a job that has finished: what a person should look at all the same.
-    :param judged: Unix time at which it was recorded.
-    :param progress: of a command: how far it got.
+    :param line: the decisive log line, None if there is none.
+    :param elapsed: run time of the job in seconds, None if unknown.
+    :param signature: name of the matching catalogue entry (:mod:`airflow_megatron.slurm.verdicts.signatures`).
+    :param permanent: whether the next attempt would fail in the same way.
+    :param damaged_iteration: iteration of the checkpoint that the log reports as damaged.
+    :param expected: ``oom`` if the job ran out of memory as expected.
+    :param rollback: whether the training failed numerically (NaN, a loss spike), so that the next attempt must start
+        from an earlier checkpoint.
+    :param before_iteration: first iteration of the numerical failure, None if unknown.
+    :param stopped: whether this verdict stops a running job, which is cancelled after the verdict is recorded.
+    :param warning: a warning about a finished job.
+    :param judged: Unix time at which the verdict was recorded.
+    :param progress: progress of a command.
     """
 
     outcome: Outcome
@@ -128,9 +129,10 @@ class Verdict:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Verdict:
-        """Return the verdict that :meth:`to_json` wrote; unknown keys are passed over.
+        """Parse the output of :meth:`to_json`; unknown keys are ignored.
 
-        :raises KeyError: without ``outcome`` or ``reason``; ValueError: for an unknown outcome or state.
+        :raises KeyError: without ``outcome`` or ``reason``
+        :raises ValueError: for an unknown outcome or state
         """
         return cls(
             outcome=Outcome(str(value["outcome"])),
@@ -162,7 +164,7 @@ def _words(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Ending:
-    """How the job ended, by the best source there is."""
+    """How the job ended, from the most reliable available source."""
 
     source: str
     state: JobState
@@ -182,16 +184,16 @@ def judge(
     log_tail: bytes = b"",
     signatures: Sequence[Signature] | None = None,
 ) -> Verdict:
-    """Return the verdict on an attempt that *observation* allows.
+    """Return the verdict on an attempt from one observation.
 
-    Final accounting beats what slurmctld remembers (squeue's row, with scontrol's exit code where sacct does not
-    answer), which beats ``exit.json``, which beats accounting that still says RUNNING. A failed question, or a
-    job known to neither squeue nor sacct, is never a verdict.
+    The sources in order of precedence: final accounting; slurmctld's record (squeue's row, with scontrol's exit code if
+    sacct fails); ``exit.json``; accounting that still reports RUNNING. There is no verdict after a failed query, or on
+    a job that neither squeue nor sacct reports.
 
-    :param observation: the newest one.
-    :param expectation: what the stage is to achieve.
-    :param log_tail: the last part of the job's log (some 64 KiB), searched for what the states do not show.
-    :param signatures: what its lines mean, in order of precedence; the shipped catalogue when None.
+    :param observation: the newest observation.
+    :param expectation: the expected result of the stage.
+    :param log_tail: the last part of the job's log (about 64 KiB), searched for signatures.
+    :param signatures: signatures in order of precedence; the shipped catalogue when None.
     """
     iteration = (tracked_iteration(observation.tracker) or 0) if expectation.kind == "train" else None
     queue, accounting = observation.queue, observation.accounting
@@ -215,7 +217,7 @@ def judge(
         why = f" ({queue.reason})" if queue.reason else ""
         return waiting(Outcome.ACTIVE, f"job {queue.job_id} is {queue.state.value}{why}{held}", queue.state)
 
-    exit_record = observation.exit_record
+    exit_record = observation.exit
     ending = _ending(observation, exit_record)
     if isinstance(ending, str):
         return waiting(Outcome.UNKNOWN, ending, accounting.state if accounting else None)
@@ -263,14 +265,14 @@ def judge(
 
 
 def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | str:
-    """Return how the job ended, or why that is not known.
+    """Return how the job ended, or the reason why that is unknown.
 
-    :param record: its ``exit.json``, None without a whole one.
+    :param record: its ``exit.json``, None without a complete one.
     """
     queue, accounting = observation.queue, observation.accounting
     revoked = JobState.REVOKED in {accounting.state if accounting else None, queue.state if queue else None}
     if revoked and (accounting is None or accounting.state is JobState.REVOKED or not accounting.state.ended):
-        # Not an end: another cluster of the federation has started the job, under the same id.
+        # Not an end: another cluster of the federation has started the job under the same id.
         if record is None:
             return f"another cluster of the federation has taken the job; it has left no {EXIT_RECORD} yet"
         return _ending_by(record)
@@ -283,7 +285,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
             return _ending_by(record)
         at_once = record is None and ran <= RELAUNCH_S
         began = at_once and observation.owner_job_id == row.job_id
-        # of a job that Slurm had put back into the queue, the nodes are those of its run before
+        # for a requeued job, the recorded nodes are those of its previous run
         requeued = observation.controller is not None and observation.controller.restarts > 0
         by_slurm = at_once and not requeued and _was_cancelled_by_slurm(row, observation.owner_job_id)
         launched = not by_slurm
@@ -310,7 +312,7 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
         if not observation.accounting_ok:
             return f"the job has left the queue and sacct does not answer{_complaint(observation, 'sacct')}"
         if record is None:
-            # A waiting task of an array that is cancelled leaves the array, and no trace (Slurm 22.05).
+            # A cancelled pending task of an array leaves no record (Slurm 22.05).
             if accounting is None and observation.siblings_queued and observation.owner_job_id is None:
                 return _Ending("squeue", JobState.CANCELLED, "CANCELLED", None, 0, None, None, "")
             if accounting is None:
@@ -331,15 +333,15 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
 def _ending_in_queue(
     observation: Observation, queue: QueueRow, record: ExitRecord | None, *, launched: bool
 ) -> _Ending | str:
-    """Return the end of a job that squeue still lists, where sacct has no final record of it."""
+    """Return the end of a job that squeue still lists and that has no final sacct record."""
     controller = observation.controller
     if controller is not None and not controller.state.ended:
         return (
             f"the queue had job {queue.job_id} as {queue.state.value}; it is {controller.state.value} again"
         )
     if controller is not None and record is not None and controller.restarts > record.restart_count:
-        record = None  # of the run before Slurm put the job back
-    # The exit code distinguishes a duplicate or a resumable stop from a crash: it is worth waiting for.
+        record = None  # it is from the run before the requeue
+    # Wait for the exit code: it distinguishes a duplicate or a resumable stop from a crash.
     undecided = queue.state is JobState.FAILED and record is None and controller is None
     if undecided and _age(observation, queue.ended) < ACCOUNTING_LAG_S:
         return f"the queue has job {queue.job_id} as {queue.state.value}; its exit code is not known yet"
@@ -356,12 +358,12 @@ def _ending_in_queue(
 
 
 def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, owner_job_id: str | None) -> bool:
-    """Whether Slurm gave a job nodes and took it back because it could not be launched there.
+    """Return whether Slurm cancelled a job because it could not launch it on its nodes.
 
-    A controller that has lost its state gives an id of its last seconds to a new job, whose node then still runs the
-    other one: slurmd cancels the new one, as root (``do not launch second copy``, Slurm 22.05), or the controller takes
-    the end of the other for that of the new one, which still waits. Accounting names every person who cancels. The
-    job's script has not begun, or it would own the attempt.
+    A controller that has lost its state gives a recently used id to a new job while a node still runs the old job of
+    that id. Then slurmd cancels the new job as root (``do not launch second copy``, Slurm 22.05), or the controller
+    takes the end of the old job for the end of the new one, which is still pending. Accounting names every user who
+    cancels a job. The script of the new job has not started, because it would otherwise own the attempt.
     """
     if owner_job_id is not None:
         return False
@@ -371,13 +373,13 @@ def _was_cancelled_by_slurm(row: AccountingRow | QueueRow, owner_job_id: str | N
 
 
 def _relaunch_was_cancelled(started: float | None, ran: float, record: ExitRecord) -> bool:
-    """Whether what Slurm has cancelled is a second launch that never ran, while the job itself went on.
+    """Return whether Slurm cancelled a second launch that never ran, while the job itself continued.
 
-    A controller that died before it saved that a job was running takes it for pending when it comes back,
-    starts it again, and cancels that when the node already has it (seen with Slurm 22.05 after SIGKILL of
-    slurmctld). The job began before Slurm says that it started.
+    A controller that was killed before it saved the start of a job restores the job as pending, launches it again, and
+    cancels the second launch because the node already runs the job (observed with Slurm 22.05 after SIGKILL of
+    slurmctld). The job then started before the start time that Slurm reports.
     """
-    if ran == 0.0:  # or a person has cancelled a requeued job that waited
+    if ran == 0.0:  # otherwise a user may have cancelled a requeued pending job
         return record.signal is None
     return started is not None and record.started < started - 1
 
@@ -403,7 +405,7 @@ def _weigh(
     log_tail: bytes,
     signatures: Sequence[Signature],
 ) -> tuple[Outcome, str, SignatureMatch | None]:
-    """Return outcome, reason and the deciding log line of a job that has ended."""
+    """Return outcome, reason and the decisive log line of a job that has ended."""
     what = _described(ending)
     train = expectation.kind == "train"
     if ending.exit_code == DUPLICATE_EXIT_CODE:
@@ -450,7 +452,7 @@ def _weigh(
 
 
 def _weigh_state(ending: _Ending, what: str, train: bool) -> tuple[Outcome, str] | None:
-    """Return outcome and reason where Slurm's state alone decides."""
+    """Return outcome and reason if Slurm's state alone is decisive."""
     match ending.state:
         case JobState.OUT_OF_MEMORY:
             return Outcome.OUT_OF_MEMORY, f"{what}: the memory limit of a node was reached"
@@ -493,7 +495,7 @@ def _clean(ending: _Ending) -> bool:
 def _achievement(
     observation: Observation, expectation: Expectation, iteration: int | None
 ) -> tuple[bool, str]:
-    """Return whether the stage has achieved its aim, and otherwise what is missing."""
+    """Return whether the stage has reached its goal, and otherwise what is missing."""
     if expectation.kind == "command":
         missing = [path for path in expectation.required_files if not observation.existing.get(path, False)]
         return not missing, f"{missing[0]} is missing" if missing else ""
@@ -508,7 +510,7 @@ def _achievement(
 
 
 def _age(observation: Observation, ended: float | None) -> float:
-    """Return the seconds since the end; infinite when it is unknown, or the clocks disagree on what has passed."""
+    """Return the seconds since the end; infinite if the end is unknown or the clocks disagree."""
     age = observation.time - ended if ended else math.inf
     return age if age > -CLOCK_SKEW_S else math.inf
 
@@ -521,9 +523,9 @@ def _complaint(observation: Observation, command: str) -> str:
 def _failed_nodes(
     ending: _Ending, log_tail: bytes, finding: SignatureMatch | None, controller: ControllerRow | None
 ) -> tuple[str, ...]:
-    """Return the nodes that failed: the one that Slurm or the log names, or the only one the job had.
+    """Return the failed nodes: the node that Slurm or the log names, or the only node of the job.
 
-    ``CANCELLED … DUE TO NODE FAILURE`` names the batch node, which is not the failed one.
+    ``CANCELLED … DUE TO NODE FAILURE`` names the batch node, which is not the failed node.
     """
     if controller is not None and controller.failed_node:
         return (controller.failed_node,)

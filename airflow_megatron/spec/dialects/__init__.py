@@ -44,7 +44,7 @@ def dialect_sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep
     """Return the sweep that a document in another tool's language describes, None for a native one.
 
     :param settings: ``key=value`` each, for values of the file or of its sidecar
-    :raises SpecError: when the document is of a known language, and wrong; when its sidecar is wrong
+    :raises SpecError: if the document is of a known language, and wrong; if its sidecar is invalid
     """
     name = next((name for name, recognises in _DIALECTS.items() if recognises(document)), None)
     if name is None:

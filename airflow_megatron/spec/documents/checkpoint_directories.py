@@ -19,7 +19,7 @@ def iteration_of(name: str) -> int | None:
     """Return the iteration of a checkpoint directory.
 
     :param name: name of the directory, without its parents.
-    :returns: the iteration, or None when the name is not exactly one that a trainer gives.
+    :returns: the iteration, or None if the name is not exactly one that a trainer gives.
     """
     match = _NAME.fullmatch(name)
     return int(match.group(1) or match.group(2)) if match else None

@@ -13,7 +13,7 @@ _LONGEST = 1 << 20
 
 
 def commit_of(folder: Path) -> str:
-    """Return the commit of the checkout that holds a folder, empty where there is none.
+    """Return the commit of the checkout that holds a folder, empty if there is none.
 
     Uncommitted changes do not show in it.
     """

@@ -23,6 +23,7 @@ SWEEP_SPECS_FOLDER: Final = "sweep_specs_folder"
 CLUSTERS_FOLDER: Final = "clusters_folder"
 TEMPLATES_FOLDER: Final = "templates_folder"
 RESULTS_URL: Final = "results_url"
+RESULTS_STORE: Final = "results_store"
 
 
 def airflow_home() -> Path:
@@ -42,9 +43,9 @@ def option_variable(option: str, section: str = SECTION) -> str:
 
 
 def configured(option: str, section: str = SECTION) -> str:
-    """Return the value of an option; empty where it is not set.
+    """Return the value of an option; empty if it is not set.
 
-    :raises SpecError: when ``airflow.cfg`` cannot be read
+    :raises SpecError: if ``airflow.cfg`` cannot be read
     """
     named = os.environ.get(option_variable(option, section))
     if named is None:
@@ -58,7 +59,7 @@ def configured(option: str, section: str = SECTION) -> str:
 
 
 def configured_folder(option: str) -> Path | None:
-    """Return the folder that an option names, None where it is not set; a relative one lies in Airflow's home."""
+    """Return the folder that an option names, None if it is not set; a relative one lies in Airflow's home."""
     named = configured(option)
     return airflow_home() / named if named else None
 

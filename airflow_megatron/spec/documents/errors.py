@@ -17,10 +17,10 @@ class Problem:
     """One thing wrong in a document.
 
     :param file: path of the document as the user gave it
-    :param line: 1-based line, or 0 when the problem has no line
+    :param line: 1-based line, or 0 if the problem has no line
     :param column: 1-based column, or 0
     :param message: what is wrong
-    :param hint: what to write instead; empty when the message says it all
+    :param hint: what to write instead; empty if the message says it all
     """
 
     file: str

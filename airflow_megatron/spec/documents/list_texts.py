@@ -1,4 +1,4 @@
-"""Texts that were meant for lists: ``lr: 1e-4, 3e-4`` is one text in YAML."""
+"""Detect text that was intended as a list: ``lr: 1e-4, 3e-4`` is one string in YAML."""
 
 from __future__ import annotations
 

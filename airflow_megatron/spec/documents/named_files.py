@@ -43,9 +43,9 @@ def read_named_file(path: str, document: str, origin: str = "", limit: int = MAX
     :param document: the file that names it
     :param origin: the spec that drew on that file, where it is another one
     :param limit: bytes that it may have at most
-    :raises FileNotFoundError: when a file that could be read is not there
-    :raises OSError: when it cannot be read
-    :raises NamedFileError: when it lies elsewhere, is no regular file or text, or is too large
+    :raises FileNotFoundError: if a file that could be read is not there
+    :raises OSError: if it cannot be read
+    :raises NamedFileError: if it lies elsewhere, is not a regular file or text, or is too large
     """
     if "\0" in path:
         raise NamedFileError("a path cannot hold a NUL character")
@@ -59,8 +59,8 @@ def read_named_file(path: str, document: str, origin: str = "", limit: int = MAX
 def read_spec_file(path: Path | str) -> str:
     """Return the text of a spec: a regular file; one in the folder of specs may be a link within what may be read.
 
-    :raises OSError: when it cannot be read
-    :raises NamedFileError: when it is no such file
+    :raises OSError: if it cannot be read
+    :raises NamedFileError: if it is no such file
     """
     full = Path(os.path.abspath(path))  # noqa: PTH100
     if not full.is_relative_to(os.path.abspath(sweep_specs_dir())):  # noqa: PTH100

@@ -33,7 +33,7 @@ def project_root() -> Path:
     It is the folder that ``AIRFLOW_MEGATRON_HOME`` names, else the checkout that the package is imported from, else
     Airflow's home, where nothing need be.
 
-    :raises FileNotFoundError: when the variable names a folder that is no project
+    :raises FileNotFoundError: if the variable names a folder that is not a project
     """
     named = os.environ.get(HOME_VARIABLE)
     if not named:

@@ -18,7 +18,7 @@ _MAX_SECONDS = 10**10
 def parse_quantity(value: int | float | str) -> int:
     """Return a count written as a number or with a decimal suffix: ``2_000_000_000``, ``2e9``, ``2B``, ``0.5G``.
 
-    :raises ValueError: when it is none of these or not a whole number
+    :raises ValueError: if it is none of these or not a whole number
     """
     if isinstance(value, bool):
         raise ValueError(f"{value!r} is not a quantity; write a number such as 100M or 2_000_000_000")
@@ -47,7 +47,7 @@ def parse_quantity(value: int | float | str) -> int:
 def parse_duration(value: int | float | str) -> int:
     """Return seconds for a duration: a number of seconds, ``90s``, ``1h30m``, ``2d`` or ``[d-]hh:mm[:ss]``.
 
-    :raises ValueError: when it is none of these
+    :raises ValueError: if it is none of these
     """
     seconds = None
     if isinstance(value, str):

@@ -26,7 +26,7 @@ def checkout() -> Path | None:
 def shipped(folder: str) -> Path:
     """Return one of :data:`FOLDERS` as it came with the package.
 
-    :raises FileNotFoundError: when the package was installed without its data
+    :raises FileNotFoundError: if the package was installed without its data
     """
     root = checkout() or _package_data()
     path = root / folder

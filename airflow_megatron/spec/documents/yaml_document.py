@@ -76,8 +76,8 @@ class YamlDocument:
     def read(self, path: str) -> str:
         """Return the text of another file, named relative to this document's folder.
 
-        :raises OSError: when it cannot be read
-        :raises NamedFileError: when the document may not name it
+        :raises OSError: if it cannot be read
+        :raises NamedFileError: if the document may not name it
         """
         full = str(Path(self.file).parent / path)
         if full not in self.sources:
@@ -117,7 +117,7 @@ def plain_scalar(text: str) -> Any:
 def load_yaml_text(text: str, file: str) -> YamlDocument:
     """Parse one YAML document.
 
-    :raises SpecError: when the text is not YAML, is empty, repeats a key, has a key that is not a plain scalar, or is
+    :raises SpecError: if the text is not YAML, is empty, repeats a key, has a key that is not a plain scalar, or is
         too large or too deep
     """
     if len(text) > MAX_TEXT:
@@ -131,7 +131,7 @@ def load_yaml_text(text: str, file: str) -> YamlDocument:
         lines = text.split("\n")
         wrong = lines[line - 1] if 0 < line <= len(lines) else ""
         raise SpecError(
-            Problem(file, line, column, f"not valid YAML: {what}", _yaml_mend(what, wrong))
+            Problem(file, line, column, f"not valid YAML: {what}", _yaml_hint(what, wrong))
         ) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise SpecError(Problem(file, 0, 0, f"not valid YAML: {error}")) from error
@@ -158,7 +158,7 @@ class _Node:
 
 
 def _composed(text: str, file: str) -> _Node | None:
-    """Return the root node of a document, None when it is empty; aliases are the nodes that they name."""
+    """Return the root node of a document, None if it is empty; aliases are the nodes that they name."""
     root: _Node | None = None
     open_nodes: list[_Node] = []
     anchors: dict[str, _Node] = {}
@@ -200,7 +200,7 @@ def _composed(text: str, file: str) -> _Node | None:
 def load_yaml_file(path: Path | str) -> YamlDocument:
     """Read and parse a YAML file.
 
-    :raises SpecError: when the file cannot be read or parsed
+    :raises SpecError: if the file cannot be read or parsed
     """
     try:
         text = read_spec_file(path)
@@ -215,7 +215,7 @@ def load_yaml_file(path: Path | str) -> YamlDocument:
     return load_yaml_text(text, str(path))
 
 
-def _yaml_mend(what: str, line: str) -> str:
+def _yaml_hint(what: str, line: str) -> str:
     if "\\t" in what or "tab" in what or "\t" in line[: len(line) - len(line.lstrip())]:
         return "indent with spaces"
     if "mapping values are not allowed" in what:
@@ -238,7 +238,7 @@ class _Construction:
     def value(self, node: _Node, path: KeyPath) -> Any:
         """Return the value of a node.
 
-        :raises SpecError: when aliases make the document too large or too deep
+        :raises SpecError: if aliases make the document too large or too deep
         """
         self.nodes += 1
         if self.nodes > MAX_NODES:

@@ -46,7 +46,7 @@ def begin_evaluation() -> None:
 def charge(*values: Any) -> None:
     """Count the work of going through values.
 
-    :raises TooMuchWorkError: when the spec has used up its steps
+    :raises TooMuchWorkError: if the spec has used up its steps
     """
     steps = 1
     for value in values:

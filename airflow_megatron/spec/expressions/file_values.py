@@ -15,7 +15,7 @@ def file_value(path: str) -> str:
     """Return what stands for the content of a file on the cluster.
 
     :param path: absolute path of a file whose first line is the value
-    :raises ValueError: when the path is not absolute
+    :raises ValueError: if the path is not absolute
     """
     if not str(path).startswith("/"):
         raise ValueError(f"the path {path!r} is not absolute; begin it with a stage's run_dir")

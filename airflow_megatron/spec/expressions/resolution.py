@@ -147,16 +147,17 @@ def _text(tree: jinja2.nodes.Template) -> Callable[[Mapping[str, Any]], Any]:
     return lambda names: joined(render(env.scope(names)))
 
 
-def evaluate(source: str, names: Mapping[str, Any]) -> Any:
+def evaluate(source: str, names: Mapping[str, Any], later: Iterable[str] = ()) -> Any:
     """Evaluate one template string.
 
+    :param later: names that could have been used and have no value yet; a hint for an undefined name includes them
     :raises ExpressionError: on a syntax error, an undefined name, a failing operation or a result that is too large
     """
     expression = compile_expression(source)
     if not expression.names <= names.keys():
         unknown = sorted(expression.names - names.keys() - FUNCTIONS.keys())
         if unknown:
-            hint = did_you_mean(unknown[0], [*names, *FUNCTIONS])
+            hint = did_you_mean(unknown[0], sorted({*names, *later, *FUNCTIONS}))
             raise ExpressionError(
                 f"{_shown(source)} uses {unknown[0]!r}, which is not defined{'; ' + hint if hint else ''}"
             )
@@ -181,14 +182,17 @@ _FAILURES = (
 compiling an expression that is nested too deeply."""
 
 
-def evaluate_tree(value: Any, names: Mapping[str, Any]) -> Any:
-    """Evaluate every template string inside nested dicts and lists; other values are returned as they are."""
+def evaluate_tree(value: Any, names: Mapping[str, Any], later: Iterable[str] = ()) -> Any:
+    """Evaluate every template string inside nested dicts and lists; other values are returned as they are.
+
+    :param later: as for :func:`evaluate`
+    """
     if isinstance(value, str):
-        return evaluate(value, names) if is_template(value) else value
+        return evaluate(value, names, later) if is_template(value) else value
     if isinstance(value, list):
-        return [evaluate_tree(item, names) for item in value]
+        return [evaluate_tree(item, names, later) for item in value]
     if isinstance(value, dict):
-        return {key: evaluate_tree(item, names) for key, item in value.items()}
+        return {key: evaluate_tree(item, names, later) for key, item in value.items()}
     return value
 
 
@@ -281,7 +285,7 @@ class _Resolution:
                 self.visit(needed)
         chain.pop()
         try:
-            self.done[name] = self.scope[name] = evaluate_tree(value, self.scope)
+            self.done[name] = self.scope[name] = evaluate_tree(value, self.scope, self.raw)
         except ExpressionError as error:
             raise ExpressionError(f"{name}: {error}") from error
 

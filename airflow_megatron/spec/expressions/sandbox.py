@@ -100,8 +100,8 @@ def _measured(value: Any) -> Any:
 def checked_value(value: Any) -> Any:
     """Return a value that an expression has made.
 
-    :raises SizeError: when it is too large
-    :raises TypeError: when it is not made of numbers, texts, lists and mappings
+    :raises SizeError: if it is too large
+    :raises TypeError: if it is not made of numbers, texts, lists and mappings
     """
     kind = type(value)
     if kind is float or kind is bool or value is None:
@@ -367,8 +367,8 @@ def environment() -> SpecEnvironment:
 def checked_template(source: str) -> nodes.Template:
     """Parse a template string, refuse what is not allowed in it and put bounds around what can grow.
 
-    :raises jinja2.TemplateError: when it is not a template, or does more than an expression may
-    :raises SizeError: when it is too long or nested too deeply
+    :raises jinja2.TemplateError: if it is not a template, or does more than an expression may
+    :raises SizeError: if it is too long or nested too deeply
     """
     if len(source) > MAX_SOURCE:
         raise SizeError(f"it is {len(source)} characters long; at most {MAX_SOURCE} are allowed")

@@ -1,4 +1,4 @@
-"""A sweep in another tool's language, with what stands beside its file."""
+"""A sweep in another tool's language, with the sidecar of its file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ForeignSweep(Sweep):
 
     :param name: of the sweep, unless the sidecar names it
     :param document: the YAML behind it, for messages
-    :param settings: what Airflow needs to know, unless the sidecar says it
+    :param settings: settings for Airflow, unless the sidecar says it
     :param tree: its stages, parents first
-    :param sidecar: what stands beside the file
+    :param sidecar: the sidecar of the file
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class ForeignSweep(Sweep):
     def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         """Return the jobs of one point, parents first.
 
-        :raises SpecError: when a value of the file is wrong
+        :raises SpecError: if a value of the file is wrong
         """
         return [self.sidecar.job(job, cluster) for job in self.own_jobs(point, cluster)]
 
     @abstractmethod
     def own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
-        """Return the jobs of one point as the file alone says."""
+        """Return the jobs of one point from the file alone, without its sidecar."""

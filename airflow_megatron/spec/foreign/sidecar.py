@@ -1,4 +1,4 @@
-"""``<file>.airflow.yml``: what a file in another tool's language cannot say about its sweep here.
+"""``<file>.airflow.yml``: the settings of a sweep that a file in another tool's language cannot express.
 
 AutoExperiment and oellm-autoexp have no words for a cluster profile, a restart policy, notifiers or limits. A sidecar
 beside such a file gives them, in the words of a native spec; ``--set`` gives the same for one command. A sidecar is no
@@ -27,6 +27,7 @@ from airflow_megatron.spec.model.schema import (
     RestartSection,
     Secrets,
     Strict,
+    TrackerSection,
     TrainerName,
     Word,
     validate,
@@ -63,19 +64,20 @@ class SidecarSection(Strict):
     poll_interval: float | None = Field(default=None, ge=1, le=86_400)
     tags: list[str] | None = None
     notify: list[NotifySection] | None = None
+    trackers: list[TrackerSection] | None = None
     secrets: Secrets | None = None
     container: ContainerSection | Literal["profile"] | None = None
     """Instead of the file's own; ``profile``: the cluster profile's."""
 
 
 _OF_SETTINGS: Final = frozenset(
-    {"description", "cluster", "max_active_points", "max_jobs", "poll_interval", "tags", "notify"}
+    {"description", "cluster", "max_active_points", "max_jobs", "poll_interval", "tags", "notify", "trackers"}
 )
 
 
 @dataclass(frozen=True)
 class Sidecar:
-    """What stands beside a file, or was set for one command.
+    """The settings in the sidecar of a file, or set for one command.
 
     :param section: its content
     :param document: the YAML behind it, for messages
@@ -111,7 +113,7 @@ class Sidecar:
 
         A whole script of the user's own takes nothing from the cluster's profile, so none of its secrets either.
 
-        :raises SpecError: when an expression in the place of a secret fails
+        :raises SpecError: if an expression in the place of a secret fails
         """
         given = self.given
         changes: dict[str, Any] = {name: given[name] for name in ("trainer", "release") if name in given}
@@ -158,7 +160,7 @@ def sidecar_of(document: YamlDocument, settings: Iterable[str]) -> tuple[Sidecar
 
     :param settings: ``key=value`` each: those whose first word is a key of a sidecar, and none of the file, are for the
         sidecar
-    :raises SpecError: when the sidecar is wrong, or there are two
+    :raises SpecError: if the sidecar is wrong, or there are two
     """
     own, of_file = [], []
     for setting in settings:
@@ -179,7 +181,7 @@ def sidecar_of(document: YamlDocument, settings: Iterable[str]) -> tuple[Sidecar
 def refuse_sidecar(document: YamlDocument) -> None:
     """Refuse a sidecar beside a native spec, which has these keys itself.
 
-    :raises SpecError: when there is one
+    :raises SpecError: if there is one
     """
     for name in _names(document):
         if (Path(document.file).parent / name).is_file():

@@ -63,7 +63,7 @@ BEGAN_AT_RECORD: Final = "began_at"
 AHEAD_RECORD: Final = "ahead"
 """Of an attempt that was queued behind the stage before it (:mod:`airflow_megatron.slurm.submission.queue_ahead`)."""
 AHEAD_DECISION: Final = "ahead_decision"
-"""Symbolic link whose target says what became of such an attempt; whoever makes it first has decided."""
+"""Symbolic link whose target records the decision about such an attempt; the first process to create it decides."""
 WITHDRAWN: Final = "withdrawn"
 """Mark of an attempt that must have no job any more."""
 RUN_FOLDER: Final = "run"
@@ -92,7 +92,7 @@ class AttemptDir:
 
     @classmethod
     def from_path(cls, path: str) -> AttemptDir | None:
-        """Return the attempt that a directory is of, None when its name is no number of an attempt."""
+        """Return the attempt that a directory is of, None if its name is not a number of an attempt."""
         stage_dir, _, number = path.rstrip("/").rpartition("/")
         return cls(stage_dir, int(number)) if _NUMBER.fullmatch(number) else None
 
@@ -100,11 +100,11 @@ class AttemptDir:
     def of(cls, path: str) -> AttemptDir:
         """Return the attempt that a directory is of.
 
-        :raises ValueError: when it is no attempt's
+        :raises ValueError: if it is not the directory of an attempt
         """
         found = cls.from_path(path)
         if found is None:
-            raise ValueError(f"{path!r} is not the directory of an attempt: its name is no number")
+            raise ValueError(f"{path!r} is not the directory of an attempt: its name is not a number")
         return found
 
     @property
@@ -144,12 +144,12 @@ class AttemptDir:
 
     @property
     def secrets(self) -> str:
-        """The folder that holds what is delivered for it; nobody else can enter it."""
+        """The directory of its delivered secrets, accessible only to the user."""
         return secrets_of(self.path)
 
 
 def exit_record_of(attempt_dir: str) -> str:
-    """Return the file that says how the job script of an attempt ended."""
+    """Return the file that records how the job script of an attempt ended."""
     return f"{attempt_dir.rstrip('/')}/{EXIT_RECORD}"
 
 
@@ -159,7 +159,7 @@ def owner_record_of(attempt_dir: str) -> str:
 
 
 def secrets_of(attempt_dir: str) -> str:
-    """Return the folder that holds what is delivered for an attempt; nobody else can enter it."""
+    """Return the directory of an attempt's delivered secrets, accessible only to the user."""
     return f"{attempt_dir}/{SECRETS}"
 
 
@@ -244,11 +244,11 @@ class RunLayout:
         return result_dir(self.converted_dir, iteration)
 
     def model_config(self, iteration: int | str | None) -> str:
-        """Return the file that a converted checkpoint has when it is whole."""
+        """Return the file that exists in a completely converted checkpoint."""
         return model_config_of(self.model_dir(iteration))
 
     def converted_mark(self, iteration: int | str | None) -> str:
-        """Return the empty file that says that a checkpoint is converted."""
+        """Return the empty file that marks a checkpoint as converted."""
         return f"{self.run_dir}/{CONVERTED_MARKS}/iter_{iteration}.done"
 
     @property
@@ -271,7 +271,7 @@ class RunLayout:
         return f"{self.run_dir}/{RUNS}"
 
     def of_run(self, run: str) -> RunLayout:
-        """Return the layout of what is made of a run outside the sweep."""
+        """Return the layout of the outputs made from a run outside the sweep."""
         return RunLayout(f"{self.runs_dir}/{run}")
 
     def runs_list(self, stage: str) -> str:
@@ -331,7 +331,7 @@ def submitting_dir(run_root: str) -> str:
 
 
 def run_dir_of(checkpoint_dir: str) -> str:
-    """Return the run directory that a folder of checkpoints is in, the folder itself where it is no run's."""
+    """Return the run directory that a folder of checkpoints is in, or the folder itself if it is not part of a run."""
     return checkpoint_dir.removesuffix(f"/{CHECKPOINTS}")
 
 
@@ -346,13 +346,13 @@ def result_dir(folder: str, iteration: int | str | None) -> str:
 
 
 def result_iteration(name: str) -> int | None:
-    """Return the iteration of a directory of results, None when its name is not of one."""
+    """Return the iteration of a directory of results, None if its name is not of one."""
     match = _RESULT_NAME.fullmatch(name)
     return int(match.group(1)) if match else None
 
 
 def model_config_of(model: str) -> str:
-    """Return the file that the directory of a Hugging Face model has when it is whole."""
+    """Return the file that exists in the directory of a complete Hugging Face model."""
     return f"{model}/{MODEL_CONFIG_FILE}"
 
 

@@ -76,7 +76,7 @@ def resolved_source(start: StartSection, kind: StageKindName, names: Mapping[str
 
     A path that ends in the directory of an iteration names that iteration.
 
-    :raises ExpressionError: when it is no absolute path, or the values contradict each other
+    :raises ExpressionError: if it is not an absolute path, or the values contradict each other
     """
     path = _path(evaluate_tree(start.from_, names))
     iteration = None if start.iteration is None else evaluate_tree(start.iteration, names)

@@ -79,14 +79,18 @@ def load_cluster(name: str, directory: Path | None = None) -> ClusterProfile:
     package) and ``env`` (the environment variables that
     :mod:`airflow_megatron.spec.trust.permitted_variables` permits).
 
-    :raises SpecError: when there is no such profile, or it is wrong
+    :raises SpecError: if there is no such profile, or it is invalid
     """
     directory = directory or clusters_dir()
     if not is_cluster_name(name):
         shown = name if len(name) <= 60 else f"{name[:60]}…"
         raise SpecError(
             Problem(
-                str(directory), 0, 0, f"{shown!r} is no cluster's name", "letters, digits, '_' and '-' only"
+                str(directory),
+                0,
+                0,
+                f"{shown!r} is not the name of a cluster",
+                "letters, digits, '_' and '-' only",
             )
         )
     path = directory / f"{name}.yaml"
@@ -139,7 +143,11 @@ def _evaluated(document: YamlDocument, names: dict[str, Any]) -> Any:
                 continue
             data[key] = evaluate_tree(value, names)
         except ExpressionError as error:
-            problems.append(document.problem((key,), str(error)))
+            missing = [name for name in sorted(attribute_names(value, "env")) if name not in permitted]
+            unset = [name for name in missing if f"has no attribute {name!r}" in str(error)]
+            message = f"the environment variable {unset[0]} is not set" if unset else str(error)
+            hint = f"export {unset[0]}=…, or write the value instead of the expression" if unset else ""
+            problems.append(document.problem((key,), message, hint))
     if problems:
         raise SpecError(problems)
     return data

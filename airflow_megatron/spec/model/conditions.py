@@ -1,6 +1,6 @@
 """Conditions on what is on a cluster, and events in a running job, resolved to plain values.
 
-They say *what* to look for; :mod:`airflow_megatron.supervision.condition_watch` looks.
+They define the conditions; :mod:`airflow_megatron.supervision.condition_watch` evaluates them.
 """
 
 from __future__ import annotations

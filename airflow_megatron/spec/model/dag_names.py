@@ -25,6 +25,7 @@ ARRAYS: Final = "arrays"
 LAUNCH: Final = "launch"
 WAIT: Final = "wait"
 REPORT: Final = "report"
+TRACKERS: Final = "trackers"
 CANCEL_LEFT: Final = "cancel_left"
 
 SWEEP_TASKS: Final = frozenset({PLAN, ARRAYS, LAUNCH, WAIT, REPORT, CANCEL_LEFT})
@@ -107,8 +108,9 @@ def _stage_problems(sweep: Sweep) -> Iterator[Problem]:
         yield too_many_stages(sweep.document)
         return
     names = {instance.name for instance in tree}
+    of_sweep = SWEEP_TASKS | ({TRACKERS} if sweep.settings.trackers else set())
     for instance in tree:
-        for message, hint in _of_stage(instance, names):
+        for message, hint in _of_stage(instance, names, of_sweep):
             yield sweep.document.problem(("stages", instance.stage), message, hint)
     made: dict[str, StageInstance] = {}
     for instance in tree:
@@ -137,10 +139,12 @@ def _unmade(instance: StageInstance, made: Mapping[str, StageInstance]) -> Itera
             yield message, "give it scope: point"
 
 
-def _of_stage(instance: StageInstance, names: set[str]) -> Iterator[tuple[str, str]]:
+def _of_stage(
+    instance: StageInstance, names: set[str], of_sweep: frozenset[str]
+) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with the name of one stage, and what to write instead."""
     name = instance.name
-    reserved = POINT_TASKS | XCOM_KEYS | (SWEEP_TASKS if instance.scope == "sweep" else frozenset())
+    reserved = POINT_TASKS | XCOM_KEYS | (of_sweep if instance.scope == "sweep" else frozenset())
     above, _, own = name.rpartition(".")
     if name in reserved:
         yield f"a stage cannot be named {name!r}, which a task of the DAG is", _other_name(name)

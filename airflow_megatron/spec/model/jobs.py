@@ -64,7 +64,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     :param sweep: name of the sweep
     :param point: name of the point, empty for a job of the whole sweep
     :param stage: name of the stage instance
-    :param kind: what it runs
+    :param kind: kind of the stage
     :param cluster: name of the cluster profile
     :param trainer: the trainer of the sweep
     :param release: the Megatron release whose arguments it takes
@@ -93,9 +93,9 @@ class Job(msgspec.Struct, frozen=True, eq=False):
     :param cancel: what stops it while it is queued or runs
     :param finish: what makes it finished, instead of the kind's own rule
     :param events: what is looked for while it runs
-    :param check_interval: seconds between two runs of a condition's command; None for each look at the cluster
+    :param check_interval: seconds between two runs of a condition's command; None for every poll of the cluster
     :param extra_arguments: declarations of arguments that the release does not have, by flag
-    :param expect: ``oom`` when it is meant to run out of memory
+    :param expect: ``oom`` if it is expected to run out of memory
     :param measure: of a benchmark: ``skip``, the first iterations that do not count; ``reported``, what was measured
         elsewhere; ``hidden``, the params that only these two read; ``gpu``, the cluster's kind of GPU
     :param max_jobs: jobs of the sweep in the queue at the same time, None for any number
@@ -175,7 +175,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def last_iteration(self) -> int | None:
-        """The iteration at which a training ends, None where its parameters do not determine it."""
+        """The iteration at which a training ends, None if its parameters do not determine it."""
         return last_iteration(self.params, self.trained_by, self.release)
 
     @property
@@ -195,7 +195,7 @@ class Job(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def trains(self) -> bool:
-        """Whether it makes checkpoints and goes on from them."""
+        """Whether it writes checkpoints and continues from them."""
         return STAGE_KINDS.objects[self.kind].trains
 
     @property

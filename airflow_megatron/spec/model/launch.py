@@ -21,6 +21,12 @@ class ContainerRuntime:
 
     by_srun: ClassVar[bool] = False
     """It is a plugin of Slurm's: srun starts the container, and :meth:`words` are options of srun."""
+    takes_env: ClassVar[bool] = False
+    """It takes names of variables whose values in the job replace those of the image."""
+
+    def problem(self, container: ContainerSection) -> str:
+        """Return what is expected in place of a container that the runtime cannot start; empty if it can."""
+        return ""
 
     def words(self, container: ContainerSection) -> list[str]:
         """Return the words before a command, each quoted where it is written into a script."""
@@ -96,6 +102,8 @@ CONTAINER_RUNTIMES: Final = Registry(
         "apptainer": f"{_LAUNCH}.container_runtimes:Apptainer",
         "singularity": f"{_LAUNCH}.container_runtimes:Singularity",
         "pyxis": f"{_LAUNCH}.container_runtimes:Pyxis",
+        "ce": f"{_LAUNCH}.container_runtimes:ContainerEngine",
+        "shifter": f"{_LAUNCH}.container_runtimes:Shifter",
     },
 )
 LAUNCHERS: Final = Registry(

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.spec.model.schema import NotifySection
+from airflow_megatron.spec.model.schema import NotifySection, TrackerSection
 from airflow_megatron.spec.model.stage_tree import StageInstance
 from airflow_megatron.spec.model.sweep import SweepSettings
 
@@ -22,7 +22,7 @@ class SweepOutline:
 
     :param name: of the sweep and its DAG
     :param file: the spec
-    :param settings: what Airflow needs to know
+    :param settings: settings for Airflow
     :param tree: the stages, parents first
     :param place: line and column that give the name, 1-based
     """
@@ -53,20 +53,24 @@ class SweepOutline:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
         data = dataclasses.asdict(dataclasses.replace(self, settings=SweepSettings()))
-        settings = dataclasses.asdict(dataclasses.replace(self.settings, notify=()))
+        settings = dataclasses.asdict(dataclasses.replace(self.settings, notify=(), trackers=()))
         notify = [section.model_dump(mode="json") for section in self.settings.notify]
-        return {**data, "settings": {**settings, "notify": notify}}
+        trackers = [section.model_dump(mode="json") for section in self.settings.trackers]
+        return {**data, "settings": {**settings, "notify": notify, "trackers": trackers}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SweepOutline:
         """Return what :meth:`to_json` described.
 
-        :raises ValueError: when it is something else
+        :raises ValueError: if it is something else
         """
         try:
             settings = dict(data["settings"])
             settings["tags"] = tuple(settings["tags"])
             settings["notify"] = tuple(NotifySection.model_validate(one) for one in settings["notify"])
+            settings["trackers"] = tuple(
+                TrackerSection.model_validate(one) for one in settings.get("trackers", ())
+            )
             tree = tuple(
                 StageInstance(**{**one, "after": tuple(one["after"]), "after_end": tuple(one["after_end"])})
                 for one in data["tree"]

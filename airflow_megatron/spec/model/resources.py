@@ -14,7 +14,7 @@ Seconds = Annotated[int, BeforeValidator(parse_duration)]
 
 
 class JobResources(SlurmSection):
-    """Plain numbers where a stage's section takes expressions too; None where nothing is asked for."""
+    """Plain numbers where a stage's section takes expressions too; None if nothing is asked for."""
 
     nodes: Count | None = None
     gpus_per_node: Count | None = None
@@ -31,7 +31,7 @@ class JobResources(SlurmSection):
 
     @property
     def gpus(self) -> int:
-        """GPUs on each node, none where it is not given."""
+        """GPUs on each node, none if it is not given."""
         return self.gpus_per_node or 0
 
     @property

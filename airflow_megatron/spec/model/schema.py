@@ -27,6 +27,7 @@ from airflow_megatron.spec.model.launch import CONTAINER_RUNTIMES, LAUNCHERS
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 from airflow_megatron.spec.model.trainers import TRAINERS
 from airflow_megatron.spec.registry.registry import RegisteredName
+from airflow_megatron.spec.trackers.tracker import TRACKERS
 from airflow_megatron.spec.trust.reserved_variables import is_reserved
 from airflow_megatron.spec.trust.secret_names import is_secret_name
 
@@ -75,7 +76,7 @@ def _field_of_connection(name: str) -> str:
 
 # dots separate sweep, point and stage in job names, so no part may hold one
 Ahead: TypeAlias = Annotated[int, Field(ge=0, le=100, strict=True)]
-DEFAULT_AHEAD: Final = 0
+DEFAULT_AHEAD: Final = 1
 """Stages that are queued behind one that runs."""
 Word: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=100)]
 EnvironmentName: TypeAlias = Annotated[
@@ -113,10 +114,15 @@ class SlurmSection(Strict):
     time: Duration | None = None
     """Walltime of one attempt, for example 6h or 06:00:00."""
     partition: str | None = None
+    """Partition, or several, separated by commas."""
     account: str | None = None
+    """Account that the job is charged to."""
     qos: str | None = None
+    """Quality of service."""
     constraint: str | None = None
+    """Features that the nodes must have."""
     reservation: str | None = None
+    """Reservation in which the job runs."""
     exclude: str | None = None
     """Nodes that must not be used."""
     signal_before: Duration | None = None
@@ -126,18 +132,18 @@ class SlurmSection(Strict):
 
 
 class SecretSection(Strict):
-    """Where a job finds the value of a secret variable: a private file, or what Airflow keeps; it stands in no spec."""
+    """Source of the value of a secret variable, a private file on the cluster or Airflow; specs never contain it."""
 
     file: str | None = None
-    """Path on the cluster, ``~`` for the home of the connection's user. The file must be that user's own, and closed to
-    all others (mode 0600 or 0400)."""
+    """Path on the cluster; ``~`` is the home of the connection's user. The user must own the file, and nobody else may
+    read it (mode 0600 or 0400)."""
     connection: str | None = None
-    """Id of an Airflow connection that the operator lets specs read."""
+    """ID of an Airflow connection that specs may read; the operator of Airflow lists them."""
     field: SecretField | None = None
-    """What of the connection: ``password`` (default), ``login``, ``host``, ``schema``, or a key of its extras as
-    ``extra.NAME``."""
+    """Field of the connection: ``password`` (default), ``login``, ``host``, ``schema``, or ``extra.NAME`` for a key of
+    its extras."""
     variable: str | None = None
-    """Name of an Airflow variable that the operator lets specs read."""
+    """Name of an Airflow variable that specs may read; the operator of Airflow lists them."""
 
     @model_validator(mode="after")
     def _one_source(self) -> SecretSection:
@@ -152,49 +158,51 @@ Secrets: TypeAlias = dict[SecretName, SecretSection]
 
 
 class ConditionSection(Strict):
-    """A condition on the cluster; with several keys, all of them must hold."""
+    """A condition on the cluster. If it has several keys, all of them must be true."""
 
     finished: Word | list[Word] | None = None
-    """These stages of the same point have finished."""
+    """Stages of the same point that must have finished."""
     checkpoint: IntValue | None = None
-    """A checkpoint of exactly this iteration is complete."""
+    """Iteration of a checkpoint that must be complete."""
     log: str | None = None
-    """A regular expression found in a line of a log."""
+    """Regular expression that must match in a line of the log."""
     of: Word | None = None
-    """The stage whose checkpoint or log is meant; the parent when left out (the stage itself for cancel and finish)."""
+    """Stage whose checkpoint or log is examined. Default: the parent, or for ``cancel`` and ``finish`` this stage."""
     file: str | None = None
-    """A file, or a pattern of files, exists; relative to the run directory."""
+    """File, or pattern of files, that must exist; relative to the run directory."""
     command: str | list[str | int | float] | None = None
-    """A command on the login node exits with 0, or prints the text in ``prints``."""
+    """Command on the login node that must exit with 0, or print the text in ``prints``."""
     prints: str | int | None = None
-    """Expected output of the command."""
+    """Expected output of ``command``."""
     all: list[ConditionSection] | None = None
+    """Conditions that must all be true."""
     any: list[ConditionSection] | None = None
+    """Conditions of which one must be true."""
     not_: ConditionSection | None = Field(default=None, alias="not")
+    """Condition that must be false."""
 
 
 class StartSection(ConditionSection):
-    """Condition that a stage waits for instead of the end of its parent, and the checkpoint that it starts from."""
+    """Condition for the start of a stage, instead of the end of its parent, and the checkpoint to start from."""
 
     every: Duration | None = None
-    """Pause between two runs of a command; each look at the cluster when left out."""
+    """Pause between two runs of ``command``. Default: it runs at every poll of the cluster."""
     before_every_attempt: bool = False
     """Check the condition again before each later attempt."""
     from_: Annotated[str, StringConstraints(min_length=1)] | None = Field(default=None, alias="from")
-    """A checkpoint directory outside the sweep (of ``evaluate``: a Hugging Face model) that it starts from, or works
-    on."""
+    """Checkpoint directory outside the sweep to start from or to process (for ``evaluate``: a Hugging Face model)."""
     iteration: IntValue | None = None
-    """Which checkpoint of ``from``; the newest one when left out."""
+    """Iteration of the checkpoint in ``from``. Default: the newest one."""
     mode: Literal["continue", "finetune"] | Expression | None = None
-    """Of a training: ``continue`` the iterations, optimizer and data of ``from``, or load its weights alone and begin
-    at iteration 0 (``finetune``)."""
+    """For trainings: ``continue`` loads iteration, optimizer and data state of ``from``; ``finetune`` loads only the
+    weights and starts at iteration 0."""
 
 
 class FinishSection(ConditionSection):
-    """What makes a stage finished when its job has ended, instead of what its kind requires."""
+    """Condition that makes a stage finished when its job has ended, instead of the rule of its kind."""
 
     every: Duration | None = None
-    """Pause between two runs of a command."""
+    """Pause between two runs of ``command``."""
 
 
 class EachCheckpointSection(Strict):
@@ -212,119 +220,127 @@ class EventSection(Strict):
     """An event of a running job, and the reaction to it."""
 
     name: Word | None = None
+    """Name of the event, for messages."""
     log: str | None = None
-    """A regular expression found in a new line of the log."""
+    """Regular expression that must match in a new line of the log."""
     state: str | None = None
-    """A regular expression for Slurm's state: PENDING, RUNNING, …"""
+    """Regular expression that must match Slurm's state of the job: PENDING, RUNNING, …"""
     idle: Duration | None = None
-    """Time without a new iteration; for jobs without iterations, without a new log line."""
+    """Time without a new iteration or, for jobs without iterations, without a new log line."""
     when: ConditionSection | None = None
-    """Condition that must hold too."""
+    """Condition that must also be true."""
     do: Literal["cancel", "restart", "rollback", "finish", "fail", "run", "notify"]
+    """Reaction."""
     command: str | list[str | int | float] | None = None
-    """Command of ``run``, executed on the login node."""
+    """Command for ``do: run``; it runs on the login node."""
     message: str = ""
-    """Text of ``notify``."""
+    """Text for ``do: notify``."""
     limit: int | None = Field(default=1, ge=1)
     """Maximum number of reactions in one attempt; ``null`` for no limit."""
 
 
 class RestartSection(Strict):
-    """Number of attempts that may end in each way and be followed by another; ``null`` means no limit."""
+    """Retries after each kind of end; ``null`` means no limit."""
 
     rolled_over: int | None = Field(default=None, ge=0)
-    """Stopped in an orderly way: walltime, SIGTERM, exit duration."""
+    """Retries after an orderly stop: walltime, SIGTERM, exit duration."""
     retryable: int | None = Field(default=10, ge=0)
-    """Node failures, preemptions and boot failures; of a training those since its newest checkpoint."""
+    """Retries after node failures, preemptions and boot failures; for a training, since its newest checkpoint."""
     failed: int | None = Field(default=0, ge=0)
-    """Ended with an error; of a training those since its newest checkpoint."""
+    """Retries after errors; for a training, since its newest checkpoint."""
     out_of_memory: int | None = Field(default=0, ge=0)
+    """Retries after the memory of a node or GPU was used up."""
     cancelled: int | None = Field(default=0, ge=0)
-    """Cancelled by a person."""
+    """Retries after a person has cancelled the job."""
     no_progress: int = Field(default=3, ge=0)
-    """Consecutive attempts without a newer checkpoint, after which the job is given up; 0 disables the limit."""
+    """Consecutive attempts without a newer checkpoint after which the job fails; 0 disables the limit."""
     backoff: Duration = 30
-    """Pause before the next attempt after a failure; doubled for each further one without a newer checkpoint."""
+    """Pause before a retry; it doubles with each further retry without a newer checkpoint."""
     exclude_failed_nodes: bool = True
-    """Exclude failed nodes from the next attempts."""
+    """Exclude nodes that failed from the next attempts."""
     exclude_for: Duration = 86400
     """Duration of the exclusion."""
     quarantine: int = Field(default=2, ge=0)
-    """Damaged newest checkpoints that may be renamed, so that training goes on from an earlier one."""
+    """Number of damaged checkpoints that may be renamed, so that the training continues from an earlier one."""
     rollbacks: int = Field(default=1, ge=0)
-    """Attempts whose numbers went bad (NaN, ``do: rollback``) that one from an earlier checkpoint follows;
-    those since the training got further than ever."""
+    """Retries from an earlier checkpoint after bad numbers (NaN, ``do: rollback``); counted since the training last
+    reached a new highest iteration."""
     after_rollback: Values = {}
-    """Megatron arguments of the attempts after a rollback, instead of the stage's."""
+    """Megatron arguments that replace the stage's after a rollback."""
     nodes: list[Annotated[int, Field(ge=1, strict=True)]] = []
-    """Smaller numbers of nodes that a training may go on with when nodes fail, the largest first."""
+    """Smaller numbers of nodes with which a training may continue when nodes fail, largest first."""
     shrink_after: int = Field(default=2, ge=1)
-    """Attempts in a row that lost a node, after which the next smaller number is taken."""
+    """Consecutive attempts that lost a node before the next smaller number is used."""
     from_scratch: Literal["fail", "allow"] = "fail"
-    """What becomes of an attempt that begins anew although there was a checkpoint to load."""
+    """Reaction when an attempt starts from iteration 0 although there was a checkpoint to load."""
     changed: Literal["refuse", "continue"] = "refuse"
-    """What becomes of a job whose run directory holds checkpoints of another command."""
+    """Reaction when the run directory contains checkpoints of another command."""
     chain: int = Field(default=1, ge=1)
-    """Attempts of a training in Slurm's queue at once, each waiting there for the one before to end."""
+    """Attempts of a training in Slurm's queue at the same time; each waits for the end of the previous one."""
 
 
 HealthReaction: TypeAlias = Literal["notify", "cancel", "restart", "rollback", "fail", "none"]
 
 
 class StallSection(Strict):
-    """No new iteration although the job runs."""
+    """The job runs without a new iteration."""
 
     after: Duration = 600
-    """The shortest silence that counts."""
+    """Shortest pause that counts as a stall."""
     factor: float = Field(default=5, ge=1)
-    """Of the longest pause between iterations that this attempt has shown."""
+    """Multiple of the longest pause between iterations in this attempt that counts as a stall."""
     startup: Duration = 3600
-    """Silence allowed before the first iteration, after each step that leads to it."""
+    """Longest pause before the first iteration; it starts again with each step of the start-up."""
     quiet: Duration = 3600
-    """Silence allowed for the first save and validation, before their length is known, and after the last iteration."""
+    """Longest pause for the first save and the first validation, and after the last iteration."""
     do: Literal["notify", "cancel", "restart", "fail", "none"] = "restart"
+    """Reaction."""
 
 
 class ThroughputSection(Strict):
-    """The training is much slower than it was."""
+    """The training has become much slower."""
 
     below: float = Field(default=0.3, gt=0, lt=1)
-    """Share of the attempt's own median."""
+    """Fraction of the attempt's median throughput below which an iteration line is slow."""
     lines: int = Field(default=5, ge=1)
-    """Iteration lines in a row."""
+    """Consecutive slow iteration lines before the reaction."""
     do: Literal["notify", "cancel", "restart", "fail", "none"] = "notify"
+    """Reaction."""
 
 
 class NanSection(Strict):
     """The loss is not a finite number."""
 
     iterations: int = Field(default=10, ge=1)
-    """In a row, or within one iteration line."""
+    """Consecutive iterations, or iterations within one line of the log, before the reaction."""
     do: HealthReaction = "notify"
+    """Reaction."""
 
 
 class SkippedSection(Strict):
     """The loss scaler skips iterations."""
 
     iterations: int = Field(default=50, ge=1)
-    """In a row, or within one iteration line."""
+    """Consecutive iterations, or iterations within one line of the log, before the reaction."""
     do: HealthReaction = "notify"
+    """Reaction."""
 
 
 class SpikeSection(Strict):
-    """The loss has jumped and does not come down again."""
+    """The loss has jumped and does not recover."""
 
     deviations: float = Field(default=8, gt=0)
-    """Standard deviations above the running median."""
+    """Standard deviations above the running median that count as a spike."""
     rise: float = Field(default=0.1, ge=0)
-    """Share of the median that it has to be above it at least."""
+    """Minimum height of a spike above the running median, as a fraction of the median."""
     recovery: int = Field(default=30, ge=1)
-    """Iterations in which it may come down by itself."""
+    """Iterations within which the loss may recover by itself."""
     do: HealthReaction = "notify"
+    """Reaction."""
 
 
 class HealthSection(Strict):
-    """What is looked for in the log of a training while it runs, and what is done about it."""
+    """Checks of the log of a running training, and the reaction to each."""
 
     stall: StallSection = StallSection.model_construct()
     throughput: ThroughputSection = ThroughputSection.model_construct()
@@ -339,20 +355,32 @@ HealthRules: TypeAlias = Annotated[
     Discriminator(lambda value: "word" if isinstance(value, str) else "rules"),
 ]
 
-NoticeKind: TypeAlias = Literal["failure", "retry", "health", "finished", "report"]
+NoticeKind: TypeAlias = Literal["failure", "retry", "health", "diverged", "finished", "report", "edge"]
 
 
 class NotifySection(Strict):
-    """An Airflow notifier, and what it reports."""
+    """An Airflow notifier, and the notices that it sends."""
 
     notifier: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
-    """Its class path, one of those that the operator allows; always
-    ``airflow_megatron.notifications.json_lines.JsonLinesNotifier``."""
+    """Class path. Allowed are ``airflow_megatron.notifications.json_lines.JsonLinesNotifier`` and the classes that the
+    operator of Airflow lists."""
     on: list[NoticeKind] = Field(default=["failure", "health", "report"], min_length=1)
-    """``failure``: a job was given up, or a task failed; ``retry``: its next attempt follows; ``health``: an event of
-    a running job; ``finished``: a job has finished; ``report``: the sweep's report is written."""
+    """``failure``: a job or a task has failed for good; ``retry``: another attempt follows; ``health``: an event of a
+    running job; ``diverged``: a loss is not a number or does not recover from a spike; ``finished``: a job has
+    finished; ``report``: the sweep's report was written; ``edge``: an optimum is at the edge of the tested values."""
     arguments: Values = {}
-    """Of the class. Expressions read ``notice`` and nothing else; secrets belong into an Airflow connection."""
+    """Arguments of the class. Expressions can use only ``notice``. Keep secrets in an Airflow connection."""
+
+
+class TrackerSection(Strict):
+    """An experiment tracker that receives the records of all trainings, from Airflow's side."""
+
+    tracker: Annotated[str, RegisteredName(TRACKERS)]
+    """Kind of the tracker."""
+    connection: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")]
+    """Airflow connection with the tracker's address and credentials; the operator of Airflow lists those permitted."""
+    project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,99}$")] | None = None
+    """Project (MLflow: experiment) of the runs. Default: the name of the sweep."""
 
 
 TrainerName: TypeAlias = Annotated[str, RegisteredName(TRAINERS)]
@@ -366,7 +394,7 @@ StageKindName: TypeAlias = Annotated[str, RegisteredName(STAGE_KINDS)]
 
 
 class ReportedSection(Strict):
-    """What was measured elsewhere, shown beside this sweep's own figures."""
+    """Measurements from elsewhere that the report shows beside this sweep's own."""
 
     step_ms: float | Expression | None = None
     """Milliseconds of an iteration."""
@@ -378,28 +406,30 @@ class MeasureSection(Strict):
     """How a short training is measured."""
 
     skip: int = Field(default=10, ge=0)
-    """First iterations, which warm up and do not count."""
+    """First iterations that do not count (warm-up)."""
     reported: ReportedSection = ReportedSection.model_construct()
+    """Measurements from elsewhere that the report shows beside its own."""
 
 
 Expected: TypeAlias = Literal["oom"] | Expression | None
 
 
 class BenchmarkSection(MeasureSection):
-    """One short training at each point, measured; in place of ``stages``."""
+    """Measure one short training at each point, instead of ``stages``."""
 
     iterations: int = Field(default=100, ge=2)
+    """Length of the training."""
     expect: Expected = None
-    """``oom`` (or an expression that gives it) where a point is meant to run out of memory."""
+    """``oom``, or an expression for it, if the point is expected to run out of memory."""
 
 
 class WrapperSection(Strict):
-    """Words before the training command: a profiler, numactl."""
+    """Words before the training command, for example a profiler or ``numactl``."""
 
     command: list[str | int | float] = Field(min_length=1)
-    """Words, or expressions that give them."""
+    """The words, or expressions for them."""
     ranks: list[Annotated[int, Field(ge=0, strict=True)]] | None = None
-    """The training processes that they are put before, by rank; all of them when left out."""
+    """Ranks of the training processes that get them. Default: all."""
 
 
 Words: TypeAlias = Annotated[list[str | int | float], Field(min_length=1)]
@@ -411,12 +441,12 @@ WrapperValue: TypeAlias = Annotated[
 
 
 class MonitorSection(Strict):
-    """What is sampled of the GPUs beside a training."""
+    """Sampling of the GPUs during a training."""
 
     every: Duration = 5
     """Pause between two samples."""
     command: str = "nvidia-smi"
-    """The program that is asked, by name or path."""
+    """Name or path of the program that prints the samples."""
 
 
 MonitorValue: TypeAlias = Annotated[
@@ -427,252 +457,337 @@ MonitorValue: TypeAlias = Annotated[
 
 
 class ContainerSection(Strict):
-    """The container that a job's commands run in."""
+    """Container in which the commands of a job run."""
 
     runtime: Annotated[str, RegisteredName(CONTAINER_RUNTIMES)]
+    """Program that runs the container."""
     image: str
+    """Image, as the runtime takes it: a path or an address; for ``ce`` the path or the name of an EDF file."""
     binds: list[str] = []
+    """Directories that the container sees, ``SOURCE`` or ``SOURCE:TARGET``."""
     options: list[str] = []
+    """Further options of the runtime, word by word."""
+    env: list[EnvironmentName] = []
+    """Environment variables of the job that replace those of the image, for ``pyxis``."""
+
+    @model_validator(mode="after")
+    def _fits_the_runtime(self) -> ContainerSection:
+        runtime = CONTAINER_RUNTIMES.find(self.runtime)
+        if runtime is None:
+            return self
+        if problem := runtime.problem(self):
+            raise ValueError(problem)
+        if self.env and not runtime.takes_env:
+            raise ValueError(
+                f"no env with {self.runtime}: the job's variables reach the container, unless the image or, for ce,"
+                " the EDF file sets them"
+            )
+        return self
 
 
 class StageSection(Strict):
     """One stage of the chain at a point."""
 
     kind: StageKindName
-    """What it runs: the trainer, its search for a learning rate, a short training that is measured, the converter to
-    Hugging Face, the evaluation, or a command of yours."""
+    """What the stage runs: a training, a learning-rate search, a measured short training, a conversion to Hugging Face,
+    an evaluation, or your own command."""
     scope: Literal["point", "sweep"] = "point"
-    """``sweep``: run once for all points (data preparation)."""
+    """``point``: run at each point; ``sweep``: run once for all points, for example to prepare data."""
     parent: Word | list[Word] | None = None
-    """The stage that it follows; with several, it is repeated after each."""
+    """The stage before this one. With several, this stage is repeated after each of them."""
     for_each: dict[str, list[Scalar | Values]] | None = None
     """One variable and its values: the stage is repeated for each of them."""
     start: StartSection | None = None
-    """What it waits for instead of its parent being finished."""
+    """Condition for its start, instead of the end of its parent."""
     cancel: ConditionSection | None = None
-    """Stops the job, for good, as soon as this holds."""
+    """Condition that stops the job for good."""
     finish: FinishSection | None = None
+    """Condition with which the job counts as finished."""
     each_checkpoint: bool | EachCheckpointSection | None = None
-    """Convert or evaluate every checkpoint of the parent as it comes."""
+    """Process every checkpoint of the parent as soon as it is saved."""
     events: list[EventSection] = []
+    """Events of its running jobs, and the reaction to each."""
     run_dir: str | None = None
-    """Directory of a training branch, relative to the point's."""
+    """Directory of a training branch, relative to the directory of the point."""
     params: Values = {}
+    """Your own values for this stage, for use in expressions, and the settings of its kind."""
     megatron: Values = {}
+    """Megatron arguments of this stage. They take precedence over the sweep's."""
     slurm: SlurmSection = SlurmSection.model_construct()
+    """Resources of its jobs. They take precedence over the sweep's."""
     env: dict[str, str | int | float] = {}
+    """Environment variables of its jobs, in addition to the sweep's."""
     secrets: Secrets = {}
     """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
     ``{connection: ID}`` or ``{variable: NAME}`` of Airflow."""
     command: list[str | int | float] | None = None
-    """The words of the command, for ``kind: command``; of any other kind it replaces the default one."""
+    """Words of the command. For kinds other than ``command`` it replaces the default command."""
     outputs: list[str] = []
-    """Files that must exist for the job to count as finished, relative to the run directory."""
+    """Files that must exist before the stage is finished, relative to the run directory."""
     template: str | None = None
-    """sbatch template in ``sbatch/`` to use instead of the kind's own."""
+    """sbatch template in ``sbatch/``, instead of the one of the kind."""
     restart: RestartSection | None = None
+    """Restart policy of its jobs. Keys that are missing here come from the sweep's ``restart``."""
     health: HealthRules | None = None
-    """For ``kind: train``; what is left out is as in the sweep's."""
+    """Checks of a training. Keys that are missing here come from the sweep's ``health``."""
     expect: Expected = None
-    """``oom`` where the job is meant to run out of memory: it has finished then."""
+    """``oom`` if the job is expected to run out of memory; the stage is then finished."""
     measure: MeasureSection = MeasureSection.model_construct()
-    """What ``kind: benchmark`` measures."""
+    """Measurement of ``kind: benchmark``."""
     wrapper: WrapperValue | None = None
-    """Words before the training command on some ranks, instead of the sweep's."""
+    """Words before the training command, instead of the sweep's ``wrapper``."""
     monitor: MonitorValue | None = None
-    """Sample memory, utilisation and power of the GPUs while it trains; instead of the sweep's."""
+    """Sample memory, utilisation and power of the GPUs, instead of the sweep's ``monitor``."""
     container: ContainerSection | None = None
-    """Container of its jobs, instead of the sweep's."""
+    """Container of its jobs, instead of the sweep's ``container``."""
     array: bool | Annotated[int, Field(ge=1, le=1_000_000, strict=True)] = False
-    """Submit the jobs of all points as one Slurm job array. A number: so many of them run at the same time; ``true``:
-    ``max_active_points``."""
+    """Submit the jobs of all points as one Slurm job array. A number limits how many run at the same time; ``true``
+    stands for ``max_active_points``."""
     ahead: Ahead | None = None
-    """Stages after this one that are queued behind it while it runs, instead of the sweep's."""
+    """Number of stages after this one that are queued behind it, instead of the sweep's ``ahead``."""
 
 
 class ArgumentSection(Strict):
-    """An argument that a fork's command line has and its release has not, as ``argparse`` would declare it."""
+    """An argument that a fork has added to its release, as declared with ``argparse``."""
 
     action: Literal["Store", "StoreTrue", "StoreFalse", "BooleanOptional"] | None = None
+    """What the flag does, as in ``argparse``. Default: it takes a value."""
     type: Literal["str", "int", "float", "bool"] | None = None
+    """Type of its value. Default: text."""
     nargs: int | Literal["+", "*"] | None = None
+    """Number of its values."""
     choices: list[str | int | float] | None = None
+    """Values that it takes."""
     default: Scalar = None
+    """Value without the flag."""
     dest: str | None = None
-    """Name that Megatron keeps it under, where that is not the flag's."""
+    """Attribute name, if it differs from the flag."""
 
 
 class SweepSpecSection(Strict):
-    """A whole sweep spec."""
+    """A sweep spec."""
 
     extends: str | list[str] | None = None
-    """Specs whose content this one starts from, relative to this file; its own keys win."""
+    """Specs to inherit from, relative to this file. The keys of this file take precedence."""
     name: Word | None = None
-    """Name of the sweep and of its DAG; the file's name when left out."""
+    """Name of the sweep and of its DAG. Default: the name of the file."""
     description: str = ""
+    """Text that the web UI shows."""
     cluster: Word = "local"
-    """Profile in ``sbatch/clusters/``."""
+    """Name of a cluster profile in ``sbatch/clusters/``."""
     trainer: TrainerName = "megatron_core"
+    """Program that trains."""
     release: str = "core_v0.16.1"
-    """Megatron release whose arguments the trainer takes."""
+    """Megatron-LM release that defines the arguments."""
     entry: Entry | None = None
-    """Upstream's script that trains, ``pretrain_gpt.py`` when left out; for the trainer ``megatron_lm``."""
+    """Training script of Megatron-LM, for the trainer ``megatron_lm``. Default: ``pretrain_gpt.py``."""
     point: str
-    """Name of a point, an expression that differs for every point."""
+    """Expression for the name of a point; each point needs a different name."""
     params: Values = {}
     """Your own values, for use in expressions."""
     megatron: Values = {}
     """Megatron arguments, underscores for dashes."""
     extra_arguments: dict[str, ArgumentSection] = {}
-    """Arguments that only a fork of the release has; ``{}`` for one that takes text."""
+    """Arguments that a fork has added to the release; ``{}`` declares one that takes text."""
     slurm: SlurmSection = SlurmSection.model_construct()
+    """Resources of every job."""
     env: dict[str, str | int | float] = {}
+    """Environment variables of every job."""
     secrets: Secrets = {}
     """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
     ``{connection: ID}`` or ``{variable: NAME}`` of Airflow."""
     restart: RestartSection = RestartSection.model_construct()
+    """Restart policy of every job."""
     health: HealthRules = HealthSection.model_construct()
-    """Of every training; ``off`` looks for nothing."""
+    """Checks of every training; ``off`` disables them."""
     sweep: Values | None = None
     """Axes: product, list, groups, params, configs, grids, base_values, defaults, filter."""
     stages: dict[Word, StageSection] = {}
-    """The chain of jobs at a point; needed unless there is ``benchmark``."""
+    """The chain of jobs at each point. Required without ``benchmark``."""
     benchmark: BenchmarkSection | None = None
-    """Measures one short training at each point instead of running stages."""
+    """Measure one short training at each point, instead of running stages."""
     wrapper: WrapperValue | None = None
-    """Words before every training command: ``[numactl, --localalloc]``; or ``command`` and the ``ranks`` it is for."""
+    """Words before every training command, such as ``[numactl, --localalloc]``, or ``command`` with ``ranks``."""
     monitor: MonitorValue = False
-    """Sample memory, utilisation and power of the GPUs beside every training, by nvidia-smi."""
+    """Sample memory, utilisation and power of the GPUs during every training, with ``nvidia-smi``."""
     container: ContainerSection | None = None
-    """Container of all jobs, instead of the cluster profile's, whose binds are kept."""
+    """Container of all jobs, instead of the one in the cluster profile. The profile's binds are kept."""
     ahead: Ahead = DEFAULT_AHEAD
-    """Stages of a point that are queued behind one that runs, each to start when the one before has finished."""
+    """Stages of a point that are queued behind a running one; each starts when the one before has finished."""
     max_active_points: int = Field(default=16, ge=1, le=100_000)
-    """Points that run at the same time."""
+    """Maximum number of points that run at the same time."""
     max_jobs: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Jobs of this sweep in the queue at the same time; further jobs wait."""
+    """Maximum number of jobs of this sweep in Slurm's queue. Further jobs wait."""
     poll_interval: float = Field(default=15, ge=1, le=86_400)
-    """Seconds between two polls of the cluster; up to four times as many while nothing happens."""
+    """Seconds between two polls of the cluster; up to four times as long while nothing happens."""
     tags: list[str] = []
+    """Further tags of the DAGs."""
     notify: list[NotifySection] = []
-    """Who is notified of which events of the sweep."""
+    """Notifiers, and the events that each reports."""
+    trackers: list[TrackerSection] = []
+    """Experiment trackers (W&B, MLflow, trackio) that receive the records of all trainings while they run."""
 
 
 class TrainerSection(Strict):
-    """Where a trainer is on the cluster."""
+    """Location and properties of a trainer on the cluster."""
 
     checkout: str | dict[str, str] | None = None
-    """Checkout of upstream Megatron-LM (``megatron_lm``), or one for each release: ``{core_v0.19.0: /opt/…}``; of
-    Megatron-DeepSpeed (``megatron_deepspeed``)."""
+    """Checkout of Megatron-LM (for ``megatron_lm``), one for each release such as ``{core_v0.19.0: /opt/…}``, or
+    checkout of Megatron-DeepSpeed (for ``megatron_deepspeed``)."""
     device: Literal["cuda", "cpu"] = "cuda"
-    """``cpu``: the nodes have no GPUs, and upstream is started by ``Megatron-LM/upstream_on_cpu.py``."""
+    """``cpu`` if the nodes have no GPUs; Megatron-LM then runs with ``Megatron-LM/upstream_on_cpu.py``."""
     entry: Literal["pretrain_gpt_alcf.py", "pretrain_gpt.py", "train_alcf.sh"] | None = None
-    """Script of Megatron-DeepSpeed that is started, ``pretrain_gpt_alcf.py`` when left out; ``train_alcf.sh`` gets
-    by environment variables and starts the processes itself."""
+    """Training script of Megatron-DeepSpeed. Default: ``pretrain_gpt_alcf.py``. ``train_alcf.sh`` is configured with
+    environment variables and starts the processes itself."""
     python: str | None = None
-    """Python of its environment, where that is not the profile's."""
+    """Python of the trainer's environment, if it is not the profile's ``python``."""
     launcher: LauncherName | None = None
-    """How its processes start, where that is not the profile's ``launcher``; ``mpiexec`` and ``deepspeed`` start
+    """Launcher of its processes, if it is not the profile's ``launcher``. ``mpiexec`` and ``deepspeed`` are for
     Megatron-DeepSpeed only."""
     env: dict[str, str | int | float] = {}
+    """Environment variables of its trainings, in addition to the cluster's."""
     arguments: Values = {}
-    """Megatron arguments that this cluster needs; a spec's own win."""
+    """Megatron arguments that this cluster needs. Arguments in a spec take precedence."""
     arguments_table: str | None = None
-    """What a fork's command line takes: a file that ``airflow-megatron megatron-args CHECKOUT`` has written."""
+    """Argument table of a fork: a file written by ``airflow-megatron megatron-args CHECKOUT``."""
     extra_arguments: dict[str, ArgumentSection] = {}
-    """Arguments that only the checkout here has; ``{}`` for one that takes text."""
+    """Arguments that only this checkout has; ``{}`` declares one that takes text."""
     transformer_engine: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)*$")] | None = "2.8"
-    """Version of Transformer Engine in its environment, which decides what Megatron-LM accepts; ``null`` for none."""
+    """Version of Transformer Engine in its environment, ``null`` for none. Megatron-LM's checks depend on it."""
     packages: list[str] = []
-    """Further Python packages in its environment, by import name, where what Megatron-LM accepts depends on them:
-    ``modelopt``, ``nvidia_resiliency_ext``, ``flashinfer``, …"""
+    """Further Python packages in its environment, by import name, on which Megatron-LM's checks depend: ``modelopt``,
+    ``nvidia_resiliency_ext``, ``flashinfer``, …"""
 
     def checkout_of(self, release: str) -> str | None:
-        """Return the folder of a release's checkout, None where there is none."""
+        """Return the folder of a release's checkout, None if there is none."""
         return self.checkout.get(release) if isinstance(self.checkout, dict) else self.checkout
 
 
 class LimitsSection(Strict):
-    """What the site allows."""
+    """Limits of the site."""
 
     max_jobs: int | None = Field(default=None, ge=1)
-    """Jobs of this user in the queue at the same time, waiting and running; further ones wait."""
+    """Maximum number of this user's jobs in Slurm's queue, pending and running. Further jobs wait."""
     max_time: Duration | None = None
-    """Walltime of one attempt."""
+    """Maximum walltime of one attempt."""
     max_nodes: int | None = Field(default=None, ge=1)
-    """Nodes of one job."""
+    """Maximum number of nodes of one job."""
     max_array_size: int = Field(default=1000, ge=1)
-    """Tasks of one job array; ``MaxArraySize`` in ``scontrol show config`` is one more."""
+    """Maximum number of tasks of one job array: ``MaxArraySize`` of ``scontrol show config``, less one."""
     max_gpu_hours: float | None = Field(default=None, gt=0)
-    """GPU-hours of a whole sweep, counted as walltime × GPUs of all its jobs."""
+    """Maximum GPU-hours of a sweep: the sum of walltime × GPUs over its jobs."""
 
 
 class PartitionSection(Strict):
-    """A partition of the cluster: what its nodes have, and what jobs on it need."""
+    """A partition of the cluster: the hardware of its nodes, and settings of its jobs."""
 
     gpus_per_node: int | None = Field(default=None, ge=0)
-    """GPUs of a node; jobs that name a partition without any get none unless they ask."""
+    """GPUs of a node. On a partition without GPUs, jobs get none unless they request them."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPU cores of a node."""
     max_nodes: int | None = Field(default=None, ge=1)
-    """Nodes of one job."""
+    """Maximum number of nodes of one job."""
     max_time: Duration | None = None
-    """Walltime of one attempt."""
+    """Maximum walltime of one attempt."""
     gpu_type: str | None = None
-    """Type in the request for GPUs, where it needs one: a100 in --gres=gpu:a100:4."""
+    """GPU type in requests, if the site requires one: ``a100`` in ``--gres=gpu:a100:4``."""
     slurm: SlurmSection = SlurmSection.model_construct()
-    """Defaults of the jobs that name it; they win over what stands further out than the name."""
+    """Defaults for jobs on this partition. They take precedence over settings of levels above the one that names it."""
     env: dict[str, str | int | float] = {}
-    """Environment of jobs on it, besides the cluster's."""
+    """Environment variables of jobs on it, in addition to the cluster's."""
     container: ContainerSection | None = None
     """Container of jobs on it, instead of the cluster's."""
+
+
+class SiteRuleSection(Strict):
+    """A documented rule of the site: ``lint`` applies it to every job that it is about, and quotes its source."""
+
+    rule: str
+    """What the site requires, in one sentence."""
+    source: str
+    """Address of the document that states it."""
+    read: Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$")]
+    """Date on which the source was read: ``"2026-11-23"`` or ``"2026-11"``."""
+    verified: bool = True
+    """Whether a public document of the site states it. A job that violates an unverified rule gets a warning."""
+    partitions: list[str] = []
+    """Partitions that it is about. Default: all."""
+    qos: list[str] = []
+    """Qualities of service that it is about. Default: all."""
+    from_nodes: int | None = Field(default=None, ge=1)
+    """Smallest job that it is about, in nodes."""
+    to_nodes: int | None = Field(default=None, ge=1)
+    """Largest job that it is about, in nodes."""
+    max_time: Duration | None = None
+    """Maximum walltime of one attempt."""
+    min_nodes: int | None = Field(default=None, ge=1)
+    """Minimum number of nodes of one job."""
+    max_nodes: int | None = Field(default=None, ge=1)
+    """Maximum number of nodes of one job."""
+    max_node_hours: float | None = Field(default=None, gt=0)
+    """Maximum of nodes × walltime of one job, in hours."""
+    whole_node_gpus: int | None = Field(default=None, ge=1)
+    """GPUs of a node that is billed as a whole. A job that uses fewer of them gets a warning."""
+    required: list[Literal["account", "partition", "qos", "constraint", "time"]] = []
+    """Keys of ``slurm`` that a job must have."""
+    refused_options: list[str] = []
+    """sbatch options that the site refuses, by their long names: ``gres``, ``mem``."""
 
 
 class ClusterSection(Strict):
     """A cluster profile."""
 
     description: str = ""
+    """Text for people."""
     ssh_conn_id: str
-    """Airflow connection that reaches the login node."""
+    """ID of the Airflow connection to the login node."""
     run_root: str
-    """Directory, shared by all nodes, that holds the sweeps."""
+    """Directory for the sweeps; all nodes must see it."""
     python: str
     """Python of the trainer environment."""
     megatron_lm_dir: str
     """This project's ``Megatron-LM/`` folder on the cluster."""
     launcher: CommonLauncher = "torchrun"
+    """Program that starts the processes of a training."""
     gpu_option: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
-    """How GPUs are asked for."""
+    """sbatch option that requests GPUs."""
     slurm: SlurmSection = SlurmSection.model_construct()
     """Defaults for every job."""
     partitions: dict[str, PartitionSection] = {}
-    """The partitions that jobs may name; any when none is described."""
+    """Partitions that jobs may use. Default: any."""
     container: ContainerSection | None = None
+    """Container in which jobs run, unless the spec names another one."""
     modules: list[str] = []
+    """Environment modules that every job loads."""
     setup: list[str] = []
     """Shell lines run before the command."""
     env: dict[str, str | int | float] = {}
+    """Environment variables of every job."""
     secrets: Secrets = {}
     """Environment variables with secret values: ``HF_TOKEN: {file: ~/.hf}`` of a private file on the cluster,
     ``{connection: ID}`` or ``{variable: NAME}`` of Airflow."""
     trainers: dict[TrainerName, TrainerSection] = {}
+    """Location and properties of each trainer."""
     limits: LimitsSection = LimitsSection.model_construct()
+    """Limits of the site. Jobs beyond them are refused or wait."""
+    rules: list[SiteRuleSection] = []
+    """Documented rules of the site, with their sources. ``lint`` refuses jobs that violate them."""
     gpu: str | None = None
-    """Kind of its GPUs, for estimates of memory and time: h100-80gb, h200, a100-80gb, …"""
+    """GPU model, for estimates of memory and time: ``h100-80gb``, ``h200``, ``a100-80gb``, …"""
     mfu: float | None = Field(default=None, gt=0, lt=1)
-    """Model FLOPs utilisation that its trainings reach, for estimates of GPU-hours."""
+    """Expected model FLOPs utilisation of trainings, for estimates of GPU-hours."""
     login_shell: bool = False
-    """Talk to Slurm through a login shell, where its commands are not on the plain PATH."""
+    """Run Slurm's commands in a login shell. Needed if only a login shell has them on its ``PATH``."""
     slurm_bin: str | None = None
-    """Directory of Slurm's commands, where they are not on the PATH at all."""
+    """Directory of Slurm's commands, if they are not on the ``PATH``."""
     visibility_window: Duration = 300
-    """How long an accepted submission may stay invisible in squeue and sacct."""
+    """Longest time until an accepted submission appears in ``squeue`` or ``sacct``."""
     signatures: list[str] = []
-    """Files that say what lines of this site's logs mean, relative to the profile."""
+    """Files with failure signatures for log lines of this site, relative to the profile."""
     nice: int = Field(default=0, ge=0, le=19)
-    """Nice value of what jobs start, on a machine that runs Slurm and Airflow too."""
+    """Nice value of the commands of jobs, for a machine that also runs Slurm and Airflow."""
     templates: str | None = None
-    """Folder of this cluster's own sbatch templates, relative to the profile, in place of the project's."""
+    """Folder with sbatch templates of this cluster, relative to the profile. They replace the project's."""
 
 
 _SHOWN = 200

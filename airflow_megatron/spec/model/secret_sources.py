@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.schema import SecretSection
 
 DEFAULT_FIELD: Final = "password"
-"""What of a connection is meant when a spec does not say it."""
+"""The default field of a connection."""
 
 
 def secret_sources(sections: Mapping[str, SecretSection], names: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class StageProblem:
     :param rule: names the check; jobs with the same problem are reported once
     :param place: keys of the stage in the spec, or the param that is at fault
     :param hint: what to write instead
-    :param warning: it is probably not meant, but allowed
+    :param warning: it is whether the setting is allowed but probably unintended
     """
 
     rule: str
@@ -55,7 +55,7 @@ class CheckpointResult:
 
 
 class StageKind:
-    """A kind of stage. What it does not say is as for a command that runs once.
+    """A kind of stage. The defaults are those of a command that runs once.
 
     A stage kind holds no state: one object serves all jobs. Each job is submitted by one task of the DAG and watched
     by a second, whatever its kind.
@@ -65,7 +65,7 @@ class StageKind:
     """It runs on all GPUs, started by the launcher, and takes the arguments in ``megatron:``, a wrapper and a
     monitor. Such a kind extends :class:`airflow_megatron.megatron.commands.trainer_stage.TrainerStage`."""
     trains: ClassVar[bool] = False
-    """It makes checkpoints: it has a run directory of its own, goes on from its newest checkpoint with each attempt,
+    """It makes checkpoints: it has a run directory of its own, continues from its newest checkpoint with each attempt,
     has finished when the last one is complete, and can be rolled back and watched for its health."""
     works_on: ClassVar[Literal["checkpoints", "models"] | None] = None
     """What it works on, one or each as it comes: Megatron's checkpoints, or models converted to Hugging Face."""
@@ -78,7 +78,7 @@ class StageKind:
     params: ClassVar[tuple[str, ...] | None] = None
     """The params that its command reads; others that are spelt alike are reported. None: it reads any."""
     result: ClassVar[CheckpointResult | None] = None
-    """What it makes of a checkpoint."""
+    """The kind of output that it makes from a checkpoint."""
     template: ClassVar[str] = "command.sbatch.j2"
     """Its sbatch template: of this package in ``sbatch/``, of another one in ``templates/`` beside the class. The
     project's own template of that name wins."""
@@ -97,9 +97,9 @@ class StageKind:
         return self.trains or self.works_on is not None
 
     def command(self, job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
-        """Return the words that a job runs where the stage gives no ``command:`` of its own.
+        """Return the command of a job whose stage has no ``command:``.
 
-        :raises CommandError: when a param is missing, unknown or of the wrong type
+        :raises CommandError: if a param is missing, unknown or of the wrong type
         """
         raise NotImplementedError(f"{type(self).__name__} has no command")
 
@@ -115,7 +115,7 @@ class StageKind:
         return ()
 
     def problems(self, job: Job) -> Iterable[StageProblem]:
-        """Return what is wrong with a job besides its command, before it is submitted."""
+        """Return the problems of a job besides its command, before it is submitted."""
         return ()
 
 

@@ -29,7 +29,7 @@ MAX_LABEL: Final = 100
 Waits = Literal["parent", "checkpoint", "log", "condition"]
 
 SOURCE_KEYS = {"from_", "iteration", "mode"}
-"""Keys of ``start`` that say what a stage starts from, and nothing about when."""
+"""Keys of ``start`` that name the source of a stage, not a condition."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StageInstance:
 
     :param name: unique in the tree: ``cooldown_100M``, ``cooldown_100M.convert``
     :param stage: name of the stage in the spec
-    :param kind: what it runs
+    :param kind: kind of the stage
     :param scope: ``sweep`` for stages that run once for all points
     :param parent: name of the instance that it follows, or None
     :param branch: name of the instance whose run directory it works in, or None: of a training, or of a stage that
@@ -64,7 +64,7 @@ class StageInstance:
 
     @property
     def trains(self) -> bool:
-        """Whether it makes checkpoints and goes on from them."""
+        """Whether it makes checkpoints and continues from them."""
         return STAGE_KINDS[self.kind].trains
 
 
@@ -302,7 +302,9 @@ def _unknown_stages(
             if _section_of(other, spec) is None:
                 hint = did_you_mean(other, spec.stages) or f"stages: {', '.join(spec.stages)}"
                 place = ("stages", stage, word)
-                problems.append(document.problem(place, f"{word} names {other!r}, which is no stage", hint))
+                problems.append(
+                    document.problem(place, f"{word} names {other!r}, which is not a stage", hint)
+                )
     return problems
 
 
@@ -325,9 +327,7 @@ def _array_problems(
             hint = "keep array: for stages that a point begins with; this one's jobs are submitted one by one"
             return [document.problem(path, message, hint)]
     if section.start and section.start.model_dump(exclude_defaults=True, exclude=SOURCE_KEYS):
-        message = (
-            "the tasks of an array are submitted together, before the points' start conditions are asked"
-        )
+        message = "the tasks of an array are submitted together, before the start conditions of the points are checked"
         return [document.problem(path, message, "drop start: or array:")]
     return []
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
-    from airflow_megatron.spec.model.schema import NotifySection
+    from airflow_megatron.spec.model.schema import NotifySection, TrackerSection
     from airflow_megatron.spec.model.stage_tree import StageInstance
 
 
@@ -41,9 +41,10 @@ class SweepSettings:
     :param cluster: name of the cluster profile
     :param tags: of the DAGs
     :param max_active_points: points in flight
-    :param poll_interval: seconds between two looks at the cluster
+    :param poll_interval: seconds between two polls of the cluster
     :param max_jobs: jobs in the queue at the same time, None for any number
-    :param notify: who is notified of what
+    :param notify: the notifiers and their notices
+    :param trackers: which trackers receive the records of trainings
     """
 
     description: str = ""
@@ -53,6 +54,7 @@ class SweepSettings:
     poll_interval: float = 15.0
     max_jobs: int | None = None
     notify: tuple[NotifySection, ...] = ()
+    trackers: tuple[TrackerSection, ...] = ()
 
 
 class Sweep(ABC):
@@ -60,7 +62,7 @@ class Sweep(ABC):
 
     :param name: of the sweep and its DAG
     :param document: the YAML behind it, for messages
-    :param settings: what Airflow needs to know
+    :param settings: settings for Airflow
     :param tree: its stages, parents first
     """
 
@@ -92,7 +94,7 @@ class Sweep(ABC):
     def point(self, name: str) -> Point:
         """Return the point called ``name``.
 
-        :raises SpecError: when there is none
+        :raises SpecError: if there is none
         """
         try:
             return self._points_by_name[name]
@@ -107,7 +109,7 @@ class Sweep(ABC):
     def jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         """Return the jobs of one point, those of the whole sweep included, parents first.
 
-        :raises SpecError: when an expression of a stage fails
+        :raises SpecError: if an expression of a stage fails
         """
 
     @abstractmethod
@@ -123,7 +125,7 @@ class Sweep(ABC):
         return (name,)
 
     def warnings(self) -> list[Problem]:
-        """Return what is allowed but probably not meant."""
+        """Return what is allowed but probably unintended."""
         return []
 
     @abstractmethod

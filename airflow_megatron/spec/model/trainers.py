@@ -19,7 +19,7 @@ Completeness = Literal["complete", "incomplete", "unverifiable"]
 
 
 class Trainer:
-    """A trainer. What it does not say is as for a fork of Megatron-LM that has arguments of its own."""
+    """A trainer. The defaults are those of a fork of Megatron-LM with additional arguments."""
 
     has_entries: ClassVar[bool] = False
     """It has training scripts for other models than GPT, which ``entry:`` names."""
@@ -28,15 +28,15 @@ class Trainer:
     launchers: ClassVar[tuple[str, ...]] = ()
     """Launchers from which it takes its ranks, besides those that serve every trainer."""
     always_distributed: ClassVar[bool] = False
-    """It needs an address for its ranks to meet at, even when there is one."""
+    """Whether it needs a rendezvous address even for a single rank."""
     resumes_by_tag: ClassVar[bool] = False
-    """An attempt that goes on gets ``--load-tag``, the directory of the newest checkpoint."""
+    """Whether a resumed attempt gets ``--load-tag`` with the directory of the newest checkpoint."""
     suggests_afterwards: ClassVar[bool] = False
     """Its search for a learning rate writes the curve alone; ``lr_finder.py suggest`` reads it when it has ended."""
     environment_is_ours: ClassVar[bool] = False
     """``cluster install`` makes its environment, from this package's lock file."""
     checkout_script: ClassVar[str] = ""
-    """The script that puts its checkout on a machine: ``SCRIPT RELEASE DIRECTORY``; empty where there is none."""
+    """The script that puts its checkout on a machine: ``SCRIPT RELEASE DIRECTORY``; empty if there is none."""
 
     def load_words(self, iteration: int) -> tuple[str, ...]:
         """Return the arguments that choose one checkpoint of the directory that it loads from."""

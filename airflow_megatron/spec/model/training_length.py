@@ -13,7 +13,7 @@ _MOST_STEPS = 10_000_000
 
 
 def last_iteration(params: Mapping[str, Any], trainer: Trainer, release: str) -> int | None:
-    """Return the iteration at which a training ends, None where its parameters do not determine it.
+    """Return the iteration at which a training ends, None if its parameters do not determine it.
 
     Follows ``update_train_iters`` of upstream's ``megatron/training/training.py``: batches that grow make more
     iterations of the same samples.

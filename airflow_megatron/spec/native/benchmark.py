@@ -18,7 +18,7 @@ STAGE = "benchmark"
 def with_stages(spec: SweepSpecSection, document: YamlDocument) -> SweepSpecSection:
     """Return the spec with the stage that its benchmark stands for.
 
-    :raises SpecError: when it has neither stages nor a benchmark, or both
+    :raises SpecError: if it has neither stages nor a benchmark, or both
     """
     benchmark = spec.benchmark
     if benchmark is None:

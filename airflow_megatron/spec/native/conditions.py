@@ -37,7 +37,7 @@ class ConditionScope:
 def resolved_condition(section: ConditionSection, scope: ConditionScope) -> Condition:
     """Return the condition with every expression evaluated and every stage turned into its paths.
 
-    :raises ExpressionError: when an expression fails, or nothing is asked for
+    :raises ExpressionError: if an expression fails, or nothing is asked for
     """
     parts: list[Condition] = []
     for stage in [section.finished] if isinstance(section.finished, str) else section.finished or ():
@@ -97,7 +97,7 @@ def each_checkpoint_conditions(
     fresh = _new_checkpoint(section, source, done, scope, end if section.last else None)
     ended = Condition("ended", path=parent.stage_dir)
     if parent.trains and end is not None:
-        # nobody may have judged the training yet, but what it was to make is there
+        # the training may have no verdict yet, but its required outputs exist
         final = Condition("checkpoint", path=parent.checkpoint_dir, iteration=end)
         ended = Condition("any", parts=(ended, final))
     start = Condition("any", parts=(fresh, ended))
@@ -136,7 +136,7 @@ def _new_checkpoint(
 def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> Event:
     """Return an event with every expression evaluated.
 
-    :raises ExpressionError: when it does not say what to look for, or what to do
+    :raises ExpressionError: if it does not say what to look for, or what to do
     """
     name = section.name or f"event {index + 1}"
     sources = {
@@ -167,9 +167,9 @@ def resolved_event(section: EventSection, index: int, scope: ConditionScope) -> 
 
 
 def command_text(command: str | Sequence[object], names: Mapping[str, Any]) -> str:
-    """Return a command as shell text: text as it is, words quoted.
+    """Return a command as shell text: text unchanged, a list of words quoted.
 
-    :raises ExpressionError: when an expression fails, or a word cannot be passed to a shell
+    :raises ExpressionError: if an expression fails, or a word cannot be passed to a shell
     """
     value = evaluate_tree(command, names)
     if not isinstance(value, list):
@@ -183,7 +183,7 @@ def command_text(command: str | Sequence[object], names: Mapping[str, Any]) -> s
 def checked_pattern(value: object, name: str) -> str:
     """Return a regular expression as text.
 
-    :raises ExpressionError: when it is none, or takes more than linear time
+    :raises ExpressionError: if it is none, or takes more than linear time
     """
     text = str(value)
     try:
@@ -197,7 +197,7 @@ def checked_pattern(value: object, name: str) -> str:
 def whole_iteration(value: object, name: str, least: int = 1) -> int:
     """Return an iteration.
 
-    :raises ExpressionError: when it is no whole number, or below ``least``
+    :raises ExpressionError: if it is not a whole number, or below ``least``
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ExpressionError(f"{name} is {value!r}, not an iteration (a whole number from {least})")
@@ -205,9 +205,9 @@ def whole_iteration(value: object, name: str, least: int = 1) -> int:
 
 
 def training_end(training: Job) -> int | None:
-    """Return the iteration at which a training ends, None where its parameters do not determine it.
+    """Return the iteration at which a training ends, None if its parameters do not determine it.
 
-    :raises ExpressionError: when ``train_iters`` is no whole number
+    :raises ExpressionError: if ``train_iters`` is not a whole number
     """
     if "train_iters" in training.params:
         return whole_number(training.params["train_iters"], "train_iters")
@@ -217,7 +217,7 @@ def training_end(training: Job) -> int | None:
 def whole_number(value: object, name: str) -> int:
     """Return an argument that counts iterations, as a command line reads it: ``1e3`` and ``"1000"`` as well.
 
-    :raises ExpressionError: when it is none
+    :raises ExpressionError: if it is none
     """
     try:
         return int(value)  # type: ignore[call-overload,no-any-return]  # the call says what it takes
@@ -228,7 +228,7 @@ def whole_number(value: object, name: str) -> int:
 def duration_seconds(value: Any, name: str) -> int:
     """Return a duration in seconds.
 
-    :raises ExpressionError: when it is none
+    :raises ExpressionError: if it is none
     """
     try:
         return parse_duration(value)

@@ -25,7 +25,7 @@ def extended(
 
     :param chain: the files that led to this one
     :param loaded: the files read so far; one that is extended by several counts as often
-    :raises SpecError: on a missing file, a circle, or content that is no mapping
+    :raises SpecError: on a missing file, a circle, or content that is not a mapping
     """
     loaded = [] if loaded is None else loaded
     if not isinstance(document.data, dict) or KEY not in document.data:
@@ -54,7 +54,7 @@ def _loaded(
 ) -> YamlDocument:
     full = str(Path(document.file).parent / name)
     if not name.endswith(_ENDINGS):
-        raise SpecError(document.problem(place, f"{name!r} is no spec", "extends takes .yaml files"))
+        raise SpecError(document.problem(place, f"{name!r} is not a spec", "extends takes .yaml files"))
     loaded.append(full)
     if len(loaded) > _MAX_FILES:
         message = f"more than {_MAX_FILES} specs are put together"

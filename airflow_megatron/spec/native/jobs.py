@@ -73,7 +73,7 @@ class JobBuilder:
     def build(self) -> list[Job]:
         """Return the jobs, parents first.
 
-        :raises SpecError: when an expression fails or run directories collide
+        :raises SpecError: if an expression fails or run directories collide
         """
         for instance in self.tree:
             with self._placed_errors(instance):
@@ -183,7 +183,7 @@ class JobBuilder:
         )
 
     def _launch_additions(self, section: StageSection, names: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what stands before and beside a training's command."""
+        """Return the wrapper and the environment of a training's command."""
         additions: dict[str, Any] = {}
         if not STAGE_KINDS[section.kind].runs_trainer:
             if section.wrapper or section.monitor:
@@ -385,7 +385,7 @@ def _container(section: ContainerSection | None, names: Mapping[str, Any]) -> Co
 
 
 def _source_iteration(source: CheckpointSource, section: StageSection) -> int | None:
-    """Return the iteration of a checkpoint outside the sweep: that a training goes on from, or that is worked on.
+    """Return the iteration of a checkpoint outside the sweep: that a training continues from, or that is worked on.
 
     A Hugging Face model has none: its results are then those of iteration 0.
     """

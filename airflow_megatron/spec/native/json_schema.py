@@ -1,4 +1,4 @@
-"""The JSON Schema of native sweep specs, made from the models that check them.
+"""The JSON Schemas of native sweep specs and of cluster profiles, made from the models that check them.
 
 Editors show it as completion and as help; what it cannot say (references, the grammar's rules) the loader checks.
 """
@@ -12,10 +12,11 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from airflow_megatron.spec.model import schema as sections
-from airflow_megatron.spec.model.schema import SweepSpecSection
+from airflow_megatron.spec.model.schema import ClusterSection, SweepSpecSection
 from airflow_megatron.spec.native.sweep_grammar import WORDS
 
 if TYPE_CHECKING:
@@ -65,6 +66,12 @@ class _SpecSchema(GenerateJsonSchema):
         """Give no title."""
         return False
 
+    def encode_default(self, dft: Any) -> Any:
+        """Encode a default, after building its deferred serializer, which pydantic 2.12 does not do."""
+        if isinstance(dft, BaseModel):
+            type(dft).model_rebuild()
+        return super().encode_default(dft)
+
     def model_schema(self, schema: Any) -> dict[str, Any]:
         """Add the descriptions of a section's keys."""
         described = super().model_schema(schema)
@@ -110,7 +117,7 @@ def sweep_spec_schema() -> dict[str, Any]:
         section.pop("title", None)
     schema["$defs"]["SweepGroup"] = {
         "type": "object",
-        "description": "A group; keys that are no words of the grammar are axes: lr: [1e-3, 1e-4].",
+        "description": "A group; keys that are not words of the grammar are axes: lr: [1e-3, 1e-4].",
         "properties": _GROUP_WORDS,
     }
     # a spec that extends another one gives only what differs
@@ -127,6 +134,18 @@ def sweep_spec_schema() -> dict[str, Any]:
         **schema,
         "if": {"required": ["extends"]},
         "else": whole,
+    }
+
+
+def cluster_profile_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a cluster profile."""
+    schema = ClusterSection.model_json_schema(by_alias=True, schema_generator=_SpecSchema)
+    for section in (schema, *schema["$defs"].values()):
+        section.pop("title", None)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Cluster profile of airflow_megatron",
+        **schema,
     }
 
 

@@ -21,7 +21,7 @@ def overridden(document: YamlDocument, settings: Iterable[str]) -> YamlDocument:
 
     :param settings: ``key=value`` each: a dotted key (``stages.pretrain.megatron.lr``; numbers index lists), and a YAML
         value. ``null`` removes the key. Keys that do not exist are added.
-    :raises SpecError: when a setting is not of this form, or its key leads through a value that holds no keys
+    :raises SpecError: if a setting is not of this form, or its key leads through a value that holds no keys
     """
     settings = list(settings)
     if not settings:
@@ -73,7 +73,7 @@ def _replace(data: Any, key: str, value: Any, name: str) -> KeyPath:
             word, _, rest = rest.partition(".")
             if not word.isdigit() or int(word) >= len(node):
                 hint = f"it has {len(node)} items, counted from 0"
-                raise SpecError(Problem(name, 0, 0, f"{word!r} is no item of {_dotted(path)}", hint))
+                raise SpecError(Problem(name, 0, 0, f"{word!r} is not an item of {_dotted(path)}", hint))
             step: str | int = int(word)
         elif isinstance(node, dict):
             # a key may itself hold dots: sweep.cooldown.lr

@@ -153,7 +153,7 @@ class StageRecipes:
 
 
 def _restart(of_sweep: RestartSection, of_stage: RestartSection | None, kind: StageKind) -> RestartSection:
-    """Return the policy of a stage: what it does not say itself is as in the sweep's.
+    """Return the policy of a stage; missing keys come from that of the sweep.
 
     Only trainings are rolled back, so the sweep's ``after_rollback``, which may read what a point varies, is theirs.
     """
@@ -166,7 +166,7 @@ def _restart(of_sweep: RestartSection, of_stage: RestartSection | None, kind: St
 def _health(
     of_sweep: HealthSection | Literal["off"], of_stage: HealthSection | Literal["off"] | None
 ) -> dict[str, Any] | None:
-    """Return the rules of a stage: what it does not say itself is as in the sweep's, where those are on."""
+    """Return the rules of a stage; missing keys come from those of the sweep, if they are enabled."""
     if of_stage == "off" or (of_stage is None and of_sweep == "off"):
         return None
     rules = (HealthSection() if of_sweep == "off" else of_sweep).model_dump()

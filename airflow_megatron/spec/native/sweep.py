@@ -50,6 +50,7 @@ class NativeSweep(Sweep):
             poll_interval=spec.poll_interval,
             max_jobs=spec.max_jobs,
             notify=tuple(spec.notify),
+            trackers=tuple(spec.trackers),
         )
         _check_templates(document)
         spec = with_stages(spec, document)
@@ -96,7 +97,7 @@ class NativeSweep(Sweep):
         return next((path for path in candidates if path in self.document.positions), ("stages", stage))
 
     def _bad_name(self, name: str, values: Mapping[str, Any]) -> Problem:
-        """Return what is wrong with a point's name: itself, or the text in it that was meant for a list."""
+        """Return the problems of a point's name: itself, or the text in it that was meant for a list."""
         for axis, value in values.items():
             wanted = meant_list(value)
             if wanted and str(value) in name:

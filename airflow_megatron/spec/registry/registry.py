@@ -61,7 +61,7 @@ class Registry(Generic[T]):
     def find(self, name: str) -> T | None:
         """Return the object of a name, None for one that nothing registers.
 
-        :raises RegistryError: when another package's class cannot be loaded, or does not extend the base class
+        :raises RegistryError: if another package's class cannot be loaded, or does not extend the base class
         """
         return self.objects[name] if name in self else None
 
@@ -113,7 +113,7 @@ class Registry(Generic[T]):
                 raise RegistryError(f"{message}: {type(error).__name__}: {error}") from error
             if not (isinstance(found, type) and issubclass(found, self.base)):
                 message = f"{point.value}, which is registered as {name} of {self.group}"
-                raise RegistryError(f"{message}, is no class that extends {self.base.__qualname__}")
+                raise RegistryError(f"{message}, is not a class that extends {self.base.__qualname__}")
         made: T = found()
         return made
 

@@ -1,4 +1,4 @@
-"""Running a function on untrusted input in a process of its own, with limits on processor time, memory and time.
+"""Run a function on untrusted input in a separate process, with limits on processor time, memory and wall time.
 
 The kernel keeps the limits: a computation inside C code that no exception would reach is ended too, and so is one that
 overflows the C stack.
@@ -46,7 +46,7 @@ class Isolated:
     """What came of a function.
 
     :param answers: what it has reported, in order; plain JSON data
-    :param failure: what ended it before its end, empty when it ended by itself
+    :param failure: what ended it before its end, empty if it ended by itself
     :param processor_s: seconds of processor time that it took
     :param out_of_time: whether more processor time might have helped
     :param too_slow: whether it was the clock that ended it, which says nothing of the input on a busy machine
@@ -64,7 +64,7 @@ def run_isolated(function: Callable[[Callable[[Any], None]], None], limits: Limi
 
     :param function: it gets a function that reports an answer (plain JSON data); what it has reported counts even if it
         is ended later
-    :param limits: what it may use
+    :param limits: limits on its resources
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -109,7 +109,7 @@ def _received(descriptor: int, clock_s: float) -> tuple[bytes, bool]:
 
 
 def _answers(text: bytes) -> tuple[tuple[Any, ...], str | None]:
-    """Return the answers, and what failed: None when the child did not come to its end."""
+    """Return the answers, and what failed: None if the child did not come to its end."""
     answers: list[Any] = []
     for line in text.split(b"\n")[:-1]:
         kind, value = json.loads(line)
@@ -158,7 +158,7 @@ def _work(
 
 
 def _shut_in(limits: Limits, writing: int) -> None:
-    """Set the limits, and let go of what is the parent's: signals, files, the log."""
+    """Set the limits, and reset the inherited state: signal handlers, files, the log."""
     for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, limits.processor_s)

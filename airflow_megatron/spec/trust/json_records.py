@@ -1,6 +1,6 @@
-"""Reading values that a job, or somebody else on the cluster, has written: nothing in them is taken for granted.
+"""Read values that a job, or another user of the cluster, has written; they may have any content.
 
-A value that is not what it should be is as good as none: it spoils the record of its own job, and raises nothing.
+An invalid value is treated as missing: it affects only the record of its job, and raises no error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Default = TypeVar("_Default")
 
 
 def read_json(text: str | bytes | None) -> Any:
-    """Return the value of a JSON text; None when it is absent, cut off, too large or nested too deeply."""
+    """Return the value of a JSON text; None if it is absent, cut off, too large or nested too deeply."""
     if not text or len(text) > LARGEST_RECORD:
         return None
     try:
@@ -28,7 +28,7 @@ def read_json(text: str | bytes | None) -> Any:
 
 
 def read_object(text: str | bytes | None) -> dict[str, Any] | None:
-    """Return the JSON object in *text*, or None when there is none."""
+    """Return the JSON object in *text*, or None if there is none."""
     value = read_json(text)
     return value if isinstance(value, dict) else None
 

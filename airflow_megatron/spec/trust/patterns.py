@@ -79,7 +79,7 @@ def line_pattern(source: str, *, at_beginning: bool = False) -> LinePattern:
     """Return a pattern for lines of text.
 
     :param at_beginning: a match begins where the line does
-    :raises PatternError: when it is no regular expression, or needs more than RE2 can do
+    :raises PatternError: if it is not a regular expression, or needs more than RE2 can do
     """
     text = rf"\A(?:{_rewritten(source)})" if at_beginning else _rewritten(source)
     return LinePattern(source, _compiled(text, source), _compiled(text, source, never_capture=True))
@@ -87,7 +87,7 @@ def line_pattern(source: str, *, at_beginning: bool = False) -> LinePattern:
 
 @functools.lru_cache(maxsize=4096)
 def nested_repetition(source: str) -> bool:
-    """Return whether a pattern repeats a repetition, ``(a+)+``: RE2 does not mind, but it is never meant."""
+    """Return whether a pattern repeats a repetition, ``(a+)+``: valid in RE2, but always a mistake."""
     try:
         return any(_repeats_repetition(item) for item in _items(_parsed(source)))
     except PatternError:

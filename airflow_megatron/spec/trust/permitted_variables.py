@@ -57,7 +57,7 @@ class PermittedVariables(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         """Return a value.
 
-        :raises KeyError: when the variable is not set, or may not be read
+        :raises KeyError: if the variable is not set, or may not be read
         """
         if not self.permits(name):
             raise KeyError(name)
@@ -93,12 +93,12 @@ def read_for_person() -> Iterator[None]:
 
 
 def only_for_person(name: str) -> bool:
-    """Return whether a variable is read on the command line, and would not be inside Airflow as it is set up here."""
+    """Return whether a variable is readable on the command line but not inside Airflow with the current settings."""
     return _for_person.get() and not PermittedVariables({}, listed(SETTING)).permits(name)
 
 
 def refusal(environment: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Return what is wrong with reading a variable that has no value, and what to do about it."""
+    """Return the problems of reading a variable that has no value, and what to do about it."""
     default = f"write ${{oc.env:{name},default}}"
     if isinstance(environment, PermittedVariables) and not environment.permits(name):
         return (

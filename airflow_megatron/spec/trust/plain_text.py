@@ -1,4 +1,4 @@
-"""Text of jobs made fit for a terminal, a page or a log of somebody else's: it moves no cursor and hides nothing."""
+"""Escape text of jobs for terminals, pages and logs, so that it cannot move the cursor or hide other text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07
 
 
 def harmless(raw: bytes) -> str:
-    """Return a line of a log as text that cannot move a terminal's cursor, hide or reorder what stands beside it.
+    """Return a line of a log as text that cannot move a terminal's cursor, hide or reorder its sidecar.
 
     Of a progress bar that rewrites its line the last state is kept, colours are dropped, and any other control or
     format character (bidirectional overrides among them) is shown as its escape.

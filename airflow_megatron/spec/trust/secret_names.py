@@ -1,7 +1,7 @@
 """Names of environment variables that hold secrets: ``HF_TOKEN``, ``WANDB_API_KEY``, ``AWS_SECRET_ACCESS_KEY``; and
 values that are secrets whatever they are called: tokens of known forms, addresses with a password in them.
 
-A name is taken apart at ``_``, so that ``TOKENIZERS_PARALLELISM``, ``MONKEY`` and ``NUM_TOKENS`` are no secrets;
+A name is taken apart at ``_``, so that ``TOKENIZERS_PARALLELISM``, ``MONKEY`` and ``NUM_TOKENS`` are not secrets;
 neither are a tokenizer's ``PAD_TOKEN``, a limit ``MAX_TOKEN`` and the place of a secret, ``HF_TOKEN_PATH``.
 """
 
@@ -166,7 +166,7 @@ _KNOWN_FORMS: Final = re.compile(
     r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
     r")(?![A-Za-z0-9_-])"
     r"|-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----"
-    # a variable of the job is no password
+    # a variable of the job is not a password
     r"|[a-z][a-z0-9+.-]{1,20}://[^/\s:@]{0,100}:[^/\s@$]{1,200}@"
 )
 _SWITCH: Final = re.compile(r"(?i)|true|false|yes|no|on|off|none|null|[0-9]{1,6}(?:\.[0-9]+)?\Z")

@@ -1,4 +1,4 @@
-"""Keeping attempts of a training queued behind the one that runs (``restart.chain``)."""
+"""Queue further attempts of a training behind the current one (``restart.chain``)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _FOLLOWED = {Outcome.ROLLED_OVER, Outcome.RETRYABLE}
 
 
 def is_chained(job: Job) -> bool:
-    """Return whether attempts of the job are queued ahead: of a training whose attempts wait for nothing else."""
+    """Return whether attempts of the job are chained: true for a training whose attempts have no other dependency."""
     return job.trains and job.restart.chain > 1 and not job.start_every_attempt
 
 
 def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: AttemptChanges) -> None:
-    """Queue attempts behind one that is submitted, until as many as the spec says are in the queue.
+    """Queue attempts behind a submitted one, up to the number in the spec.
 
-    What Slurm does not take now is submitted when it is due.
+    An attempt that Slurm does not accept now is submitted at the end of the previous attempt.
 
-    :param number: of the attempt that is submitted
-    :param job_id: its job
-    :param changes: what that attempt does otherwise than planned; the following ones do it too
+    :param number: number of the submitted attempt
+    :param job_id: Slurm id of the submitted attempt
+    :param changes: differences of that attempt from the plan, which apply to the queued attempts too
     """
     if not is_chained(attempts.job):
         return
@@ -52,7 +52,7 @@ def extend_chain(attempts: JobAttempts, number: int, job_id: str, changes: Attem
 
 
 def withdraw_chain(attempts: JobAttempts, after: int) -> None:
-    """Cancel the attempts that are queued behind one, and forget them: that one was the last, or another follows it."""
+    """Withdraw the attempts queued behind an attempt, because it was the last, or a different attempt follows it."""
     if not is_chained(attempts.job):
         return
     script = withdraw_chain_script(attempts.job.stage_dir, after, attempts.commands)
@@ -62,10 +62,9 @@ def withdraw_chain(attempts: JobAttempts, after: int) -> None:
 
 
 def follows_by_itself(attempts: JobAttempts, number: int, verdict: Verdict) -> bool:
-    """Return whether the attempt after one that has ended is queued already, and right as it is.
+    """Return whether the attempt after an ended one is queued already and can run unchanged.
 
-    After a crash, which keeps it from running whatever the crash was, or when checkpoints have to be put in order
-    first, it is not.
+    It cannot run after a crash, or if checkpoints must be repaired first.
     """
     in_order = verdict.outcome in _FOLLOWED and not verdict.rollback and verdict.damaged_iteration is None
     if not in_order or not is_chained(attempts.job):

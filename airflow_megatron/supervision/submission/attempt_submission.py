@@ -1,22 +1,23 @@
-"""Submitting an attempt: its run directory is put in order, it is submitted once, others are queued behind it.
+"""Submission of an attempt: prepare its run directory, submit it exactly once, and queue further jobs behind it.
 
-Those are later attempts of its job, and the stages after it.
+The further jobs are later attempts of the same job, and the following stages.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_megatron.supervision.attempt_preparation import StillWriting, prepare_attempt
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.submission.attempt_chain import extend_chain
-from airflow_megatron.supervision.submission.stages_ahead import queue_ahead
+from airflow_megatron.supervision.submission.stages_ahead import make_room, queue_ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from airflow_megatron.slurm.remote.stage_records import StageRecord
+    from airflow_megatron.slurm.remote.records import TaskOrigin
     from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
+    from airflow_megatron.slurm.verdicts.stage_records import StageRecord
     from airflow_megatron.supervision.attempts import JobAttempts
 
 
@@ -27,19 +28,19 @@ def submit_attempt(
     *,
     state: StageRecord | None = None,
     fresh_start: bool = False,
-    origin: Mapping[str, Any] | None = None,
+    origin: TaskOrigin | None = None,
 ) -> JobHandle | StillWriting | SubmissionOutcome:
-    """Submit an attempt exactly once, however often this is called.
+    """Submit an attempt exactly once; the call may be repeated.
 
-    :param decided_early: asked with the first attempt of this run of the job: returns a reference where no job is
-        needed, or raises
-    :param state: what the cluster has recorded, where that is known
-    :param fresh_start: set the run's checkpoints aside
-    :param origin: who asked (DAG, run, task, try)
-    :returns: the job; why the run directory cannot be used yet; or a ``deferred`` outcome, when Slurm cannot take it
-    :raises RunNotFitError: when the attempt must not be submitted
-    :raises SubmissionRefusedError: when sbatch refuses the script, or a secret cannot be had
-    :raises TransportError: when the login node stays unreachable
+    :param decided_early: called with the first attempt of this run of the job; returns a reference if no job is needed,
+        or raises
+    :param state: recorded state, if known
+    :param fresh_start: rename the run's checkpoints, so that training starts from scratch
+    :param origin: the submitting task
+    :returns: the job; the reason why the run directory cannot be used yet; or a ``deferred`` outcome
+    :raises RunNotFitError: if the attempt must not be submitted
+    :raises SubmissionRefusedError: if sbatch refuses the script, or a secret is not available
+    :raises TransportError: if the login node stays unreachable
     """
     prepared = prepare_attempt(attempts, number, state, fresh_start=fresh_start)
     if isinstance(prepared, StillWriting):
@@ -49,6 +50,8 @@ def submit_attempt(
     if early is not None:
         return early
     outcome = attempts.submit(number, prepared, origin=origin)
+    if outcome.status == "deferred" and outcome.waits_for != "recovery" and make_room(attempts):
+        outcome = attempts.submit(number, prepared, origin=origin)
     if outcome.status == "deferred":
         attempts.log.warning("the job cannot be submitted now: %s", outcome.message)
         return outcome

@@ -1,7 +1,7 @@
-"""Keeping the stages after a job queued behind it while it waits or runs (``ahead``).
+"""Queue the following stages behind a pending or running job (``ahead``).
 
-Which stages those are is in :mod:`airflow_megatron.requirements.queue_order`. Only first attempts are queued ahead:
-what a later one has to begin with, its earlier ones decide.
+:mod:`airflow_megatron.requirements.queue_order` selects the stages. Only first attempts are queued ahead, because a
+later attempt depends on the results of the earlier ones.
 """
 
 from __future__ import annotations
@@ -13,35 +13,41 @@ from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError
 from airflow_megatron.requirements.queue_order import ends_with_checkpoint, followers
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.submission.queue_ahead import (
     QueuedBehind,
     StageBefore,
+    WithdrawnAhead,
     decision_in,
     parse_take_up,
+    parse_waiting_jobs,
     parse_withdrawn_ahead,
     take_up_script,
+    waiting_jobs_script,
     withdraw_ahead_script,
 )
 from airflow_megatron.slurm.submission.queue_limits import QueueLimit
-from airflow_megatron.slurm.verdicts.recorded import verdict_on_newest
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.spec.layout.run_layout import AttemptDir, tracker_of
 from airflow_megatron.supervision.attempt_preparation import StillWriting, prepare_attempt
 from airflow_megatron.supervision.attempts import SubmissionRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from airflow_megatron.slurm.remote.stage_records import StageRecord
+    from airflow_megatron.slurm.remote.records import TaskOrigin
+    from airflow_megatron.slurm.verdicts.stage_records import StageRecord
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.supervision.attempts import JobAttempts
 
+MOST_ASKED = 3
+"""Maximum number of stages that are checked for attempts queued ahead when a job needs room in the queue."""
 SUPERSEDED = "the stage before it runs again"
 
 
 def jobs_of_point(job: Job, log: Any) -> list[Job]:
-    """Return the jobs of a job's point as its run has pinned them; none for a job of no stored plan."""
+    """Return the pinned jobs of a job's point; none for a job without a stored plan."""
     if not job.pin or not job.point:
         return []
     try:
@@ -51,13 +57,13 @@ def jobs_of_point(job: Job, log: Any) -> list[Job]:
         return []
 
 
-def queue_ahead(attempts: JobAttempts, number: int, origin: Mapping[str, Any] | None = None) -> None:
-    """Queue the stages after a job behind its attempts that are in the queue, as deep as the spec says.
+def queue_ahead(attempts: JobAttempts, number: int, origin: TaskOrigin | None = None) -> None:
+    """Queue the following stages behind a job's queued attempts, up to the depth in the spec.
 
-    What Slurm does not take now is submitted when it is due, and so is whatever cannot be asked about now.
+    A stage that Slurm does not accept now, or whose state cannot be read now, is submitted after the previous stage.
 
-    :param number: the oldest attempt of the job that is submitted and has not ended
-    :param origin: who asked (DAG, run, task, try)
+    :param number: number of the oldest submitted attempt of the job that has not ended
+    :param origin: the submitting task
     """
     job = attempts.job
     if not job.ahead:
@@ -72,16 +78,16 @@ def queue_ahead(attempts: JobAttempts, number: int, origin: Mapping[str, Any] | 
 
 
 def stages_behind(job: Job, log: Any) -> list[str]:
-    """Return the directories of all stages that may be queued behind a job, those that wait for others first."""
+    """Return the directories of all stages that may be queued behind a job; a stage precedes those it waits for."""
     if not job.ahead:
         return []
     return [other.stage_dir for other, _ in followers(job, jobs_of_point(job, log))][::-1]
 
 
 def withdraw_ahead(attempts: JobAttempts) -> None:
-    """Cancel what is queued behind a job that goes on in another attempt, or has not finished, and forget it.
+    """Withdraw the stages queued behind a job that continues in another attempt, or has not finished.
 
-    A job that has started all the same, because the stage before seemed to have finished, is cancelled, and what it did
+    A job that has already started, because the previous stage appeared to have finished, is cancelled and its result
     does not count.
     """
     job = attempts.job
@@ -93,34 +99,59 @@ def withdraw_ahead(attempts: JobAttempts) -> None:
 
 
 def withdrawn_stages(attempts: JobAttempts, stage_dirs: Sequence[str]) -> Sequence[tuple[str, int]]:
-    """Withdraw what stages have queued ahead; return those whose jobs have started, which go on.
+    """Withdraw the attempts that stages have queued ahead; return those whose jobs have started, which continue.
 
-    :param stage_dirs: those that wait for others first
-    :raises TransportError: when the login node stays unreachable
+    :param stage_dirs: directories of the stages; a stage precedes the stages that it waits for
+    :raises TransportError: if the login node stays unreachable
     """
-    if not stage_dirs:
-        return ()
+    return _withdrawn(attempts, stage_dirs).started if stage_dirs else ()
+
+
+def _withdrawn(attempts: JobAttempts, stage_dirs: Sequence[str]) -> WithdrawnAhead:
     script = withdraw_ahead_script(stage_dirs, attempts.commands)
     outcome = attempts.answered(script, lambda answer: parse_withdrawn_ahead(stage_dirs, answer))
     for stage_dir, _ in outcome.withdrawn:
         attempts.log.info("withdrawn from the queue: %s", stage_dir.rpartition("/")[2])
-    return outcome.started
+    return outcome
+
+
+def make_room(attempts: JobAttempts) -> bool:
+    """Withdraw a job of the sweep that was queued ahead to make room for a current job; return whether there was one.
+
+    The stages queued behind the withdrawn one are withdrawn too. They are all submitted again after their previous
+    stages.
+
+    :param attempts: attempts of the job for which the queue has no room
+    :raises TransportError: if the login node stays unreachable
+    """
+    due = attempts.job
+    if not due.pin:
+        return False
+    waiting = attempts.answered(waiting_jobs_script(attempts.commands), parse_waiting_jobs)
+    if not any(name.startswith(f"{due.sweep}.") for name in waiting):
+        return False
+    try:
+        jobs = PinnedSweep.read(due.pin).plan().jobs
+    except PinError as error:
+        attempts.log.warning("%s; nothing that is queued ahead makes room", error)
+        return False
+    queued = [job for job in jobs if job.depends_on and attempt_of(job, 1).job_name in waiting]
+    return any(
+        _withdrawn(attempts, [*stages_behind(job, attempts.log), job.stage_dir]).withdrawn
+        for job in queued[: -MOST_ASKED - 1 : -1]
+        if job.stage_dir != due.stage_dir
+    )
 
 
 def take_up(attempts: JobAttempts, state: StageRecord) -> tuple[bool, StageRecord]:
-    """Take up the attempt that was queued ahead for a job whose time has come.
+    """Take over the attempt that was queued ahead, after the previous stage has finished.
 
-    :param state: what the cluster has recorded
-    :returns: whether there is one, and what is recorded now: one that cannot be used has gone
-    :raises TransportError: when the login node stays unreachable
+    :param state: recorded state of the stage
+    :returns: whether there is such an attempt, and the new recorded state without an unusable attempt
+    :raises TransportError: if the login node stays unreachable
     """
     latest = state.latest
-    if (
-        latest is None
-        or latest.ahead is None
-        or latest.job_id is None
-        or verdict_on_newest(state) is not None
-    ):
+    if latest is None or latest.ahead is None or latest.job_id is None or state.verdict_on_newest is not None:
         return False, state
     if decision_in(latest.decision) == "due":
         return False, state  # by an earlier try, or an earlier run of the task
@@ -145,7 +176,7 @@ def _is_planned_so(job: Job, state: StageRecord) -> bool:
 class _Queue:
     """Extends the queue behind one job.
 
-    :param tree: (job, the one before it), each after the one before it
+    :param tree: pairs of a job and its previous job, in the order of execution
     """
 
     def __init__(
@@ -153,7 +184,7 @@ class _Queue:
         attempts: JobAttempts,
         number: int,
         tree: Sequence[tuple[Job, Job]],
-        origin: Mapping[str, Any] | None,
+        origin: TaskOrigin | None,
     ) -> None:
         self._attempts, self._number, self._tree, self._origin = attempts, number, tree, origin
         self._log = attempts.log
@@ -168,7 +199,7 @@ class _Queue:
             if queued.get(before.name) and _is_stale(states[job.stage_dir], before, queued[before.name])
         }
         if stale:
-            # with what waits for them: Slurm would find the jobs that it waits for ended
+            # withdraw dependent jobs too: their dependencies would appear to have ended
             withdrawn_stages(self._attempts, [job.stage_dir for job, _ in self._tree][::-1])
             states = self._states([job for job, _ in self._tree])
         for job, before in self._tree:
@@ -184,12 +215,12 @@ class _Queue:
     def _queued(
         self, job: Job, before: Job, ids: Sequence[tuple[int, str]], state: StageRecord
     ) -> list[tuple[int, str]]:
-        """Return number and id of the attempt that is queued behind the one before, none where that cannot be."""
+        """Return number and id of the attempt queued behind the previous stage, none if that is not possible."""
         latest = state.latest
         if latest is not None:
             undecided = latest.ahead is not None and latest.decision is None
             if not undecided or latest.number != 1:
-                return []  # it has run before, or runs: its own task sees to it
+                return []  # it has run before or runs now: its own task decides
             if latest.job_id is not None:
                 return [(latest.number, latest.job_id)]
         elif state.verdict is not None or (job.trains and state.tracker is not None):
@@ -212,7 +243,7 @@ class _Queue:
 
 
 def _half(limits: Sequence[QueueLimit]) -> list[QueueLimit] | None:
-    """Return the limits for what is queued ahead, None where they leave no room: jobs that are due come first."""
+    """Return the limits for attempts queued ahead, None if they leave no room; current jobs have priority."""
     if any(limit.jobs < 2 for limit in limits):
         return None
     return [QueueLimit(limit.jobs // 2, limit.name_prefix) for limit in limits]
@@ -227,7 +258,7 @@ def _in_queue(state: StageRecord, number: int) -> list[tuple[int, str]]:
 
 
 def _is_stale(state: StageRecord, before: Job, ids: Sequence[tuple[int, str]]) -> bool:
-    """Whether what is queued waits for other attempts of the stage before than those that are in the queue."""
+    """Return whether a queued job waits for other attempts of the previous stage than those in the queue."""
     latest = state.latest
     if latest is None or latest.ahead is None or latest.decision not in (None, "decided.back"):
         return False
@@ -250,6 +281,6 @@ def _stage_before(job: Job, ids: Sequence[tuple[int, str]]) -> StageBefore:
         job.stage_dir,
         tracker_of(job.checkpoint_dir) if by_checkpoint else "",
         job.last_iteration if by_checkpoint else None,
-        # a training has finished by its checkpoint alone
+        # a training has finished if its last checkpoint exists
         () if by_checkpoint else job.outputs,
     )

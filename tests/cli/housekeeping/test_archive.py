@@ -104,6 +104,7 @@ def test_some_points_in_a_file_of_the_run_root(site: LoginSite, jobs: list[Job])
         assert not any("left" in name for name in names(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "message"),
     [
@@ -121,6 +122,7 @@ def test_refused(to: str, message: str, site: LoginSite, jobs: list[Job]) -> Non
     assert (site.place / "there.tar.gz").read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_a_sweep_that_has_left_nothing(site: LoginSite) -> None:
     answer = site.call("archive", "study")
     assert answer.status == 1

@@ -41,6 +41,7 @@ class TestNames:
         shown = call("plan", "chain").stdout.split()
         assert set(names) <= set(shown)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["lr0.001.cooldown_300k", "chain.lr0.001.cooldown_300k"])
     def test_a_job_by_point_and_stage_or_by_its_whole_name(
         self, name: str, call: Callable[..., Answer]
@@ -86,6 +87,7 @@ class TestBuild:
         assert checked.returncode == 0
         assert sorted(path.name for path in Path().iterdir()) == ["chain.yaml", "scripts"]
 
+    @pytest.mark.slow
     def test_some_points_of_a_later_attempt(self, call: Callable[..., Answer]) -> None:
         assert call("build", "chain", "deep/er", "--select", "lr0.001", "--attempt", "2").status == 0
         scripts = list(Path("deep/er").glob("*.sbatch"))

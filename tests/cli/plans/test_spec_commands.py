@@ -95,6 +95,7 @@ class TestLint:
         assert first.endswith("(lr_decay_iters: 100)")
         assert last.startswith("odd.yaml: 3 points")
 
+    @pytest.mark.slow
     def test_quiet_says_what_is_wrong_only(self, call: Callable[..., Answer]) -> None:
         assert call("lint", "--quiet", "odd.yaml", "small.yaml") == Answer(0, "", "")
         assert "needs checkpoint 41" in call("lint", "bad.yaml", "--quiet").stdout
@@ -194,6 +195,7 @@ class TestPlan:
 
 
 class TestDiff:
+    @pytest.mark.slow
     def test_table(self, call: Callable[..., Answer]) -> None:
         answer = call(
             "diff", "small", "small", "--set", "sweep.lr=[1e-3, 2e-3, 8e-3]", "--set", "slurm.time=7h"

@@ -41,6 +41,7 @@ def test_the_spec_as_it_was_then(site: LoginSite) -> None:
     assert f"wrote {site.spec.parent}/study-rerun2.yaml" in again.stdout
 
 
+@pytest.mark.slow
 def test_profile_and_templates_as_they_were_then(site: LoginSite) -> None:
     clusters = site.place / "sbatch" / "clusters"
     profile, template = clusters / "site.yaml", site.place / "sbatch" / "command.sbatch.j2"
@@ -120,6 +121,7 @@ def test_what_differs_now(site: LoginSite) -> None:
     assert all(job.run_dir.startswith(f"{site.runs}/elsewhere/again/") for job in plan.jobs)
 
 
+@pytest.mark.slow
 def test_some_points(site: LoginSite) -> None:
     site.run_sweep("part", "left")
     answer = site.call("rerun", "part")

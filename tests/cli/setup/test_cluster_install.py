@@ -92,6 +92,7 @@ class TestPrograms:
         assert (before / "package" / "part.py").read_text() == "print('1 ä')\n"
         assert len([*cluster.programs.parent.joinpath("Megatron-LM.versions").iterdir()]) == 2
 
+    @pytest.mark.slow
     def test_old_versions_are_removed_on_request(self, cluster: Cluster) -> None:
         versions = Path(f"{cluster.programs}.versions")
         for text in "abc":
@@ -118,11 +119,13 @@ class TestPrograms:
         assert "copied to" in cluster.install("--only", "programs")
         assert (cluster.programs / "package" / "part.py").read_text() == "print('1 ä')\n"
 
+    @pytest.mark.slow
     def test_a_copy_made_by_hand_is_used_when_it_is_the_same(self, cluster: Cluster) -> None:
         shutil.copytree(cluster.sources, cluster.programs)
         assert "is in place" in cluster.install("--only", "programs")
         assert not cluster.programs.is_symlink()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["folder", "link", "file"])
     def test_something_else_is_left_alone(self, kind: str, cluster: Cluster) -> None:
         cluster.programs.parent.mkdir(parents=True)
@@ -293,6 +296,7 @@ class TestEnvironments:
             assert "takes some minutes" not in output
         assert venv.resolve() == before
 
+    @pytest.mark.slow
     def test_another_one_is_left_alone(self, cluster: Cluster) -> None:
         venv = cluster.place / "venv"
         (venv / "bin").mkdir(parents=True)
@@ -308,6 +312,7 @@ class TestEnvironments:
         cluster.profile.write_text(text + "container: {runtime: apptainer, image: /images/x.sif}\n")
         assert "run in the container /images/x.sif" in cluster.install("--only", "environment")
 
+    @pytest.mark.slow
     def test_an_old_interpreter(self, cluster: Cluster) -> None:
         python = cluster.site.place / "python"
         python.write_text("#!/bin/sh\nexit 1\n")
@@ -372,6 +377,7 @@ class TestSentFiles:
         (tmp_path / "there.part").write_bytes(source.read_bytes()[:2777])
         assert len(self.send(source, tmp_path / "there")) == 2
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("there", ["there", "there.part"])
     def test_a_damaged_one_begins_anew(self, there: str, source: Path, tmp_path: Path) -> None:
         (tmp_path / there).write_bytes(b"x" * 100)

@@ -65,6 +65,23 @@ def test_what_is_there_stays(call: Callable[..., Answer], tmp_path: Path) -> Non
     assert answer.stdout.count("kept ") == len(FILES) - 1
 
 
+def test_the_profile_of_a_site_is_written_too(call: Callable[..., Answer], tmp_path: Path) -> None:
+    answer = call("init", str(tmp_path), "--site", "lumi-g", "--site", "vista")
+    assert answer.status == 0
+    assert files(tmp_path) == sorted([*FILES, "clusters/lumi-g.yaml", "clusters/vista.yaml"])
+    assert (tmp_path / "clusters" / "vista.yaml").read_text() == (
+        shipped("sbatch") / "sites" / "vista.yaml"
+    ).read_text()
+
+
+def test_an_unknown_site_writes_nothing(call: Callable[..., Answer], tmp_path: Path) -> None:
+    answer = call("init", str(tmp_path / "new"), "--site", "lumi")
+    assert answer.status == 2
+    assert "there is no shipped profile of a site 'lumi'" in answer.stderr
+    assert "lumi-g" in answer.stderr
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_folder_that_cannot_be_made(call: Callable[..., Answer], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     answer = call("init", str(tmp_path / "file"))
@@ -89,6 +106,7 @@ def test_the_configuration_that_it_prints_is_all_that_airflow_needs(
     assert "[megatron]" in call("init", str(folder)).stdout
 
 
+@pytest.mark.slow
 def test_the_first_sweep_is_right(
     call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
-from driven_job import Store, TaskInstance, driven, environment
+from airflow.sdk.execution_time.context import set_current_context
+from driven_job import context_of, driven, environment
 from patience import wait_until
 
+from airflow_megatron.cli.runs.cancel import cancel_jobs
 from airflow_megatron.operators.slurm_submit import SlurmSubmitOperator
 from airflow_megatron.operators.slurm_watch import SlurmWatchOperator
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.documents.project import local_dir
@@ -37,11 +39,11 @@ name: ahead
 point: "{{ case }}"
 ahead: 2
 params: {case: ""}
-sweep: {params: {case: [alone, rolls, fails, marked]}}
+sweep: {params: {case: [alone, rolls, fails, marked, chained, cancelled]}}
 megatron: {train_iters: 8, num_layers: 1, hidden_size: 8, num_attention_heads: 1, seq_length: 8,
   max_position_embeddings: 8, micro_batch_size: 1, global_batch_size: 1, mock_data: true, lr: 1e-3,
   lr_decay_style: constant, save_interval: 8, tokenizer_type: NullTokenizer, vocab_size: 8, eval_iters: 0}
-slurm: {time: 1m, signal_before: "{{ '50s' if case == 'rolls' else '1s' }}", mem: 50M}
+slurm: {time: 1m, signal_before: "{{ '50s' if case in ('rolls', 'chained') else '1s' }}", mem: 50M}
 restart: {backoff: 0}
 stages:
   pretrain:
@@ -59,19 +61,19 @@ stages:
     outputs: [evaluated]
 """
 TRAINING = """\
-# Trains to iteration 8; the first attempt of "rolls" is asked to stop before its walltime, at 4; "fails" crashes.
+# Trains to iteration 8; the first attempt of "rolls" and "chained" is asked to stop at 4; "fails" crashes.
 tracker=checkpoints/latest_checkpointed_iteration.txt
 iteration=0
+case $1 in rolls | chained) trap 'stop=1' TERM ;; esac
 [ ! -e $tracker ] || iteration=$(cat $tracker)
 sleep 4
 case $1-$iteration in
-  rolls-0)
+  rolls-0 | chained-0)
     iteration=4
-    trap 'stop=1' TERM
     while [ -z "${stop-}" ]; do sleep 1; done
     ;;
   fails-*) exit 9 ;;
-  marked-*) sleep 60 ;;
+  marked-* | cancelled-*) sleep 60 ;;
   *) iteration=8 ;;
 esac
 folder=$(printf 'checkpoints/iter_%07d/mp_rank_00' "$iteration")
@@ -82,15 +84,20 @@ echo "$iteration" >$tracker
 
 
 class Runs:
-    """The points of the sweep, and a stored plan of it."""
+    """The points of the sweep, and a stored plan of it.
 
-    def __init__(self, place: Path, cluster: SlurmCluster) -> None:
+    :param chain: attempts of a training that are in the queue at the same time
+    """
+
+    def __init__(self, place: Path, cluster: SlurmCluster, chain: int = 1) -> None:
         self.cluster, self.place = cluster, place / "runs"
         (place / "training.sh").write_text(TRAINING)
-        spec = SPEC.replace("TRAINING", str(place / "training.sh"))
+        spec = SPEC.replace("TRAINING", str(place / "training.sh")).replace(
+            "{backoff: 0}", f"{{backoff: 0, chain: {chain}}}"
+        )
         sweep = load_sweep_text(spec, "ahead.yaml")
         plan = plan_sweep(sweep, load_cluster("local"))
-        self.pinned = PinnedSweep.stored(sweep, spec, plan, Surroundings.now("local"), PinStore())
+        self.pinned = PinnedSweep.stored(sweep, spec, plan, PlanEnvironment.now("local"), PinStore())
 
     def job(self, case: str, stage: str) -> Job:
         jobs = self.pinned.jobs_of(case)
@@ -169,12 +176,37 @@ def test_nothing_runs_behind_a_stage_that_fails(runs: Runs) -> None:
     assert set(runs.queue("fails")) == {"pretrain", "convert", "evaluate"}
 
 
+def test_stages_wait_for_all_attempts_of_a_chain(runs: Runs) -> None:
+    chained = Runs(runs.place.parent, runs.cluster, chain=2)
+    case = "chained"
+    handle = chained.submit(case, "pretrain")
+    assert set(chained.queue(case)) == {"pretrain", "convert", "evaluate"}
+    # nobody looks: the first attempt rolls over, the second one ends the training
+    wait_until(lambda: not chained.queue(case), 180, "the whole chain to end")
+    assert (chained.made(case, "converted"), chained.made(case, "evaluated")) == (["8"], ["8"])
+    assert chained.watch(case, "pretrain", handle)["outcome"] == "finished"
+    for stage in ("convert", "evaluate"):
+        assert chained.watch(case, stage, chained.submit(case, stage))["outcome"] == "finished"
+    once = ["convert.a1", "evaluate.a1", "pretrain.a1", "pretrain.a2"]
+    wait_until(lambda: chained.submissions(case) == once, 30, "one job of each attempt")
+
+
+def test_cancelling_a_point_takes_what_is_queued_ahead(runs: Runs) -> None:
+    handle = runs.submit("cancelled", "pretrain")
+    assert set(runs.queue("cancelled")) == {"pretrain", "convert", "evaluate"}
+    assert cancel_jobs(runs.pinned.jobs_of("cancelled"))
+    wait_until(lambda: not runs.queue("cancelled"), 60, "all jobs to be cancelled")
+    assert runs.made("cancelled", "converted") == []
+    with pytest.raises(AirflowFailException, match="cancelled"):
+        runs.watch("cancelled", "pretrain", handle)
+
+
 def test_marking_a_stage_cancels_what_is_queued_behind_it(runs: Runs) -> None:
     handle = runs.submit("marked", "pretrain")
     wait_until(lambda: runs.queue("marked").get("pretrain") == "RUNNING", 60, "the training to run")
     task = SlurmWatchOperator(task_id="watch", job=runs.job("marked", "pretrain").to_json(), handle=handle)
-    context: Any = {"ti": TaskInstance(), "task": task, "task_state_store": Store()}
-    with pytest.raises(TaskDeferred) as deferred:
+    context = context_of(task)
+    with set_current_context(context), pytest.raises(TaskDeferred) as deferred:
         task.execute(context)
     asyncio.run(deferred.value.trigger.on_kill())
     wait_until(lambda: not runs.queue("marked"), 60, "all jobs to be cancelled")

@@ -12,7 +12,8 @@ from upstream import UpstreamMissingError, find_upstream
 
 from airflow_megatron.megatron.logs.log_lines import IterationRecord, LogParser, ValidationRecord
 from airflow_megatron.plan.run_results import fetch_snapshot
-from airflow_megatron.plan.sweep_plan import check_sweep, plan_row
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.results.readings.plan_rows import plan_row
 from airflow_megatron.results.readings.sweep_jobs import read_jobs
 from airflow_megatron.results.tables.branch_points import BranchPoint, branch_points
 from airflow_megatron.results.tables.trainings import result_table

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from proxied_site import ProxiedSite
+from proxied_site import ProxiedSite, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from slurm_cluster import SlurmCluster
-
-
-@contextmanager
-def opened(site: ProxiedSite) -> Iterator[ProxiedSite]:
-    site.open()
-    try:
-        yield site
-    finally:
-        site.close()
 
 
 def site_without_airflow(
@@ -38,13 +29,15 @@ proxied_module = pytest.fixture(site_without_airflow, scope="module", name="prox
 
 
 @pytest.fixture(scope="module")
-def proxied_airflow(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedSite]:
+def proxied_airflow(
+    cluster: SlurmCluster, migrated_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxiedSite]:
     """A site whose Airflow runs."""
     site = ProxiedSite(tmp_path_factory.mktemp("proxied"), cluster)
-    site.prepare()
+    site.prepare(migrated_home)
     with opened(site):
         try:
             site.airflow.start()
             yield site
         finally:
-            site.airflow.stop()
+            site.stop()

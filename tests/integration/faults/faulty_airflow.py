@@ -31,6 +31,8 @@ class FaultyAirflow(SiteAirflow):
     :param folders: environment variables that name the folders.
     """
 
+    daemons: tuple[str, ...] = ("scheduler", "triggerer")
+
     def __init__(self, home: Path, folders: dict[str, str]) -> None:
         super().__init__(home, folders)
         self._started: list[subprocess.Popen[bytes]] = []
@@ -62,21 +64,21 @@ class FaultyAirflow(SiteAirflow):
         :param with_children: also the tasks and the trigger runner below it, as a container that is stopped.
         """
         process = self.daemon(name)
-        surroundings, victims = process.environ(), [process]
+        environment, victims = process.environ(), [process]
         if with_children:
             victims += process.children(recursive=True)
         for victim in victims:
             with suppress(psutil.NoSuchProcess):
                 victim.kill()
         psutil.wait_procs(victims, 10)
-        return surroundings
+        return environment
 
-    def start_daemon(self, name: str, surroundings: dict[str, str]) -> None:
+    def start_daemon(self, name: str, environment: dict[str, str]) -> None:
         """Start a daemon that was killed."""
         with self.log_file.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "airflow", name],
-                env=surroundings,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -18,12 +19,14 @@ from tcp_proxy import TcpProxy
 from airflow_megatron.hooks.slurm import SlurmHook
 from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinStore
-from airflow_megatron.plan.surroundings import Surroundings
+from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from slurm_cluster import SlurmCluster
 
     from airflow_megatron.spec.model.jobs import Job
@@ -89,6 +92,16 @@ class ProxiedSite(SweepSite):
         self.cluster.control("start", "sshd")
 
 
+@contextmanager
+def opened(site: ProxiedSite) -> Iterator[ProxiedSite]:
+    """Open a site; close it afterwards."""
+    site.open()
+    try:
+        yield site
+    finally:
+        site.close()
+
+
 def planned_jobs(site: ProxiedSite, sweep: str, *settings: str) -> list[Job]:
     """Return the jobs of one of the site's specs, as a stored plan has them.
 
@@ -98,5 +111,5 @@ def planned_jobs(site: ProxiedSite, sweep: str, *settings: str) -> list[Job]:
         file = site.specs / f"{sweep}.yaml"
         loaded = load_sweep(file, settings)
         plan = plan_sweep(loaded, load_cluster(CLUSTER))
-        pinned = PinnedSweep.stored(loaded, file.read_text(), plan, Surroundings.now(CLUSTER), PinStore())
+        pinned = PinnedSweep.stored(loaded, file.read_text(), plan, PlanEnvironment.now(CLUSTER), PinStore())
         return list(pinned.plan().jobs)

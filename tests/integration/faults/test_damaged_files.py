@@ -11,7 +11,7 @@ import pytest
 from faults import GARBAGE
 from watched_jobs import observe, verdict_of, watch_for
 
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.verdicts.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -64,12 +64,18 @@ def test_first_claim(cluster: SlurmCluster, tmp_path: Path, content: bytes) -> N
 @DAMAGE
 @pytest.mark.parametrize("status", [0, 5])
 def test_exit_record(cluster: SlurmCluster, tmp_path: Path, content: bytes, status: int) -> None:
-    """Accounting decides."""
+    """The copy in the attempt's run folder is read; without it accounting decides."""
     request = cluster.request(tmp_path, f"exit{GARBAGE.index(content)}{status}", f"exit {status}")
     watch = watch_for(request, cluster.submit(request).job_id)
     expected = Outcome.FAILED if status else Outcome.FINISHED
     assert verdict_of(cluster, watch).outcome is expected
-    (Path(request.attempt.directory) / "exit.json").write_bytes(content)
+    directory = Path(request.attempt.directory)
+    (directory / "exit.json").write_bytes(content)
+    copied = observe(cluster, watch).exit
+    assert copied is not None
+    assert copied.exit_code == status
+    for copy in (directory / "run").glob("exit.*.json"):
+        copy.write_bytes(content)
     assert observe(cluster, watch).exit is None
     verdict = verdict_of(cluster, watch, timeout=90)
     assert (verdict.outcome, verdict.exit_code) == (expected, status)

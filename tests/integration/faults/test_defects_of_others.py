@@ -40,7 +40,7 @@ def worked(proxied_module: ProxiedSite) -> Iterator[WorkedSweep]:
     [
         ("crash", ["FAILED", "FAILED", "FAILED"]),  # AutoExperiment: submitted again without end
         ("flaky", ["FAILED", "FAILED", "COMPLETED"]),  # oellm-autoexp: its second failure went unseen
-        ("binary", ["COMPLETED"]),  # AutoExperiment: a byte that is no UTF-8 ended the manager
+        ("binary", ["COMPLETED"]),  # AutoExperiment: a byte that is not UTF-8 ended the manager
         ("silent", ["COMPLETED"]),  # AutoExperiment: cancelled as frozen after it had written its last line
         ("split", ["COMPLETED"]),
         ("twice", ["CANCELLED", "COMPLETED"]),

@@ -44,8 +44,8 @@ def test_job_ends_while_airflow_is_away(proxied_airflow: ProxiedSite, point: str
     gone = {name: airflow.kill_daemon(name, with_children=point != "scheduler") for name in AWAY[point]}
     (work_dir(site, point) / "go").touch()
     wait_until(lambda: not site.queued(f"killed.{point}."), 30, "the job's end")
-    for name, surroundings in gone.items():
-        airflow.start_daemon(name, surroundings)
+    for name, environment in gone.items():
+        airflow.start_daemon(name, environment)
     assert_ran_once(site, point, run_id)
 
 
@@ -55,9 +55,9 @@ def test_scheduler_dies_with_a_task_that_submits(proxied_airflow: ProxiedSite) -
     site.proxy.delay(0.5)
     run_id = airflow.trigger("killed.point", {"point": "submission"})
     wait_until(lambda: site.proxy.connections > 0, 90, "the task to reach the login node")
-    surroundings = airflow.kill_daemon("scheduler", with_children=True)
+    environment = airflow.kill_daemon("scheduler", with_children=True)
     site.proxy.pass_on()
-    airflow.start_daemon("scheduler", surroundings)
+    airflow.start_daemon("scheduler", environment)
     work_dir(site, "submission").mkdir(parents=True, exist_ok=True)
     (work_dir(site, "submission") / "go").touch()
     assert_ran_once(site, "submission", run_id)

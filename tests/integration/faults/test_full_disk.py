@@ -13,9 +13,14 @@ from patience import wait_until
 from watched_jobs import until, verdict_of, wait_for, watch_for
 
 from airflow_megatron.slurm.remote.profile import SlurmCommands
-from airflow_megatron.slurm.remote.stage_records import RemoteWriteError, parse_written, write_verdict_script
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.submission.single_job import parse_submission, submission_script
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import (
+    RemoteWriteError,
+    parse_written,
+    write_verdict_script,
+)
 from airflow_megatron.slurm.verdicts.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -94,7 +99,7 @@ def test_while_the_job_ends(proxied: ProxiedSite, tmp_path: Path, status: int) -
     verdict = verdict_of(cluster, watch)
     assert verdict.outcome is (Outcome.FAILED if status else Outcome.FINISHED)
     assert verdict.exit_code == status
-    script = write_verdict_script(request.attempt.stage_dir, verdict.to_json())
+    script = write_verdict_script(request.attempt.stage_dir, RecordedVerdict.of(verdict, 1))
     with pytest.raises(RemoteWriteError, match="No space left on device"):
         parse_written(cluster.run(script))
     assert not (Path(request.attempt.stage_dir) / "verdict.json").exists()

@@ -160,7 +160,7 @@ def test_one_array_for_many_points(cluster: SlurmCluster, tmp_path: Path) -> Non
     assert parse_cancel(waiting, cluster.run(cancel_script(waiting))).cancelled == (waiting[0][0],)
     (sweep.runs / "many" / "go").touch()
     running = [(str(watches["p2"].job_id), str(watches["p2"].job_name))]
-    while not sweep.log(jobs["p2"]):
+    while not any(line.startswith("begin ") for line in sweep.log(jobs["p2"])):
         time.sleep(0.2)
     assert parse_cancel(running, cluster.run(cancel_script(running))).cancelled == (running[0][0],)
 

@@ -188,7 +188,7 @@ def test_a_lost_node_fails_its_job_and_comes_back(cluster: SecondCluster) -> Non
     assert wait_for(lambda: cluster.ssh(f"squeue -h -j {job} -o %T"), "RUNNING", 10) == "RUNNING"
     cluster.run("kill", "node:n2")
     assert cluster.run("status", check=False).returncode == 3
-    assert wait_for(lambda: cluster.accounted_state(job), "NODE_FAIL", 40) == "NODE_FAIL"
+    assert wait_for(lambda: cluster.accounted_state(job), "NODE_FAIL", 90) == "NODE_FAIL"
     cluster.run("start", "slurmd:n2")
     again = cluster.submit("echo $SLURMD_NODENAME", "--wait", "-w", "n2", "-o", "back.out")
     assert (cluster.place / "back.out").read_text() == "n2\n"

@@ -18,11 +18,11 @@ from slurm_cluster import SshTransport
 from watched_jobs import COMMAND, observe, until, verdict_among, verdict_of, wait_for, watch_for
 
 from airflow_megatron.slurm.polling.poller import Poller
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.states.exit_codes import DUPLICATE_EXIT_CODE
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
 from airflow_megatron.slurm.submission.single_job import submission_script
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict, judge
 
 pytestmark = pytest.mark.integration
@@ -135,7 +135,7 @@ def test_requeued_job_is_one_attempt(cluster, tmp_path):
     cluster.slurm("scontrol", "update", f"JobId={outcome.job_id}", "StartTime=now")
     verdict = verdict_of(cluster, watch)
     assert verdict.outcome is Outcome.FINISHED
-    assert observe(cluster, watch).exit["restart_count"] == 1
+    assert observe(cluster, watch).exit.restart_count == 1
 
 
 def test_cancel_is_ours_alone(cluster, tmp_path):
@@ -151,7 +151,7 @@ def test_cancel_is_ours_alone(cluster, tmp_path):
     verdict = verdict_of(cluster, watch_for(mine, ids[0]))
     assert verdict.outcome is Outcome.CANCELLED
     wait_until(lambda: observe(cluster, watch_for(mine, ids[0])).exit, 60, "the end of the script")
-    assert observe(cluster, watch_for(mine, ids[0])).exit["signal"] == "TERM"
+    assert observe(cluster, watch_for(mine, ids[0])).exit.signal == "TERM"
     assert judge(observe(cluster, watch_for(other, ids[1])), COMMAND).outcome is Outcome.ACTIVE
     jobs = [(ids[1], "other.a1")]
     parse_cancel(jobs, cluster.run(cancel_script(jobs)))

@@ -13,7 +13,7 @@ from patience import deadline_in, wait_until
 
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.submission.queue_limits import QueueLimit
-from airflow_megatron.slurm.submission.refusals import refusal_mend
+from airflow_megatron.slurm.submission.refusals import refusal_hint
 from airflow_megatron.slurm.submission.single_job import (
     SubmissionOutcome,
     SubmissionRequest,
@@ -164,10 +164,10 @@ def test_a_full_association_means_wait(
         (("--exclude=nowhere",), "node name", "slurm.exclude"),
     ],
 )
-def test_what_can_never_run_is_refused_with_a_mend(
+def test_what_can_never_run_is_refused_with_a_hint(
     cluster: SlurmCluster, tmp_path: Path, narrow: None, options: tuple[str, ...], text: str, key: str
 ) -> None:
     outcome = cluster.submit(cluster.request(tmp_path, "never", sbatch_options=options))
     assert outcome.status == "refused", outcome
     assert text in outcome.message
-    assert key in refusal_mend(outcome.message)
+    assert key in refusal_hint(outcome.message)

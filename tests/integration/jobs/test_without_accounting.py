@@ -71,7 +71,7 @@ def test_array(cluster: SlurmCluster, without_sacct: SlurmCommands) -> None:
 
 
 def test_requeued_job_is_one_job(cluster: SlurmCluster, without_sacct: SlurmCommands) -> None:
-    """Pending again under the same id is no end, whatever its last run was."""
+    """Pending again under the same id is not an end, whatever its last run was."""
     body = '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && exit 6; sleep 600'
     job_id = cluster.slurm(
         "sbatch", "--parsable", "--requeue", "--mem=100", "-o", "/dev/null", "--wrap", body

@@ -6,7 +6,11 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
+
+from airflow_megatron.cli.app import main
+from airflow_megatron.results import load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +112,44 @@ def test_the_report_holds_the_losses_of_the_logs(site: SweepSite, finished: str)
     assert all(point in page for point in POINTS)
     assert (folder / "results.csv").exists()
     assert list(folder.glob("*.png"))
+
+
+def test_the_store_holds_the_lines_of_the_logs(
+    site: SweepSite, finished: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(site.local / "results")
+    live = load("chain", finished, root=root)
+    for (point, branch), (run_dir, last) in branches(site).items():
+        rows = live.iterations.filter(pl.col("point") == point, pl.col("stage") == branch)
+        logged = [(int(number), float(loss)) for number, loss in ITERATION.findall(log_text(run_dir, branch))]
+        assert list(rows.select("iteration", "loss").iter_rows()) == logged
+        assert not rows["superseded"].any()
+        of_point = live.evaluations.filter(pl.col("point") == point, pl.col("stage") == branch)
+        assert set(of_point["task"]) == ({"heldout", "next_line"} if branch != "pretrain" else set())
+        log = (run_dir / "logs" / f"{branch}-1.out").read_bytes()
+        assert all(b" iteration " in log[at:].split(b"\n", 1)[0] for at in rows["offset"])
+        assert last == logged[-1][0]
+    assert set(live.attempts["outcome"]) == {"finished"}
+    assert live.attempts.height == len(jobs(site))
+    assert {"RUNNING"} <= set(live.states["state"])
+    assert live.gaps.height == 0
+    for name, value in site.airflow.environment().items():
+        monkeypatch.setenv(name, value)
+    names = ("iterations", "validations", "checkpoints", "points", "attempts")
+    stored = {name: getattr(live, name) for name in names}
+    with pytest.raises(SystemExit) as ended:
+        main(["results", "rebuild", "chain"])
+    assert not ended.value.code, capsys.readouterr().err
+    assert "rows of iterations" in capsys.readouterr().out
+    rebuilt = load("chain", finished, root=root)
+    for name in names:
+        before, after = stored[name], getattr(rebuilt, name)
+        if name == "attempts":
+            # accounting knows a little more than the run directories
+            before, after = (
+                frame.select("point", "stage", "outcome", "exit_code") for frame in (before, after)
+            )
+        assert before.drop("time", strict=False).equals(after.drop("time", strict=False)), name
 
 
 def test_checkpoints_of_another_sweep_are_trained_on_converted_and_evaluated(

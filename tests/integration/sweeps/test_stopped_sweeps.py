@@ -74,7 +74,7 @@ def test_sigterm_ends_dags_test_and_its_jobs_go_on(site: SweepSite) -> None:
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=patient(60))
     assert process.returncode == 143, output[-4000:]
-    assert "jobs in Slurm go on" in output
+    assert "jobs in Slurm continue" in output
     assert all(site.is_running(attempt) for attempt in attempts)
     for point in ("a", "b"):
         (site.runs / "terminated" / point / "work" / "go").touch()

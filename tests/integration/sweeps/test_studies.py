@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from blocks import yaml_blocks
+from howto_pages import write_files
 from studies import STUDIES, Study
 from study_site import RELEASE, StudySite
 from sweep_site import PROJECT
 from upstream import UpstreamMissingError, find_upstream
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from slurm_cluster import SlurmCluster
@@ -22,14 +24,19 @@ pytestmark = [pytest.mark.integration, pytest.mark.trainer]
 
 
 @pytest.fixture(scope="module")
-def study_site(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> StudySite:
+def study_site(
+    cluster: SlurmCluster, migrated_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StudySite]:
     try:
         upstream = find_upstream(RELEASE, tmp_path_factory.mktemp("upstream"))
     except UpstreamMissingError as error:
         pytest.skip(str(error))
     site = StudySite(tmp_path_factory.mktemp("studies"), cluster, upstream)
-    site.prepare()
-    return site
+    site.prepare(migrated_home)
+    try:
+        yield site
+    finally:
+        site.stop()
 
 
 def study(spec: str, label: str = "", select: str | None = None) -> Study:
@@ -69,6 +76,19 @@ def test_the_spec_of_the_readme(study_site: StudySite, tmp_path: Path) -> None:
     branches = json.loads((study_site.local / "results" / "learning-rates" / "results.json").read_text())
     loss = {branch["branch"]: branch["validation_loss"] for branch in branches}
     assert 0 < loss["cooldown"] < loss["pretrain"]
+
+
+@pytest.mark.parametrize(
+    ("page", "spec", "select", "jobs"),
+    [("cooldowns.md", "wsd", "lr0.002", 8), ("lr-finder.md", "find_lr", "d64", 3)],
+)
+def test_the_files_of_a_howto(
+    page: str, spec: str, select: str, jobs: int, study_site: StudySite, tmp_path: Path
+) -> None:
+    """As the page shows them."""
+    path = write_files(page, tmp_path) / f"{spec}.yaml"
+    row = study_site.run(Study(spec, ("poll_interval=1",), select), path)
+    assert (row.outcome, row.jobs, row.reason) == ("finished", jobs, "")
 
 
 def test_out_of_memory_is_what_was_expected(study_site: StudySite) -> None:

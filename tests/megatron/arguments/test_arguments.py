@@ -8,14 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.arguments.table_writer import make_table, write_table
-from airflow_megatron.megatron.arguments.tables import (
-    Argument,
-    ArgumentError,
-    argument_table,
-    known_releases,
-    to_argv,
-)
+from airflow_megatron.megatron.arguments.tables import Argument, ArgumentError, argument_table, known_releases
 
 RELEASE = "core_v0.16.1"
 CACHING = "inference_dynamic_batching_prefix_caching"

@@ -162,8 +162,9 @@ def parse_args(extra_args_provider=None, ignore_unknown_args=False):
     assert (argument.flags, argument.type, argument.default) == (("--num-layers",), "int", 2)
 
 
+@pytest.mark.slow
 def test_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckoutError, match="no checkout of a trainer"):
+    with pytest.raises(CheckoutError, match="not a checkout of a trainer"):
         dump_checkout(tmp_path)
     with pytest.raises(CheckoutError, match="does not build: NameError"):
         dump_checkout(make_checkout(tmp_path, "undefined"))

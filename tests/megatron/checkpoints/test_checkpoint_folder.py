@@ -106,6 +106,7 @@ def test_formats_that_look_the_same_by_name(
     assert verdicts(tmp_path)[0][2] == "incomplete"
 
 
+@pytest.mark.slow
 def test_arguments_tell_the_format(tmp_path: Path) -> None:
     directory = tmp_path / "iter_0000007"
     directory.mkdir()
@@ -168,11 +169,13 @@ def test_damage_that_names_alone_do_not_show(tmp_path: Path, damage, said: str) 
     assert said in found.verdict.reason
 
 
+@pytest.mark.slow
 def test_legacy_with_the_files_of_all_ranks(tmp_path: Path) -> None:
     write_legacy(tmp_path / "iter_0000005")
     assert verdicts(tmp_path) == [(5, "torch", "complete")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", RANKS)
 def test_legacy_without_one_rank(tmp_path: Path, rank: str) -> None:
     """The sizes stored with the arguments show even the last rank's absence."""
@@ -182,6 +185,7 @@ def test_legacy_without_one_rank(tmp_path: Path, rank: str) -> None:
     assert verdicts(tmp_path) == [(5, "torch", "incomplete")]
 
 
+@pytest.mark.slow
 def test_legacy_cut_off(tmp_path: Path) -> None:
     directory = write_legacy(tmp_path / "iter_0000005")
     (directory / RANKS[3] / "model_optim_rng.pt").write_bytes(LEGACY[:500])
@@ -252,6 +256,7 @@ def test_data_that_was_never_written(tmp_path: Path, part: str) -> None:
     assert "__1_0.distcp is damaged" in found.verdict.reason
 
 
+@pytest.mark.slow
 def test_zarr_is_not_judged(tmp_path: Path) -> None:
     """Releases before 0.13 could store arrays in chunks, of which those that are all zero may be left out."""
     directory = tmp_path / "iter_0000007"
@@ -304,6 +309,7 @@ def test_release(tmp_path: Path, folder: str) -> None:
     assert verdicts(tmp_path / folder) == [(0, "torch", "complete"), (7, "torch_dist", "complete")]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_torch_dist(tmp_path / "iter_0000007")
     shut = write_torch_dist(tmp_path / "iter_0000008")

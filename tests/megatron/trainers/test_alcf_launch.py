@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_megatron.megatron.arguments.tables import ArgumentError, ArgumentTable, read_table, to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
+from airflow_megatron.megatron.arguments.tables import ArgumentError, ArgumentTable, read_table
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.trainers.megatron_deepspeed.alcf_launch import alcf_command, own_arguments
 from airflow_megatron.megatron.trainers.trainer_table import TRAINERS_DIR
@@ -121,7 +122,7 @@ def test_the_script_made_the_same_experiment_of_it(table: ArgumentTable) -> None
         ({"lr_warmup_fraction": None}, "lr_warmup_fraction: train_alcf.sh would take a value of its own"),
         ({"bf16": None}, "with bf16 or fp16"),
         ({"data_cache_path": "/cache"}, "data_cache_path: train_alcf.sh keeps it below the checkpoints"),
-        ({"micro_batch_size": 3}, "no multiple of"),
+        ({"micro_batch_size": 3}, "not a multiple of"),
     ],
 )
 def test_what_it_would_do_otherwise_is_refused(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from checked_chain import alps
 
+from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.arguments.checkout import dump_checkout
 from airflow_megatron.megatron.arguments.table_writer import make_table, table_text
 from airflow_megatron.megatron.arguments.tables import (
@@ -16,7 +17,6 @@ from airflow_megatron.megatron.arguments.tables import (
     argument_table,
     program_table,
     read_table,
-    to_argv,
 )
 from airflow_megatron.megatron.trainers.trainer_table import TRAINERS_DIR, trainer_table
 from airflow_megatron.spec.model.schema import ArgumentSection, TrainerSection
@@ -32,6 +32,7 @@ def cluster(**trainers: TrainerSection) -> ClusterProfile:
     return alps().model_copy(update={"trainers": trainers})
 
 
+@pytest.mark.slow
 def test_the_thin_trainers_table_is_its_parser() -> None:
     written = (TRAINERS_DIR / "megatron_core" / "arguments.json").read_text()
     assert table_text(make_table([dump_checkout(SCRIPTS, "megatron_core")])) == written

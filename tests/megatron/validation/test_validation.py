@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_megatron.megatron import validation
+from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.arguments.tables import (
     ArgumentError,
     argument_table,
     known_releases,
     program_table,
-    to_argv,
     with_extra,
 )
 from airflow_megatron.megatron.rules.command_line import CommandLineReader, layer_pattern, reader
@@ -237,7 +237,12 @@ EXPERTS: dict[str, Any] = {
 #: Where PyTorch's own norms need not do.
 APEX = Machine(packages=frozenset({"apex"}))
 #: Gets through its first iteration there.
-STARTS = BASE | {"tokenizer_type": "NullTokenizer", "vocab_size": 50257, "eval_interval": 100}
+STARTS = BASE | {
+    "tokenizer_type": "NullTokenizer",
+    "vocab_size": 50257,
+    "eval_interval": 100,
+    "mock_data": True,
+}
 TENSORS = {
     "tensor_model_parallel_size": 2,
     "sequence_parallel": True,
@@ -248,11 +253,10 @@ TENSORS = {
 @pytest.mark.parametrize("release", known_releases())
 def test_the_program_has_a_default_tokenizer(release: str) -> None:
     """pretrain_gpt.py itself names GPT2BPETokenizer, so a command line need not."""
-    params = BASE | {"vocab_file": "vocab.json", "merge_file": "merges.txt", "eval_interval": 100}
+    bare = BASE | {"eval_interval": 100, "mock_data": True}
+    params = bare | {"vocab_file": "vocab.json", "merge_file": "merges.txt"}
     assert check(to_argv(params, release), 8, release, machine=APEX, first_iteration=True) == []
-    files = check(
-        to_argv(BASE | {"eval_interval": 100}, release), 8, release, machine=APEX, first_iteration=True
-    )
+    files = check(to_argv(bare, release), 8, release, machine=APEX, first_iteration=True)
     # from core_v0.17 on the tokenizer gets its files itself
     old = release < "core_v0.17"
     assert [problem.rule for problem in files] == ["tokenizer.vocabulary-files"] * old
@@ -359,7 +363,8 @@ def test_what_ends_a_job_after_its_arguments_are_taken(
     release: str, changes: dict[str, Any], world_size: int, rule: str, hint: str
 ) -> None:
     """Upstream's parse_args and validate_args take these; its tokenizer, model or first iteration does not."""
-    params = STARTS | changes
+    has_data = any(name.endswith("data_path") for name in changes)
+    params = STARTS | {"mock_data": not has_data} | changes
     argv = to_argv({name: value for name, value in params.items() if value is not None}, release)
     assert check(argv, world_size, release) == []
     (problem,) = check(argv, world_size, release, machine=APEX, first_iteration=True)
@@ -385,7 +390,7 @@ def test_rules_look_at_settings_that_there_are() -> None:
 
 
 def test_vocabulary_files_until_the_tokenizer_is_another_one() -> None:
-    params = BASE | {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "vocab.json", "eval_interval": 100}
+    params = STARTS | {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "vocab.json"}
     found = {
         release: [
             problem.rule

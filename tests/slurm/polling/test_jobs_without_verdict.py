@@ -8,8 +8,10 @@ import pytest
 
 from airflow_megatron.slurm.polling.jobs_without_verdict import stages_without_verdict
 from airflow_megatron.slurm.remote.profile import SlurmCommands
-from airflow_megatron.slurm.remote.stage_records import write_verdict_script
 from airflow_megatron.slurm.remote.transport import TransportError
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import write_verdict_script
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +23,7 @@ def stage(slurm: Any, request_for: Any) -> str:
     stage_dir = str(request_for().attempt.stage_dir)
     slurm.submit(request_for(1))
     slurm.run("scancel 1001")
-    slurm.run(write_verdict_script(stage_dir, {"outcome": "failed", "attempt": 1}))
+    slurm.run(write_verdict_script(stage_dir, RecordedVerdict.of(Verdict(Outcome.FAILED, "x"), 1)))
     slurm.submit(request_for(2))
     return stage_dir
 
@@ -36,7 +38,7 @@ def test_one_that_has_left_it_is_to_be_judged_until_it_is(slurm: Any, stage: str
     slurm.run("scancel 1002")
     never_ran = str(tmp_path / "other")
     assert stages_without_verdict([never_ran, stage], SlurmCommands(), slurm.run) == [stage]
-    slurm.run(write_verdict_script(stage, {"outcome": "failed", "attempt": 2}))
+    slurm.run(write_verdict_script(stage, RecordedVerdict.of(Verdict(Outcome.FAILED, "x"), 2)))
     assert stages_without_verdict([never_ran, stage], SlurmCommands(), slurm.run) == []
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_megatron.slurm.polling.pacing import news, patience, pause
+from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Observation, QueueRow, Unreachable, Watch
 
@@ -62,7 +63,7 @@ def test_the_most_impatient_watcher_decides(patiences: list[float], expected: fl
         ({"log_chunk": b"loss", "log_size": 4}, False),
         ({"tracker": "100"}, True),
         ({"checkpoint_files": {"iter_0000100": {}}}, True),
-        ({"exit": {"exit_code": 0}}, True),
+        ({"exit": ExitRecord.from_json({"exit_code": 0, "ended": 5})}, True),
         ({"existing": {"/a": True}}, True),
         ({"queue": QueueRow("7", "a", JobState.SUSPENDED)}, True),
         ({"queue": None}, True),

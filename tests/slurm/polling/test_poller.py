@@ -12,7 +12,7 @@ import pytest
 from airflow_megatron.slurm.polling import garbage_collection
 from airflow_megatron.slurm.polling import poller as poller_module
 from airflow_megatron.slurm.polling.poller import Poller
-from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError, TransportError
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Watch
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, judge
@@ -157,7 +157,11 @@ async def test_backoff_is_capped(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "longest"),
-    [(TransportError("no route"), 60.0), (LoginRefusedError("permission denied"), 600.0)],
+    [
+        (TransportError("no route"), 60.0),
+        (LoginExpiredError("login refused"), 60.0),
+        (LoginRefusedError("permission denied"), 600.0),
+    ],
 )
 async def test_an_outage_of_weeks(monkeypatch, error, longest):
     """A refused login is tried again rarely: sites lock accounts."""
@@ -193,6 +197,7 @@ async def test_an_outage_lasts_as_long_whatever_the_clock_does(opener, monkeypat
         assert 0 <= observation.time - observation.unreachable.since < 5
 
 
+@pytest.mark.slow
 async def test_polls_are_rare_while_nothing_happens_and_frequent_when_it_does(slurm, opener, monkeypatch):
     monkeypatch.setattr("airflow_megatron.slurm.polling.pacing.CALM_SHARE", 100.0)
     queue(slurm, "7|PENDING|1|N/A|N/A|1||Priority|a")
@@ -209,6 +214,7 @@ async def test_polls_are_rare_while_nothing_happens_and_frequent_when_it_does(sl
         assert poller.stats.last_pause == 0.1, "a verdict is due"
 
 
+@pytest.mark.slow
 async def test_newcomers_one_after_the_other_do_not_flood_the_cluster(slurm, opener, monkeypatch):
     monkeypatch.setattr(poller_module, "DEBOUNCE_S", 0.02)
     monkeypatch.setattr(poller_module, "NEWCOMER_SPACING_S", 0.5)
@@ -223,6 +229,7 @@ async def test_newcomers_one_after_the_other_do_not_flood_the_cluster(slurm, ope
         one.close()
 
 
+@pytest.mark.slow
 async def test_a_crowd_is_asked_about_in_several_commands(slurm, opener, monkeypatch):
     monkeypatch.setattr(poller_module, "WATCHES_PER_COMMAND", 40)
     queue(slurm, *(f"{number}|RUNNING|1|1|1|1|n1|None|j{number}" for number in range(100)))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import time
 
@@ -20,6 +21,7 @@ from airflow_megatron.slurm.polling.poll import (
     poll_script,
 )
 from airflow_megatron.slurm.remote.quoting import QuotingError
+from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Watch
@@ -170,7 +172,7 @@ def test_files(slurm, tmp_path):
     )
     seen = poll(slurm, watch, Watch(key="same checkpoints", checkpoint_dir=str(checkpoints) + "/"))
     one = seen["k"]
-    assert one.exit == {"exit_code": 0, "ended": 5}
+    assert one.exit == ExitRecord.from_json({"exit_code": 0, "ended": 5})
     assert one.owner_job_id == "7"
     assert one.tracker == "20"
     assert one.checkpoint_files == {
@@ -193,6 +195,29 @@ def test_exit_record_of_another_job_of_the_attempt(slurm, tmp_path):
     seen = poll(slurm, *(Watch(key=i, job_id=i, attempt_dir=str(tmp_path)) for i in ("7", "8")))
     assert seen["7"].exit is not None
     assert seen["8"].exit is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("", 3),
+        ("\0\0\0", 3),
+        ('{"exit_code": 0, "signa', 3),
+        (None, None),
+        ('{"exit_code": 4, "ended": 5}', 4),
+    ],
+    ids=["emptied", "zeros", "torn", "requeued", "whole"],
+)
+def test_damaged_exit_record_is_read_from_its_copy(slurm, tmp_path, text, seen):
+    (tmp_path / "run").mkdir()
+    for count, code in enumerate((2, 3)):
+        copy = tmp_path / "run" / f"exit.7.{count}.json"
+        copy.write_text(json.dumps({"exit_code": code, "ended": 5, "job_id": "7"}) + "\n")
+        os.utime(copy, (count, count))
+    if text is not None:
+        (tmp_path / "exit.json").write_text(text)
+    (watched,) = poll(slurm, Watch(key="7", job_id="7", attempt_dir=str(tmp_path))).values()
+    assert (watched.exit and watched.exit.exit_code) == seen
 
 
 @pytest.mark.slow
@@ -233,6 +258,7 @@ def test_a_log_that_shrinks_while_it_is_read_spoils_only_itself(slurm, tmp_path)
     assert left_out(seen["b"])
 
 
+@pytest.mark.slow
 def test_slow_logs_hold_nobody_up_for_long(slurm, tmp_path, monkeypatch):
     monkeypatch.setattr("airflow_megatron.slurm.polling.poll.LOG_SECONDS", 1)
     queue(slurm, "7|RUNNING|1|1|1|1|n1|None|a")

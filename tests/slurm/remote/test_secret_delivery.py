@@ -21,7 +21,6 @@ from airflow_megatron.slurm.remote.secret_delivery import (
     removal_script,
 )
 from airflow_megatron.slurm.remote.shell_files import shell_file
-from airflow_megatron.slurm.remote.stage_records import parse_written, write_verdict_script
 from airflow_megatron.slurm.remote.transport import CommandResult
 from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, withdraw_chain_script
 from airflow_megatron.slurm.submission.job_array import (
@@ -33,6 +32,9 @@ from airflow_megatron.slurm.submission.job_array import (
 )
 from airflow_megatron.slurm.submission.job_guard import job_epilogue, job_prologue
 from airflow_megatron.slurm.submission.single_job import parse_submission, submission_script
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import parse_written, write_verdict_script
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 
 SHELLS = {
     "dash": ["dash", "-s"],
@@ -107,6 +109,7 @@ def test_an_attempt_that_is_submitted_gets_nothing_more(slurm, request_for):
     assert secrets_of(request.attempt) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", ["Invalid account", "job submit limit"])
 def test_what_slurm_does_not_take_leaves_none(said, slurm, request_for):
     slurm.behave("sbatch", f"echo 'sbatch: error: {said}' >&2; exit 1")
@@ -141,7 +144,7 @@ def test_they_are_written_into_no_folder_of_others(obstacle, slurm, request_for,
         place.mkdir(mode=0o755)
     outcome = slurm.submit(request)
     assert outcome.status == "refused"
-    assert "is no folder of our own" in outcome.message
+    assert "is not a folder of our own" in outcome.message
     assert list(elsewhere.iterdir()) == []
     assert slurm.calls("sbatch") == []
 
@@ -162,6 +165,7 @@ def array(tmp_path: Path) -> ArrayRequest:
     return ArrayRequest(Attempt("s.work.array.t1", str(tmp_path / "arrays"), 1), tasks, (), 2, "t1")
 
 
+@pytest.mark.slow
 def test_each_task_of_an_array_has_its_own(slurm, array):
     assert parse_array(slurm.run(array_script(array))).indices == {0, 1, 2}
     for task in array.tasks:
@@ -170,6 +174,7 @@ def test_each_task_of_an_array_has_its_own(slurm, array):
     assert VALUE not in slurm.accepted("1001", "env")
 
 
+@pytest.mark.slow
 def test_an_array_that_is_given_up_leaves_none(slurm, array):
     slurm.behave("sbatch", "echo 'sbatch: error: Invalid job array specification' >&2; exit 1")
     assert parse_array(slurm.run(array_script(array))).submission.status == "refused"
@@ -177,6 +182,7 @@ def test_an_array_that_is_given_up_leaves_none(slurm, array):
     assert [secrets_of(task.attempt) for task in array.tasks] == [{}, {}, {}]
 
 
+@pytest.mark.slow
 def test_a_withdrawn_attempt_leaves_none(slurm, request_for):
     request = replace(request_for(), chained=True, secrets={"HF_TOKEN": VALUE})
     assert slurm.submit(request).status == "submitted"
@@ -193,13 +199,18 @@ def test_removal_may_be_repeated(slurm, request_for):
         assert secrets_of(request.attempt) == {}
 
 
+@pytest.mark.slow
 def test_an_attempt_with_a_verdict_has_none(slurm, request_for):
     request = replace(request_for(), secrets={"HF_TOKEN": VALUE})
     slurm.submit(request)
     stage_dir = request.attempt.stage_dir
-    parse_written(slurm.run(write_verdict_script(stage_dir, {"outcome": "failed", "attempt": 2})))
+    parse_written(
+        slurm.run(write_verdict_script(stage_dir, RecordedVerdict.of(Verdict(Outcome.FAILED, "x"), 2)))
+    )
     assert secrets_of(request.attempt) == {"HF_TOKEN": VALUE}
-    parse_written(slurm.run(write_verdict_script(stage_dir, {"outcome": "failed", "attempt": 1})))
+    parse_written(
+        slurm.run(write_verdict_script(stage_dir, RecordedVerdict.of(Verdict(Outcome.FAILED, "x"), 1)))
+    )
     assert secrets_of(request.attempt) == {}
 
 
@@ -225,6 +236,7 @@ def run_job(directory: Path, command: str, secrets: dict[str, str], shell: str =
     return done.returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "dash"])
 def test_a_job_sees_the_odd_values_as_they_are(shell, tmp_path):
     few = {f"S{index}": value for index, value in enumerate(ODD.values()) if len(value) < 1000}

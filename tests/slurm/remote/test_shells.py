@@ -10,16 +10,18 @@ import pytest
 from airflow_megatron.slurm.polling.poll import parse_poll, poll_script
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.quoting import QuotingError
-from airflow_megatron.slurm.remote.stage_records import (
+from airflow_megatron.slurm.remote.transport import CommandResult
+from airflow_megatron.slurm.states.observation import Watch
+from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
+from airflow_megatron.slurm.submission.single_job import parse_submission, submission_script
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import (
     parse_stage_states,
     parse_written,
     stage_state_script,
     write_verdict_script,
 )
-from airflow_megatron.slurm.remote.transport import CommandResult
-from airflow_megatron.slurm.states.observation import Watch
-from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
-from airflow_megatron.slurm.submission.single_job import parse_submission, submission_script
+from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 
 SHELLS = {
     "dash": ["dash", "-s"],
@@ -41,9 +43,10 @@ def test_whole_conversation(shell, slurm, request_for, tmp_path):
     assert parse_submission(run(submission_script(request_for()))).status == "submitted"
     assert parse_submission(run(submission_script(request_for()))).status == "recorded"
     stage_dir = request_for().attempt.stage_dir
-    parse_written(run(write_verdict_script(stage_dir, {"outcome": "failed"})))
+    verdict = RecordedVerdict.of(Verdict(Outcome.FAILED, "x"), 1)
+    parse_written(run(write_verdict_script(stage_dir, verdict)))
     state = parse_stage_states([stage_dir], run(stage_state_script([stage_dir])))[stage_dir]
-    assert (state.job_id, state.verdict) == ("1001", {"outcome": "failed"})
+    assert (state.job_id, state.verdict) == ("1001", verdict)
     log = tmp_path / "log"
     log.write_bytes(b"\x00\xffabc\n")
     checkpoints = tmp_path / "checkpoints"

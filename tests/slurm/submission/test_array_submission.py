@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from airflow_megatron.slurm.remote.attempt import Attempt
-from airflow_megatron.slurm.remote.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.submission.job_array import (
     ArrayOutcome,
@@ -20,6 +19,7 @@ from airflow_megatron.slurm.submission.job_array import (
     parse_array,
 )
 from airflow_megatron.slurm.submission.single_job import SubmissionRequest
+from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 
 STOPS = {
     "before its tasks are claimed": ("am_take_tasks() {", "am_take_tasks() { kill -9 $$"),

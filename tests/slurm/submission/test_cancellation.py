@@ -14,6 +14,7 @@ def cancel(slurm, *jobs):
     return parse_cancel(jobs, slurm.run(cancel_script(jobs)))
 
 
+@pytest.mark.slow
 def test_only_our_own_jobs_are_cancelled(slurm, request_for):
     slurm.submit(request_for(1))
     slurm.submit(request_for(2))
@@ -51,6 +52,7 @@ def withdraw(slurm, attempt):
     return parse_cancel((), slurm.run(withdraw_script(attempt)))
 
 
+@pytest.mark.slow
 def test_a_withdrawn_attempt_loses_its_job_although_nobody_knew_the_id(slurm, request_for):
     slurm.behave("sbatch", 'accept "$@"; kill -9 $$')
     slurm.behave("squeue", "exit 1")

@@ -281,6 +281,7 @@ def test_unknown_stop_signal():
         job_prologue("/x", stop_signal="KILL")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_value_that_an_earlier_job_wrote(tmp_path: Path, shell: str) -> None:
     job = Job(tmp_path, shell)

@@ -17,6 +17,7 @@ from airflow_megatron import __version__
 from airflow_megatron.slurm.remote.transport import CommandResult
 from airflow_megatron.slurm.submission.provenance import (
     Origins,
+    Provenance,
     differences,
     parse_question,
     question_script,
@@ -74,8 +75,10 @@ def record(origins: Origins, tmp_path: Path) -> dict[str, Any]:
 
 
 PACKAGES = ["my_package==1.0.dev3", "old==0.1", "torch==2.9.0+cpu"]
+VERSIONS = {"my_package": "1.0.dev3", "old": "0.1", "torch": "2.9.0+cpu"}
 
 
+@pytest.mark.slow
 def test_everything_is_recorded(origins: Origins, tmp_path: Path) -> None:
     found = record(origins, tmp_path)
     assert found["package"] == __version__
@@ -128,6 +131,7 @@ def in_container(origins: Origins, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return Origins(f"{hidden}/bin/python", (), (), str(place / "image.sif"), words)
 
 
+@pytest.mark.slow
 def test_a_container_and_what_is_installed_in_it(in_container: Origins, tmp_path: Path) -> None:
     found = record(in_container, tmp_path)
     (described,) = found["containers"]
@@ -141,7 +145,7 @@ def test_a_container_and_what_is_installed_in_it(in_container: Origins, tmp_path
     assert (tmp_path / "starts").read_text() == "started\n"
     script = question_script(in_container, str(tmp_path / "runs"))
     done = subprocess.run(["bash", "-s"], input=script, text=True, capture_output=True, check=True)
-    assert parse_question(CommandResult(0, done.stdout, done.stderr))["packages"] == PACKAGES
+    assert parse_question(CommandResult(0, done.stdout, done.stderr)).packages == VERSIONS
     Path(str(in_container.image)).write_bytes(b"SIF 2")
     (tmp_path / "attempt" / "provenance.json").unlink()
     record(in_container, tmp_path)
@@ -157,6 +161,7 @@ def test_a_container_that_cannot_be_started(in_container: Origins, tmp_path: Pat
     assert list((tmp_path / "runs" / ".environments").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_image_of_a_registry_is_listed_once_a_day(in_container: Origins, tmp_path: Path) -> None:
     registry = replace(in_container, image="docker://nvcr.io/nvidia/pytorch:25.03")
     starts = tmp_path / "starts"
@@ -176,20 +181,36 @@ def test_a_job_goes_on_whatever_becomes_of_the_record(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("going on\n", "")
 
 
+@pytest.mark.slow
 def test_what_a_login_node_would_run_with(origins: Origins, tmp_path: Path) -> None:
     script = question_script(origins, "/nowhere")
     done = subprocess.run(["bash", "-s"], input=script, text=True, capture_output=True, check=True)
     now = parse_question(CommandResult(0, done.stdout, done.stderr))
-    assert now["packages"] == PACKAGES
+    assert now.packages == VERSIONS
     before = {**record(origins, tmp_path), "packages": PACKAGES}
-    assert differences(before, now) == []
+    assert differences(Provenance.from_json(before), now) == []
     before |= {"package": "0.0.1", "packages": ["torch==2.8.0", "numpy==1.0"]}
     before["checkouts"][0] |= {"commit": "0" * 40}
-    assert differences(before, now) == [
+    assert differences(Provenance.from_json(before), now) == [
         f"airflow-megatron 0.0.1 → {__version__}",
-        f"{origins.checkouts[0]} 000000000000 → {origins.checkouts[0]} {now['checkouts'][0]['commit'][:12]}",
+        f"{origins.checkouts[0]} 000000000000 → {origins.checkouts[0]} {now.checkouts[0].commit[:12]}",
         "my_package not installed → 1.0.dev3",
         "numpy 1.0 → not installed",
         "old not installed → 0.1",
         "torch 2.8.0 → 2.9.0+cpu",
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"package": 3, "checkouts": None, "containers": "x", "packages": {}},
+        {"checkouts": [1, None], "containers": [[]], "packages": [2, None], "unknown": 1},
+    ],
+)
+def test_a_damaged_record_is_empty(value: dict[str, object]) -> None:
+    assert Provenance.from_json(value) == Provenance()
+    assert differences(Provenance.from_json(value), Provenance()) == [
+        "the installed packages are not known on both sides"
     ]

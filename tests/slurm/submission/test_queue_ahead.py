@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from airflow_megatron.slurm.remote.attempt import Attempt
-from airflow_megatron.slurm.remote.stage_records import AttemptState, parse_stage_states, stage_state_script
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.states.exit_codes import STEPPED_BACK_EXIT_CODE
 from airflow_megatron.slurm.submission.queue_ahead import (
@@ -28,6 +27,7 @@ from airflow_megatron.slurm.submission.queue_ahead import (
     take_up_script,
     withdraw_ahead_script,
 )
+from airflow_megatron.slurm.verdicts.stage_records import AttemptState, parse_stage_states, stage_state_script
 
 EXIT = '{{"exit_code": {code}, "signal": {signal}, "host": "n1", "nodes": "n1", "ended": 7}}\n'
 WELL = EXIT.format(code=0, signal="null")
@@ -159,6 +159,14 @@ def test_end_in_good_order(before: Before, record: str | None, runs: bool) -> No
     if record is not None:
         before.ended(2, record)
     assert started(before, before.start()) is runs
+
+
+def test_emptied_record_of_the_end_is_read_from_its_copy(before: Before) -> None:
+    before.saved(100, LEGACY)
+    before.ended(2, "")
+    (before.stage_dir / "2" / "run").mkdir()
+    (before.stage_dir / "2" / "run" / "exit.8.0.json").write_text(WELL)
+    assert started(before, before.start())
 
 
 def test_rolled_over(before: Before) -> None:
@@ -322,6 +330,7 @@ def test_submission_is_recorded_as_one_ahead(queued: Queued) -> None:
     assert decision_in(queued.state()[0].decision) == "start"
 
 
+@pytest.mark.slow
 def test_its_task_takes_it_up_once(queued: Queued) -> None:
     assert queued.taken()
     assert queued.taken()
@@ -330,6 +339,7 @@ def test_its_task_takes_it_up_once(queued: Queued) -> None:
     assert queued.withdrawn() == ([], []), "its own task waits for it now"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fate", ["back", "cancelled", "never", "goes on"])
 def test_what_cannot_start_is_freed(queued: Queued, fate: str) -> None:
     job = queued.slurm.root / "jobs" / "1001"
@@ -349,6 +359,7 @@ def test_what_cannot_start_is_freed(queued: Queued, fate: str) -> None:
     assert queued.state()[0].ahead is None
 
 
+@pytest.mark.slow
 def test_what_has_started_is_taken_up_though_the_queue_has_lost_it(queued: Queued) -> None:
     queued.decided("start")
     (queued.slurm.root / "jobs" / "1001").unlink()
@@ -362,6 +373,7 @@ def test_without_an_answer_of_squeue_nothing_is_decided(queued: Queued) -> None:
     assert queued.state()[0].decision is None
 
 
+@pytest.mark.slow
 def test_withdrawing(queued: Queued) -> None:
     (queued.slurm.root / "jobs" / "7").write_text("7|PENDING|1|(null)|another\n")
     assert queued.withdrawn() == ([1], [])
@@ -370,6 +382,7 @@ def test_withdrawing(queued: Queued) -> None:
     assert queued.withdrawn() == ([], [])
 
 
+@pytest.mark.slow
 def test_withdrawing_again_after_an_interruption(queued: Queued) -> None:
     queued.slurm.behave("squeue", 'echo "Socket timed out" >&2; exit 1')
     with pytest.raises(TransportError, match="Socket timed out"):
@@ -385,6 +398,7 @@ def test_what_has_started_is_not_withdrawn(queued: Queued) -> None:
     assert queued.slurm.jobs == ["1001"]
 
 
+@pytest.mark.slow
 def test_full_disk_decides_nothing(queued: Queued) -> None:
     if os.geteuid() == 0:
         shutil.rmtree(queued.directory / "claim.1")
@@ -396,6 +410,7 @@ def test_full_disk_decides_nothing(queued: Queued) -> None:
     queued.directory.chmod(0o755)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round_", range(4))
 def test_start_taking_up_and_withdrawing_at_once(queued: Queued, tmp_path: Path, round_: int) -> None:
     """Whoever is first decides, and the two others go by it: nothing that runs is withdrawn, nothing withdrawn runs."""

@@ -139,6 +139,7 @@ def test_who_else_counts(slurm, limited, tmp_path, line, status):
     assert place.exists() == (status == "deferred")
 
 
+@pytest.mark.slow
 def test_the_tasks_of_an_array_count_each(slurm, limited, tmp_path):
     now = int(time.time())
     announce(tmp_path, "sweep.array.a1", f"elsewhere 5 1 {now - 2} submitting 4\n")

@@ -10,12 +10,6 @@ from pathlib import Path
 import pytest
 
 from airflow_megatron.slurm.remote.records import ExitRecord, read_object
-from airflow_megatron.slurm.remote.stage_records import (
-    AttemptState,
-    StageRecord,
-    parse_stage_states,
-    stage_state_script,
-)
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.submission.attempt_chain import (
     chain_prologue,
@@ -23,6 +17,13 @@ from airflow_megatron.slurm.submission.attempt_chain import (
     parse_withdrawn,
     runs_after,
     withdraw_chain_script,
+)
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import (
+    AttemptState,
+    StageRecord,
+    parse_stage_states,
+    stage_state_script,
 )
 
 EXIT = '{{"exit_code": {code}, "signal": {signal}, "host": "n1", "nodes": "n1", "ended": 7}}\n'
@@ -110,6 +111,7 @@ def test_number_of_a_withdrawn_attempt_is_free_again(slurm, request_for):
     assert withdrawn(slurm, stage_dir, 1) == []
 
 
+@pytest.mark.slow
 def test_without_an_answer_of_squeue_nothing_is_withdrawn(slurm, request_for):
     stage_dir = chained(slurm, request_for, 2)
     slurm.behave("squeue", 'echo "Socket timed out" >&2; exit 1')
@@ -119,7 +121,7 @@ def test_without_an_answer_of_squeue_nothing_is_withdrawn(slurm, request_for):
 
 
 def test_the_attempt_that_is_due():
-    verdict = {"outcome": "rolled_over", "reason": "x"}
+    verdict = RecordedVerdict.from_json({"outcome": "rolled_over", "reason": "x"})
     first = AttemptState(1, "7", "7", True, None)
     second = replace(first, number=2, chained=True)
     third = replace(second, number=3)

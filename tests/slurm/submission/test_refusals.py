@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_megatron.slurm.submission.refusals import refusal_mend
+from airflow_megatron.slurm.submission.refusals import refusal_hint
 
 FAILED = "sbatch: error: Batch job submission failed: "
 POLICY = f"{FAILED}Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -34,8 +34,8 @@ POLICY = f"{FAILED}Job violates accounting/QOS policy (job submit limit, user's 
     ],
 )
 def test_the_mend_names_the_key(text: str, key: str) -> None:
-    assert key in refusal_mend(text)
+    assert key in refusal_hint(text)
 
 
 def test_an_unknown_reason_has_none() -> None:
-    assert refusal_mend("sbatch: error: lua: not on a Friday") == ""
+    assert refusal_hint("sbatch: error: lua: not on a Friday") == ""

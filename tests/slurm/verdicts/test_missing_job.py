@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import AccountingRow, Observation, QueueRow, Unreachable
 from airflow_megatron.slurm.verdicts.missing_job import MissingJob
@@ -13,7 +14,7 @@ from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdic
 
 GONE = Observation(time=1000.0, queue_ok=True, accounting_ok=True)
 RUNNING = AccountingRow("7", "x.a1", JobState.RUNNING, "RUNNING", 0, 0)
-EXIT = {"exit_code": 0, "ended": 900.0, "job_id": "7"}
+EXIT = ExitRecord.from_json({"exit_code": 0, "ended": 900.0, "job_id": "7"})
 
 
 class Watching:

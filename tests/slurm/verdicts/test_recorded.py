@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_megatron.slurm.remote.records import JobRecord
-from airflow_megatron.slurm.remote.stage_records import AttemptState, StageRecord
-from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict, stage_verdict, verdict_on_newest
+from airflow_megatron.slurm.remote.records import JobRecord, TaskOrigin
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
+from airflow_megatron.slurm.verdicts.stage_records import AttemptState, StageRecord
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.supervision.job_reference import JobHandle
 
@@ -66,7 +68,7 @@ class TestJudged:
     @staticmethod
     def state(attempts: int, verdict: dict[str, Any] | None) -> StageRecord:
         found = (AttemptState(number, "1", "1", True, None) for number in range(1, attempts + 1))
-        return StageRecord(tuple(found), verdict)
+        return StageRecord(tuple(found), RecordedVerdict.from_json(verdict))
 
     @pytest.mark.parametrize(
         ("attempts", "verdict", "judged"),
@@ -81,8 +83,8 @@ class TestJudged:
     )
     def test_the_newest(self, attempts: int, verdict: dict[str, Any] | None, judged: bool) -> None:
         state = self.state(attempts, verdict)
-        assert (verdict_on_newest(state) is not None) == judged
-        assert (stage_verdict(state) is None) == (verdict is None)
+        assert (state.verdict_on_newest is not None) == judged
+        assert (state.verdict is None) == (verdict is None)
 
 
 class TestJobRecords:
@@ -91,11 +93,22 @@ class TestJobRecords:
             "j", 2, "s.j.a2", "d", ("python", "x.py"), "/l", {"lr": 1.0}, ("--load", "/c"), first=1, nodes=3
         )
         assert JobRecord.from_json(record.to_json()) == record
+        assert record.to_json()["origin"] == {}
+        submitted = replace(record, origin=TaskOrigin("s", "manual__1", "manual__0", "job.submit", 2))
+        value = submitted.to_json()
+        assert JobRecord.from_json(json.loads(json.dumps(value))) == submitted
+        assert value["origin"] == {
+            "dag_id": "s",
+            "run_id": "manual__1",
+            "run": "manual__0",
+            "task_id": "job.submit",
+            "try_number": 2,
+        }
 
     def test_of_an_array_of_an_earlier_version(self) -> None:
         value = {"job": "j", "attempt": 1, "job_name": "n", "digest": "d", "command": ["x"], "log_file": "/l"}
         record = JobRecord.from_json({**value, "params": {}, "origin": {"dag_id": "s"}, "unknown": 1})
-        assert record == JobRecord("j", 1, "n", "d", ("x",), "/l", {}, origin={"dag_id": "s"})
+        assert record == JobRecord("j", 1, "n", "d", ("x",), "/l", {}, origin=TaskOrigin(dag_id="s"))
 
     def test_of_a_damaged_one(self) -> None:
         record = JobRecord.from_json(

@@ -6,6 +6,7 @@ import pytest
 
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
+from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
 from airflow_megatron.slurm.verdicts.restarts import (
     Done,
     Follow,
@@ -184,7 +185,7 @@ def test_rollbacks_have_a_budget_of_their_own():
     step = next_step([], bad_numbers(), policy)
     assert isinstance(step, Restart)
     assert "earlier checkpoint: loss spike" in step.reason
-    # they are no ordinary failures, and no lack of progress
+    # they are not ordinary failures, and no lack of progress
     history = [bad_numbers(iteration=200), bad_numbers(iteration=100)]
     assert isinstance(next_step(history, ended(Outcome.ROLLED_OVER, 100), policy), Restart)
     assert isinstance(next_step([ended(Outcome.FAILED, 10)], bad_numbers(), RestartPolicy(failed=1)), Restart)
@@ -204,12 +205,13 @@ def test_rollbacks_count_since_the_training_got_further_than_ever():
 
 
 def test_a_series_begins_when_a_job_was_given_up():
-    def told(outcome: Outcome, **more: object) -> dict[str, object]:
-        return {**Verdict(outcome, "because").to_json(), **more}
+    def told(outcome: Outcome, **more: object) -> RecordedVerdict | None:
+        return RecordedVerdict.from_json({**Verdict(outcome, "because").to_json(), **more})
 
     values = [told(Outcome.RETRYABLE), told(Outcome.FAILED, given_up="why"), None, told(Outcome.ROLLED_OVER)]
     assert [verdict.outcome for verdict in series(values)] == [Outcome.ROLLED_OVER]
-    assert series([told(Outcome.RETRYABLE), None, {"outcome": "strange"}, told(Outcome.FAILED)]) == [
+    strange = RecordedVerdict.from_json({"outcome": "strange"})
+    assert series([told(Outcome.RETRYABLE), None, strange, told(Outcome.FAILED)]) == [
         Verdict(Outcome.RETRYABLE, "because"),
         Verdict(Outcome.FAILED, "because"),
     ]

@@ -275,7 +275,7 @@ def test_site_file(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (("outcome: retryable", "outcome: finished"), "outcome is 'finished'"),
-        (("pattern: 'libfabric: .* unreachable'", "pattern: '('"), "no regular expression"),
+        (("pattern: 'libfabric: .* unreachable'", "pattern: '('"), "not a regular expression"),
         (("pattern: 'libfabric: .* unreachable'", "pattern: '.*'"), "fits an empty line"),
         (("blames_node: true", "blames_node: maybe"), "write true or false"),
         (("blames_node: true", "blame_node: true"), "did you mean 'blames_node'"),
@@ -386,5 +386,5 @@ def test_what_re2_does_not_know_is_refused(tmp_path: Path, pattern: str) -> None
     file = tmp_path / "own.yaml"
     entry = {"name": "own", "pattern": pattern, "outcome": "failed", "reason": "because"}
     file.write_text(json.dumps({"signatures": [entry]}))
-    with pytest.raises(SpecError, match="no regular expression"):
+    with pytest.raises(SpecError, match="not a regular expression"):
         read_signatures(file)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_megatron.slurm.remote.records import ExitRecord
 from airflow_megatron.slurm.states.exit_codes import DUPLICATE_EXIT_CODE, UNWRITABLE_EXIT_CODE
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import (
@@ -36,8 +37,9 @@ def seen(**changes) -> Observation:
     return replace(Observation(time=NOW, queue_ok=True, accounting_ok=True), **changes)
 
 
-def exit_record(code: int = 0, **changes) -> dict[str, object]:
-    return {"exit_code": code, "started": NOW - 500, "ended": NOW - 100, "job_id": "7", **changes}
+def exit_record(code: int = 0, **changes) -> ExitRecord | None:
+    value = {"exit_code": code, "started": NOW - 500, "ended": NOW - 100, "job_id": "7", **changes}
+    return ExitRecord.from_json(value)
 
 
 @pytest.mark.parametrize("state", [state for state in JobState if state.active])
@@ -319,7 +321,7 @@ def test_command_that_was_done_when_its_node_was_lost():
 
 
 def test_damaged_exit_record_is_none():
-    gone = seen(accounting_ok=False, accounting_enabled=False, exit={"exit_code": "x"})
+    gone = seen(accounting_ok=False, accounting_enabled=False, exit=exit_record("x"))
     assert judge(gone, TRAIN).outcome is Outcome.UNKNOWN
 
 

@@ -312,7 +312,7 @@ def test_keys_that_are_read_or_like_none_are_not_warned_of() -> None:
         ),
         ("t: 12:30:00\n", "12:30:00 is read as 45000, a number in base 60"),
         ("t: 010\n", "010 is read as 8, an octal number"),
-        ("cmd: bash run.sh\n", "is no sbatch command"),
+        ("cmd: bash run.sh\n", "is not an sbatch command"),
         ("t: 1\n", "neither termination_cmd nor termination_str"),
         ("t: 1\n", "have no template"),
         ("termination_strr: done\n", "no key 'termination_strr', and no text here reads it (did you mean"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_megatron.spec.dialects.oellm.interpolation.configuration import (
     Configuration,
     ConfigurationError,
-    Surroundings,
+    ResolutionContext,
     with_parameters,
 )
 from airflow_megatron.spec.dialects.oellm.interpolation.eval import EvaluationError, evaluate_python
@@ -26,13 +26,13 @@ _RECORDED = json.loads(
 
 
 def configuration(data: dict[str, Any], **environment: str) -> Configuration:
-    return Configuration(data, Surroundings(environment))
+    return Configuration(data, ResolutionContext(environment))
 
 
 @pytest.mark.parametrize("case", _RECORDED["cases"], ids=lambda case: case["text"])
 def test_value_equals_that_of_oellm_autoexp(case: dict[str, Any]) -> None:
     data = {**_RECORDED["configuration"], "text": case["text"]}
-    resolved = Configuration(data, Surroundings({"OUTPUT_DIR": "/out", "HOME": "/root", "A": "1"}))
+    resolved = Configuration(data, ResolutionContext({"OUTPUT_DIR": "/out", "HOME": "/root", "A": "1"}))
     if "refused" in case:
         with pytest.raises(ConfigurationError):
             resolved.get("text")
@@ -57,7 +57,7 @@ def test_unknown_names_get_a_suggestion() -> None:
 def test_clock_is_refused_unless_given() -> None:
     with pytest.raises(ConfigurationError, match="change every name"):
         configuration({"x": "${oc.timestring:}"}).get("x")
-    assert Configuration({"x": "${oc.timestring:}"}, Surroundings({}, "now")).get("x") == "now"
+    assert Configuration({"x": "${oc.timestring:}"}, ResolutionContext({}, "now")).get("x") == "now"
 
 
 def test_what_nobody_reads_does_no_harm() -> None:

@@ -181,6 +181,7 @@ def test_what_the_file_alone_does_not_say_is_written(config_dir: Path, cluster: 
     assert "--output-z-loss-coeff" in stable.command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [

@@ -132,7 +132,7 @@ PASSED_OVER = {
     ),
     "another job": (
         {"job": "cancel_condition: {class_name: SlurmStateCondition, job_name: other, state: FAILED}"},
-        ("other is no job of this point", "squeue is asked"),
+        ("other is not a job of this point", "read with squeue"),
     ),
     "another signal": ({"sbatch": "signal: USR1@60"}, ("slurm.sbatch.signal: USR1@60", "TERM")),
     "a swept key that nothing reads": (
@@ -322,7 +322,7 @@ def test_misspelt_words_of_a_sweep_have_their_place(line: str, near: str) -> Non
         load_sweep_text(text, "study.yaml")
 
 
-def test_an_unescaped_sibling_is_named_with_its_mend() -> None:
+def test_an_unescaped_sibling_is_named_with_a_hint() -> None:
     text = text_of(swept='backend.megatron.load: ["${sibling.stable.job.base_output_dir}/checkpoints"]')
     with pytest.raises(SpecError, match=r"escape it: \\\\\$\{sibling.stable.job.base_output_dir\}"):
         load_sweep_text(text, "study.yaml")

@@ -43,6 +43,7 @@ backend:
     ckpt_step: ${.train_iters}
     tokenizer_type: NullTokenizer
     vocab_size: 100
+    mock_data: true
 slurm:
   sbatch: {nodes: 2, gpus_per_node: 4, cpus_per_task: 12, time: "01:00:00"}
 SLURM

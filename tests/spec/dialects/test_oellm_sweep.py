@@ -137,7 +137,7 @@ def test_base_value_that_hides_a_group_is_warned_about() -> None:
         ),
     ],
 )
-def test_mistakes_name_their_place_and_the_mend(text: str, place: str, message: str) -> None:
+def test_mistakes_are_reported_with_place_and_hint(text: str, place: str, message: str) -> None:
     with pytest.raises(SpecError) as error:
         expanded(text)
     assert str(error.value).startswith(place)

@@ -13,7 +13,13 @@ from airflow_megatron.spec.documents.shipped_files import FOLDERS, checkout, shi
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Airflow's home, of which the environment says nothing else."""
-    for option in ("sweep_specs_folder", "clusters_folder", "templates_folder", "results_url"):
+    for option in (
+        "sweep_specs_folder",
+        "clusters_folder",
+        "templates_folder",
+        "results_url",
+        "results_store",
+    ):
         monkeypatch.delenv(option_variable(option), raising=False)
     for name in (project.HOME_VARIABLE, project.SWEEP_SPECS_VARIABLE, "AIRFLOW_CONFIG"):
         monkeypatch.delenv(name, raising=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_megatron.megatron.arguments.tables import ArgumentError, to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
+from airflow_megatron.megatron.arguments.tables import ArgumentError
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.list_texts import meant_list
 from airflow_megatron.spec.spec_files import load_sweep_text

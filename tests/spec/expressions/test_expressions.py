@@ -117,6 +117,14 @@ def test_errors_name_the_expression_and_the_cause(source: str, told: str) -> Non
     assert repr(source) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "raw", [{"a": "{{ seq_len }}", "seq_length": 64}, {"seq_length": "{{ 64 }}", "a": ["{{ seq_len }}"]}]
+)
+def test_the_hint_for_a_name_includes_values_of_any_order(raw: dict[str, Any]) -> None:
+    with pytest.raises(ExpressionError, match="did you mean 'seq_length'"):
+        resolve(raw, {})
+
+
 def test_the_name_that_fails_is_told() -> None:
     with pytest.raises(ExpressionError, match="total: "):
         resolve({"total": "{{ nodes * missing }}", "nodes": 2}, {})

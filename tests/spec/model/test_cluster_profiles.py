@@ -80,8 +80,16 @@ def test_an_unknown_profile(folder: Path) -> None:
             "alps.yaml:1:1: unknown key 'ssh_con_id' (did you mean 'ssh_conn_id'?)",
         ),
         ("python: /opt/venv/bin/python\n", "", "'python' is missing"),
-        ("runtime: pyxis", "runtime: docker", "expected one of 'apptainer', 'singularity' or 'pyxis'"),
-        ("env.SCRATCH_OF_TEST }}/runs", "env.NO_SUCH }}/runs", "alps.yaml:2:1: '{{ env.NO_SUCH }}/runs': "),
+        (
+            "runtime: pyxis",
+            "runtime: docker",
+            "expected one of 'apptainer', 'singularity', 'pyxis', 'ce' or 'shifter'",
+        ),
+        (
+            "env.SCRATCH_OF_TEST }}/runs",
+            "env.NO_SUCH }}/runs",
+            "alps.yaml:2:1: the environment variable NO_SUCH is not set",
+        ),
         ("project_root", "projectroot", "'projectroot', which is not defined; did you mean 'project_root'?"),
         ("2m", "later", "visibility_window is 'later' (expected 'later' is not a duration"),
         (PROFILE, "[1]", "expected keys with values"),

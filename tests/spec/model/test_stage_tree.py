@@ -141,7 +141,7 @@ def test_equal_documents_give_equal_trees() -> None:
         ),
         (
             "  a: {kind: train, scope: sweep}\n  b: {kind: train, parent: a, array: 4, start: {checkpoint: 5}}\n",
-            "the tasks of an array are submitted together, before the points' start conditions are asked",
+            "the tasks of an array are submitted together, before the start conditions of the points are checked",
         ),
         ("  a: {kind: train, for_each: {x: [b]}}\n  a_b: {kind: train}\n", "two stages are named 'a_b'"),
         (

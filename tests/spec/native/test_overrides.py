@@ -94,7 +94,7 @@ def test_the_text_says_the_same_with_scalars_as_they_were_written() -> None:
             "--set megatorn.lr=1: there is no 'megatorn' in the spec (did you mean 'megatron'?)",
         ),
         ("poll=1", "--set poll=1: unknown key 'poll' ("),
-        ("sweep.lr.2=1", "'2' is no item of sweep.lr (it has 2 items, counted from 0)"),
+        ("sweep.lr.2=1", "'2' is not an item of sweep.lr (it has 2 items, counted from 0)"),
         ("name.first=1", "name is 'small', which holds no keys (set it as a whole)"),
         (
             "stages.pretrain.kind=trian",

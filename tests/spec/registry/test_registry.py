@@ -64,7 +64,7 @@ def test_a_package_cannot_replace_a_class_of_ours(kinds: Registry[StageKind]) ->
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("gone", "cannot be loaded: AttributeError"), ("other", "no class that extends StageKind")],
+    [("gone", "cannot be loaded: AttributeError"), ("other", "not a class that extends StageKind")],
 )
 def test_a_class_that_cannot_be_used_is_named(kinds: Registry[StageKind], name: str, why: str) -> None:
     with pytest.raises(RegistryError, match=f"merged_kinds:{name.title()}.*{why}"):

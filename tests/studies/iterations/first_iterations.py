@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.arguments.tables import ArgumentError, to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
+from airflow_megatron.megatron.arguments.tables import ArgumentError
 from airflow_megatron.megatron.validation import Machine, check
 from airflow_megatron.spec.documents.project import local_dir
 
@@ -135,6 +136,7 @@ FEATURES: tuple[dict[str, Any], ...] = (
     {"clone_scatter_output_in_embedding": False},
     {"window_size": "(16,0)"},
     {"softmax_type": "learnable"},
+    {"softmax_type": "learnable", "masked_softmax_fusion": True},
     {"softmax_type": "off-by-one"},
     {"rotary_percent": 0.5, "position_embedding_type": "rope"},
     {"rotary_interleaved": True, "position_embedding_type": "rope"},
@@ -195,6 +197,13 @@ FEATURES: tuple[dict[str, Any], ...] = (
     {"keep_fp8_transpose_cache": True},
     {"use_cpu_initialization": True},
     {"exit_duration_in_mins": 1},
+    {"mock_data": None},
+    {"ffn_hidden_size": 0},
+    {"ffn_hidden_size": 0, "swiglu": True},
+    {"quick_geglu": True},
+    {"tokenizer_type": "NullMultimodalTokenizer"},
+    {"vocab_size": 0},
+    {"rotary_base": 0, "position_embedding_type": "rope"},
 )
 WORLD = 8
 ONLY_HERE = ("RNG tracker does not support cudagraphs!",)

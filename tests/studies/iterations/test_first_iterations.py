@@ -8,7 +8,8 @@ import pytest
 from first_iterations import BASE, EXPERTS, MACHINE, WORLD, each_feature, first_iterations, rules_broken
 from upstream import UpstreamMissingError, find_upstream
 
-from airflow_megatron.megatron.arguments.tables import argument_table, to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
+from airflow_megatron.megatron.arguments.tables import argument_table, with_extra
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.rules.settings import Machine
 from airflow_megatron.megatron.validation import check
@@ -78,6 +79,8 @@ def test_what_fused_softmax_needs(release: str) -> None:
 
     refused = ["iteration.masked-softmax-fusion"]
     assert rules() == refused
+    for kind in ("learnable", "off-by-one"):  # PyTorch's, but the kernel is asked for its sizes
+        assert rules(softmax_type=kind) == refused
     assert rules(Machine(packages=frozenset({"apex"}), is_complete=True)) == []
     # sizes and precisions that PyTorch's own softmax is taken for
     for params in ({"bf16": None}, {"seq_length": 62}, {"seq_length": 16}, {"num_attention_heads": 2}):
@@ -93,6 +96,15 @@ def test_experts_without_transformer_engine(release: str) -> None:
     assert refused == ["iteration.experts-without-transformer-engine"] * (release == RELEASE)
 
 
+@pytest.mark.parametrize("release", RELEASES)
+def test_experts_of_latent_size(release: str) -> None:
+    latent = line(EXPERTS | {"moe_latent_size": 32}, release)
+    assert "model.latent-experts" in rules_broken(latent, release)
+    for machine in (Machine(transformer_engine=(2, 8), is_complete=True), Machine()):
+        found = check(latent["argv"], WORLD, release, machine=machine, first_iteration=True)
+        assert "model.latent-experts" not in [problem.rule for problem in found]
+
+
 def test_what_layer_specs_and_einops_are_refused_for() -> None:
     own = {"spec": ["my_package.layers", "my_spec"]}
     assert rules_broken(line(own), RELEASE) == []
@@ -100,6 +112,65 @@ def test_what_layer_specs_and_einops_are_refused_for() -> None:
     for machine in (Machine(packages=frozenset({"einops"}), is_complete=True), Machine()):
         found = check(instances, WORLD, RELEASE, machine=machine, first_iteration=True)
         assert "iteration.einops" not in [problem.rule for problem in found]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_training_without_data(release: str) -> None:
+    refused = ["data.missing"]
+    assert rules_broken(line({"mock_data": None}, release), release) == refused
+    for params in (
+        {"data_path": ["/data/text_document"]},
+        {"data_args_path": "/data/blend.txt"},
+        {"per_split_data_args_path": "/data/splits.json"},
+        {"train_data_path": ["/data/text_document"]},
+        {"perform_rl_step": True},
+    ):
+        assert refused[0] not in rules_broken(line({"mock_data": None} | params, release), release)
+
+
+def test_a_fork_may_name_its_data_by_other_arguments() -> None:
+    table = with_extra(argument_table(RELEASE), {"--our-data": {}, "--our-switch": {"action": "StoreTrue"}})
+    argv = [word for word in line({})["argv"] if word != "--mock-data"]
+
+    def rules(*words: str) -> list[str]:
+        checked = check(
+            [*argv, *words], WORLD, RELEASE, machine=MACHINE, first_iteration=True, flags=reader(table)
+        )
+        return [problem.rule for problem in checked]
+
+    assert rules() == ["data.missing"]
+    assert rules("--our-data", "/data") == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_layers_without_an_mlp(release: str) -> None:
+    unfused = {"swiglu": True, "bias_swiglu_fusion": False}
+    for params in ({}, unfused, {"tensor_model_parallel_size": 2}):
+        assert rules_broken(line({"ffn_hidden_size": 0} | params, release), release) == []
+    fused = line({"ffn_hidden_size": 0, "swiglu": True}, release)
+    assert rules_broken(fused, release) == ["iteration.fused-swiglu-without-an-mlp"]
+    assert rules_broken(line({"ffn_hidden_size": -4}, release), release) == ["model.positive-sizes"]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_vocabularies_of_tokenizers_without_files(release: str) -> None:
+    old = release == RELEASE
+    for size in (0, -1):
+        assert rules_broken(line({"vocab_size": size}, release), release) == ["tokenizer.vocabulary-size"]
+    null = {"tokenizer_type": "NullMultimodalTokenizer"}
+    refused = "tokenizer.old-only" if old else "tokenizer.of-pictures"
+    assert rules_broken(line(null, release), release) == [refused]
+    if old:
+        for params in ({"vocab_size": 0}, null, null | {"vocab_size": 0}):
+            assert rules_broken(line({"legacy_tokenizer": True} | params), RELEASE) == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_quick_geglu_is_not_fused(release: str) -> None:
+    quick = {"quick_geglu": True}
+    assert rules_broken(line(quick, release), release) == ["iteration.fused-quick-geglu"]
+    for params in ({"bias_gelu_fusion": False}, {"add_bias_linear": False}):
+        assert rules_broken(line(quick | params, release), release) == []
 
 
 ENDED_BY_ITS_VALUE: dict[str, tuple[object, ...]] = {
@@ -113,12 +184,18 @@ ENDED_BY_ITS_VALUE: dict[str, tuple[object, ...]] = {
     "log_interval": (0,),
     "num_workers": (-1,),
     "make_vocab_size_divisible_by": (0,),
+    "rotary_base": (0, -1),
 }
+OF_ITS_OWN: dict[str, dict[str, Any]] = {"rotary_base": {"position_embedding_type": "rope"}}
+"""What the value is used with, where the base model does not."""
 BEGUN_WITH: tuple[dict[str, Any], ...] = (
     {"lr": 0.0},
     {"clip_grad": -1.0},
     {"init_method_std": 0.0},
     {"hidden_dropout": 1.0},
+    {"rotary_base": 0},
+    {"rotary_base": 0, "position_embedding_type": "rope", "kv_channels": 2},
+    {"rotary_base": 0, "position_embedding_type": "rope", "check_for_nan_in_loss_and_grad": False},
     {"adam_beta1": 1.5, "optimizer": "sgd"},
     {"initial_loss_scale": 0.0},
     {"lr": None, "skip_train": True},
@@ -129,8 +206,9 @@ BEGUN_WITH: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("name", ENDED_BY_ITS_VALUE)
 def test_values_that_end_a_job_as_it_begins(name: str) -> None:
     for value in ENDED_BY_ITS_VALUE[name]:
-        assert rules_broken(line({name: value}), RELEASE) == [f"value.{name}"]
-        assert rules_broken(line({name: value}, "core_v0.15.3"), "core_v0.15.3") == []  # was not asked
+        params = {name: value, **OF_ITS_OWN.get(name, {})}
+        assert rules_broken(line(params), RELEASE) == [f"value.{name}"]
+        assert rules_broken(line(params, "core_v0.15.3"), "core_v0.15.3") == []  # was not asked
 
 
 @pytest.mark.parametrize("params", BEGUN_WITH, ids=str)

@@ -143,7 +143,7 @@ def test_wrong_inputs_are_named(trainer: Trainer, inputs: Path, tmp_path: Path) 
     (tmp_path / "in").mkdir()
     for args, message in (
         (("--input", inputs / "snapshot", "--json-key", "body"), "has no column 'body'; it has text, number"),
-        (("--input", tmp_path / "in"), "is no saved data set and holds no .parquet or .jsonl file"),
+        (("--input", tmp_path / "in"), "is not a saved data set and holds no .parquet or .jsonl file"),
         (("--input", inputs / "saved", "--tokenizer", tmp_path / "in"), "or a SentencePiece .model file"),
     ):
         outcome = trainer.run("prepare_data.py", "--output", tmp_path / "out", *args)

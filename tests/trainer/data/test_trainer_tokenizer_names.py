@@ -53,5 +53,5 @@ def test_names(snapshot: Path, tmp_path: Path) -> None:
     assert directory_of(str(tmp_path), tmp_path) == str(tmp_path)
     (snapshot / "tokenizer_config.json").unlink()
     answer = directory_of("EleutherAI/gpt-neox-20b", tmp_path)
-    assert answer.startswith("refused: the tokenizer EleutherAI/gpt-neox-20b is no directory")
+    assert answer.startswith("refused: the tokenizer EleutherAI/gpt-neox-20b is not a directory")
     assert answer.endswith("hf download EleutherAI/gpt-neox-20b tokenizer.json tokenizer_config.json")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainer_harness import LOOP, MODEL, REPOSITORY, SCHEDULE, SCRIPTS, Data, Outcome, Trainer, pretrain_args
 
-from airflow_megatron.megatron.arguments.tables import to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.results.plots.lr_searches import read_searches
 from airflow_megatron.results.readings.snapshot import parse_snapshot, snapshot_script
 from airflow_megatron.results.readings.sweep_jobs import read_jobs
@@ -73,7 +73,7 @@ def test_files_hold_the_sweep(sweep: tuple[Outcome, Path]) -> None:
     found_rates, losses = read_curve(save)
     assert found_rates.tolist() == rates
     assert losses.tolist() == [float(row["loss"]) for row in rows]
-    # The sweep stopped at the factor, or where the loss was no number any more; no checkpoint was written.
+    # The sweep stopped at the factor, or where the loss was not a number any more; no checkpoint was written.
     assert not (save / "latest_checkpointed_iteration.txt").exists()
 
 

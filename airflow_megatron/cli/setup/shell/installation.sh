@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2154
+# shellcheck shell=sh disable=SC2154,SC2015
 # Part of cluster_install.py's scripts. Each function prints a word for what it did, or "failed REASON".
 # What it makes lies in a folder of its own beside PATH, in PATH.versions; PATH is a link that is moved to it when it
 # is complete, by one rename: jobs that run go on with what they began with, and nothing is ever half there.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.arguments.tables import to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.trainers.trainer import MegatronTrainer
 
 if TYPE_CHECKING:

@@ -41,7 +41,9 @@ def check_arguments(values: Mapping[str, Any]) -> None:
         raise ArgumentError("max_position_embeddings", TRAINER, reason)
     for whole, part in _MULTIPLES:
         if values[whole] % (values.get(part) or 1):
-            raise ArgumentError(whole, TRAINER, f"{values[whole]} is no multiple of {part} ({values[part]})")
+            raise ArgumentError(
+                whole, TRAINER, f"{values[whole]} is not a multiple of {part} ({values[part]})"
+            )
     if values.get("lr_warmup_fraction") is not None and values.get("lr_warmup_iters"):
         raise ArgumentError("lr_warmup_fraction", TRAINER, "excludes lr_warmup_iters; keep one")
     if str(values.get("lr_decay_style")).startswith("infinite") and not values.get("min_lr"):

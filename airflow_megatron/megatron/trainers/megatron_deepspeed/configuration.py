@@ -106,7 +106,7 @@ def accumulation_steps(arguments: Mapping[str, Any], world_size: int) -> int:
 
     :param arguments: as for :func:`deepspeed_config`.
     :param world_size: number of processes.
-    :raises ArgumentError: when the processes cannot be spread over the model, or the batch over them.
+    :raises ArgumentError: if the processes cannot be spread over the model, or the batch over them.
     """
     sizes = {name: _count(arguments, name, 1) for name in _MODEL_SIZES}
     model = 1
@@ -125,7 +125,7 @@ def accumulation_steps(arguments: Mapping[str, Any], world_size: int) -> int:
         near = " or ".join(str(size) for size in (below, below + step) if size)
         raise _problem(
             "global_batch_size",
-            f"{batch} is no multiple of micro_batch_size ({micro}) × data-parallel size ({data}); use {near}",
+            f"{batch} is not a multiple of micro_batch_size ({micro}) × data-parallel size ({data}); use {near}",
         )
     return batch // step
 

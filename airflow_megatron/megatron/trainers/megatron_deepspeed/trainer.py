@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.megatron.arguments.tables import ArgumentError, to_argv
+from airflow_megatron.megatron.arguments.argv import to_argv
+from airflow_megatron.megatron.arguments.tables import ArgumentError
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.trainers.megatron_deepspeed.alcf_launch import alcf_command, own_arguments
 from airflow_megatron.megatron.trainers.megatron_deepspeed.argument_rules import check_arguments

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.arguments import lr_search
+from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.arguments.tables import (
     PRETRAIN_GPT,
     ArgumentError,
     program_table,
     releases_with,
-    to_argv,
 )
 from airflow_megatron.megatron.trainers.trainer import MegatronTrainer, checkout_of
 

@@ -34,7 +34,7 @@ def samples_at_once(s: Settings) -> int:
     return samples
 
 
-def _division_mend(s: Settings) -> str:
+def _division_hint(s: Settings) -> str:
     unit = samples_at_once(s)
     whole = f"--global-batch-size {multiples(s.global_batch_size, unit)}"
     ranks = max(unit // s.micro_batch_size, 1)
@@ -61,7 +61,7 @@ def _ramp_up_problem(s: Settings) -> bool:
     return bool(growth % step or growth // step == 0 or samples == 0)
 
 
-def _ramp_up_mend(s: Settings) -> str:
+def _ramp_up_hint(s: Settings) -> str:
     if len(s.rampup_batch_size) != 3 or not all(str(word).isdigit() for word in s.rampup_batch_size):
         return "three numbers: start, increment, samples"
     start, step, _ = (int(word) for word in s.rampup_batch_size)
@@ -157,7 +157,7 @@ MICROBATCH_COUNT: Topic = (
         ),
         "--global-batch-size {global_batch_size} is not divisible by --micro-batch-size {micro_batch_size} x "
         "data parallel size {data_parallel_size}",
-        _division_mend,
+        _division_hint,
         f"{MICROBATCHES} ConstantNumMicroBatchesCalculator",
     ),
     Rule(
@@ -174,14 +174,14 @@ MICROBATCH_COUNT: Topic = (
         "batch.ramp-up",
         lambda s: s.rampup_batch_size is not None and _ramp_up_problem(s),
         "--rampup-batch-size {rampup_batch_size} does not lead to --global-batch-size {global_batch_size}",
-        _ramp_up_mend,
+        _ramp_up_hint,
         f"{MICROBATCHES} RampupBatchsizeNumMicroBatchesCalculator",
         until=_RAMP_UP_IGNORED_SINCE,
     ),
     Rule(
         "batch.schedule",
         lambda s: s.step_batch_size_schedule is not None and _schedule_problem(s),
-        "--step-batch-size-schedule {step_batch_size_schedule!r} is no schedule",
+        "--step-batch-size-schedule {step_batch_size_schedule!r} is not a schedule",
         "write '0:768 250B:1536': positive batch sizes, thresholds that start at 0 and grow",
         f"{MICROBATCHES} StepBatchsizeNumMicroBatchesCalculator",
     ),

@@ -84,7 +84,7 @@ EXPERTS: Topic = (
             and s.num_experts is not None
             and s.num_experts % s.expert_model_parallel_size != 0
         ),
-        "--num-experts {num_experts} is no multiple of --expert-model-parallel-size {expert_model_parallel_size}",
+        "--num-experts {num_experts} is not a multiple of --expert-model-parallel-size {expert_model_parallel_size}",
         lambda s: (
             f"--num-experts {multiples(s.num_experts, s.expert_model_parallel_size)}, or "
             f"--expert-model-parallel-size {divisors(s.num_experts, s.expert_model_parallel_size)}"

@@ -116,7 +116,7 @@ REINFORCEMENT: Topic = (
     Rule(
         "rl.samples",
         lambda s: s.perform_rl_step and (not s.global_batch_size or _generated_samples_problem(s)),
-        "the samples that --grpo-… generate are no multiple of the batch size (or the intervals of its steps)",
+        "the samples that --grpo-… generate are not a multiple of the batch size (or the intervals of its steps)",
         "--global-batch-size that divides prompts x group size x iterations",
         since=(0, 14),
     ),

@@ -68,7 +68,6 @@ def _fuses_masked_softmax(s: Settings) -> bool:
         and 16 < s.seq_length <= 4096
         and s.seq_length % 4 == 0
         and heads_at_once % 4 == 0
-        and s.softmax_type in (None, "vanilla")
     )
 
 
@@ -122,6 +121,20 @@ MODEL: Topic = (
         "--transformer-impl local has no attention for --multi-latent-attention",
         "--transformer-impl transformer_engine, or drop --multi-latent-attention",
         "megatron/core/transformer/multi_latent_attention.py MultiLatentAttention",
+        since=(0, 16),
+    ),
+    Rule(
+        "model.latent-experts",
+        lambda s: (
+            is_gpt(s)
+            and s.num_experts
+            and s.moe_latent_size
+            and s.machine.is_complete
+            and s.machine.transformer_engine is None
+        ),
+        "--moe-latent-size {moe_latent_size} needs Transformer Engine, and the profile says that there is none",
+        "drop it; or transformer_engine: VERSION in the trainer's section of the cluster profile",
+        "megatron/core/transformer/moe/moe_layer.py MoELayer",
         since=(0, 16),
     ),
     Rule(
@@ -253,7 +266,7 @@ FIRST_ITERATION: Topic = (
             and s.num_query_groups
             and s.num_attention_heads % s.num_query_groups != 0
         ),
-        "--num-attention-heads {num_attention_heads} is no multiple of --num-query-groups {num_query_groups}",
+        "--num-attention-heads {num_attention_heads} is not a multiple of --num-query-groups {num_query_groups}",
         lambda s: f"--num-query-groups {divisors(s.num_attention_heads, s.num_query_groups)}",
         "megatron/core/transformer/attention.py SelfAttention.get_query_key_value_tensors",
     ),

@@ -71,7 +71,7 @@ def _offloading(s: Settings) -> None:
     s.cpu_offloading = (s.cpu_offloading_num_layers or 0) > 0
 
 
-def _sequence_mend(s: Settings) -> str:
+def _sequence_hint(s: Settings) -> str:
     unit = 2 * s.context_parallel_size
     return f"--seq-length {multiples(s.seq_length, unit)}, or a smaller --context-parallel-size"
 
@@ -142,7 +142,7 @@ SIZES: Topic = (
     Rule(
         "network.head-size",
         lambda s: s.kv_channels is None and s.hidden_size % s.num_attention_heads != 0,
-        "--hidden-size {hidden_size} is no multiple of --num-attention-heads {num_attention_heads}",
+        "--hidden-size {hidden_size} is not a multiple of --num-attention-heads {num_attention_heads}",
         lambda s: (
             f"--hidden-size {multiples(s.hidden_size, s.num_attention_heads)}, --num-attention-heads "
             f"{divisors(s.hidden_size, s.num_attention_heads)}, or --kv-channels"
@@ -168,8 +168,8 @@ SIZES: Topic = (
             and s.seq_length is not None
             and s.seq_length % (2 * s.context_parallel_size) != 0
         ),
-        "--seq-length {seq_length} is no multiple of 2 x --context-parallel-size {context_parallel_size}",
-        _sequence_mend,
+        "--seq-length {seq_length} is not a multiple of 2 x --context-parallel-size {context_parallel_size}",
+        _sequence_hint,
     ),
     Derive(_sizes),
     Rule(
@@ -194,7 +194,7 @@ FEATURES: Topic = (
             s.heterogeneous_layers_config_encoded_json is not None
             and not _is_layers_configuration(s.heterogeneous_layers_config_encoded_json)
         ),
-        "--heterogeneous-layers-config-encoded-json is no JSON object with hidden_act silu",
+        "--heterogeneous-layers-config-encoded-json is not a JSON object with hidden_act silu",
         "write the text of a Hugging Face configuration of such a model",
         "megatron/training/arguments.py validate_model_config_args_from_heterogeneous_config",
     ),

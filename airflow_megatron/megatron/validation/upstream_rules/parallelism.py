@@ -47,7 +47,7 @@ def _expert_weight_shards(s: Settings) -> None:
     s.expert_weight_remat_size = 1 if shards is None or not tensor else shards // tensor
 
 
-def _world_mend(s: Settings) -> str:
+def _world_hint(s: Settings) -> str:
     size = model_size(s)
     return f"a world size of {multiples(s.world_size, size)}, or smaller parallel sizes (their product is {size})"
 
@@ -85,7 +85,7 @@ WORLD: Topic = (
     Rule(
         "parallel.weight-shards",
         lambda s: _shards_do_not_fit(s.tensor_parallel_num_weight_shards, s.tensor_model_parallel_size),
-        "--tensor-parallel-num-weight-shards {tensor_parallel_num_weight_shards} is no multiple of "
+        "--tensor-parallel-num-weight-shards {tensor_parallel_num_weight_shards} is not a multiple of "
         "--tensor-model-parallel-size {tensor_model_parallel_size}",
         lambda s: multiples(s.tensor_parallel_num_weight_shards, s.tensor_model_parallel_size),
         WEIGHT_SHARDS,
@@ -98,7 +98,7 @@ WORLD: Topic = (
         lambda s: s.world_size % model_size(s) != 0,
         "world size {world_size} is not divisible by tensor {tensor_model_parallel_size} x pipeline "
         "{pipeline_model_parallel_size} x context {context_parallel_size} parallel sizes",
-        _world_mend,
+        _world_hint,
         final=True,
     ),
     Derive(_data_parallel),
@@ -179,7 +179,7 @@ COMMUNICATION: Topic = (
             s.expert_tensor_parallel_size == 0
             or _shards_do_not_fit(s.expert_tensor_parallel_num_weight_shards, s.expert_tensor_parallel_size)
         ),
-        "--expert-tensor-parallel-num-weight-shards {expert_tensor_parallel_num_weight_shards} is no multiple "
+        "--expert-tensor-parallel-num-weight-shards {expert_tensor_parallel_num_weight_shards} is not a multiple "
         "of --expert-tensor-parallel-size {expert_tensor_parallel_size}",
         lambda s: (
             "--expert-tensor-parallel-num-weight-shards "
@@ -279,7 +279,7 @@ CONFIGURATION: Topic = (
     Rule(
         "parallel.heads",
         lambda s: s.num_attention_heads % s.tensor_model_parallel_size != 0,
-        "--num-attention-heads {num_attention_heads} is no multiple of --tensor-model-parallel-size "
+        "--num-attention-heads {num_attention_heads} is not a multiple of --tensor-model-parallel-size "
         "{tensor_model_parallel_size}",
         lambda s: (
             "--tensor-model-parallel-size "
@@ -312,7 +312,7 @@ CONFIGURATION: Topic = (
     Rule(
         "parallel.query-groups-multiple",
         lambda s: s.group_query_attention and s.num_query_groups % s.tensor_model_parallel_size != 0,
-        "--num-query-groups {num_query_groups} is no multiple of --tensor-model-parallel-size "
+        "--num-query-groups {num_query_groups} is not a multiple of --tensor-model-parallel-size "
         "{tensor_model_parallel_size}",
         lambda s: f"--num-query-groups {multiples(s.num_query_groups, s.tensor_model_parallel_size)}",
         CONFIG,

@@ -24,7 +24,7 @@ def layout_stages(text: str) -> list[str] | None:
     """Unroll a pipeline layout such as ``Ettt|(tt|)*29,m|L`` into one text per (virtual) stage.
 
     :returns: the stages' layers (E embedding, t decoder layer, m multi-token prediction, L loss), or None
-        when the text is no layout.
+        when the text is not a layout.
     """
     text = text.replace(",", "")
     for pattern in (_REPEATED_GROUP, _REPEATED_LAYER):
@@ -111,7 +111,7 @@ def _no_overlap_without_interleaving(s: Settings) -> None:
         s.align_param_gather = False
 
 
-def _layers_mend(s: Settings) -> str:
+def _layers_hint(s: Settings) -> str:
     extra = s.layers_to_split - _bare_layers(s)
     layers = [
         int(number) - extra
@@ -150,7 +150,7 @@ def _uneven_problem(s: Settings) -> bool:
 
 
 def _splits_unevenly(layers: int, virtual_stages: int | None) -> bool:
-    """Whether a stage's layers are no multiple of its virtual stages; upstream fails at a division by none."""
+    """Whether a stage's layers are not a multiple of its virtual stages; upstream fails at a division by none."""
     return virtual_stages is not None and (virtual_stages == 0 or layers % virtual_stages != 0)
 
 
@@ -213,7 +213,7 @@ HYBRID_PATTERN: Topic = (
     Rule(
         "hybrid.pattern",
         lambda s: s.hybrid_layer_pattern is not None and _hybrid_pattern_problem(s.hybrid_layer_pattern),
-        "--hybrid-layer-pattern {hybrid_layer_pattern!r} is no layer pattern",
+        "--hybrid-layer-pattern {hybrid_layer_pattern!r} is not a layer pattern",
         "layers are M G * D + - E (no * beside D or +), '|' between pipeline segments, '/' before equal "
         "multi-token prediction patterns",
         HYBRID,
@@ -249,7 +249,7 @@ HYBRID_PATTERN: Topic = (
     Rule(
         "hybrid.segments",
         lambda s: s.hybrid_layer_pattern is not None and _segments_do_not_fit(s),
-        "the pipeline segments of --hybrid-layer-pattern {hybrid_layer_pattern!r} are no multiple of "
+        "the pipeline segments of --hybrid-layer-pattern {hybrid_layer_pattern!r} are not a multiple of "
         "--pipeline-model-parallel-size {pipeline_model_parallel_size}",
         "as many segments as stages, or a multiple of them",
         since=(0, 17),
@@ -283,7 +283,7 @@ STAGES: Topic = (
     Rule(
         "pipeline.layout-text",
         lambda s: s.pipeline_model_parallel_layout is not None and s.pipeline_layout is None,
-        "--pipeline-model-parallel-layout {pipeline_model_parallel_layout!r} is no layout",
+        "--pipeline-model-parallel-layout {pipeline_model_parallel_layout!r} is not a layout",
         "layers are E t m L, '|' between stages, (…)*n repeats",
         LAYOUT,
         final=True,
@@ -293,7 +293,7 @@ STAGES: Topic = (
         lambda s: (
             s.pipeline_layout is not None and len(s.pipeline_layout) % s.pipeline_model_parallel_size != 0
         ),
-        "--pipeline-model-parallel-layout has a number of stages that is no multiple of "
+        "--pipeline-model-parallel-layout has a number of stages that is not a multiple of "
         "--pipeline-model-parallel-size {pipeline_model_parallel_size}",
         lambda s: f"{multiples(len(s.pipeline_layout), s.pipeline_model_parallel_size)} stages",
         final=True,
@@ -321,7 +321,7 @@ STAGES: Topic = (
         ),
         "{layers_to_split} layers cannot be split over --pipeline-model-parallel-size "
         "{pipeline_model_parallel_size}",
-        _layers_mend,
+        _layers_hint,
         final=True,
     ),
     Rule(
@@ -418,7 +418,7 @@ CONFIGURATION: Topic = (
             )
         ),
         "{layers_to_split} layers, embedding and loss counted, cannot be split over the (virtual) stages",
-        _layers_mend,
+        _layers_hint,
         CONFIG,
     ),
 )

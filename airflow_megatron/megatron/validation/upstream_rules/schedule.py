@@ -105,7 +105,7 @@ INTERVALS: Topic = (
             and s.save_retain_interval is not None
             and (s.save_retain_interval <= 0 or s.save_retain_interval % s.save_interval != 0)
         ),
-        "--save-retain-interval {save_retain_interval} is no multiple of --save-interval {save_interval}",
+        "--save-retain-interval {save_retain_interval} is not a multiple of --save-interval {save_interval}",
         lambda s: f"--save-retain-interval {multiples(max(s.save_retain_interval, 1), s.save_interval)}",
     ),
     Rule(
@@ -121,7 +121,7 @@ INTERVALS: Topic = (
             s.log_memory_interval is not None
             and (not s.log_interval or s.log_memory_interval % s.log_interval != 0)
         ),
-        "--log-memory-interval {log_memory_interval} is no multiple of --log-interval {log_interval}",
+        "--log-memory-interval {log_memory_interval} is not a multiple of --log-interval {log_interval}",
         lambda s: f"--log-memory-interval {multiples(s.log_memory_interval, s.log_interval)}",
     ),
     Rule(

@@ -1,9 +1,9 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# Included after job_guard.sh in the script of an attempt that was queued behind the stage before it, after: am_attempt_dir,
-# am_stepped_back_status, am_settle_s, am_before (that stage's name), am_before_dir, am_before_first and am_before_last (its
-# attempts that were in the queue), am_before_tracker and am_before_iteration (of a training, else empty), and
-# am_before_outputs, which prints the files that it has to leave. Nobody may have looked since it ended.
-# am_look sets am_found: finished, open (what is missing may still show) or over; and am_why.
+# Included after job_guard.sh in the script of an attempt that was queued ahead. Variables: am_attempt_dir,
+# am_stepped_back_status, am_settle_s, am_before (name of the previous stage), am_before_dir, am_before_first and
+# am_before_last (its queued attempts), am_before_tracker and am_before_iteration (of a training, else empty), and the
+# function am_before_outputs, which prints its required output files. No verdict on that stage may exist yet.
+# am_look sets am_found: finished, open (missing files may still become visible) or over; and am_why.
 
 am_newest_attempt() { # sets am_newest, 0 without one
   am_newest=0
@@ -71,12 +71,13 @@ am_look() {
     am_why="its attempt $am_newest was withdrawn"
     return
   fi
-  if [ -s "$am_path/$am_exit_file" ] && ! grep -qs '^{"exit_code": 0, "signal": null, ' "$am_path/$am_exit_file"; then
+  am_exit_record "$am_path"
+  if [ -s "$am_exit_path" ] && ! grep -qs '^{"exit_code": 0, "signal": null, ' "$am_exit_path"; then
     am_why="its attempt $am_newest did not end well"
     return
   fi
   am_found=open
-  if [ "$am_newest" -lt "$am_before_first" ] || [ ! -s "$am_path/$am_exit_file" ]; then
+  if [ "$am_newest" -lt "$am_before_first" ] || [ ! -s "$am_exit_path" ]; then
     am_why="there is no record of its end"
     return
   fi
@@ -89,7 +90,7 @@ am_look() {
     fi
     am_path=$(printf '%s/iter_%07d' "${am_before_tracker%/*}" "$am_before_iteration")
     if ! am_has_complete_checkpoint "$am_path"; then
-      am_why="$am_path is no complete checkpoint"
+      am_why="$am_path is not a complete checkpoint"
       return
     fi
   fi

@@ -1,6 +1,7 @@
-# shellcheck shell=sh disable=SC2154
-# Included before job_guard.sh in the script of an attempt that was queued ahead, after: am_attempt_dir, am_ahead_token,
-# am_stepped_back_status. An attempt that was withdrawn leaves its number to another: its job must not touch that one's directory.
+# shellcheck shell=sh disable=SC2154,SC2034
+# Included before job_guard.sh in the script of an attempt that was queued ahead. Variables: am_attempt_dir,
+# am_ahead_token, am_stepped_back_status. Another attempt may reuse the number of a withdrawn one, whose job must not
+# change the directory of the new attempt.
 
 am_is_queued_ahead() {
   for am_try in 1 2 3 4 5 6 7 8 9 10; do # the file may show late

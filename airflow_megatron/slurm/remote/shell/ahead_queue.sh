@@ -1,6 +1,6 @@
-# shellcheck shell=sh disable=SC2154
-# Functions of queue_ahead.py's scripts, after: am_squeue, am_scancel.
-# Whoever makes the link $am_decision_file first has decided: the job at its start (start, back), or one of these.
+# shellcheck shell=sh disable=SC2154,SC2034
+# Functions of queue_ahead.py's scripts; they use am_squeue and am_scancel.
+# The process that creates the link $am_decision_file first decides: the job at its start (start, back), or one of these.
 
 am_decide() { # ATTEMPT_DIR WORD; sets am_decision to what is decided, empty when nothing can be written there
   ln -s "decided.$2" "$1/$am_decision_file" 2>/dev/null || true
@@ -30,7 +30,7 @@ am_cancel_named() { # NAME…; in this order; fails when the queue cannot be rea
 }
 
 am_free() { # ATTEMPT_DIR; its number is free again
-  rm -rf "$1/$am_secrets_folder" # delivered (secret_delivery.py)
+  rm -rf "${1:?}/$am_secrets_folder" # delivered (secret_delivery.py)
   am_error=$(mv "$1" "$1.withdrawn.$(date +%s).$$" 2>&1) && return
   am_failed "$am_error"
   return 1
@@ -46,7 +46,7 @@ am_take_up() { # ATTEMPT_DIR; prints taken, or freed
     am_failed "squeue: $am_rows"
     return
   }
-  # in the queue, and able to start: what it waits for has left the queue
+  # in the queue and able to start: its dependencies have left the queue
   am_wanted=$(printf '%s\n' "$am_rows" | awk -F'|' -v name="$am_own" -v ids="$am_before_ids" '
     BEGIN { count = split(ids, list, ","); for (i = 1; i <= count; i++) before[list[i]] }
     $1 != "queue" { next }
@@ -59,6 +59,14 @@ am_take_up() { # ATTEMPT_DIR; prints taken, or freed
     decided.back) am_cancel_named "$am_own" && am_free "$1" && printf 'freed\n' ;;
     *) am_failed "nothing can be written in $1" ;;
   esac
+}
+
+am_waiting() { # prints the names of jobs that wait for others to end
+  am_rows=$(am_squeue --me -h -t PD -o 'queue|%i|%T|%r|%j' 2>&1) || {
+    am_failed "squeue: $am_rows"
+    return
+  }
+  printf '%s\n' "$am_rows" | awk -F'|' '$1 == "queue" && $4 == "Dependency" { print "waiting " $5 }'
 }
 
 am_withdraw() { # STAGE_DIR…; those that wait for others first

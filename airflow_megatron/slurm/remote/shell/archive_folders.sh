@@ -1,5 +1,5 @@
-# shellcheck shell=sh
-# Included by run_archive.py, after: am_root, am_to, am_extra (base64 of a tar.gz), am_left_out (options of tar).
+# shellcheck shell=sh disable=SC2154,SC2015
+# Included by run_archive.py. Variables: am_root, am_to, am_extra (base64 of a tar.gz), am_left_out (options of tar).
 
 am_fail() { printf 'failed %s\n' "$*"; }
 
@@ -23,7 +23,7 @@ am_archive() { # FOLDER…: puts folders below am_root into one archive, complet
   trap 'rm -rf "$am_parts"' EXIT
   printf '%s' "$am_extra" | base64 -d | tar -xzf - -C "$am_parts" 2>"$am_parts/.errors" ||
     { am_fail "$(head -n 1 "$am_parts/.errors")"; return; }
-  # the status of tar: 1 when a file has changed meanwhile, as the log of a job that runs
+  # tar exits with 1 if a file changed during the run, such as the log of a running job
   {
     # shellcheck disable=SC2086
     tar -cf - $am_left_out -C "$am_parts" airflow-megatron -C "$am_root" -- "$@" 2>"$am_parts/.errors"

@@ -1,11 +1,11 @@
-# shellcheck shell=sh disable=SC2154,SC2034
-# What array_submission.py adds to submit.sh: attempts that the submission of an array has claimed.
-# Such a claim is a symbolic link to <array's directory>/tasks/<index>, made at once with all that it says:
+# shellcheck shell=sh disable=SC2154,SC2034,SC2329
+# Extends submit.sh for job_array.py: attempts that the submission of an array has claimed.
+# Such a claim is a symbolic link to <array's directory>/tasks/<index>, which is created with these files:
 #   array      name and directory of the array
-#   place      the attempt's directory, and on a second line the one where its script begins
-#   log        symbolic link to the attempt's log: sbatch's --output has only the index to distinguish the logs
-#   released   the attempt is not in the array and never will be: anybody may claim it again
-# Whether the array was submitted is found out as for a single job: its directory has claims and a record too.
+#   place      the attempt's directory, and on a second line the working directory of its script
+#   log        symbolic link to the attempt's log, because sbatch's --output can contain only the index
+#   released   the attempt is not and will not be in the array; other processes may claim it
+# The outcome of the submission is determined as for a single job: the array's directory has claims and a record too.
 
 am_started_lately() { # CLAIM; whether its sbatch began less than a visibility window ago
   [ -s "$1/sbatch.started" ] && [ ! -e "$1/released" ] && am_age_of "$1/sbatch.started" && [ "$am_age" -lt "$am_window" ]
@@ -13,7 +13,7 @@ am_started_lately() { # CLAIM; whether its sbatch began less than a visibility w
 
 am_forget_secrets() { # TASK
   if [ ! -e "$1/released" ] && [ -s "$1/place" ] && read -r am_attempt_dir <"$1/place"; then
-    rm -rf "$am_attempt_dir/$am_secrets_folder"
+    rm -rf "${am_attempt_dir:?}/$am_secrets_folder"
   fi
 }
 
@@ -38,7 +38,7 @@ am_give_up_tasks() { # as owner of the array's claim: nothing was submitted, and
 }
 
 # am_decide_array DIRECTORY NAME [INDEX]
-# Answers with the id of an array that was submitted, or "pending"; gives up tasks of one that was not: INDEX, or all.
+# Prints the id of a submitted array, or "pending"; releases task INDEX (or all) of an array that was not submitted.
 am_decide_array() {
   am_dir=$1 am_name=$2 am_only=${3-} am_log_dir=
   # shellcheck disable=SC2317 # am_attempt calls it

@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# The body of an array's job script (array_submission.py), after: am_array_dir. Becomes the script of a task's attempt.
+# The body of an array's job script (job_array.py). Variable: am_array_dir. Executes the script of the task's attempt.
 
 am_task=$am_array_dir/tasks/$SLURM_ARRAY_TASK_ID
 am_work_dir=

@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# Body of cancellation.py's script, after: am_wanted (prints ID|NAME lines), am_squeue, am_scancel_ids.
+# Body of cancellation.py's script; it uses am_wanted (prints ID|NAME lines), am_squeue and am_scancel_ids.
 
 am_rows=$(am_squeue --me -h -r -o 'queue|%i|%j' 2>&1) || {
   printf 'failed squeue: %s\n' "$(printf '%s' "$am_rows" | tr '\n' ' ')"

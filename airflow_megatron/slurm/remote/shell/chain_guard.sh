@@ -1,11 +1,12 @@
 # shellcheck shell=sh disable=SC2154
-# Included after job_guard.sh in the script of an attempt that waited in the queue for the one before to end, after:
-# am_attempt_dir, am_previous_dir, am_tracker, am_train_iters, am_resumable_exit_codes (exit codes). Nobody may have looked since:
-# what is over is not begun again.
+# Included after job_guard.sh in the script of an attempt that waited in the queue for the end of the previous one.
+# Variables: am_attempt_dir, am_previous_dir, am_tracker, am_train_iters, am_resumable_exit_codes (exit codes). The
+# previous attempt may have no verdict yet, so the guard prevents a start after the end of the training.
 
 am_previous_code() { # prints the exit code of an attempt before that crashed: neither done, nor asked to stop
-  [ -s "$am_previous_dir/$am_exit_file" ] || return 0
-  sed -n 's/^{"exit_code": \([0-9]*\), "signal": null,.*/\1/p' "$am_previous_dir/$am_exit_file"
+  am_exit_record "$am_previous_dir"
+  [ -s "$am_exit_path" ] || return 0
+  sed -n 's/^{"exit_code": \([0-9]*\), "signal": null,.*/\1/p' "$am_exit_path"
 }
 
 am_iteration=

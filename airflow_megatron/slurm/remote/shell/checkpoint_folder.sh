@@ -1,5 +1,5 @@
-# shellcheck shell=sh disable=SC2034
-# What the scripts that change a checkpoints folder share; am_dir is that folder.
+# shellcheck shell=sh disable=SC2154,SC2034
+# Functions shared by the scripts that change a checkpoint directory, am_dir.
 
 am_plain() { # NUMBER; sets am_plain to it without leading zeros
   am_plain=$1
@@ -20,8 +20,8 @@ am_tracker_read() { # sets am_tracker, empty without one; fails when it is a dir
   return 0
 }
 
-# am_tracker_write ITERATION; atomic: a reader sees the old number or the new one. Without ITERATION: no tracker
-# DeepSpeed's own tracker, latest, follows where there is one; our jobs load by Megatron's.
+# am_tracker_write ITERATION; atomic: a reader sees the old or the new number. Without ITERATION it removes the tracker.
+# DeepSpeed's tracker, latest, is updated if it exists; this package's jobs load by Megatron's tracker.
 am_tracker_write() {
   if [ -z "$1" ]; then
     rm -f "$am_dir/$am_tracker_file" "$am_dir/latest"

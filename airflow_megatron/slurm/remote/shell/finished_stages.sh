@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154
-# The reading part of finished_stages.py's script; calls of am_point follow.
+# Functions of finished_stages.py's script; calls of am_point follow.
 
 am_judged() { # INDEX DIRECTORY; the stage's verdict and the numbers of its attempts, status 1 where it has no verdict
   [ -s "$2/$am_verdict_file" ] || return

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154,SC2016
-# Included in the script of a training whose GPUs are watched, by gpu_samples.py, after job_guard.sh: am_attempt_dir.
+# Included by gpu_samples.py, after job_guard.sh, in the script of a training with GPU samples. Variable: am_attempt_dir.
 
 am_sampler=
 

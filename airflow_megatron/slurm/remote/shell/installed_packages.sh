@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2154
-# Included by provenance.py, after: am_python. Runs on a node, and in the container of a job.
+# Included by provenance.py. Variable: am_python. Runs on a node, and in the container of a job.
 
-# The packages beside a Python, name==version: from the folders' names, as starting it takes long on a shared disk.
+# Prints the packages of a Python, name==version, from directory names, because Python starts slowly on a shared disk.
 am_packages_here() {
   am_prefix=$(command -v "$am_python") || return 0
   am_prefix=${am_prefix%/*}

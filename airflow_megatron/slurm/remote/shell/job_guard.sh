@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# Included in every job script by job_guard.py, after: am_attempt_dir, am_stop_signal, am_duplicate_status,
+# Included in every job script by job_guard.py. Variables: am_attempt_dir, am_stop_signal, am_duplicate_status,
 # am_unwritable_status.
 # Works under "set -eu" of the job script.
 
@@ -8,12 +8,12 @@ am_signal=
 am_interrupted=
 am_child=
 am_job_id=$SLURM_JOB_ID
-# A task of an array is known by its index, when the array was ours (array_task.sh) and not asked for by the script.
+# A task is identified by its index if this package submitted the array (array_task.sh), not if a user's script did.
 if [ "${AIRFLOW_MEGATRON_ARRAY_TASK:-none}" = "${SLURM_ARRAY_JOB_ID-}_${SLURM_ARRAY_TASK_ID-}" ]; then
   am_job_id=$AIRFLOW_MEGATRON_ARRAY_TASK
 fi
 
-# The count of requeues distinguishes the records of one launch of the job from those of the next.
+# The number of requeues distinguishes the records of the launches of a job.
 am_launch=$am_job_id.${SLURM_RESTART_COUNT:-0}
 
 am_record_exit() { # EXIT_STATUS
@@ -24,8 +24,8 @@ am_record_exit() { # EXIT_STATUS
     printf '"ended": %s, "job_id": "%s", ' "$(date +%s)" "$am_job_id"
     printf '"restart_count": %s}\n' "${SLURM_RESTART_COUNT:-0}"
   } >"$am_record.new" && mv -f "$am_record.new" "$am_record" && am_publish_record
-  # delivered secrets (secret_delivery.py); Slurm may launch again what was interrupted or has failed
-  if [ "$1" -eq 0 ] && [ -z "$am_signal" ] && [ -d "$am_attempt_dir/$am_secrets_folder" ]; then rm -rf "$am_attempt_dir/$am_secrets_folder"; fi
+  # delivered secrets (secret_delivery.py); Slurm may launch an interrupted or failed job again
+  if [ "$1" -eq 0 ] && [ -z "$am_signal" ] && [ -d "$am_attempt_dir/$am_secrets_folder" ]; then rm -rf "${am_attempt_dir:?}/$am_secrets_folder"; fi
 }
 
 am_end_provenance() { # what a short job runs with may still be being written (provenance.sh)
@@ -44,7 +44,7 @@ am_stop() { # SIGNAL
 }
 
 # am_run COMMAND…
-# Runs it so that a signal to this script reaches it at once, and waits until it has really ended.
+# Runs COMMAND, forwards signals to it at once, and waits for its end.
 am_run() {
   "$@" 9>&- &
   am_child=$!
@@ -52,12 +52,12 @@ am_run() {
   while :; do
     am_interrupted=
     wait "$am_child" && am_waited=0 || am_waited=$?
-    # A trapped signal ends wait early; the next wait has the command's own status, unless it is the one we hold.
+    # A trapped signal ends wait early; the next wait returns the command's status, unless this one already did.
     if [ -z "$am_status" ] || [ "$am_waited" -ne 127 ]; then am_status=$am_waited; fi
     if [ -z "$am_interrupted" ]; then break; fi
   done
   am_child=
-  # Slurm signals all processes of a job one after the other: what has ended the command may reach us a moment later.
+  # Slurm signals the processes of a job one by one: this script may get the signal just after the command has ended.
   case $am_status in 138 | 140 | 143) if [ -z "$am_signal" ]; then sleep 1; fi ;; esac
   return "$am_status"
 }
@@ -85,7 +85,7 @@ am_own_attempt() { # one job runs an attempt; the same job after a requeue may g
     if mkdir "$am_attempt_dir/$am_run_folder" 2>/dev/null; then
       if printf '%s\n' "$am_job_id" >"$am_attempt_dir/$am_owner_file.new" &&
         mv -f "$am_attempt_dir/$am_owner_file.new" "$am_attempt_dir/$am_owner_file"; then return 0; fi
-      rm -rf "$am_attempt_dir/$am_run_folder"
+      rm -rf "${am_attempt_dir:?}/$am_run_folder"
     fi
     if [ ! -d "$am_attempt_dir/$am_run_folder" ]; then
       echo "airflow-megatron: cannot write to $am_attempt_dir on $(uname -n); the job does not run" >&2
@@ -102,9 +102,9 @@ am_own_attempt() { # one job runs an attempt; the same job after a requeue may g
   exit "$am_duplicate_status"
 }
 
-# A controller that died before it saved that the job was running starts it again, on other nodes, under the same id and
-# with the same count of requeues (Slurm 22.05): the second launch waits for the end of the first, and what has ended
-# well is not done twice. Where the file system has no locks, or flock(1) is missing, it does not wait.
+# A controller that was killed before it saved the start of a job launches it again, on other nodes, with the same id and
+# number of requeues (Slurm 22.05). The second launch waits for the end of the first, and does not repeat a successful
+# run. It does not wait if the file system has no locks, or flock(1) is missing.
 am_alone() {
   touch "$am_attempt_dir/$am_run_folder/lock.$am_launch" 2>/dev/null || return 0 # a failing exec would end the script
   exec 9>>"$am_attempt_dir/$am_run_folder/lock.$am_launch"

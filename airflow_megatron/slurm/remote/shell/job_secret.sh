@@ -1,4 +1,4 @@
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2088
 # Part of job scripts with secrets. Works under "set -eu" of the job script.
 
 am_secret() { # NAME FILE; exports what a file holds that is our own and closed to everybody else
@@ -7,7 +7,7 @@ am_secret() { # NAME FILE; exports what a file holds that is our own and closed 
   am_secret_file=$2 am_secret_wrong='' am_secret_value=''
   case $am_secret_file in "~/"*) am_secret_file=${HOME-}/${am_secret_file#"~/"} ;; esac
   if [ ! -f "$am_secret_file" ]; then
-    am_secret_wrong='is no file here'
+    am_secret_wrong='is not a file here'
   else
     am_secret_state=$(stat -L -c '%u %a %s' -- "$am_secret_file" 2>/dev/null) || am_secret_state='? ? 0'
     am_secret_size=${am_secret_state##* } am_secret_mode=${am_secret_state% *}

@@ -1,13 +1,13 @@
-# shellcheck shell=sh disable=SC2154,SC2034,SC2016
-# The functions of polling.py's script, after: am_root (common beginning of all paths), am_squeue, am_sacct.
-# Calls with the lists of ids and paths follow. Nothing here starts a process per job, except for new log bytes.
+# shellcheck shell=sh disable=SC2154,SC2034,SC2016,SC2089,SC2090
+# The functions of poll.py's script; they use am_root (common prefix of all paths), am_squeue and am_sacct.
+# Calls with the lists of ids and paths follow. The functions start no process per job, except for new log bytes.
 
 am_newline='
 '
 
-# A job's name may hold line breaks, and then what looks like another job's row. So each row has a mark that no name can
-# know; lines without it are passed on as "q" and "a" (errors, and what follows a line break). An answer without any mark is
-# one of a wrapper that has formats of its own.
+# A job's name may contain line breaks followed by text that looks like another job's row. Each row therefore has a
+# random mark that no name can contain; lines without it are printed as "q" and "a" (errors, and text after a line
+# break). Output without any mark comes from a wrapper with its own format.
 am_mark=am$$.$(date +%s%N)
 export am_mark
 
@@ -29,8 +29,8 @@ am_queue() { # FORMAT; -t all: jobs that ended within MinJobAge show their final
   printf 'queue_status %s\n' "$am_status"
 }
 
-# am_controller ID,ID… CALLS; what slurmctld remembers of those that squeue lists as ended, of CALLS of them at most. It is
-# not asked for a job with a line break in its name: the answer could be about another one.
+# am_controller ID,ID… CALLS; prints slurmctld's records of jobs that squeue lists as ended, for at most CALLS jobs. Jobs
+# with a line break in their names are left out, because the output could belong to another job.
 am_controller() {
   am_asked=$({
     printf '%s\n' "$am_queue"
@@ -47,8 +47,8 @@ am_controller() {
 }
 
 # am_accounting FORMAT IDS_PER_CALL ENDED_STATES CONTROLLER_CALLS ID…
-# Asks only for ids that squeue does not list as active, and not at all without squeue's answer: the last record of a
-# requeued job looks like its end.
+# Queries only ids that squeue does not list as active, and none if squeue failed, because the last record of a requeued
+# job looks like its end.
 am_accounting() {
   [ "$am_status" -eq 0 ] || return
   am_format=$1 am_per_call=$2 am_ended=$3 am_calls=$4
@@ -92,8 +92,8 @@ am_accounting() {
   done
 }
 
-# am_one_liners PATH…; first line of each file that exists. The shell reads byte by byte: of files that are too large for
-# what they should be (a job has written there) nothing is read.
+# am_one_liners PATH…; prints the first line of each existing file. The shell reads byte by byte, so files that are too
+# large (written by a job) are not read.
 am_one_liners() {
   am_large=$(for am_file; do printf '%s%s\0' "$am_root" "$am_file"; done |
     xargs -0 -r sh -c 'exec find -H "$@" -maxdepth 0 -size +16' find 2>/dev/null)
@@ -103,6 +103,12 @@ am_one_liners() {
     am_read=yes
     case $am_newline$am_large$am_newline in *"$am_newline$am_file$am_newline"*) am_read=no ;; esac
     if [ $am_read = yes ] && [ -f "$am_file" ]; then
+      case $am_file in
+        */"$am_exit_file")
+          am_exit_record "${am_file%/*}"
+          am_file=$am_exit_path
+          ;;
+      esac
       am_line=
       read -r am_line <"$am_file"
       printf 'L %s %s\n' "$am_index" "$am_line"
@@ -111,10 +117,11 @@ am_one_liners() {
   done
 }
 
-# What a shell of its own does for folders, its arguments FROM PATH…: prints as N the iter_* and global_step* directories
-# before iteration FROM, and as D the others, each followed by its files (two levels deep: mp_rank_00/…); to list files is
-# what costs a busy file system. Then how each of the three parts has ended: with one that was killed, checkpoints would
-# seem to be gone. A line break in a file's name becomes "?". Of one folder more files are listed than any checkpoint has.
+# Script of a separate shell with arguments FROM PATH…: prints as N the iter_* and global_step* directories before
+# iteration FROM, and as D the others, each followed by its files (two levels deep: mp_rank_00/…), whose listing is slow
+# on a busy file system. Then it prints the exit status of each of the three parts, because checkpoints would appear to
+# be missing if a part was killed. A line break in a file name becomes "?". The limit of files per directory is larger
+# than any checkpoint.
 am_find='exec find -H "$@" -maxdepth 2 -printf "%H\t%y\t%s\t%P\0"'
 am_files='
   $1 != last { last = $1; print "D " $1; folder = $1; sub(/\/[^\/]*$/, "", folder) }
@@ -131,7 +138,7 @@ am_folders='
           am_number=${am_number#iter_}
           am_number=${am_number#global_step}
           while [ "${am_number#0}" != "$am_number" ]; do am_number=${am_number#0}; done
-          # a job gives its directories any name
+          # a job may give its directories any name
           case $am_number in
             *[!A-Za-z0-9._-]* | ????????????????*) continue ;;
             *[!0-9]*) am_number=$1 ;;
@@ -152,7 +159,7 @@ am_folders='
   )
   am_listed=$?
   printf "%s\nlisted %s\n" "$am_found" "$am_listed"'
-# For some of the folders, in a file of their own; what takes too long is left.
+# Lists some of the directories into a separate file, within the time limit.
 am_group='
   am_part=$(mktemp "$am_answers/part.XXXXXX") || exit
   timeout "$am_seconds" sh -c "$am_folders" sh "$@" >"$am_part"
@@ -160,9 +167,9 @@ am_group='
   [ $am_status -ne 124 ] || { printf "%s\0" "$@" >>"$am_part.left" && : >"$am_part"; }
   case $am_status in 0 | 124) ;; *) printf "listed %s\n" $am_status >>"$am_part" ;; esac'
 
-# am_checkpoints SECONDS [FROM PATH]…; all folders at once, in a fifth of the time. When that is too little, groups of
-# them side by side, and then each folder of a group that is too slow by itself: one that a job has filled with
-# millions of files gets a "T" line and no other one waits for it.
+# am_checkpoints SECONDS [FROM PATH]…; lists all directories at once within a fifth of the time. If that fails, it lists
+# groups in parallel, and then each directory of a slow group separately. A directory with millions of files gets a "T"
+# line and does not delay the others.
 am_checkpoints() {
   export am_find am_files am_folders am_answers am_seconds
   am_all=$1
@@ -207,8 +214,8 @@ am_checks() { # PATH…; the index of each that exists
   done
 }
 
-# am_globs SECONDS PATTERN…; the paths that each pattern finds. Each is expanded in a shell of its own, all at once: one that
-# goes through a whole file system is ended, and then it alone has no "g" line.
+# am_globs SECONDS PATTERN…; prints the paths that match each pattern. Separate shells expand the patterns in parallel. A
+# pattern that exceeds the time limit (it may cover a whole file system) has no "g" line.
 am_globs() {
   am_seconds=$1
   shift
@@ -232,7 +239,7 @@ am_globs() {
   rm -rf "$am_answers"
 }
 
-# am_commands SECONDS TEXT…; runs all at once: exit status and the beginning of what each prints
+# am_commands SECONDS TEXT…; runs the commands in parallel and prints the exit status and first output bytes of each
 am_commands() {
   am_seconds=$1
   shift
@@ -253,8 +260,8 @@ am_commands() {
 }
 
 # am_streams BYTES_PER_FILE BYTES_IN_ALL SECONDS_PER_FILE SLOW_FILES; am_stream_list prints OFFSET<tab>PATH lines
-# One stat finds the sizes of all, which are printed first; only files with news cost processes of their own. After
-# SLOW_FILES that did not come in time, the others have their turn in the next poll.
+# One stat call returns all sizes, which are printed first; only files with new bytes need further processes. After
+# SLOW_FILES files that exceeded the time limit, the next poll reads the others.
 am_streams() {
   am_sizes=$({
     am_stream_list | awk -F'\t' '{ print ENVIRON["am_root"] $2 }' | tr '\n' '\0' |

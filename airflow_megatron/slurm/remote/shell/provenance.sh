@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154,SC2016
-# Included by provenance.py, after: am_python, am_inputs, and of a job in a container am_image and am_in_container.
+# Included by provenance.py; it uses am_python, am_inputs, and for a job in a container am_image and am_in_container.
 
 am_digest() { # PATH: what identifies a large file cheaply
   am_stat=$(stat -L -c '"bytes": %s, "modified": %Y' "$1" 2>/dev/null) || { printf '"bytes": null'; return; }
@@ -55,7 +55,7 @@ am_write_record() { # FILE ENVIRONMENT
 
 am_record_provenance() { # FILE FOLDER: once for an attempt; the list of packages once for all that have the same ones
   [ ! -e "$1" ] || return 0
-  # the job may end before its container has been listed
+  # the job may end before the packages in its container are listed
   [ -z "$am_image" ] || am_write_record "$1" null
   am_found=$(am_packages "$2")
   am_environment=null

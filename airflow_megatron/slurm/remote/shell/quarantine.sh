@@ -2,7 +2,7 @@
 # The functions of quarantine.py's script, after checkpoint_folder.sh; one call of am_quarantine follows.
 
 # am_quarantine DIRECTORY BAD PREFIX MAX GOOD EXPECTED; BAD and GOOD are iterations, GOOD empty for none;
-# EXPECTED is the tracker's number when this was decided. Prints one line: what was done, or why not.
+# EXPECTED is the tracker's number at the time of the decision. Prints one line: the result, or the reason of a refusal.
 am_quarantine() {
   am_dir=$1 am_prefix=$3 am_max=$4 am_target=$5 am_expected=$6
   am_tracker_read || {
@@ -36,7 +36,7 @@ am_quarantine() {
     printf 'exhausted %s\n' "$am_count"
     return
   fi
-  # The tracker first: killed between the two steps, the next start loads the good checkpoint.
+  # The tracker first: if the script is killed between the two steps, the next start loads the good checkpoint.
   am_said=$(am_tracker_write "$am_target" 2>&1) || {
     printf 'failed %s\n' "$am_said"
     return

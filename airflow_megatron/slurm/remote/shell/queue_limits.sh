@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# The counting part of queue_limits.py (described there), after: am_places am_jobs am_limits, and what submit.sh has.
+# The counting part of queue_limits.py (described there); it uses am_places, am_jobs, am_limits and submit.sh's variables.
 
 am_place=
 
@@ -47,10 +47,10 @@ am_callers() { # prints place|SINCE|JOBS|NAME of everybody announced; removes wh
   done
 }
 
-# am_count prints "room", or "full" or "first" with the jobs in the queue, the limit and the prefix of what is exceeded.
-# first: the limit leaves room for this caller, but not for all of those who came later.
+# am_count prints "room", or "full" or "first" with the number of queued jobs, the exceeded limit and its name prefix.
+# first: the limit leaves room for this caller, but not for all later callers.
 am_count() {
-  # Callers before jobs: who leaves the list in between is in the queue.
+  # Read callers before jobs: a caller that leaves the list in between has its job in the queue.
   am_listed=$(am_callers)
   am_rows=$(am_squeue --me -h -r -o '%j' 2>&1) || {
     printf '%s' "$am_rows"

@@ -1,7 +1,7 @@
-# shellcheck shell=sh disable=SC2154,SC2034
+# shellcheck shell=sh disable=SC2154,SC2034,SC2015
 # The functions of rollback.py's script, after checkpoint_folder.sh; one call of am_rollback follows.
 
-# am_newer PREFIX ITERATION PATH…; sets those aside whose name is iter_ or global_step and a number above ITERATION
+# am_newer PREFIX ITERATION PATH…; renames paths whose name is iter_ or global_step with a number above ITERATION
 am_newer() {
   am_prefix=$1 am_target=$2
   shift 2
@@ -21,8 +21,8 @@ am_newer() {
   done
 }
 
-# am_rollback RUN_DIRECTORY ITERATION EXPECTED PREFIX; EXPECTED is the tracker's number when this was decided.
-# Prints what was set aside, and last one line: rolled_back, or why not.
+# am_rollback RUN_DIRECTORY ITERATION EXPECTED PREFIX; EXPECTED is the tracker's number at the time of the decision.
+# Prints the renamed paths, and a last line: rolled_back, or the reason of a refusal.
 am_rollback() {
   am_dir=$1/$am_checkpoints_folder am_prefix=$4
   am_tracker_read || {
@@ -38,13 +38,13 @@ am_rollback() {
     printf 'refused the tracker holds %s, not %s any more: another job saves here\n' "${am_tracker:-nothing}" "$3"
     return
   fi
-  # The tracker first: killed after it, the next start loads the right checkpoint.
+  # The tracker first: if the script is killed after it, the next start loads the right checkpoint.
   am_said=$(am_tracker_write "$2" 2>&1) || {
     printf 'failed %s\n' "$am_said"
     return
   }
   set +f
-  # what was made of the newer checkpoints is made again from those that replace them
+  # outputs made from the newer checkpoints are made again from their replacements
   am_newer "$4" "$2" "$am_dir"/iter_* "$am_dir"/global_step* \
     "$1/$am_converted_marks_folder"/iter_*.done "$1/$am_converted_folder"/iter_* "$1/$am_evaluations_folder"/iter_* || return
   printf 'rolled_back\n'

@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# The reading part of stage_records.py's script; calls of am_stage follow.
+# Functions of stage_records.py's script; calls of am_stage follow.
 
 am_show() { # WORD FILE; the file's lines, each after WORD
   [ -s "$2" ] || return
@@ -17,7 +17,8 @@ am_stage() { # INDEX DIRECTORY
     printf 'attempt %s\n' "${am_attempt##*/}"
     am_show job_id "$am_attempt/$am_job_id_file"
     am_show owner "$am_attempt/$am_owner_file"
-    am_show exit "$am_attempt/$am_exit_file"
+    am_exit_record "$am_attempt"
+    am_show exit "$am_exit_path"
     am_show chained "$am_attempt/$am_chained_file"
     am_show began_at "$am_attempt/$am_began_at_file"
     am_show ahead "$am_attempt/$am_ahead_file"

@@ -1,9 +1,9 @@
 # shellcheck shell=sh disable=SC2154,SC2034
-# The protocol of submission.py (described there), after: am_dir am_name am_token am_prefix am_window am_busy am_log_dir
-# and the functions am_squeue am_sacct am_scancel, am_run_sbatch COMMENT, am_write_job, and those of queue_limits.sh.
+# The protocol of single_job.py (described there). Variables: am_dir am_name am_token am_prefix am_window am_busy
+# am_log_dir; functions: am_squeue am_sacct am_scancel, am_run_sbatch COMMENT, am_write_job, and those of queue_limits.sh.
 # Redirections of special built-ins (":", "exec") are avoided: their failure, on a full disk, would end the shell.
 
-# A cut connection must not stop us between sbatch and the record of its id.
+# A lost connection must not stop the script between sbatch and the record of the id.
 trap '' HUP INT QUIT PIPE TERM
 am_host=$(uname -n)
 am_newline='
@@ -126,7 +126,7 @@ am_owner_state() { # sets am_owner (alive, dead, elsewhere), am_since (time of t
   am_owner_host='' am_owner_pid='' am_owner_start='' am_since='' am_patience=0
   [ -s "$am_claim/owner" ] && read -r am_owner_host am_owner_pid am_owner_start am_since <"$am_claim/owner"
   if ! am_is_number "$am_since"; then
-    # Its maker has not (or not yet) signed: it gets the time that a signature takes.
+    # The owner file is missing or not written yet: allow the time for writing it.
     am_since=$(stat -c %Y "$am_claim" 2>/dev/null) || am_since=0
     am_owner=elsewhere am_patience=3
   elif [ "$am_owner_host" != "$am_host" ]; then
@@ -146,6 +146,14 @@ am_read_created() { # sets am_created and am_nonce; fails when the file is not t
   return 1
 }
 
+am_withdrawn_ids() { # prints the jobs that had this attempt's number before, and were withdrawn (queue_ahead.py)
+  for am_path in "$am_dir".withdrawn.*/"$am_job_id_file"; do
+    [ -s "$am_path" ] || continue
+    IFS=';' read -r am_one am_rest <"$am_path" || true
+    if am_is_number "$am_one"; then printf '%s ' "$am_one"; fi
+  done
+}
+
 am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; fails when Slurm does not answer
   am_found='' am_lookup_error=''
   if [ -s "$am_dir/$am_owner_file" ]; then
@@ -160,16 +168,18 @@ am_lookup() { # sets am_found to the ids of this attempt's jobs, oldest first; f
     return 1
   }
   am_from=$(date -d "@$((am_created - 600))" +%Y-%m-%dT%H:%M:%S)
-  # Until tomorrow: a clock that was set back would have the attempt begin after the end of the time asked about.
+  # Until tomorrow, because after a clock was set back the attempt could start after the end of the queried period.
   am_more=$(am_sacct -X -D -n -P -u "$(id -u)" -S "$am_from" -E now+1day --name "$am_name" \
     -o JobID,State,Submit,Comment,JobName 2>&1) || {
     am_lookup_error="sacct: $am_more"
     am_more=
   }
-  # Accounting has the comment late (when the job has ended) or never; what squeue printed about a job holds there too,
-  # and otherwise the submission time distinguishes an older job of the same name.
+  # Accounting has the comment late (after the end of the job) or never; squeue's data on a job is valid there too, and
+  # otherwise the submission time distinguishes an older job of the same name.
   am_found=$(printf '%s\n%s\n' "$am_rows" "$am_more" | awk -F'|' -v name="$am_name" -v prefix="$am_prefix" \
-    -v nonce="$am_nonce" -v mine="$am_prefix$am_nonce:$am_name" -v from="$((am_created - 600))" '
+    -v nonce="$am_nonce" -v mine="$am_prefix$am_nonce:$am_name" -v from="$((am_created - 600))" \
+    -v withdrawn="$(am_withdrawn_ids)" '
+    BEGIN { count = split(withdrawn, ids, " "); for (i = 1; i <= count; i++) other[ids[i]] = 1 }
     { sub(/_.*/, "", $1) } # the tasks of an array are one submission
     NF == 5 && $5 == name && $1 ~ /^[0-9]+$/ {
       if (nonce != "" && index($4, prefix) == 1 && $4 != mine) other[$1] = 1
@@ -207,7 +217,7 @@ am_printed_id() { # sets am_id from what sbatch printed
 
 am_release() { # [ANSWER]; certain that no job came of this claim; a caller that did not hear the answer gets it later
   am_leave
-  if [ -d "$am_dir/$am_secrets_folder" ] && [ ! -s "$am_dir/$am_job_id_file" ]; then rm -rf "$am_dir/$am_secrets_folder"; fi
+  if [ -d "$am_dir/$am_secrets_folder" ] && [ ! -s "$am_dir/$am_job_id_file" ]; then rm -rf "${am_dir:?}/$am_secrets_folder"; fi
   printf '%s\n' "$am_token" "$@" >"$am_claim/released" || rm -rf "$am_claim"
 }
 
@@ -240,20 +250,20 @@ am_resolve() { # an sbatch of unknown outcome: succeeds when answered, fails whe
 }
 
 # am_failure_kind EXIT_STATUS TEXT; sets am_kind to deferred, refused or unknown
-# The texts are those of slurm_errno.c, sbatch.c and job_state_reason.c, Slurm 20.02 to 26.05.
+# Source of the texts: slurm_errno.c, sbatch.c and job_state_reason.c, Slurm 20.02 to 26.05.
 am_failure_kind() {
   am_kind=refused
   case $2 in
-    # Named limits on the number of jobs pass with time, other named limits (QOSMaxGRESPerUser, QOSMinGRES) do not; an
-    # unnamed one is taken for the former.
+    # Named limits on the number of jobs are temporary, other named limits (QOSMaxGRESPerUser, QOSMinGRES) are not; an
+    # unnamed limit counts as temporary.
     *SubmitJob*Limit* | *"temporarily unable to accept"* | *"Resource temporarily unavailable"*) am_kind=deferred ;;
     *QOS[A-Z]* | *Assoc[GM]* | *Assoc*Limit*) ;;
     *"job submit limit"*) am_kind=deferred ;;
-    # No room, nodes that are powered up, maintenance, a full disk of the controller's.
+    # No room, nodes that are powering up, maintenance, a full disk of the controller.
     *"job queue full"* | *"MaxJobCount limit"* | *"Unable to create job record"*) am_kind=deferred ;;
     *"creation temporarily disabled"* | *"nodes are busy"* | *"ports are in use"*) am_kind=deferred ;;
     *"partition not available"* | *"submissions disabled"* | *"error writing script"*) am_kind=deferred ;;
-    # The request was never sent, or not looked at.
+    # The request was not sent, or not processed.
     *"controller (connect failure)"* | *"in standby mode"* | *"configuration source"*) am_kind=deferred ;;
     *"RPC limit exceeded"* | *"Rate limit exceeded"*) am_kind=deferred ;;
     *[Tt]"imed out"* | *"onnection reset"* | *"onnection refused"* | *"Broken pipe"*) am_kind=unknown ;;
@@ -261,10 +271,10 @@ am_failure_kind() {
     *"Unable to contact slurm controller"* | *"Unexpected message received"*) am_kind=unknown ;;
     *"Message receive failure"* | *"Message send failure"* | *"shutting down"*) am_kind=unknown ;;
     *"Insane message length"* | *"Header lengths"* | *"versions of client and server"*) am_kind=unknown ;;
-    # munged is down, or clocks differ: perhaps only the controller's answer was not believed.
+    # munged is down, or clocks differ: possibly only the authentication of the controller's answer failed.
     *"authentication error"* | *"uthentication credential"* | *[Mm]"unge "*) am_kind=unknown ;;
   esac
-  # Killed, or its output did not fit on a full disk.
+  # sbatch was killed, or its output did not fit on a full disk.
   if [ "$1" -gt 128 ] || [ -z "$2" ]; then am_kind=unknown; fi
   if [ "$am_kind" = refused ] && am_printed_id; then am_kind=unknown; fi
 }
@@ -342,7 +352,7 @@ am_submit() { # as owner of $am_claim
     am_refuse_unwritable "$am_dir"
     return
   fi
-  # Looks again after announcing sbatch: a slow owner and one who takes over cannot both miss each other.
+  # Check again after announcing sbatch, so that a slow owner and a caller that takes over cannot miss each other.
   am_still_newest || return
   am_drop_old_claims
   am_read_created

@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2154,SC2034,SC2015
-# The submission of an array: array_submission.py's script, after submit.sh, array_claim.sh, am_limit and am_each_task
-# COMMAND, which calls COMMAND with INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON [SECRET BASE64]… for each task. Nothing here starts a
-# process per task but for its links and the renaming of its record.
+# The submission of an array: job_array.py's script. It uses submit.sh, array_claim.sh, am_limit and am_each_task COMMAND,
+# which calls COMMAND with INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON [SECRET BASE64]… for each task. The only processes
+# per task create its links and rename its record.
 
 am_make_directories() {
   am_each_task am_print_directories | xargs -0 mkdir -p
@@ -33,7 +33,7 @@ am_take_task() { # INDEX ATTEMPT_DIR WORK_DIR LOG SCRIPT JSON [SECRET BASE64]…
     ln -sT "$am_task" "$am_free" 2>/dev/null || [ -d "$am_free" ] || return
     am_held=$am_free
   fi
-  # shellcheck disable=SC3013 # dash, bash, ksh and busybox know -ef
+  # shellcheck disable=SC3013 # dash, bash, ksh and busybox support -ef
   [ "$am_held" -ef "$am_task" ] || return 0
   { printf '%s' "$5" >"$2/$am_script_file" && printf '%s\n' "$6" >"$2/$am_job_file"; } || return
   am_deliver_to_task "$@" || return

@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2154
-# Body of attempt_chain.py's script, after: am_stage_dir, am_after, am_squeue, am_scancel.
+# Body of attempt_chain.py's script; it uses am_stage_dir, am_after, am_squeue and am_scancel.
 
 am_chained() { # the attempts after am_after that were queued behind others, newest first
   for am_path in "$am_stage_dir"/*/"$am_chained_file"; do
@@ -13,8 +13,8 @@ am_chained() { # the attempts after am_after that were queued behind others, new
 am_withdraw() {
   am_numbers=$(am_chained)
   [ -n "$am_numbers" ] || return 0
-  # The newest first: the end of one would start the next. Each is asked for by its name: another job's name may hold a
-  # line break, and then what looks like the row of one of them.
+  # The newest first, because the end of one starts the next. Each is queried by name, because the name of another job may
+  # contain a line break followed by text that looks like a row.
   am_ids=
   for am_number in $am_numbers; do
     am_name=$(cat "$am_stage_dir/$am_number/$am_chained_file")
@@ -33,7 +33,7 @@ am_withdraw() {
   fi
   for am_number in $am_numbers; do
     am_path=$am_stage_dir/$am_number
-    rm -rf "$am_path/$am_secrets_folder" # delivered (secret_delivery.py)
+    rm -rf "${am_path:?}/$am_secrets_folder" # delivered (secret_delivery.py)
     am_error=$(mv "$am_path" "$am_path.withdrawn.$(date +%s)" 2>&1) || {
       printf 'failed %s\n' "$am_error"
       return

@@ -144,7 +144,7 @@ def builtin_jobs(
     """Return the Megatron jobs of one point, parents first.
 
     :param params: the file's values by stage
-    :raises SpecError: when a branch starts from an iteration that does not exist
+    :raises SpecError: if a branch starts from an iteration that does not exist
     """
     point_dir = SweepLayout.of(cluster.run_root, sweep).point(point.name).run_dir
     heads = {stage.name: stage.head for stage in outline.stages}
@@ -224,7 +224,7 @@ def _start_iteration(
 ) -> int | None:
     """Return the checkpoint that a branch starts from, None for a branch that starts from nothing.
 
-    :raises SpecError: when it is not an iteration from 1
+    :raises SpecError: if it is not an iteration from 1
     """
     if instance.waits != "checkpoint":
         return None

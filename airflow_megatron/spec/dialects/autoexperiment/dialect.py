@@ -43,8 +43,8 @@ def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> AutoExperimen
     """Return the sweep that an AutoExperiment file describes.
 
     :param document: the file, its text included
-    :param sidecar: what stands beside it
-    :raises SpecError: when it is wrong
+    :param sidecar: its sidecar
+    :raises SpecError: if it is invalid
     """
     own, warnings = load_autoexperiment_yaml(document.text, document.file, permitted_variables())
     own.sources = document.sources
@@ -57,7 +57,7 @@ class AutoExperimentSweep(ForeignSweep):
 
     :param document: as :func:`load_autoexperiment_yaml` reads it
     :param reading_warnings: what was odd when it was read
-    :param sidecar: what stands beside it
+    :param sidecar: its sidecar
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class AutoExperimentSweep(ForeignSweep):
     def expansion(self) -> Expansion:
         """The jobs as AutoExperiment expands them, in its order.
 
-        :raises SpecError: when the file is wrong
+        :raises SpecError: if the file is wrong
         """
         return expand_document(self.document, self.axes)
 
@@ -108,7 +108,7 @@ class AutoExperimentSweep(ForeignSweep):
     def own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         """Return the jobs of one point, parents first.
 
-        :raises SpecError: when a template or a job's field is wrong
+        :raises SpecError: if a template or a job's field is wrong
         """
         stages = self._jobs_of_points[point.name][1]
         sweep_dir = SweepLayout.of(cluster.run_root, self.name).path
@@ -173,7 +173,7 @@ class AutoExperimentSweep(ForeignSweep):
     def _check_run_dir(self, given: str, run_dir: str, cluster: ClusterProfile) -> None:
         """Refuse a RUN_DIR that steps out of where runs belong; an absolute one is meant as it is.
 
-        :raises SpecError: when it does
+        :raises SpecError: if it does
         """
         root = posixpath.normpath(cluster.run_root)
         inside = posixpath.normpath(run_dir)
@@ -232,7 +232,7 @@ class AutoExperimentSweep(ForeignSweep):
         return problems
 
     def warnings(self) -> list[Problem]:
-        """Return what the tool accepts in silence and is probably not meant, missing templates included."""
+        """Return what the tool accepts in silence and is probably unintended, missing templates included."""
         return [
             *self.reading_warnings,
             *document_warnings(self.document, self.expansion),

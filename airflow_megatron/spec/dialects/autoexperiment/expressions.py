@@ -434,7 +434,7 @@ class FormatText:
     :param escapes: whether it holds ``{{`` or ``}}``, so that it is not final after one round
     :param indirect: keys that it reads through an index, conversion or format specification
     :param nested: format specifications that hold fields themselves
-    :param error: why Python cannot format it at all; empty when it can
+    :param error: why Python cannot format it at all; empty if it can
     """
 
     names: tuple[str, ...]
@@ -456,7 +456,7 @@ _ACCESS = re.compile(r"\.([^.\[]*)|\[([^\]]*)\]")
 def analyse_format(text: str) -> FormatText:
     """Return what ``str.format`` would read of ``text``.
 
-    :raises RefusedExpressionError: when a field reads Python's internals or has an enormous width
+    :raises RefusedExpressionError: if a field reads Python's internals or has an enormous width
     """
     try:
         parsed = list(string.Formatter().parse(text))

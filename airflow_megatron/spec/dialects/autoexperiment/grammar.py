@@ -259,7 +259,7 @@ def place_of(document: YamlDocument, key: Any) -> KeyPath:
 
 
 def value_at(data: Any, path: KeyPath) -> Any:
-    """Return the value at a place of a document, None when there is none."""
+    """Return the value at a place of a document, None if there is none."""
     for part in path:
         try:
             data = data[part]

@@ -64,9 +64,9 @@ class ScriptTemplates:
         return self._paths[template]
 
     def text(self, template: str) -> str | None:
-        """Return a template's text, None when there is no such file, or none that the document may name.
+        """Return a template's text, None if there is no such file, or none that the document may name.
 
-        :raises SpecError: when it is there and cannot be read
+        :raises SpecError: if it is there and cannot be read
         """
         if template not in self._texts:
             self._texts[template] = None
@@ -91,9 +91,9 @@ class ScriptTemplates:
         return names_read(text) if text is not None else ()
 
     def script(self, template: str, params: Mapping[str, Any]) -> str | None:
-        """Return the script that a template makes of a job's values, None when there is no such file.
+        """Return the script that a template makes of a job's values, None if there is no such file.
 
-        :raises SpecError: when it reads a key that the job does not have, or holds a lone brace
+        :raises SpecError: if it reads a key that the job does not have, or holds a lone brace
         """
         text = self.text(template)
         if text is None:
@@ -143,7 +143,7 @@ def script_job(
 
     :param params: the job's values
     :param sweep_dir: directory that relative paths start from
-    :raises SpecError: when the template, a pattern or a number of the job is wrong
+    :raises SpecError: if the template, a pattern or a number of the job is wrong
     """
     template = str(params.get("template", ""))
     script = templates.script(template, params) if template else None
@@ -189,7 +189,7 @@ def script_job(
 def check_interval(params: Mapping[str, Any]) -> float:
     """Return ``check_interval_secs``, 15 minutes when it is not given.
 
-    :raises ValueError: when it is not a positive number
+    :raises ValueError: if it is not a positive number
     """
     value = params.get("check_interval_secs", DEFAULT_CHECK_INTERVAL_S)
     try:
@@ -205,7 +205,7 @@ def finish_condition(params: Mapping[str, Any], log: str, directory: str) -> Con
     """Return what ends a job for good: ``termination_str`` in its log, or 1 from ``termination_cmd``.
 
     :param directory: where the command runs
-    :raises ValueError: when ``termination_str`` is no regular expression that linear time is enough for
+    :raises ValueError: if ``termination_str`` is not a regular expression that linear time is enough for
     """
     parts: list[Condition] = []
     pattern = str(params.get("termination_str") or "")

@@ -60,7 +60,7 @@ def is_changeable(value: object) -> bool:
 
 
 def names_read(text: str) -> tuple[str, ...]:
-    """Return the keys that a text reads; none when it is refused, which the rounds report."""
+    """Return the keys that a text reads; none if it is refused, which the rounds report."""
     try:
         return analyse_format(text).names
     except RefusedExpressionError:
@@ -72,8 +72,8 @@ def settle(params: dict[str, Any]) -> dict[str, str]:
 
     :param params: the job's values
     :return: the keys that stay unresolved, and why
-    :raises EndlessError: when the rounds do not end
-    :raises RefusedValueError: when a value would run code or grow without bound
+    :raises EndlessError: if the rounds do not end
+    :raises RefusedValueError: if a value would run code or grow without bound
     """
     unresolved: dict[str, str] = {}
     refused: dict[str, RefusedExpressionError] = {}
@@ -121,7 +121,7 @@ class _Block:
 
     :param choice: gives, of a job's choices, those that matter here
     :param steps: key, text and whether it is an expression, in the order of their references
-    :param made: the values made so far, by choice; None when no two jobs share them
+    :param made: the values made so far, by choice; None if no two jobs share them
     """
 
     choice: Callable[[Sequence[int]], Any]
@@ -149,7 +149,7 @@ class ResolutionPlan:
             self.blocks = _blocks(order, texts, reads, owners, sizes)
 
     def _reads(self, raw: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, tuple[str, ...]] | None:
-        """Return the keys that each text reads, or None when only rounds give the tool's result."""
+        """Return the keys that each text reads, or None if only rounds give the tool's result."""
         reads: dict[str, tuple[str, ...]] = {}
         plain_texts = {key for key, text in texts.items() if not is_expression(text)}
         for key, text in texts.items():
@@ -219,7 +219,7 @@ def _make(steps: Sequence[tuple[str, str, bool]], params: dict[str, Any]) -> dic
 
 
 def _in_order(texts: Mapping[str, str], reads: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """Return the keys of ``reads`` so that each stands after those it reads, or None when they go in a circle."""
+    """Return the keys of ``reads`` so that each stands after those it reads, or None if they go in a circle."""
     order: list[str] = []
     state: dict[str, bool] = {}
     for first in reads:

@@ -28,7 +28,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 def unresolved_problems(
     document: YamlDocument, params: Mapping[str, Any], unresolved: Mapping[str, Any], read: Iterable[str]
 ) -> list[Problem]:
-    """Return what is wrong with the texts that a job reads and that are not resolved.
+    """Return the problems of the texts that a job reads and that are not resolved.
 
     :param params: the job's values
     :param unresolved: keys whose text stays unresolved at some job

@@ -50,7 +50,7 @@ class _Finding:
 
 
 def document_warnings(document: YamlDocument, expansion: Expansion) -> list[Problem]:
-    """Return what is probably not meant in a document and its jobs."""
+    """Return what is probably unintended in a document and its jobs."""
     return [*_of_document(document), *_of_texts(document, expansion), *_of_jobs(document, expansion)]
 
 
@@ -262,7 +262,7 @@ _MESSAGES: Mapping[str, tuple[str, str, str]] = {
     ),
     "not sbatch": (
         "cmd",
-        "cmd {detail!r} is no sbatch command; the script is given to sbatch",
+        "cmd {detail!r} is not an sbatch command; the script is given to sbatch",
         'cmd: "sbatch {sbatch_script}"',
     ),
 }

@@ -62,7 +62,7 @@ def load_autoexperiment_yaml(
     :param file: its name in messages
     :param environment: what ``${oc.env:NAME}`` reads; nothing when left out
     :return: the document with its references resolved, and warnings about scalars that are easily misread
-    :raises SpecError: when it is not YAML, too deep, too large, or a reference cannot be resolved
+    :raises SpecError: if it is not YAML, too deep, too large, or a reference cannot be resolved
     """
     reader = _Reader(file)
     root = reader.compose(text)
@@ -101,7 +101,7 @@ class _Reader:
     def _count(self, node: Any, counts: dict[int, int]) -> int:
         """Return the nodes below ``node`` with aliases expanded, each alias counted once.
 
-        :raises SpecError: when they are too many, or an alias contains itself
+        :raises SpecError: if they are too many, or an alias contains itself
         """
         known = counts.get(id(node))
         if known is None:

@@ -50,7 +50,7 @@ class Neighbour:
     """A sibling job as conditions see it.
 
     :param stage: name of its stage instance
-    :param kind: what it runs
+    :param kind: kind of the stage
     :param run_dir: its run directory
     :param stage_dir: directory of its attempts and verdict
     :param log: its log, ``{attempt}`` in it; a file that names the log of its first attempt means that of each
@@ -76,7 +76,7 @@ class Translator:
     :param own: the job itself
     :param siblings: the other jobs of its family that are made before it
     :param iteration: checkpoint that the job starts from or works on, where that is known
-    :param warnings: what was passed over
+    :param warnings: warnings about ignored keys
     """
 
     own: Neighbour
@@ -190,7 +190,7 @@ class Translator:
         other = next((item for item in self.siblings if item.job_name == name), None)
         if other is None:
             self.warnings.append(
-                f"SlurmStateCondition: {name} is no job of this point; squeue is asked for it"
+                f"SlurmStateCondition: {name} is not a job of this point; its state is read with squeue"
             )
             pattern = _quoted(f"^{re.escape(state)}")
             query = f"squeue --noheader --states=all --format=%T --name={_quoted(name)}"

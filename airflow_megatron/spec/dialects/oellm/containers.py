@@ -29,9 +29,9 @@ _PROFILES: Final = "the cluster profile's container is used"
 
 
 def container_of(configuration: Configuration, warnings: list[str]) -> ContainerSection | None:
-    """Return the container that a point names; None where the cluster profile's is used.
+    """Return the container that a point names; None if the cluster profile's is used.
 
-    :param warnings: what was passed over is added here, with the reason
+    :param warnings: warnings about ignored keys are added to this list, with the reason
     :raises JobError: for a misspelt key, or a value of the wrong kind
     """
     section = configuration.raw(_SECTION)

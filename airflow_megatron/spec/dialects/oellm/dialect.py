@@ -17,7 +17,7 @@ import msgspec
 from airflow_megatron.spec.dialects.oellm.interpolation.configuration import (
     Configuration,
     ConfigurationError,
-    Surroundings,
+    ResolutionContext,
     with_parameters,
 )
 from airflow_megatron.spec.dialects.oellm.interpolation.errors import JobError
@@ -98,10 +98,10 @@ class OellmSweep(ForeignSweep):
     :param document: the YAML behind it, for messages
     :param root: the configuration; the document's data, or what Hydra composed
     :param name: of the sweep; the file's name when left out
-    :param compose: gives the configuration with groups switched; None where a file stands alone
+    :param compose: gives the configuration with groups switched; None if a file stands alone
     :param environment: the variables of ``oc.env``
     :param timestring: the answer of ``oc.timestring``, which is refused without one
-    :param sidecar: what stands beside the file
+    :param sidecar: the sidecar of the file
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class OellmSweep(ForeignSweep):
         self.sidecar = sidecar
         self._compose = compose
         self._composed: dict[Choices, dict[str, Any]] = {}
-        self._surroundings = Surroundings(
+        self._context = ResolutionContext(
             permitted_variables() if environment is None else environment, timestring, document
         )
         self._warnings: list[Problem] = []
@@ -140,7 +140,7 @@ class OellmSweep(ForeignSweep):
         :raises SpecError: on a malformed block
         """
         try:
-            block = Configuration(self._root, self._surroundings).get("sweep")
+            block = Configuration(self._root, self._context).get("sweep")
         except ConfigurationError as error:
             raise SpecError(self.problem(error)) from error
         return expand(block, self.document)
@@ -153,7 +153,7 @@ class OellmSweep(ForeignSweep):
     def families(self) -> list[Family]:
         """The points of the sweep block, those that refer to each other together.
 
-        :raises SiblingError: when a sibling does not exist or siblings wait for each other
+        :raises SiblingError: if a sibling does not exist or siblings wait for each other
         """
         return self._siblings.families()
 
@@ -176,8 +176,8 @@ class OellmSweep(ForeignSweep):
         return {}
 
     def warnings(self) -> list[Problem]:
-        """Return what is allowed but probably not meant."""
-        of_resolvers = [self.document.problem((), text) for text in self._surroundings.warnings]
+        """Return what is allowed but probably unintended."""
+        of_resolvers = [self.document.problem((), text) for text in self._context.warnings]
         return list(dict.fromkeys([*self.expansion.warnings, *self._warnings, *of_resolvers]))
 
     def family(self, point: Point) -> Family:
@@ -188,7 +188,7 @@ class OellmSweep(ForeignSweep):
     def own_jobs(self, point: Point, cluster: ClusterProfile) -> list[Job]:
         """Return the jobs of one point, parents first.
 
-        :raises SpecError: when a value cannot be resolved
+        :raises SpecError: if a value cannot be resolved
         """
         family = self.family(point)
         directory = SweepLayout.of(cluster.run_root, self.name).point(point.name).run_dir
@@ -245,7 +245,7 @@ class OellmSweep(ForeignSweep):
     ) -> Configuration:
         label = stage_of(point) or f"point {point.index}"
         return Configuration(
-            root, self._surroundings, given=given, aliases=_aliases(root), sibling=sibling, label=label
+            root, self._context, given=given, aliases=_aliases(root), sibling=sibling, label=label
         )
 
     def build(
@@ -260,7 +260,7 @@ class OellmSweep(ForeignSweep):
 
         :param directory: directory of the point
         :param slurm: resources of the cluster profile
-        :raises ConfigurationError, JobError, SiblingError: when one cannot be made
+        :raises ConfigurationError, JobError, SiblingError: if one cannot be made
         """
         shape = self._shapes[self._shape_key(family)]
         kept: list[tuple[Job, Configuration]] = []
@@ -381,7 +381,7 @@ class OellmSweep(ForeignSweep):
     def _cluster_of_machine(self) -> str:
         """Return the cluster profile that ``MACHINE_NAME`` names."""
         machine = ""
-        configuration = Configuration(self._root, self._surroundings)
+        configuration = Configuration(self._root, self._context)
         for key in ("slurm.env.MACHINE_NAME", "container.env.MACHINE_NAME"):
             machine = machine or str(configuration.get(key) or "").lower()
         cluster = SweepSettings.cluster
@@ -577,7 +577,7 @@ class OellmSweep(ForeignSweep):
 
     @functools.cached_property
     def _block_filter(self) -> Any:
-        return Configuration(self._root, self._surroundings).get("sweep.filter", True)
+        return Configuration(self._root, self._context).get("sweep.filter", True)
 
     def _passes(self, member: SweepPoint, configuration: Configuration) -> bool:
         for condition in (self._block_filter, *member.filters):

@@ -68,7 +68,7 @@ STATES: Final = GOOD_STATES | frozenset(
 class FieldError(AirflowMegatronError, ValueError):
     """A field, or a state, that does not exist.
 
-    ``key`` is the dotted key of the condition or event that has it, empty where that is not known.
+    ``key`` is the dotted key of the condition or event that has it, empty if that is unknown.
     """
 
     key = ""

@@ -139,14 +139,14 @@ def build_job(
     made: Sequence[tuple[Job, Neighbour]],
     defaults: SlurmSection | None = None,
 ) -> tuple[Job, list[str]]:
-    """Return the job of one point and warnings about what was passed over.
+    """Return the job of one point and warnings about ignored keys.
 
     :param configuration: of the point
-    :param place: where it stands
+    :param place: its place
     :param defaults: resources of the cluster profile
     :param made: the jobs of its family made before it
-    :raises JobError: when it cannot be expressed
-    :raises ConfigurationError: when a value cannot be resolved
+    :raises JobError: if it cannot be expressed
+    :raises ConfigurationError: if a value cannot be resolved
     """
     kind = kind_of(configuration)
     parent = next((job for job, _ in made if job.stage == place.parent), None)
@@ -349,7 +349,7 @@ def _argument_name(key: str) -> str:
 def _swept_values(
     configuration: Configuration, swept: Sequence[str], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the swept values that are no Megatron arguments, under the last part of their key."""
+    """Return the swept values that are not Megatron arguments, under the last part of their key."""
     values: dict[str, Any] = {}
     for key in swept:
         name = key.rpartition(".")[2]

@@ -36,7 +36,7 @@ def native_spec(sweep: OellmSweep, argument_defaults: Mapping[str, Any] | None =
     """Return the data of a native spec with the same jobs.
 
     :param argument_defaults: Megatron arguments that are left out when they have these values
-    :raises SpecError: when the points have stage trees that differ
+    :raises SpecError: if the points have stage trees that differ
     """
     families = _families(sweep)
     names = [point.name for point in sweep.points]

@@ -114,7 +114,7 @@ def step_values(
 
     :param steps: all steps of the training
     :param run_dir: of the training
-    :raises JobError: when it works on what the training and its steps do not make
+    :raises JobError: if it works on what the training and its steps do not make
     """
     converter = converter_of(step, steps)
     checkpoint = str(configuration.get(f"{converter.place}.torch_ckpt_dir") or "")

@@ -47,7 +47,7 @@ class Built:
     :param member: the point of the sweep block
     :param instance: its stage
     :param is_step: whether it is done after the point's own job
-    :param warnings: about what was passed over
+    :param warnings: warnings about ignored keys
     """
 
     member: SweepPoint

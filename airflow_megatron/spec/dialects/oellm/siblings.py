@@ -57,7 +57,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def stage_of(point: SweepPoint) -> str:
-    """Return the stage of a point, empty when it has none."""
+    """Return the stage of a point, empty if it has none."""
     stage = point.parameters.get(STAGE)
     return "" if stage is None else str(stage)
 
@@ -79,7 +79,7 @@ class Siblings:
     def find(self, point: SweepPoint, stage: str) -> SweepPoint:
         """Return the sibling of a point in a stage.
 
-        :raises SiblingError: when there is none, or several agree equally
+        :raises SiblingError: if there is none, or several agree equally
         """
         known = self._found.get((point.index, stage))
         if known is None:
@@ -131,7 +131,7 @@ class Siblings:
     def families(self) -> list[Family]:
         """Return the points grouped by their references, groups in the order of their first point.
 
-        :raises SiblingError: when a sibling does not exist or siblings refer to each other in a circle
+        :raises SiblingError: if a sibling does not exist or siblings refer to each other in a circle
         """
         needs = {
             index: [self.find(point, stage).index for stage in sibling_references(dict(point.parameters))]

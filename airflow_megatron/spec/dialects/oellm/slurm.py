@@ -68,9 +68,9 @@ def slurm_section(
 ) -> JobResources:
     """Return the resources and options of one point.
 
-    :param kind: what it runs; a training has a process for each GPU
+    :param kind: kind of the stage; a training has a process for each GPU
     :param defaults: resources of the cluster profile
-    :param warnings: what was passed over is added here
+    :param warnings: warnings about ignored keys are added to this list
     :raises JobError: for a value or an option that Slurm does not have
     """
     section = configuration.get("slurm.sbatch") or {}
@@ -97,7 +97,7 @@ def slurm_section(
         data["signal_before"] = int(signal[1])
     elif sbatch.get("signal"):
         warnings.append(
-            f"slurm.sbatch.signal: {sbatch['signal']}: a job is asked to stop by TERM, as TERM@120 says"
+            f"slurm.sbatch.signal: {sbatch['signal']}: ignored; jobs are stopped with TERM, written as TERM@120"
         )
     options = _options(sbatch, configuration)
     given = defaults.model_dump(exclude_none=True, exclude_unset=True) if defaults else {}

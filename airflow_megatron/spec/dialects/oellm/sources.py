@@ -28,13 +28,13 @@ def external_source(
     parent: Job | None,
     warnings: list[str],
 ) -> CheckpointSource | None:
-    """Return what a job starts from, or works on, outside the sweep; None where a stage makes it, or there is none.
+    """Return what a job starts from, or works on, outside the sweep; None if a stage makes it, or there is none.
 
     :param run_dir: of the job
     :param made: the jobs of its family made before it
     :param parent: the one that it follows
-    :param warnings: what was passed over is added here
-    :raises JobError: when the path is not absolute on the cluster, or a conversion or evaluation has none
+    :param warnings: warnings about ignored keys are added to this list
+    :raises JobError: if the path is not absolute on the cluster, or a conversion or evaluation has none
     """
     if kind not in _KEYS:
         return None
@@ -76,7 +76,7 @@ def external_source(
 
 
 def iteration_of_source(source: CheckpointSource, kind: StageKindName) -> int | None:
-    """Return the iteration that a job goes on from or works on; 0 for a model without one."""
+    """Return the iteration that a job continues from or works on; 0 for a model without one."""
     if kind == "train":
         return source.iteration if source.mode == "continue" else None
     return source.iteration or 0

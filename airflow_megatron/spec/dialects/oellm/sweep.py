@@ -92,7 +92,7 @@ def expand(block: Any, document: YamlDocument, path: KeyPath = ("sweep",)) -> Ex
 
     :param block: the block; ``None`` or an empty mapping makes the one point without parameters
     :param document: the document it stands in, for messages
-    :param path: where it stands
+    :param path: its place
     :raises SpecError: naming file, line and hint
     """
     return _Expander(document).expand(block, path)

@@ -33,10 +33,9 @@ def settled(site: ProxiedSite, jobs: list[Job]) -> list[str]:
 def broken_promises(site: ProxiedSite, jobs: list[Job]) -> list[str]:
     """Return everything that is wrong, one line each."""
     wrong: list[str] = []
-    withdrawn = _withdrawn(jobs)
-    submitted = {}
+    submitted: dict[str, dict[str, Submission]] = {}
     for name, rows in site.submissions(f"{jobs[0].sweep}.").items():
-        counted = {row.job_id for row in rows if not (jobs[0].ahead and _did_nothing(row))} - withdrawn
+        counted = {row.job_id: row for row in rows if not (jobs[0].ahead and _did_nothing(row))}
         if counted:
             submitted[name] = counted
     for job in jobs:
@@ -49,7 +48,7 @@ def broken_promises(site: ProxiedSite, jobs: list[Job]) -> list[str]:
         if verdict.get("outcome") != "finished" or verdict.get("attempt") != attempts[-1]:
             wrong.append(f"{job.name}: not finished in attempt {attempts[-1]}: {verdict}")
         for number in attempts:
-            wrong += _attempt(job, number, submitted.pop(f"{job.name}.a{number}", set()))
+            wrong += _attempt(job, number, submitted.pop(f"{job.name}.a{number}", {}))
         wrong += _training(job) if job.kind == "train" else _command(job, len(attempts))
     wrong += _order(jobs)
     wrong += [f"accounting has {name}, which no directory knows: {ids}" for name, ids in submitted.items()]
@@ -58,10 +57,16 @@ def broken_promises(site: ProxiedSite, jobs: list[Job]) -> list[str]:
     return wrong
 
 
-def _withdrawn(jobs: list[Job]) -> set[str]:
-    """Return the jobs that were queued ahead and withdrawn."""
-    records = [record for job in jobs for record in Path(job.stage_dir).glob("*.withdrawn.*/jobid")]
-    return {record.read_text(errors="replace").strip() for record in records}
+def _withdrawn(stage: Path, number: int) -> tuple[set[str], int]:
+    """Return the jobs that were queued ahead as an attempt and withdrawn, and how many more of them have no name.
+
+    A fault may have hit the file, or the answer that it is written from.
+    """
+    records = [folder / "jobid" for folder in stage.glob(f"{number}.withdrawn.*")]
+    texts = [record.read_text(errors="replace").strip() if record.exists() else "" for record in records]
+    named = {text.partition(";")[0].split(" ")[0] for text in texts}
+    ids = {text for text in named if text.isdigit()}
+    return ids, len(records) - len(ids)
 
 
 def _did_nothing(row: Submission) -> bool:
@@ -88,8 +93,11 @@ def _order(jobs: list[Job]) -> list[str]:
     return wrong
 
 
-def _attempt(job: Job, number: int, submitted: set[str]) -> list[str]:
-    """Check one attempt: one submission, the recorded one, and no claim that is still held without it."""
+def _attempt(job: Job, number: int, submissions: dict[str, Submission]) -> list[str]:
+    """Check one attempt: one submission, the recorded one, and no claim that is still held without it.
+
+    :param submissions: by their job ids
+    """
     directory = Path(job.stage_dir) / str(number)
     recorded = (
         (directory / "jobid").read_text(errors="replace").strip() if (directory / "jobid").exists() else ""
@@ -97,11 +105,14 @@ def _attempt(job: Job, number: int, submitted: set[str]) -> list[str]:
     # the file may be damaged, and the job one that Slurm has forgotten: the attempt's own verdict names it still
     recorded = recorded or str(_object(directory / "verdict.json").get("job_id") or "")
     wrong = []
-    if len(submitted) > 1:
-        wrong.append(f"{job.name}: attempt {number} was submitted as {sorted(submitted)}")
-    if recorded.isdigit() and submitted - {recorded}:
+    withdrawn, without_name = _withdrawn(Path(job.stage_dir), number)
+    submitted = set(submissions) - withdrawn
+    others = submitted - {recorded}
+    cancelled = sum(submissions[other].state.startswith("CANCELLED") for other in others)
+    if len(others) - min(cancelled, without_name) > (not recorded.isdigit()):
         wrong.append(
-            f"{job.name}: attempt {number} is recorded as {recorded}, submitted as {sorted(submitted)}"
+            f"{job.name}: attempt {number} is recorded as {recorded!r}, withdrawn {sorted(withdrawn)} and "
+            f"{without_name} without a name, submitted as {[submissions[one] for one in sorted(submitted)]}"
         )
     held = [claim.name for claim in directory.glob("claim.*") if not (claim / "released").exists()]
     if held and not recorded and not submitted:
@@ -150,9 +161,9 @@ def _job_processes(site: ProxiedSite) -> list[str]:
     conf, found = str(site.cluster.description["slurm_conf"]), []
     for process in psutil.process_iter():
         try:
-            surroundings = process.environ()
+            environment = process.environ()
         except psutil.Error:
             continue
-        if surroundings.get("SLURM_CONF") == conf and "SLURM_JOB_ID" in surroundings:
+        if environment.get("SLURM_CONF") == conf and "SLURM_JOB_ID" in environment:
             found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
     return found

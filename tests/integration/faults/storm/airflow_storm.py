@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psutil
@@ -16,14 +16,13 @@ from proxied_site import planned_jobs
 from sweep_site import ENDED
 
 from airflow_megatron.cli.local.local_airflow import LocalAirflowError
+from airflow_megatron.spec.model.dag_names import point_dag_id
 
 if TYPE_CHECKING:
     from proxied_site import ProxiedSite
 
 SWEEP = "storm_in_airflow"
-DAG = f"{SWEEP}.point"
 AIRFLOW_WEIGHTS = {**WEIGHTS, "kill_triggerer": 3, "kill_scheduler": 2}
-DAEMONS = ("scheduler", "triggerer")
 DAEMON_AWAY_S = (1.0, 5.0)
 CALM_S = 300
 """How long the runs may go on after the last fault; Airflow waits 20 s before it tries a task again."""
@@ -33,14 +32,17 @@ CALM_S = 300
 class AirflowStorm(Storm):
     """Strikes Airflow's daemons, too, and starts those that have ended, as a site's supervisor does."""
 
+    weights: dict[str, int] = field(default_factory=lambda: dict(AIRFLOW_WEIGHTS))
+
     def __post_init__(self) -> None:
-        self._surroundings = {name: self.site.airflow.daemon(name).environ() for name in DAEMONS}
+        airflow = self.site.airflow
+        self._environments = {name: airflow.daemon(name).environ() for name in airflow.daemons}
 
     def repair(self, *, wait: bool = False) -> None:
         super().repair(wait=wait)
-        for name in set(DAEMONS) - self._away:
+        for name in set(self.site.airflow.daemons) - self._away:
             if not self.site.airflow.runs(name):
-                self.site.airflow.start_daemon(name, self._surroundings[name])
+                self.site.airflow.start_daemon(name, self._environments[name])
 
     def kill_triggerer(self) -> str | None:
         return self._airflow("triggerer")
@@ -57,52 +59,64 @@ class AirflowStorm(Storm):
         except psutil.NoSuchProcess:
             return None  # it ends just now
         self._later(
-            name, lambda: self.site.airflow.start_daemon(name, self._surroundings[name]), DAEMON_AWAY_S
+            name, lambda: self.site.airflow.start_daemon(name, self._environments[name]), DAEMON_AWAY_S
         )
         return f"{name}, {'with' if with_children else 'without'} its children"
 
 
-def work_through(site: ProxiedSite, seed: int, faults: int, per_second: float) -> tuple[list[str], str]:
+def work_through(
+    site: ProxiedSite,
+    seed: int,
+    faults: int,
+    per_second: float,
+    kind: type[AirflowStorm] = AirflowStorm,
+    sweep: str = SWEEP,
+) -> tuple[list[str], str]:
     """Work the sweep through random faults; return what is wrong afterwards, and what happened.
 
     :param site: its Airflow runs.
+    :param kind: what strikes
+    :param sweep: name of the sweep
     """
-    storm = AirflowStorm(site, random.Random(seed), site.airflow.task_processes, AIRFLOW_WEIGHTS)
-    jobs = planned_jobs(site, SWEEP)
+    dag_id = point_dag_id(sweep)
+    storm = kind(site, random.Random(seed), site.airflow.task_processes)
+    jobs = planned_jobs(site, sweep)
     points = list(dict.fromkeys(job.point for job in jobs))
-    site.airflow.wait_for_dag(DAG)
+    site.airflow.wait_for_dag(dag_id)
     cleared: Counter[str] = Counter()
     for point in points:
-        start_run(site, point)
+        start_run(site, dag_id, point)
     for _ in range(faults):
         time.sleep(storm.chance.expovariate(per_second))
         storm.strike()
     storm.end()
     deadline = deadline_in(CALM_S)
-    while (states := {point: site.airflow.run_state(DAG, point) for point in points}) and set(
+    while (states := {point: site.airflow.run_state(dag_id, point) for point in points}) and set(
         states.values()
     ) != {"success"}:
         for point, state in states.items():
             if state in ENDED and state != "success":
                 failed = [
-                    task for task, its in site.airflow.task_states(DAG, point).items() if its == "failed"
+                    task for task, its in site.airflow.task_states(dag_id, point).items() if its == "failed"
                 ]
-                site.airflow.clear(DAG, point, failed, include_downstream=True)
+                site.airflow.clear(dag_id, point, failed, include_downstream=True)
                 cleared.update(failed)
         if time.monotonic() > deadline:
             tasks = {
-                point: site.airflow.task_states(DAG, point) for point in points if states[point] != "success"
+                point: site.airflow.task_states(dag_id, point)
+                for point in points
+                if states[point] != "success"
             }
             return [f"{CALM_S} s after the last fault: {tasks}"], told(storm, seed, cleared)
         time.sleep(2)
     return settled(site, jobs), told(storm, seed, cleared)
 
 
-def start_run(site: ProxiedSite, point: str) -> None:
+def start_run(site: ProxiedSite, dag_id: str, point: str) -> None:
     """Start a point's run, also while others write to Airflow's database (SQLite), which then refuses for a moment."""
     for attempt in range(10):
         try:
-            site.airflow.trigger(DAG, {"point": point}, run_id=point)
+            site.airflow.trigger(dag_id, {"point": point}, run_id=point)
             return
         except LocalAirflowError:
             if attempt == 9:

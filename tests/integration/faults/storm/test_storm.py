@@ -1,4 +1,4 @@
-"""A sweep of 60 jobs under 150 random faults; ``soak.py --ahead 1`` has one with stages queued ahead."""
+"""A sweep of 120 jobs under 300 random faults, and one of 60 under 150 whose stages are queued ahead."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-FAULTS, POINTS, PER_SECOND = 150, 30, 1.5
+PER_SECOND = 1.5
 
 
-def test_sweep_under_random_faults(proxied: ProxiedSite) -> None:
+@pytest.mark.parametrize(("ahead", "faults", "points"), [(0, 300, 60), (1, 150, 30)])
+def test_sweep_under_random_faults(proxied: ProxiedSite, ahead: int, faults: int, points: int) -> None:
     seed = int(os.environ.get("FAULTS_SEED", 2))
     print(f"seed {seed}: repeat with FAULTS_SEED={seed}")
-    faults = int(os.environ.get("FAULTS_COUNT", FAULTS))
-    points = int(os.environ.get("FAULTS_POINTS", POINTS))
-    storm = SweptStorm(proxied, seed, faults, points, PER_SECOND, ahead=0)
+    storm = SweptStorm(proxied, seed, faults, points, PER_SECOND, f"storm_ahead_{ahead}", ahead)
     wrong = storm.run()
     print(storm.summary())
     assert not wrong, storm.told(wrong)

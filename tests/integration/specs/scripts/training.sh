@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Stands in for a training of 12 iterations: writes the lines that Megatron-LM writes, and a checkpoint every 4 of them.
 # Usage: training.sh [hang|crash] ITERATION: after that iteration the attempt that starts from scratch hangs, or every
 # attempt crashes.

@@ -1,6 +1,6 @@
 """A configuration tree whose texts refer to each other, resolved lazily and in any order.
 
-The rules are OmegaConf's: ``${a.b}`` from the root, ``${.b}`` from the mapping that the text stands in, a text that is
+The rules are OmegaConf's: ``${a.b}`` from the root, ``${.b}`` from the mapping that contains the text, a text that is
 one whole interpolation keeps the type of its value. Only what is asked for is resolved, so that a part that needs a
 missing environment variable does no harm as long as nobody reads it.
 """
@@ -65,7 +65,7 @@ class ConfigurationError(AirflowMegatronError, ValueError):
     """A value that cannot be resolved.
 
     :param message: what is wrong, the chain of references included
-    :param text: the text that failed, as it stands in the configuration
+    :param text: the text that failed, as written in the configuration
     :param hint: what to write instead
     """
 
@@ -79,13 +79,13 @@ class MissingNameError(ConfigurationError):
 
 
 @dataclass
-class Surroundings:
+class ResolutionContext:
     """What a resolution may read besides the configuration.
 
     :param environment: the variables of ``oc.env``
     :param timestring: the answer of ``oc.timestring``; None refuses it
     :param document: the file that the configuration stands in, which names other files
-    :param warnings: what was passed over
+    :param warnings: warnings about ignored keys
     :param chain: the references being followed, over all configurations of a sweep
     """
 
@@ -96,7 +96,7 @@ class Surroundings:
     chain: list[tuple[int, str, Path]] = field(default_factory=list)
 
     def warn(self, message: str) -> None:
-        """Note something that was passed over, once."""
+        """Add a warning, once."""
         self.warnings[message] = None
 
 
@@ -104,7 +104,7 @@ class Configuration:
     """One configuration tree.
 
     :param root: nested dicts, lists and scalars
-    :param surroundings: shared by all configurations that refer to each other
+    :param context: shared by all configurations that refer to each other
     :param given: path → value that is used instead of what the tree holds
     :param aliases: path → path that is meant where the first does not exist
     :param sibling: gives the configuration that ``${sibling.STAGE.…}`` means
@@ -114,7 +114,7 @@ class Configuration:
     def __init__(
         self,
         root: dict[str, Any],
-        surroundings: Surroundings,
+        context: ResolutionContext,
         *,
         given: collections.abc.Mapping[Path, Any] | None = None,
         aliases: collections.abc.Mapping[Path, Path] | None = None,
@@ -122,7 +122,7 @@ class Configuration:
         label: str = "",
     ) -> None:
         self.root = root
-        self.surroundings = surroundings
+        self.context = context
         self.given = given or {}
         self.aliases = aliases or {}
         self.sibling = sibling
@@ -133,7 +133,7 @@ class Configuration:
     def get(self, path: str, default: Any = None) -> Any:
         """Return the resolved value at a dotted path, ``default`` where there is none.
 
-        :raises ConfigurationError: when it is there and cannot be resolved
+        :raises ConfigurationError: if it is there and cannot be resolved
         """
         keys = tuple(path.split("."))
         try:
@@ -144,7 +144,7 @@ class Configuration:
         return default if value == MISSING else value
 
     def raw(self, path: str) -> Any:
-        """Return what is written at a dotted path, unresolved; None where there is none, the whole tree for no path."""
+        """Return what is written at a dotted path, unresolved; None if there is none, the whole tree for no path."""
         if not path:
             return self.root
         try:
@@ -153,9 +153,9 @@ class Configuration:
             return None
 
     def keys(self, path: str) -> list[str]:
-        """Return the keys of the mapping at a dotted path, none where there is no mapping.
+        """Return the keys of the mapping at a dotted path, none if there is no mapping.
 
-        :raises ConfigurationError: when the way there cannot be resolved
+        :raises ConfigurationError: if the way there cannot be resolved
         """
         try:
             node, _, _ = self._locate(tuple(path.split(".")))
@@ -166,7 +166,7 @@ class Configuration:
     def value(self, path: Path) -> Any:
         """Return the resolved value at a path.
 
-        :raises ConfigurationError: when it is missing or cannot be resolved
+        :raises ConfigurationError: if it is missing or cannot be resolved
         """
         if path in self._values:
             return self._values[path]
@@ -184,7 +184,7 @@ class Configuration:
     def expression(self, text: str) -> Any:
         """Return the value of a text as if it stood at the root.
 
-        :raises ConfigurationError: when it cannot be resolved
+        :raises ConfigurationError: if it cannot be resolved
         """
         return self._resolved(text, ("<expression>",))
 
@@ -345,11 +345,11 @@ class Configuration:
 
     def _context_call(self, node: Call, container: Path) -> Any:
         if node.name == "oc.timestring":
-            if self.surroundings.timestring is None:
+            if self.context.timestring is None:
                 raise ConfigurationError(
                     "oc.timestring would change every name at each look at the file", "", "write a fixed text"
                 )
-            return self.surroundings.timestring
+            return self.context.timestring
         if not node.arguments:
             raise ConfigurationError(f"{node.name} needs an argument", "", f"write ${{{node.name}:…}}")
         first = self._evaluate(node.arguments[0], container)
@@ -377,20 +377,18 @@ class Configuration:
         return value
 
     def _environment(self, node: Call, name: str, container: Path) -> Any:
-        environment = self.surroundings.environment
+        environment = self.context.environment
         value = environment.get(name)
         if value is not None:
-            self.surroundings.document.withhold(name, value)
+            self.context.document.withhold(name, value)
             if only_for_person(name):
-                self.surroundings.warn(
+                self.context.warn(
                     f"{name} is read from your environment; Airflow reads it where {SETTING} names it"
                 )
             return value
         if len(node.arguments) > 1:
             if isinstance(environment, PermittedVariables) and not environment.permits(name):
-                self.surroundings.warn(
-                    f"{name} may not be read, so its default stands; {SETTING} can permit it"
-                )
+                self.context.warn(f"{name} may not be read, so its default stands; {SETTING} can permit it")
             default = self._evaluate(node.arguments[1], container)
             return default if default is None else _as_text(default)
         message, hint = refusal(environment, name)
@@ -399,9 +397,9 @@ class Configuration:
     def _excluded_nodes(self, node: Call, path: str, container: Path) -> Any:
         separator = self._evaluate(node.arguments[1], container) if len(node.arguments) > 1 else ","
         try:
-            content = self.surroundings.document.read(path)
+            content = self.context.document.read(path)
         except NamedFileError as error:
-            self.surroundings.warn(f"oc.exclude_nodes reads no file: {error}; {error.hint}")
+            self.context.warn(f"oc.exclude_nodes reads no file: {error}; {error.hint}")
             return None
         except OSError:
             return None
@@ -447,7 +445,7 @@ class _Chain:
     def __init__(self, configuration: Configuration, path: Path, text: str) -> None:
         self.configuration, self.text = configuration, text
         self.link = (id(configuration), configuration.label, path)
-        self.chain = configuration.surroundings.chain
+        self.chain = configuration.context.chain
 
     def __enter__(self) -> None:
         if self.link in self.chain:

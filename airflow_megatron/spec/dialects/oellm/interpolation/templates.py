@@ -49,7 +49,7 @@ class Joined:
 class Reference:
     """Another value of the configuration.
 
-    :param level: number of leading dots: 0 from the root, 1 from the mapping that the text stands in, 2 from its parent
+    :param level: number of leading dots: 0 from the root, 1 from the mapping that contains the text, 2 from its parent
     :param keys: the path, a key may be made by an interpolation
     """
 
@@ -103,7 +103,7 @@ def parse_element(text: str) -> Node:
     node = parser.element("")
     parser.skip_space()
     if parser.at != len(text):
-        raise TemplateError(f"{text!r} goes on after its value")
+        raise TemplateError(f"{text!r} has text after its value")
     return node
 
 

@@ -1,0 +1,128 @@
+"""Check that jobs follow the documented rules of the site, which its profile lists with their sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_megatron.checks.findings import Finding
+from airflow_megatron.slurm.submission.sbatch_options import directive_options, read_options, split_directive
+from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import SiteRuleSection
+
+_FIELDS: Final = ("mem", "constraint", "reservation", "exclude", "account", "qos")
+"""Keys of ``slurm`` that become the sbatch option of the same name."""
+_GPU_OPTIONS: Final = frozenset(("gres", "gpus", "gpus-per-node"))
+"""sbatch options that replace the GPU request of the profile."""
+
+
+def site_rule_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
+    """Yield the jobs that violate a rule of ``cluster.rules``; of an unverified rule as warnings."""
+    if not cluster.rules:
+        return
+    for job in jobs:
+        given = _given_options(job)
+        found = [
+            [
+                finding
+                for rule in cluster.rules
+                if _is_about(rule, job, partition)
+                for finding in (*_size_findings(rule, job), *_option_findings(rule, job, cluster, given))
+            ]
+            for partition in (job.slurm.partition or "").split(",")
+        ]
+        # of several partitions Slurm takes one that the job fits
+        yield from min(found, key=_weight)
+
+
+def _weight(findings: Sequence[Finding]) -> tuple[int, int]:
+    """Return the number of errors and of findings."""
+    return sum(not finding.warning for finding in findings), len(findings)
+
+
+def _is_about(rule: SiteRuleSection, job: Job, partition: str) -> bool:
+    nodes = job.slurm.node_count
+    if rule.partitions and partition not in rule.partitions:
+        return False
+    if rule.qos and job.slurm.qos not in rule.qos:
+        return False
+    return (rule.from_nodes or 1) <= nodes <= (rule.to_nodes or nodes)
+
+
+def _finding(
+    rule: SiteRuleSection, job: Job, key: str, message: str, hint: str, *, warning: bool = False
+) -> Finding:
+    origin = f"{rule.source}, read {rule.read}{'' if rule.verified else ', unverified'}"
+    return Finding(
+        f"site rule {rule.rule}",
+        job,
+        ("slurm", key),
+        f"{message}; the site's rule: {rule.rule} ({origin})",
+        hint,
+        warning=warning or not rule.verified,
+    )
+
+
+def _size_findings(rule: SiteRuleSection, job: Job) -> Iterator[Finding]:
+    nodes, seconds, gpus = job.slurm.node_count, job.slurm.time, job.slurm.gpus
+    if rule.min_nodes is not None and nodes < rule.min_nodes:
+        hint = f"nodes of at least {rule.min_nodes}, or another partition"
+        yield _finding(rule, job, "nodes", f"asks for {_counted(nodes)}", hint)
+    if rule.max_nodes is not None and nodes > rule.max_nodes:
+        hint = f"nodes of at most {rule.max_nodes}, or another partition"
+        yield _finding(rule, job, "nodes", f"asks for {_counted(nodes)}", hint)
+    if rule.whole_node_gpus is not None and 0 < gpus < rule.whole_node_gpus:
+        hint = f"gpus_per_node: {rule.whole_node_gpus}, or a partition that shares nodes"
+        yield _finding(rule, job, "gpus_per_node", f"uses {gpus} GPUs of a node", hint, warning=True)
+    if seconds is None:
+        return
+    longest = None if rule.max_time is None else parse_duration(rule.max_time)
+    if longest is not None and seconds > longest:
+        hint = f'time: "{slurm_time(longest)}"; a longer training continues in further attempts'
+        yield _finding(rule, job, "time", f"asks for {slurm_time(seconds)} on {_counted(nodes)}", hint)
+    if rule.max_node_hours is not None and nodes * seconds > rule.max_node_hours * 3600:
+        most = slurm_time(int(rule.max_node_hours * 3600 / nodes))
+        asked = f"asks for {nodes * seconds / 3600:g} node-hours"
+        yield _finding(rule, job, "time", asked, f'time: "{most}" on {_counted(nodes)}')
+
+
+def _counted(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes} nodes"
+
+
+def _option_findings(
+    rule: SiteRuleSection, job: Job, cluster: ClusterProfile, given: frozenset[str]
+) -> Iterator[Finding]:
+    for key in rule.required:
+        if getattr(job.slurm, key) is None and key not in given:
+            hint = f"add slurm: {{{key}: …}} to the spec or the profile"
+            yield _finding(rule, job, key, f"has no {key}", hint)
+    for name in rule.refused_options:
+        field = name if name in _FIELDS and getattr(job.slurm, name) is not None else None
+        if name in given:
+            yield _finding(rule, job, "options", f"gives sbatch --{name}", f"remove --{name}")
+        elif field is not None:
+            yield _finding(rule, job, field, f"gives sbatch --{name}", f"remove slurm.{field}")
+        elif name == _gpu_request(job, cluster, given):
+            hint = "change gpu_option in the cluster profile"
+            yield _finding(rule, job, "gpus_per_node", f"gives sbatch --{name}", hint)
+
+
+def _gpu_request(job: Job, cluster: ClusterProfile, given: frozenset[str]) -> str | None:
+    """Return the option with which the rendered script requests GPUs because of the profile."""
+    if job.script is not None or not job.slurm.gpus or given & _GPU_OPTIONS:
+        return None
+    return None if cluster.gpu_option == "none" else cluster.gpu_option
+
+
+def _given_options(job: Job) -> frozenset[str]:
+    """Return the long names of the options that the job gives word by word."""
+    words = [word for option in job.slurm.options for word in split_directive(option)]
+    if job.script is not None:
+        words = [*job.slurm.options, *directive_options(job.script)]
+    return frozenset(option.meant[0] for option in read_options(words) if len(option.meant) == 1)

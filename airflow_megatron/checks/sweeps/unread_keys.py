@@ -1,0 +1,80 @@
+"""Keys of a spec that nothing reads: arguments that the trainer does not have, and swept values without a reader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.arguments.tables import argument_table
+from airflow_megatron.megatron.trainers.trainer import trainer_called
+from airflow_megatron.spec.documents.errors import did_you_mean, suggestion
+from airflow_megatron.spec.documents.list_texts import key_in_place_of_value
+from airflow_megatron.spec.expressions.resolution import template_names
+from airflow_megatron.spec.native.sweep_grammar import swept_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_megatron.megatron.arguments.tables import ArgumentTable
+    from airflow_megatron.spec.documents.errors import Problem
+    from airflow_megatron.spec.documents.yaml_document import KeyPath
+    from airflow_megatron.spec.model.schema import SweepSpecSection
+    from airflow_megatron.spec.native.sweep import NativeSweep
+
+
+def unknown_arguments(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
+    """Report keys of ``megatron:`` sections that the trainer does not know."""
+    spec = sweep.spec
+    sections: list[tuple[KeyPath, Iterable[str]]] = [(("megatron",), spec.megatron)]
+    sections += [(("stages", name, "megatron"), stage.megatron) for name, stage in spec.stages.items()]
+    return [
+        sweep.document.problem((*path, name), *_unknown_argument(name, table, spec))
+        for path, names in sections
+        for name in names
+        if table.get(name) is None
+    ]
+
+
+def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -> tuple[str, str]:
+    """Return the problems of an argument that the trainer does not know, and the hint."""
+    if argument_table(spec.release).get(name) is not None:
+        message = f"the trainer {spec.trainer} does not take {spec.release}'s argument {name!r}"
+        return message, "drop it, or use another trainer"
+    hint = (
+        key_in_place_of_value(name) or suggestion(table.nearest(name)) or "own variables stand under params:"
+    )
+    return f"{_parser(spec, table)} has no argument {name!r}", hint
+
+
+def _parser(spec: SweepSpecSection, table: ArgumentTable) -> str:
+    """Return what a message calls the parser that the trainer's arguments are for."""
+    return trainer_called(spec.trainer).parser_name(table, spec.release)
+
+
+def unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
+    """Report swept keys that nothing reads: neither Megatron arguments nor used in an expression."""
+    spec = sweep.spec
+    used = template_names(spec.model_dump(exclude_none=True, exclude={"notify"}))
+    problems = []
+    for key in swept_keys(spec.sweep):
+        stage, _, name = key.rpartition(".")
+        if stage and stage not in spec.stages:
+            hint = did_you_mean(stage, spec.stages) or f"stages: {', '.join(spec.stages)}"
+            message = f"{key!r} names a stage {stage!r}, which does not exist"
+        elif name in used or table.get(name) or name in spec.params:
+            continue
+        else:
+            message = (
+                f"nothing reads the swept value {key!r}: "
+                f"it is not an argument of {_parser(spec, table)} and in no expression"
+            )
+            hint = (
+                key_in_place_of_value(name)
+                or suggestion(table.nearest(name))
+                or "use it in an expression, or drop it"
+            )
+        place = next(
+            (path for path in sweep.document.positions if path[:1] == ("sweep",) and path[-1] == key),
+            ("sweep",),
+        )
+        problems.append(sweep.document.problem(place, message, hint))
+    return problems

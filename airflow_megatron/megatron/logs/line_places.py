@@ -1,0 +1,61 @@
+"""Finding the byte of a log at which the line of a record begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_megatron.megatron.logs.iteration_lines import NEEDLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class LineStarts:
+    """The bytes of a log at which the lines of a chunk begin.
+
+    :param first: byte at which the line begins that the chunk continues with
+    :param chunk_at: byte of the chunk's beginning
+    :param chunk: the bytes
+    """
+
+    def __init__(self, first: int, chunk_at: int, chunk: bytes) -> None:
+        self._first, self._chunk_at, self._chunk = first, chunk_at, chunk
+        self._line, self._end = 0, 0
+
+    def __getitem__(self, line: int) -> int:
+        """Return where a line begins; lines are asked for in ascending order, one after the last is the last."""
+        while self._line < line:
+            end = self._chunk.find(b"\n", self._end) + 1
+            if not 0 < end < len(self._chunk):
+                break
+            self._line, self._end = self._line + 1, end
+        return self._chunk_at + self._end if self._line else self._first
+
+
+def line_numbers(
+    places: Sequence[int], rest: bytes, block: bytes, runs: Sequence[tuple[int, int, int]]
+) -> list[int]:
+    """Return in which line of a block each record stands, from 0.
+
+    :param places: where the records stand in the rest, ascending; of a run as many as it has lines
+    :param rest: the block without the runs, each replaced by one byte
+    :param block: whole lines
+    :param runs: place in the rest, first byte in the block and the one after the last
+    """
+    numbers: list[int] = []
+    todo = iter((*runs, (len(rest) + 1, 0, 0)))
+    run_at, start, end = next(todo)
+    line = at = 0
+    for place in places:
+        while place > run_at:
+            line += rest.count(b"\n", at, run_at) + block.count(b"\n", start, end)
+            at = run_at + 1
+            run_at, start, end = next(todo)
+        line += rest.count(b"\n", at, place)
+        at = place
+        if place == run_at:  # a line may hold two records
+            needle = block.find(NEEDLE, start, end)
+            line += block.count(b"\n", start, needle)
+            start = needle + len(NEEDLE)
+        numbers.append(line)
+    return numbers

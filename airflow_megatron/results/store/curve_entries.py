@@ -1,0 +1,141 @@
+"""Curves of trainings as a bounded number of entries, each for some iterations in a row."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import polars as pl
+
+from airflow_megatron.results.store.line_numbers import METRICS
+
+_COUNTS: Final = {"iteration": pl.Int64, "samples": pl.Int64, "tokens": pl.Int64}
+_SUMS: Final = {"seconds": pl.Float64, "tflop": pl.Float64}
+ENTRY: Final[dict[str, Any]] = {
+    "_training": pl.UInt32,
+    "start": pl.Int64,
+    "begin": pl.Int64,
+    **_COUNTS,
+    **_SUMS,
+    **{f"{name}_{end}": pl.Float32 for name in METRICS for end in ("min", "max")},
+}
+"""An entry: where it starts, whether or not that iteration was logged; the first and the last one that was; samples and
+tokens up to the last one; its seconds and its TFLOP per GPU; the least and greatest value of each metric."""
+_KEY: Final = ["_training", "start"]
+
+
+class CurveEntries:
+    """Entries of all trainings of a sweep.
+
+    Iterations that a later attempt has dropped are not in them; an entry at the border may hold the least or greatest
+    value of some that were.
+
+    :param buckets: entries of a training, at least, once it has as many iterations; twice as many at most
+    """
+
+    def __init__(self, buckets: int) -> None:
+        self._buckets = buckets
+        self._entries = pl.DataFrame(schema=ENTRY)
+        self._widths = pl.DataFrame(schema={"_training": pl.UInt32, "_width": pl.Int64})
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """All entries, in no order."""
+        return self._entries
+
+    def cut(self, lowest: pl.DataFrame) -> None:
+        """Take the iterations from some on away.
+
+        :param lowest: ``_training`` and ``_lowest``, the first iteration that is taken away
+        """
+        joined = self._entries.join(lowest, on="_training", how="left")
+        gone = (pl.col("start") >= pl.col("_lowest")).fill_null(False)
+        border = (pl.col("iteration") >= pl.col("_lowest")).fill_null(False)
+        share = (pl.col("_lowest") - pl.col("begin")) / (pl.col("iteration") - pl.col("begin") + 1)
+        self._entries = (
+            joined.filter(~gone & (~border | (pl.col("begin") < pl.col("_lowest"))))
+            .with_columns(
+                pl.when(border).then(pl.col("_lowest") - 1).otherwise(pl.col("iteration")).alias("iteration"),
+                *(
+                    pl.when(border).then(pl.col(name) * share).otherwise(pl.col(name)).alias(name)
+                    for name in _SUMS
+                ),
+            )
+            .select(pl.col(name).cast(kind) for name, kind in ENTRY.items())
+        )
+
+    def add(self, lines: pl.DataFrame) -> None:
+        """Put lines behind those that are known.
+
+        :param lines: in order, as :meth:`.line_numbers.LogNumbers.placed` gives them, those of a training rising
+        """
+        if not lines.height:
+            return
+        self._number_widths(lines)
+        before = self._entries.group_by("_training").agg(pl.col("iteration").max().alias("_before"))
+        lines = lines.join(before, on="_training", how="left", maintain_order="left")
+        lines = lines.join(self._widths, on="_training", how="left", maintain_order="left")
+        same = pl.col("_training") == pl.col("_training").shift(1)
+        previous = pl.when(same).then(pl.col("iteration").shift(1)).otherwise(pl.col("_before"))
+        steps = (pl.col("iteration") - previous).fill_null(1).clip(1)
+        seconds = pl.col("elapsed_ms").fill_null(0.0).cast(pl.Float64) / 1000 * steps
+        added = (
+            lines.with_columns(_start("iteration"), seconds.alias("seconds"))
+            .with_columns((pl.col("throughput").fill_null(0.0) * pl.col("seconds")).alias("tflop"))
+            .group_by(_KEY)
+            .agg(
+                pl.col("iteration").first().alias("begin"),
+                pl.col("iteration").last(),
+                pl.col("consumed_samples").last().alias("samples"),
+                pl.col("consumed_tokens").last().alias("tokens"),
+                *(pl.col(name).sum() for name in _SUMS),
+                *(pl.col(name).min().alias(f"{name}_min") for name in METRICS),
+                *(pl.col(name).max().alias(f"{name}_max") for name in METRICS),
+            )
+        )
+        touched = self._entries.join(added.select(_KEY), on=_KEY, how="semi")
+        others = self._entries.join(added.select(_KEY), on=_KEY, how="anti")
+        self._entries = pl.concat([others, _united(pl.concat([touched, _typed(added)]))])
+        self._widen()
+
+    def _number_widths(self, lines: pl.DataFrame) -> None:
+        longest = pl.col("iteration").max()
+        new = lines.group_by("_training").agg((longest // self._buckets).clip(1).alias("_width"))
+        new = new.join(self._widths, on="_training", how="anti")
+        self._widths = pl.concat([self._widths, new.with_columns(pl.col("_width").fill_null(1))])
+
+    def _widen(self) -> None:
+        """Unite neighbours where a training has too many entries."""
+        while True:
+            counts = self._entries.group_by("_training").len()
+            large = counts.filter(pl.col("len") > 2 * self._buckets)["_training"].implode()
+            if not large[0].len():
+                return
+            wide = pl.col("_training").is_in(large)
+            self._widths = self._widths.with_columns(
+                pl.when(wide).then(pl.col("_width") * 2).otherwise(pl.col("_width")).alias("_width")
+            )
+            narrow = self._entries.filter(wide).join(self._widths, on="_training", how="left")
+            united = _united(_typed(narrow.with_columns(_start("start"))))
+            self._entries = pl.concat([self._entries.filter(~wide), united])
+
+
+def _start(column: str) -> pl.Expr:
+    """Return the first iteration of the entry that an iteration belongs to."""
+    return ((pl.col(column) - 1) // pl.col("_width") * pl.col("_width") + 1).alias("start")
+
+
+def _typed(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.select(pl.col(name).cast(kind) for name, kind in ENTRY.items())
+
+
+def _united(entries: pl.DataFrame) -> pl.DataFrame:
+    """Return entries with those of the same start made one."""
+    return _typed(
+        entries.group_by(_KEY).agg(
+            pl.col("begin").min(),
+            *(pl.col(name).max() for name in _COUNTS),
+            *(pl.col(name).sum() for name in _SUMS),
+            *(pl.col(f"{name}_min").min() for name in METRICS),
+            *(pl.col(f"{name}_max").max() for name in METRICS),
+        )
+    )

@@ -1,0 +1,140 @@
+"""Rows of the store as data frames of polars."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from airflow_megatron.megatron.logs.iteration_lines import IterationRecord
+from airflow_megatron.results.store.json_text import json_text
+from airflow_megatron.results.store.tables import ITERATIONS, SOURCE, TABLES, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_megatron.results.store.batches import Batch
+    from airflow_megatron.results.store.tables import Kind
+
+TYPES: Final[dict[Kind, Any]] = {
+    "text": pl.String,
+    "whole": pl.Int64,
+    "real": pl.Float64,
+    "flag": pl.Boolean,
+    "utc": pl.Datetime("us", "UTC"),
+    "local": pl.Datetime("us"),
+}
+_LM_LOSS: Final = "lm loss"
+
+
+def schema(table: Table) -> dict[str, Any]:
+    """Return the type of each column."""
+    return {column.name: TYPES[column.kind] for column in table.all_columns}
+
+
+def empty(table: Table) -> pl.DataFrame:
+    """Return a table without rows."""
+    return pl.DataFrame(schema=schema(table))
+
+
+def in_schema(frame: pl.DataFrame, table: Table, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    """Return rows that another version of the package may have written: with the columns of this one.
+
+    :param columns: the columns to return; None for all
+    :raises polars.exceptions.PolarsError: when a column has a type that cannot be that of this version
+    """
+    return frame.select(
+        pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
+        for name, kind in schema(table).items()
+        if columns is None or name in columns
+    )
+
+
+def distinct(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """Return each row once, in the order of their times: of those that are of the same thing the first, or the last.
+
+    What the last one does not know is taken from those before it.
+    """
+    key = [*table.source_key, *table.key]
+    frame = frame.sort("time", maintain_order=True)
+    if table.keep == "first":
+        return frame.unique(key, keep="first", maintain_order=True)
+    known = frame.group_by(key, maintain_order=True).agg(pl.exclude(key).drop_nulls().last())
+    return known.select(frame.columns)
+
+
+def frame_of(table_name: str, batches: Sequence[Batch]) -> pl.DataFrame:
+    """Return the rows of batches of one table."""
+    table = TABLES[table_name]
+    sizes = [len(batch.rows) for batch in batches]
+    of_batch = pl.Series("", list(chain.from_iterable(map(repeat, range(len(batches)), sizes))), pl.UInt32)
+    sources = pl.DataFrame(
+        [[*batch.source[: len(SOURCE) - 2], batch.time] for batch in batches],
+        schema=[*(column.name for column in SOURCE[:-2]), "time"],
+        orient="row",
+        infer_schema_length=None,
+    ).with_columns(pl.from_epoch(pl.col("time").cast(pl.Float64) * 1_000_000, "us"))
+    repeated = sources[of_batch]
+    offsets = list(chain.from_iterable(batch.offsets or repeat(None, len(batch.rows)) for batch in batches))
+    rows = list(chain.from_iterable(batch.rows for batch in batches))
+    if table is ITERATIONS:
+        own = _iterations(rows, [batch.source.seq_length for batch in batches], of_batch)
+    else:
+        own = dict(zip((column.name for column in table.columns), zip(*rows, strict=True), strict=True))
+    types = schema(table)
+    columns = []
+    for column in table.all_columns:
+        name, kind = column.name, types[column.name]
+        if name in own:
+            columns.append(_series(name, own[name], kind, epoch=column.kind == "utc"))
+        elif name == "offset":
+            columns.append(_series(name, offsets, kind))
+        else:
+            columns.append(repeated[name].cast(kind))
+    return pl.DataFrame(columns)
+
+
+def _series(name: str, values: Any, kind: Any, *, epoch: bool = False) -> pl.Series:
+    if isinstance(values, pl.Series):
+        return values.rename(name).cast(kind)
+    if epoch:
+        seconds = pl.Series(name, values, pl.Float64)
+        return (seconds * 1_000_000).cast(pl.Int64).cast(kind)
+    try:
+        return pl.Series(name, values, kind)
+    except (TypeError, pl.exceptions.PolarsError):
+        # one value is of another type, as a whole number that is printed with a dot
+        return pl.Series(name, values, kind, strict=False)
+
+
+def _iterations(rows: Sequence[Any], seq_lengths: Sequence[int], of_batch: pl.Series) -> dict[str, Any]:
+    # column by column: zip(*rows) takes three times as long
+    fields: dict[str, Any] = {
+        name: list(map(itemgetter(place), rows))
+        for place, name in enumerate(IterationRecord._fields)
+        if name != "unread"
+    }
+    fields["logged"] = fields.pop("time")
+    samples = pl.Series("", fields["consumed_samples"], pl.Int64)
+    lengths = pl.Series("", seq_lengths, pl.Int64).replace(0, None)[of_batch]
+    fields["consumed_tokens"] = samples * lengths
+    losses, extra = fields.pop("losses"), fields.pop("extra")
+    # most lines hold the language-model loss alone
+    fields["loss"] = [each.get(_LM_LOSS) or row.loss for each, row in zip(losses, rows, strict=True)]
+    fields["other_losses"] = [
+        _text(each, loss) if len(each) > 1 or (each and _LM_LOSS not in each) else None
+        for each, loss in zip(losses, fields["loss"], strict=True)
+    ]
+    fields["extra"] = [json_text(each) if each else None for each in extra]
+    return fields
+
+
+def _text(losses: dict[str, float], loss: float | None) -> str | None:
+    """Return the losses besides the one that is a column."""
+    others = {name: value for name, value in losses.items() if name != _LM_LOSS}
+    if _LM_LOSS not in losses:
+        first = next((name for name, value in losses.items() if value is loss), None)
+        others.pop(first or "", None)
+    return json_text(others)

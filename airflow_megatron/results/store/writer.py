@@ -1,0 +1,218 @@
+"""The thread that writes rows into the store, so that nobody else ever waits for it.
+
+:meth:`ResultWriter.put` takes rows and returns at once, whatever the store does. Rows that the queue has no room
+for are counted and forgotten; a row of :data:`.tables.GAPS` says from which byte of which log on some are missing, and
+``airflow-megatron results rebuild`` reads them from the run directories again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections import defaultdict, deque
+from typing import ClassVar, Final
+
+from airflow_megatron.results.store.batches import Batch, Source
+from airflow_megatron.results.store.compaction import MERGE_AT, merge_segments
+from airflow_megatron.results.store.segments import (
+    Segment,
+    SegmentStore,
+    StoreError,
+    default_root,
+    new_writer,
+)
+from airflow_megatron.results.store.tables import GAPS
+
+log = logging.getLogger(__name__)
+
+FLUSH_S: Final = 10.0
+"""Rows are in the store after as many seconds."""
+FLUSH_ROWS: Final = 100_000
+"""As many rows are written without waiting."""
+MOST_ROWS: Final = 1_000_000
+"""Rows that wait in memory at most, some hundred bytes each."""
+LONGEST_PAUSE_S: Final = 300.0
+"""Between two tries to write into a store that fails."""
+EXIT_S: Final = 5.0
+"""How long the end of the process waits for the last rows."""
+ASK_AGAIN_S: Final = 1.0
+"""Between two tries of a store that fails, while somebody waits for it."""
+
+
+class ResultWriter:
+    """Writes rows into a store, in a thread that begins with the first rows.
+
+    :param store: where to
+    :param flush_s: seconds after which rows are written
+    :param most_rows: rows that wait at most
+    """
+
+    _of_process: ClassVar[dict[tuple[int, str], ResultWriter]] = {}
+    _making: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, store: SegmentStore, *, flush_s: float = FLUSH_S, most_rows: int = MOST_ROWS) -> None:
+        self.dropped_rows = 0
+        """Rows that there was no room for."""
+        self._store, self._flush_s, self._most_rows = store, flush_s, most_rows
+        self._writer, self._number = new_writer(), 0
+        self._lock = threading.Lock()
+        self._wake, self._hurry, self._idle = threading.Event(), threading.Event(), threading.Event()
+        self._waiting: deque[Batch] = deque()
+        self._rows = 0
+        self._gaps: dict[Source, int] = {}
+        self._full = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._own: dict[tuple[str, str], list[Segment]] = defaultdict(list)
+
+    @classmethod
+    def shared(cls) -> ResultWriter:
+        """Return the process's writer into the configured store."""
+        key = os.getpid(), default_root()
+        with cls._making:
+            writer = cls._of_process.get(key)
+            if writer is None:
+                writer = cls._of_process[key] = cls(SegmentStore(key[1]))
+                atexit.register(writer.close, EXIT_S)
+        return writer
+
+    def put(self, batch: Batch) -> bool:
+        """Take rows, and return at once.
+
+        :returns: False when there is no room for them
+        """
+        count = len(batch.rows)
+        if not count:
+            return True
+        with self._lock:
+            taken = not self._closed and self._rows + count <= self._most_rows
+            if taken:
+                self._waiting.append(batch)
+                self._rows += count
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="result-writer", daemon=True)
+                    self._thread.start()
+                full = self._rows >= FLUSH_ROWS
+            else:
+                self.dropped_rows += count
+                self._note_gap(batch)
+                full, first, self._full = False, not self._full, True
+        if full:
+            self._wake.set()
+        if not taken and first:
+            log.warning(
+                "the store of results %s does not keep up: rows are left out from now on; "
+                "`airflow-megatron results rebuild` adds them",
+                self._store.shown,
+            )
+        return taken
+
+    def gap(self, source: Source, offset: int) -> None:
+        """Note that the rows of a log are missing from a byte on: nobody has read it there."""
+        self.put(Batch(GAPS.name, source, time.time(), [("not read",)], [offset]))
+
+    def flush(self) -> None:
+        """Have the rows that wait written soon: a job has ended."""
+        self._wake.set()
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until all rows are written; for tests and commands, never for triggers.
+
+        :returns: whether they are
+        """
+        end = time.monotonic() + timeout
+        while True:
+            with self._lock:
+                if not self._rows and not self._gaps:
+                    return True
+                self._idle.clear()
+            self._wake.set()
+            self._hurry.set()
+            left = end - time.monotonic()
+            if left <= 0 or not self._idle.wait(left):
+                return False
+            with self._lock:
+                if not self._rows and not self._gaps:
+                    return True
+            time.sleep(max(0.0, min(ASK_AGAIN_S, end - time.monotonic())))  # a store that fails, or more rows
+
+    def close(self, timeout: float = 0.0) -> None:
+        """Take no more rows; wait for the last ones for some seconds."""
+        if timeout and not self._closed:
+            self.drain(timeout)
+        with self._lock:
+            self._closed = True
+        self._wake.set()
+        self._hurry.set()
+
+    def _note_gap(self, batch: Batch) -> None:
+        at = min(batch.offsets, default=-1)
+        if at >= 0:
+            self._gaps[batch.source] = min(at, self._gaps.get(batch.source, at))
+
+    def _run(self) -> None:
+        pause, failing = self._flush_s, False
+        while True:
+            # a store that fails is not asked again for every row that comes
+            (self._hurry if failing else self._wake).wait(pause)
+            with self._lock:
+                self._wake.clear()
+                self._hurry.clear()
+                if self._closed and not self._rows and not self._gaps:
+                    return
+                batches, self._waiting = self._waiting, deque()
+                gaps, self._gaps = self._gaps, {}
+            now = time.time()
+            batches.extend(
+                Batch(GAPS.name, source, now, [("the queue was full",)], [at]) for source, at in gaps.items()
+            )
+            left = self._write(batches)
+            failing = bool(left)
+            with self._lock:
+                self._waiting.extendleft(reversed(left))
+                self._rows = sum(len(batch.rows) for batch in self._waiting)
+                self._full = self._full and failing
+                closed = self._closed
+            self._idle.set()
+            if failing and closed:
+                return
+            pause = min(2 * pause, LONGEST_PAUSE_S) if failing else self._flush_s
+
+    def _write(self, batches: deque[Batch]) -> list[Batch]:
+        """Write what can be written; return the rest."""
+        from airflow_megatron.results.store.frames import frame_of  # polars takes a while to load
+
+        groups: dict[tuple[str, str], list[Batch]] = defaultdict(list)
+        for batch in batches:
+            groups[batch.source.sweep, batch.table].append(batch)
+        left: list[Batch] = []
+        for (sweep, table), group in groups.items():
+            try:
+                frame = frame_of(table, group)
+                self._number += 1
+                segment = self._store.write(sweep, frame, table, self._writer, self._number)
+            except StoreError as error:
+                if not left:
+                    log.warning("%s; the rows wait, and are written later", error)
+                left += group
+                continue
+            except Exception:
+                # whatever a log has brought: the rows of others go on being written
+                log.exception("rows of %s cannot be stored; they are left out", table)
+                continue
+            own = self._own[sweep, table]
+            own.append(segment)
+            if len(own) >= MERGE_AT:
+                self._merge(sweep, own)
+        return left
+
+    def _merge(self, sweep: str, own: list[Segment]) -> None:
+        self._number += 1
+        try:
+            merge_segments(self._store, sweep, own, self._writer, self._number)
+        except Exception as error:
+            log.warning("segments of %s are not merged: %s", sweep, error)
+        own.clear()

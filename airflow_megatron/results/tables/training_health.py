@@ -1,0 +1,150 @@
+"""How stable each training was: losses that are not numbers, spikes, norms of the gradient, where it diverged."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.results.tables.points import Figure, PointTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_megatron.megatron.logs.log_lines import IterationRecord
+    from airflow_megatron.results.tables.trainings import Branch
+
+_WINDOW: Final = 50
+"""Logged iterations that a loss is compared with."""
+_LEAST: Final = 10
+_SPIKE: Final = 6.0
+"""Deviations of the window above its median that make a spike."""
+_FLOOR: Final = 0.01
+"""The least deviation, as a part of the loss: a smooth curve has hardly any."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRow:
+    """The stability of one training. What is not known is None.
+
+    :param point: its point
+    :param sweep_params: the swept parameters
+    :param outcome: its state
+    :param branch: its branch
+    :param learning_rate: the peak
+    :param nan_iterations: iterations whose loss was not a number
+    :param skipped_iterations: iterations without an update
+    :param spikes: stretches of losses far above those before
+    :param largest_spike: how far the highest was above, nats per token
+    :param diverged_at: the first iteration of the losses that are not numbers at the end
+    :param grad_norm: median norm of the gradient
+    :param largest_grad_norm: its largest norm
+    """
+
+    point: str
+    sweep_params: Mapping[str, Any]
+    outcome: str
+    branch: str
+    learning_rate: float | None
+    nan_iterations: int
+    skipped_iterations: int
+    spikes: int
+    largest_spike: float | None
+    diverged_at: int | None
+    grad_norm: float | None
+    largest_grad_norm: float | None
+
+
+def health_rows(branches: Sequence[Branch]) -> list[HealthRow]:
+    """Return a row for each training that has logged an iteration."""
+    return [_row(branch) for branch in branches if branch.training.iterations]
+
+
+def _row(branch: Branch) -> HealthRow:
+    records = branch.training.iterations
+    norms = [
+        record.grad_norm
+        for record in records
+        if record.grad_norm is not None and math.isfinite(record.grad_norm)
+    ]
+    spikes = loss_spikes(records)
+    return HealthRow(
+        point=branch.row.point,
+        sweep_params=branch.row.sweep_params,
+        outcome="diverged" if branch.row.diverged else branch.row.state,
+        branch=branch.row.branch,
+        learning_rate=branch.row.learning_rate,
+        nan_iterations=sum(max(record.nan_iterations or 0, record.is_nan) for record in records),
+        skipped_iterations=sum(record.skipped_iterations or 0 for record in records),
+        spikes=len(spikes),
+        largest_spike=max(spikes, default=None),
+        diverged_at=_diverged_at(records),
+        grad_norm=statistics.median(norms) if norms else None,
+        largest_grad_norm=max(norms, default=None),
+    )
+
+
+def loss_spikes(records: Sequence[IterationRecord]) -> list[float]:
+    """Return how far each spike of the loss is above the losses before it, nats per token.
+
+    A spike is a stretch of logged losses of more than six deviations (the median absolute one, scaled to a normal
+    distribution's, at least 1 % of the loss) above the median of the fifty before the stretch.
+
+    :param records: of one training, ascending
+    """
+    window: deque[float] = deque(maxlen=_WINDOW)
+    spikes: list[float] = []
+    inside = False
+    for record in records:
+        loss = record.loss
+        if loss is None or not math.isfinite(loss):
+            continue
+        if len(window) >= _LEAST:
+            middle = statistics.median(window)
+            deviation = 1.4826 * statistics.median(abs(each - middle) for each in window)
+            above = loss - middle
+            if above > _SPIKE * max(deviation, _FLOOR * abs(middle)):
+                spikes = [*spikes[:-1], max(spikes[-1], above)] if inside else [*spikes, above]
+                inside = True
+                continue
+        inside = False
+        window.append(loss)
+    return spikes
+
+
+def _diverged_at(records: Sequence[IterationRecord]) -> int | None:
+    first = None
+    for record in reversed(records):
+        if not record.is_nan:
+            break
+        first = record.iteration
+    return first
+
+
+_FIGURES: Final[tuple[Figure[HealthRow], ...]] = (
+    Figure("branch", "branch", lambda row: row.branch, ""),
+    Figure("NaN iterations", "nan_iterations", lambda row: row.nan_iterations, "d"),
+    Figure("skipped", "skipped_iterations", lambda row: row.skipped_iterations, "d"),
+    Figure("spikes", "spikes", lambda row: row.spikes, "d"),
+    Figure("largest spike", "largest_spike", lambda row: row.largest_spike, ".3f"),
+    Figure("diverged at", "diverged_at", lambda row: row.diverged_at, "d"),
+    Figure("gradient norm", "grad_norm", lambda row: row.grad_norm, ".3g"),
+    Figure("largest norm", "largest_grad_norm", lambda row: row.largest_grad_norm, ".3g"),
+)
+
+
+def health_table(rows: Sequence[HealthRow]) -> PointTable[HealthRow]:
+    """Make the table of stability.
+
+    :param rows: at least one
+    """
+    return PointTable(
+        name="stability",
+        title="Stability",
+        note="Spikes: logged losses of more than six deviations above the median of the fifty before. Norms of the"
+        " gradient are those before clipping, the median and the largest.",
+        figures=_FIGURES,
+        rows=rows,
+    )

@@ -1,0 +1,100 @@
+"""Pushing what the store holds of a sweep to a tracker, each record once.
+
+The queue is the store itself: a push reads what it holds after the last step that the tracker knows, in batches.
+Nothing waits for a push, and a push that was interrupted at any instant is continued by the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from airflow_megatron.results.readings.sweep_jobs import format_value
+from airflow_megatron.results.store.reading import Results
+from airflow_megatron.results.trackers.tracked_records import SweepRecords
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
+from airflow_megatron.spec.trackers.tracker import TRACKERS, TrackedTraining
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_megatron.results.readings.sweep_jobs import SweepJob
+    from airflow_megatron.results.store.segments import SegmentStore
+    from airflow_megatron.spec.model.schema import TrackerSection
+    from airflow_megatron.spec.trackers.tracker import TrackerAccess
+
+RECORDS_AT_ONCE: Final = 500
+"""Records that are in memory for one tracker."""
+
+
+EVALUATIONS: Final = " evaluations"
+"""Ends the name of the run that holds the evaluations of a training's checkpoints."""
+
+
+class Pushed(NamedTuple):
+    """What a push has done.
+
+    :param records: that were sent
+    :param trainings: that they belong to
+    """
+
+    records: int
+    trainings: int
+
+
+def push_sweep(
+    store: SegmentStore,
+    sweep: str,
+    jobs: Iterable[SweepJob],
+    section: TrackerSection,
+    access: TrackerAccess,
+    *,
+    ended: bool = False,
+    by_hand: bool = False,
+) -> Pushed:
+    """Send to a tracker what it does not have yet of a sweep's trainings.
+
+    :param jobs: of the sweep's plan; trainings that are not among them are pushed without their parameters
+    :param section: of the spec
+    :param access: to the tracker
+    :param ended: nothing more is written of the sweep
+    :param by_hand: send evaluations if none was read for an hour: whoever pushes knows that the sweep has ended
+    :raises TrackerError: when the tracker does not accept records; the next push sends them
+    :raises airflow_megatron.results.store.segments.StoreError: when the store does not answer
+    """
+    trainings = {
+        (job.point, job.stage): job
+        for job in jobs
+        if (kind := STAGE_KINDS.find(job.kind)) is not None and kind.trains
+    }
+    parents = {key: job.parent_branch for key, job in trainings.items() if job.parent_branch}
+    records = SweepRecords(Results(store, sweep), parents, time.time())
+    if not records.trainings and not records.evaluated:
+        return Pushed(0, 0)
+    evaluated = ended or (by_hand and records.evaluations_are_quiet)
+    sent = touched = 0
+    with TRACKERS[section.tracker].open(access, section.project or sweep) as session:
+        for point, stage, is_training in (
+            *((*one, True) for one in records.trainings),
+            *((*one, False) for one in records.evaluated),
+        ):
+            job = trainings.get((point, stage))
+            params = {name: format_value(value) for name, value in job.sweep_params.items()} if job else {}
+            training = TrackedTraining(
+                sweep, point, stage if is_training else f"{stage}{EVALUATIONS}", params
+            )
+            last = session.last_step(training)
+            before = sent
+            new = (
+                records.after(point, stage, last, ended=ended)
+                if is_training
+                else records.evaluations_after(point, stage, last, ended=evaluated)
+            )
+            while batch := list(itertools.islice(new, RECORDS_AT_ONCE)):
+                session.push(training, batch)
+                sent += len(batch)
+            touched += sent > before
+            if ended:
+                session.finish(training)
+    return Pushed(sent, touched)

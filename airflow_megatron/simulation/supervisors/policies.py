@@ -1,0 +1,106 @@
+"""The policies that are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from airflow_megatron.simulation.site.site import HOUR, MINUTE
+from airflow_megatron.slurm.verdicts.restarts import RestartPolicy
+from airflow_megatron.spec.model.schema import RestartSection, SweepSpecSection
+from airflow_megatron.supervision.attempt_preparation import policy_of
+
+SupervisorName = Literal["project", "by hand", "relaunch loop"]
+"""Who follows the jobs: this project's policy code; a person alone; a loop that submits what has left the queue."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One way to look after jobs.
+
+    :param name: short, for tables.
+    :param difference: what is different in it, in words.
+    :param supervisor: who follows the jobs.
+    :param restart: of the project's supervisor.
+    :param poll_s: seconds between two polls of the cluster.
+    :param idle_s: a job without a new iteration for so long is cancelled and restarted; None: never.
+    :param quarantine: how many damaged checkpoints may be set aside.
+    :param save_interval_factor: checkpoints so many times as far apart as Young's optimum.
+    :param on_call: a person answers alarms at any hour, not only in working hours.
+    """
+
+    name: str
+    difference: str
+    supervisor: SupervisorName = "project"
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    poll_s: float = 15.0
+    idle_s: float | None = 30 * MINUTE
+    quarantine: int = 2
+    save_interval_factor: float = 1.0
+    on_call: bool = False
+
+
+SPEC_DEFAULTS: Final = policy_of(RestartSection(), training=True)
+UNBOUNDED: Final = replace(SPEC_DEFAULTS, retryable=None, failed=None, rollbacks=1000)
+"""No budgets: only attempts without progress end a job."""
+
+_BASE: Final = Policy(
+    "no budgets",
+    "attempts are restarted, and rolled back, as long as they make progress",
+    restart=UNBOUNDED,
+    poll_s=float(SweepSpecSection.model_fields["poll_interval"].default),
+)
+
+POLICIES: Final[tuple[Policy, ...]] = (
+    replace(
+        _BASE, name="spec defaults", difference="what a spec without restart: gets", restart=SPEC_DEFAULTS
+    ),
+    replace(
+        _BASE,
+        name="no retryable budget",
+        difference="retryable: null",
+        restart=replace(SPEC_DEFAULTS, retryable=None),
+    ),
+    _BASE,
+    replace(_BASE, name="person on call", difference="alarms are answered at night, too", on_call=True),
+    replace(
+        _BASE,
+        name="no node exclusion",
+        difference="exclude_failed_nodes: false",
+        restart=replace(UNBOUNDED, exclude_failed_nodes=False),
+    ),
+    replace(
+        _BASE,
+        name="no pause",
+        difference="restart at once, without a back-off",
+        restart=replace(UNBOUNDED, backoff_s=0.0),
+    ),
+    replace(_BASE, name="no hang detection", difference="a person finds hangs", idle_s=None),
+    replace(_BASE, name="hangs after 10 min", difference="idle: 10 min", idle_s=10 * MINUTE),
+    replace(_BASE, name="no quarantine", difference="a person moves the tracker back", quarantine=0),
+    replace(
+        _BASE,
+        name="checkpoints 4× as often",
+        difference="a quarter of Young's interval",
+        save_interval_factor=0.25,
+    ),
+    replace(
+        _BASE,
+        name="checkpoints 4× as rarely",
+        difference="four times Young's interval",
+        save_interval_factor=4.0,
+    ),
+    replace(_BASE, name="poll every 60 s", difference="poll_interval: 60", poll_s=60.0),
+    replace(_BASE, name="poll every 5 min", difference="poll_interval: 300", poll_s=300.0),
+    Policy(
+        "relaunch loop",
+        "AutoExperiment: every 15 min, what has left the queue is submitted again, a silent log is a hang",
+        supervisor="relaunch loop",
+        poll_s=0.25 * HOUR,
+    ),
+    Policy(
+        "by hand",
+        "a person looks every hour of working days, cleans up and submits again",
+        supervisor="by hand",
+    ),
+)

@@ -1,0 +1,125 @@
+"""What a stored plan says of its points."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_megatron.megatron.estimates.hardware import GPUS
+from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
+from airflow_megatron.spec.trust.json_records import real, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from airflow_megatron.spec.model.jobs import Job
+
+
+class PlannedStage(NamedTuple):
+    """A stage of a point.
+
+    :param name: of the stage
+    :param kind: name of its stage kind
+    :param trains: it is a training
+    :param measures: it is a benchmark, a short training whose time and memory count
+    :param reported: of a benchmark: what was measured elsewhere, ``step_ms`` and ``memory_gb``
+    :param run_dir: its directory on the cluster
+    :param parent: the stage whose checkpoint it starts from, empty for none
+    :param train_iters: the last iteration, None where it is not known
+    :param from_iteration: the checkpoint that it continues from
+    :param seq_length: tokens of a sample
+    :param gpus: processes, one a GPU
+    """
+
+    name: str
+    kind: str
+    trains: bool
+    run_dir: str
+    parent: str
+    train_iters: int | None
+    from_iteration: int
+    seq_length: int | None
+    gpus: int
+    measures: bool = False
+    reported: Mapping[str, Any] = MappingProxyType({})
+
+
+class PlannedPoint(NamedTuple):
+    """A point.
+
+    :param name: of the point
+    :param swept: the parameters that the sweep varies
+    :param stages: its stages, in order
+    """
+
+    name: str
+    swept: Mapping[str, Any]
+    stages: tuple[PlannedStage, ...]
+
+
+class PlannedSweep(NamedTuple):
+    """A stored plan, as far as the pages show it.
+
+    :param cluster: name of the cluster profile
+    :param description: of the sweep
+    :param digest: of the plan
+    :param peak: operations per second of one GPU in dense bf16, None where the profile does not name it
+    :param points: the chosen points, in order
+    """
+
+    cluster: str
+    description: str
+    digest: str
+    peak: float | None
+    points: tuple[PlannedPoint, ...]
+
+
+def planned_sweep(sweep: str, run_id: str) -> PlannedSweep | None:
+    """Return the plan that a run executes, None before it has one or where it cannot be read."""
+    store = PinStore()
+    pin = store.newest(sweep, run_id)
+    try:
+        return _planned(pin, store.root) if pin else None
+    except PinError:
+        return None
+
+
+@lru_cache(maxsize=8)
+def _planned(pin: str, root: Path) -> PlannedSweep:
+    pinned = PinnedSweep.read(pin, PinStore(root))
+    gpu = GPUS.get(pinned.plan_environment.cluster.gpu or "")
+    jobs = pinned.jobs_by_point
+    points = tuple(_point(name, jobs.get(name, ())) for name in pinned.points)
+    peak = gpu.operations_per_s if gpu else None
+    return PlannedSweep(pinned.cluster, pinned.description, pinned.digest, peak, points)
+
+
+def _point(name: str, jobs: Any) -> PlannedPoint:
+    swept: dict[str, Any] = {}
+    for job in jobs:
+        hidden = job.measure.get("hidden") or ()
+        swept |= {key: job.params[key] for key in job.swept if key in job.params and key not in hidden}
+    return PlannedPoint(name, swept, tuple(map(_stage, jobs)))
+
+
+def _stage(job: Job) -> PlannedStage:
+    kind = STAGE_KINDS.find(job.kind)
+    nodes, each = whole(job.params.get("nodes"), 1), whole(job.params.get("gpus_per_node"), 0)
+    iterations = real(job.params.get("train_iters"))
+    return PlannedStage(
+        job.stage,
+        job.kind,
+        bool(kind and kind.trains),
+        job.run_dir,
+        job.depends_on[0].stage if job.depends_on else "",
+        int(iterations) if iterations is not None else None,
+        job.iteration or 0,
+        whole(job.params.get("seq_length")),
+        nodes * each,
+        bool(kind and kind.reported_as == "benchmark"),
+        job.measure.get("reported") or {},
+    )

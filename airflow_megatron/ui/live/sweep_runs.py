@@ -1,0 +1,175 @@
+"""Runs of sweeps, of their points, and the states of their stages, read from Airflow's database."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from airflow.models.dag import DagTag
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from sqlalchemy import func, select
+
+from airflow_megatron.spec.model.dag_names import LAUNCH, STEPS, point_dag_id
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from datetime import datetime
+
+    from sqlalchemy.orm import Session
+
+WAITING: Final = "w"
+QUEUED: Final = "q"
+RUNNING: Final = "r"
+RESTARTING: Final = "t"
+FINISHED: Final = "f"
+FAILED: Final = "x"
+SKIPPED: Final = "s"
+BLOCKED: Final = "u"
+"""A stage before it has failed."""
+STATES: Final = {
+    WAITING: "waiting",
+    QUEUED: "queued",
+    RUNNING: "running",
+    RESTARTING: "restarting",
+    FINISHED: "finished",
+    FAILED: "failed",
+    SKIPPED: "cancelled",
+    BLOCKED: "blocked",
+}
+"""One letter a stage: a thousand points have tens of thousands of them."""
+
+_ACTIVE: Final = frozenset({"scheduled", "queued", "running", "deferred", "up_for_reschedule"})
+_STEPS: Final = frozenset(STEPS)
+_AT_ONCE: Final = 500
+"""Values in one ``IN`` of SQL."""
+
+
+class Run(NamedTuple):
+    """A run in Airflow.
+
+    :param run_id: of the run
+    :param state: of the run
+    :param started: Unix time, None before
+    :param ended: Unix time, None before
+    :param conf: the configuration of the run
+    """
+
+    run_id: str
+    state: str
+    started: float | None
+    ended: float | None
+    conf: Mapping[str, Any]
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it waits or runs."""
+        return self.state in ("queued", "running")
+
+
+def sweep_dags(session: Session) -> list[str]:
+    """Return the ids of the DAGs of sweeps."""
+    ours = select(DagTag.dag_id).where(DagTag.name == "megatron")
+    return sorted(
+        session.scalars(select(DagTag.dag_id).where(DagTag.name == "sweep", DagTag.dag_id.in_(ours)))
+    )
+
+
+def runs_of(dag_id: str, session: Session, *, limit: int | None = None) -> list[Run]:
+    """Return the runs of a DAG, the newest first."""
+    query = select(DagRun).where(DagRun.dag_id == dag_id).order_by(DagRun.id.desc()).limit(limit)
+    return [_run(run) for run in session.scalars(query)]
+
+
+def newest_runs(dag_ids: Iterable[str], session: Session) -> dict[str, Run]:
+    """Return the newest run of each of some DAGs."""
+    newest = select(func.max(DagRun.id)).where(DagRun.dag_id.in_(list(dag_ids))).group_by(DagRun.dag_id)
+    return {run.dag_id: _run(run) for run in session.scalars(select(DagRun).where(DagRun.id.in_(newest)))}
+
+
+def point_states(dag_ids: Iterable[str], session: Session) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return DAG → point → id and state of its newest run.
+
+    :param dag_ids: of point DAGs
+    """
+    query = (
+        select(DagRun.dag_id, DagRun.run_id, DagRun.state)
+        .where(DagRun.dag_id.in_(list(dag_ids)))
+        .order_by(DagRun.id)
+    )
+    found: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+    for dag_id, run_id, state in session.execute(query):
+        found[dag_id][run_id.partition("~")[0]] = run_id, str(state)
+    return found
+
+
+def launched(sweep: str, run_ids: Collection[str], session: Session) -> set[str]:
+    """Return which of a sweep's runs have launched their points."""
+    query = select(TaskInstance.run_id).where(
+        TaskInstance.dag_id == sweep,
+        TaskInstance.task_id == LAUNCH,
+        TaskInstance.run_id.in_(list(run_ids)),
+        TaskInstance.state == "success",
+    )
+    return set(session.scalars(query))
+
+
+def point_runs(sweep: str, run_id: str, session: Session) -> dict[str, Run]:
+    """Return point → the run that works it for a run of the sweep: one that it has launched, or that it waits for."""
+    run = session.scalar(select(DagRun).where(DagRun.dag_id == sweep, DagRun.run_id == run_id))
+    launch = run.get_task_instance(LAUNCH, session=session) if run else None
+    waited_for: Any = launch.xcom_pull(task_ids=LAUNCH, session=session) if launch else None
+    ids = set(waited_for.values()) if isinstance(waited_for, dict) else set()
+    found: dict[str, Run] = {}
+    for point in reversed(runs_of(point_dag_id(sweep), session)):
+        name = point.conf.get("point")
+        if isinstance(name, str) and (point.conf.get("run") == run_id or point.run_id in ids):
+            found[name] = point
+    return found
+
+
+def stage_states(dag_id: str, run_ids: Collection[str], session: Session) -> dict[str, dict[str, str]]:
+    """Return run → stage → a letter of :data:`STATES`."""
+    tasks: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
+    listed = list(run_ids)
+    for start in range(0, len(listed), _AT_ONCE):
+        query = select(TaskInstance.run_id, TaskInstance.task_id, TaskInstance.state).where(
+            TaskInstance.dag_id == dag_id, TaskInstance.run_id.in_(listed[start : start + _AT_ONCE])
+        )
+        for run_id, task_id, state in session.execute(query):
+            stage, _, step = task_id.rpartition(".")
+            if stage and step in _STEPS:
+                tasks[run_id][stage][step] = str(state or "")
+    return {
+        run_id: {stage: stage_state(steps) for stage, steps in of.items()} for run_id, of in tasks.items()
+    }
+
+
+def stage_state(steps: Mapping[str, str]) -> str:
+    """Return the letter of a stage from the states of its tasks.
+
+    :param steps: name of a step → state of its task, empty where it has none
+    """
+    watch, submit = steps.get("watch", ""), steps.get("submit", "")
+    waits = [state for step, state in steps.items() if step not in ("watch", "submit")]
+    if watch == "success":
+        return FINISHED
+    if "failed" in (watch, submit, *waits):
+        return FAILED
+    if "skipped" in (watch, submit, *waits):
+        return SKIPPED
+    if "upstream_failed" in (watch, submit, *waits):
+        return BLOCKED
+    if "up_for_retry" in (watch, submit):
+        return RESTARTING
+    if submit == "success" or watch in _ACTIVE:
+        return RUNNING
+    return QUEUED if submit in _ACTIVE else WAITING
+
+
+def _run(run: DagRun) -> Run:
+    return Run(run.run_id, str(run.state), _seconds(run.start_date), _seconds(run.end_date), run.conf or {})
+
+
+def _seconds(time: datetime | None) -> float | None:
+    return time.timestamp() if time is not None else None

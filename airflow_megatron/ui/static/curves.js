@@ -1,0 +1,216 @@
+// Curves of the chosen points: hover, toggle, smooth, log axes, four x axes; trunk and branches joined.
+
+import { ask, byId, h, number } from "./dom.js";
+
+const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7f3fbf", "#8c564b", "#5f9e2f", "#e0437b"];
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+const DEFAULT_POINTS = 12;
+const X_NAMES = { x: "iterations", tokens: "tokens", flops: "FLOPs", hours: "hours of training", rate: "learning rate" };
+const Y_NAMES = {
+  loss: "loss, nats per token",
+  validation_loss: "validation loss, nats per token",
+  learning_rate: "learning rate",
+  grad_norm: "gradient norm",
+  throughput: "TFLOP/s per GPU",
+};
+
+/** Exponential moving average without a bias at the beginning; half of the weight is on the last `span` values. */
+function smoothed(values, strength) {
+  if (!strength) return values;
+  let sum = 0;
+  let weight = 0;
+  return values.map((value) => {
+    sum = strength * sum + (1 - strength) * value;
+    weight = strength * weight + (1 - strength);
+    return sum / weight;
+  });
+}
+
+/** A piece of a curve's line, as the legend shows it. */
+function lineSample(colour, dash) {
+  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+  for (const [name, value] of [["class", "sample"], ["viewBox", "0 0 28 4"], ["aria-hidden", "true"]]) picture.setAttribute(name, value);
+  for (const [name, value] of [["x2", 28], ["y1", 2], ["y2", 2], ["stroke", colour], ["stroke-width", 3]]) line.setAttribute(name, value);
+  if (dash.length) line.setAttribute("stroke-dasharray", dash.join(" "));
+  picture.append(line);
+  return picture;
+}
+
+export class Curves {
+  constructor(sweep) {
+    this.sweep = sweep;
+    this.hidden = new Set();
+    this.colours = new Map(); // a point keeps its colour, however the table is sorted
+    this.content = [];
+    this.asked = "";
+    byId("metric").addEventListener("change", () => this.load(true));
+    byId("along").addEventListener("change", () => {
+      if (byId("along").value === "rate") byId("log-x").checked = true; // as searches for a learning rate raise it
+      this.load(false);
+      this.draw();
+    });
+    for (const id of ["log-x", "log-y", "smooth"]) byId(id).addEventListener("input", () => this.draw());
+    document.addEventListener("themechange", () => this.draw());
+    new ResizeObserver(() => this.chart && this.chart.setSize({ width: this.width(), height: this.height() })).observe(byId("chart"));
+  }
+
+  points() {
+    const chosen = this.table.shown.filter((row) => this.table.chosen.has(row.point));
+    return (chosen.length ? chosen : this.table.shown.slice(0, DEFAULT_POINTS)).map((row) => row.point);
+  }
+
+  update(data, table) {
+    [this.data, this.table] = [data, table];
+    return this.load(true);
+  }
+
+  chosen(data, table) {
+    [this.data, this.table] = [data, table];
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.load(false).catch(() => {}), 150);
+  }
+
+  async load(again) {
+    if (!this.data || !this.data.run || !this.data.rows.length) return;
+    const wanted = { metric: byId("metric").value, points: this.points(), rate: byId("along").value === "rate" ? true : null };
+    const key = JSON.stringify(wanted);
+    if (!again && key === this.asked) return;
+    this.asked = key;
+    const { tag, data } = await ask(`sweeps/${encodeURIComponent(this.sweep)}/curves`, wanted);
+    if (key !== this.asked || (tag === this.tag && key === this.drawn)) return;
+    [this.tag, this.drawn] = [tag, key];
+    this.content = data.curves.filter((curve) => curve.y.length);
+    this.any = this.any || this.content.length > 0;
+    byId("curves-part").hidden = !this.any;
+    this.draw();
+  }
+
+  width() {
+    return Math.max(byId("chart").clientWidth - 18, 260);
+  }
+
+  height() {
+    return Math.max(280, Math.min(460, Math.round(this.width() * 0.45)));
+  }
+
+  draw() {
+    if (!this.any || typeof uPlot === "undefined") return;
+    const along = byId("along").value;
+    const logX = byId("log-x").checked;
+    const logY = byId("log-y").checked;
+    const strength = Number(byId("smooth").value) / 100;
+    const styles = getComputedStyle(document.documentElement);
+    const [text, line] = [styles.getPropertyValue("--text").trim(), styles.getPropertyValue("--line").trim()];
+    // trunks first, so that they have the whole line
+    const stages = [...new Set([...this.content].sort((a, b) => Boolean(a.parent) - Boolean(b.parent)).map((curve) => curve.stage))];
+    const series = [{ label: X_NAMES[along], value: (_, value) => number(value) }];
+    const tables = [];
+    const marks = [];
+    for (const curve of this.content) {
+      const at = curve[along] || [];
+      const y = smoothed(curve.y, strength);
+      const keep = curve.y.map((_, index) => index).filter((index) => at[index] !== null && at[index] !== undefined && (!logX || at[index] > 0) && (!logY || y[index] > 0));
+      // a joined axis takes each x once
+      const seen = new Map(keep.map((index) => [at[index], y[index]]));
+      const xs = [...seen.keys()].sort((a, b) => a - b);
+      if (!this.colours.has(curve.point)) this.colours.set(curve.point, PALETTE[this.colours.size % PALETTE.length]);
+      const colour = this.colours.get(curve.point);
+      const name = `${curve.point} ${curve.stage}`;
+      tables.push([xs, xs.map((x) => seen.get(x))]);
+      series.push({
+        label: name,
+        show: !this.hidden.has(name),
+        stroke: colour,
+        width: 1.5,
+        dash: DASHES[stages.indexOf(curve.stage) % DASHES.length],
+        spanGaps: true,
+        points: { show: xs.length < 3 },
+        value: (_, value) => number(value, 5),
+      });
+      for (const begun of curve.restarts) {
+        const index = curve.x.findIndex((x) => x >= begun);
+        if (index >= 0 && at[index] !== null && at[index] !== undefined) marks.push({ x: at[index], y: y[index], colour, series: series.length - 1 });
+      }
+    }
+    this.legend(series);
+    if (this.chart) this.chart.destroy();
+    this.chart = null;
+    if (!tables.length) {
+      byId("chart").replaceChildren(h("p", { class: "quiet" }, "Nothing has been recorded of these points yet."));
+      return;
+    }
+    byId("chart").replaceChildren();
+    const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
+    const short = (_, values) => values.map((value) => (value === null ? "" : number(value, 3)));
+    this.chart = new uPlot(
+      {
+        width: this.width(),
+        height: this.height(),
+        cursor: { focus: { prox: 24 } },
+        focus: { alpha: 0.25 },
+        legend: { show: false },
+        scales: { x: { time: false, distr: logX ? 3 : 1 }, y: { distr: logY ? 3 : 1 } },
+        axes: [
+          { ...axis, label: X_NAMES[along], values: short },
+          { ...axis, label: Y_NAMES[byId("metric").value], values: short, size: 70 },
+        ],
+        series,
+        hooks: { setCursor: [(chart) => this.hover(chart)], draw: [(chart) => this.marks(chart, marks)] },
+      },
+      uPlot.join(tables),
+      byId("chart"),
+    );
+    byId("hover").textContent = "";
+    const last = this.content.map((curve) => `${curve.point} ${curve.stage}: ${number(curve.y.at(-1), 5)} at iteration ${curve.x.at(-1)}`);
+    byId("chart").setAttribute("aria-label", `${Y_NAMES[byId("metric").value]} over ${X_NAMES[along]}. Last values: ${last.join("; ")}`);
+  }
+
+  /** A triangle where an attempt began: a restart, or a return to an earlier checkpoint. */
+  marks(chart, marks) {
+    const { ctx } = chart;
+    ctx.save();
+    for (const mark of marks) {
+      if (!chart.series[mark.series].show) continue;
+      const [x, y] = [chart.valToPos(mark.x, "x", true), chart.valToPos(mark.y, "y", true)];
+      ctx.beginPath();
+      ctx.moveTo(x, y - 7 * devicePixelRatio);
+      ctx.lineTo(x - 5 * devicePixelRatio, y + 4 * devicePixelRatio);
+      ctx.lineTo(x + 5 * devicePixelRatio, y + 4 * devicePixelRatio);
+      ctx.closePath();
+      ctx.fillStyle = mark.colour;
+      ctx.fill();
+    }
+    ctx.restore();
+  }
+
+  hover(chart) {
+    const index = chart.cursor.idx;
+    if (index === null || index === undefined) return;
+    let nearest = null;
+    for (let at = 1; at < chart.series.length; at++) {
+      const value = chart.data[at][index];
+      if (!chart.series[at].show || value === null || value === undefined) continue;
+      const away = Math.abs(chart.valToPos(value, "y") - chart.cursor.top);
+      if (!nearest || away < nearest.away) nearest = { away, at, value };
+    }
+    byId("hover").textContent = nearest
+      ? `${chart.series[nearest.at].label}: ${number(nearest.value, 5)} at ${number(chart.data[0][index])} ${chart.series[0].label}`
+      : "";
+  }
+
+  legend(series) {
+    byId("legend").replaceChildren(
+      ...series.slice(1).map((one, index) => {
+        const button = h("button", { type: "button", "aria-pressed": String(one.show) }, lineSample(one.stroke, one.dash), one.label);
+        button.addEventListener("click", () => {
+          if (this.hidden.has(one.label)) this.hidden.delete(one.label);
+          else this.hidden.add(one.label);
+          button.setAttribute("aria-pressed", String(!this.hidden.has(one.label)));
+          this.chart.setSeries(index + 1, { show: !this.hidden.has(one.label) });
+        });
+        return h("li", {}, button);
+      }),
+    );
+  }
+}

@@ -1,0 +1,100 @@
+// The list of sweeps.
+
+import { airflowLink, ask, bar, byId, duration, h, moment, number, repeat } from "./dom.js";
+
+const GROUPS = [
+  ["running", "Running"],
+  ["failed before launch", "Failed before launch"],
+  ["failed", "Failed"],
+  ["finished", "Finished"],
+  ["not started", "Not started"],
+  ["report", "Only their report is left"],
+];
+let shown = "";
+
+function progress(points) {
+  const done = points.success || 0;
+  const total = Object.values(points).reduce((sum, one) => sum + one, 0);
+  if (!total) return ["–"];
+  const parts = [["f", done], ["x", points.failed || 0], ["r", points.running || 0], ["q", points.queued || 0]];
+  const words = Object.entries(points).map(([state, count]) => `${count} ${state === "success" ? "finished" : state}`);
+  return [bar(parts, words.join(", ")), `${done} of ${total}`];
+}
+
+function row(sweep) {
+  const ended = sweep.ended || (sweep.state === "running" ? Date.now() / 1000 : null);
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row", class: "name" }, h("a", { href: `sweeps/${encodeURIComponent(sweep.sweep)}` }, sweep.sweep)),
+    h("td", {}, progress(sweep.points)),
+    h("td", { class: "number" }, sweep.best_loss === null || sweep.best_loss === undefined ? "–" : sweep.best_loss.toFixed(4)),
+    h("td", {}, sweep.best || "–"),
+    h("td", { class: "number" }, number(sweep.gpu_hours)),
+    h("td", { class: "number" }, duration(sweep.eta_s)),
+    h("td", {}, moment(sweep.started)),
+    h("td", { class: "number" }, sweep.started && ended ? duration(ended - sweep.started) : "–"),
+    h("td", {}, moment(sweep.report)),
+    h(
+      "td",
+      {},
+      sweep.state === "report"
+        ? "–"
+        : [airflowLink(`dags/${sweep.sweep}`, "sweep"), airflowLink(`dags/${sweep.sweep}.point`, "points")],
+    ),
+  );
+}
+
+const HEADS = [
+  ["Sweep", "name"],
+  ["Points finished"],
+  ["Lowest validation loss", "number"],
+  ["Reached by"],
+  ["GPU-hours", "number", "gpu_hours"],
+  ["Time left", "number", "eta_s"],
+  ["Started"],
+  ["Took", "number"],
+  ["Report"],
+  ["DAGs"],
+];
+
+/** One table, so that the columns of all groups stand below each other; what no sweep has is left out. */
+function table(groups) {
+  const rows = groups.flatMap(([, sweeps]) => sweeps);
+  const shown = HEADS.map(([, , needs]) => !needs || rows.some((sweep) => sweep[needs] !== undefined));
+  const cells = (line) => {
+    [...line.children].forEach((cell, at) => shown[at] || cell.remove());
+    return line;
+  };
+  const head = h("tr", {}, HEADS.map(([text, kind]) => h("th", { scope: "col", class: kind }, text)));
+  const bodies = groups.map(([title, sweeps]) =>
+    h(
+      "tbody",
+      {},
+      h("tr", {}, h("th", { scope: "rowgroup", colspan: String(shown.filter(Boolean).length), class: "group" }, title, h("span", { class: "quiet" }, ` ${sweeps.length}`))),
+      sweeps.map((sweep) => cells(row(sweep))),
+    ),
+  );
+  return h(
+    "div",
+    { class: "scroll free", tabindex: "0", role: "region", "aria-label": "Sweeps" },
+    h("table", {}, h("thead", {}, cells(head)), bodies),
+  );
+}
+
+async function look() {
+  const { tag, data } = await ask("sweeps");
+  if (tag === shown) return;
+  shown = tag;
+  const groups = GROUPS.map(([state, title]) => [title, data.rows.filter((sweep) => sweep.state === state), state]).filter(([, rows]) => rows.length);
+  if (!groups.length) return;
+  const idle = groups.filter(([, rows, state]) => state === "not started" && rows.length > 5);
+  const others = groups.filter((group) => !idle.includes(group));
+  byId("sweeps").replaceChildren(
+    others.length ? table(others) : "",
+    ...idle.map(([title, rows]) => h("details", { open: !others.length }, h("summary", {}, `${title} (${rows.length})`), table([[title, rows]]))),
+    h("p", { class: "note" }, "Losses are in nats per token, of the newest report of a sweep."),
+  );
+}
+
+repeat(look, 10);

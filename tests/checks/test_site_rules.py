@@ -1,0 +1,142 @@
+"""The profiles of real sites: a chain passes on each, and each of their rules refuses jobs beyond it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checked_chain import TRUNK
+from site_profiles import VARIABLES, at_the_limit, beyond, planned, profile, reported
+
+from airflow_megatron.cli.setup.new_project import site_names
+from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.shipped_files import shipped
+from airflow_megatron.spec.model.schema import SiteRuleSection
+from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.spec.trust.permitted_variables import SETTING
+
+DIRECTIVES = Path(__file__).with_name("site_directives.txt")
+RULES = [
+    (site, index, line.strip().removeprefix("- rule: "))
+    for site in site_names()
+    for index, line in enumerate(
+        line
+        for line in (shipped("sbatch") / "sites" / f"{site}.yaml").read_text().splitlines()
+        if line.startswith("  - rule: ")
+    )
+]
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, ",".join(VARIABLES))
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(("site", "index", "text"), RULES)
+def test_each_rule_holds_at_its_limit_and_names_its_source_beyond(site: str, index: int, text: str) -> None:
+    cluster = profile(site)
+    rule = cluster.rules[index]
+    assert rule.rule == text
+    assert rule.source not in "".join(reported(cluster, at_the_limit(rule)))
+    errors, warnings = reported(*beyond(rule, cluster))
+    only_warns = not rule.verified or rule.whole_node_gpus is not None
+    found = warnings if only_warns else errors
+    assert f"the site's rule: {rule.rule} ({rule.source}, read {rule.read}" in found
+    assert ("unverified" in found) == (not rule.verified)
+
+
+@pytest.mark.parametrize("site", site_names())
+def test_a_chain_passes_on_each_site_and_its_script_parses(site: str, tmp_path: Path) -> None:
+    cluster = profile(site)
+    gpus = cluster.slurm.gpus_per_node
+    text = TRUNK.replace(
+        "slurm: {nodes: 2, gpus_per_node: 4, time: 6h}", f"slurm: {{nodes: {8 // int(str(gpus))}, time: 2h}}"
+    )
+    text = text.replace(
+        "slurm: {nodes: 1, gpus_per_node: 1, time: 30m}",
+        f"slurm: {{nodes: 1, gpus_per_node: {gpus}, time: 30m}}",
+    )
+    plan = check_sweep(load_sweep_text(text, "s.yaml"), cluster)
+    assert not [warning for warning in plan.warnings if "site's rule" in str(warning)]
+    job = next(job for job in plan.jobs if job.stage == "pretrain")
+    script = job_script(job, cluster, 1)
+    assert "#SBATCH --account=project_1" in script
+    for refused in (name for rule in cluster.rules for name in rule.refused_options):
+        assert f"#SBATCH --{refused}" not in script
+    (tmp_path / "job.sh").write_text(script)
+    subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=True)
+
+
+@pytest.mark.slow
+def test_scripts_of_sites_are_clean_and_ask_for_what_they_asked_before(tmp_path: Path) -> None:
+    """``site_directives.txt`` holds the requests of each site's script; a change of them must be meant."""
+    found: list[str] = []
+    for site in site_names():
+        cluster = profile(site)
+        script = job_script(planned(cluster, {"nodes": 2, "time": "10m"}).jobs[0], cluster, 1)
+        (tmp_path / f"{site}.sh").write_text(script)
+        requests = [line for line in script.splitlines() if line.startswith("#SBATCH") and "/" not in line]
+        found += [f"# {site}", *requests[1:]]
+    # scripts of other kinds of jobs use the variables that this one does not
+    shellcheck = [str(Path(sys.executable).with_name("shellcheck")), "--severity=warning", "--exclude=SC2034"]
+    scripts = sorted(map(str, tmp_path.glob("*.sh")))
+    checked = subprocess.run([*shellcheck, *scripts], capture_output=True, text=True, check=False)
+    assert checked.stdout == ""
+    assert found == DIRECTIVES.read_text().splitlines()
+
+
+def test_the_gpu_request_of_a_profile_is_judged_too() -> None:
+    cluster = profile("vista")
+    slurm = {"nodes": 1, "gpus_per_node": 1, "time": "10m"}
+    assert reported(cluster, slurm)[0] == ""
+    errors, _ = reported(cluster.model_copy(update={"gpu_option": "gres"}), slurm)
+    assert "gives sbatch --gres; the site's rule: --gres is not supported" in errors
+    assert "change gpu_option in the cluster profile" in errors
+    errors, _ = reported(cluster, {**slurm, "mem": "64G"})
+    assert "remove slurm.mem" in errors
+
+
+def test_a_profile_needs_the_permission_to_read_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTING, "OUTPUT_DIR,CONTAINER_CACHE_DIR,HF_HOME")
+    with pytest.raises(SpecError, match=f"add SLURM_ACCOUNT to {SETTING}"):
+        profile("lumi-g")
+
+
+def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUTPUT_DIR")
+    with pytest.raises(
+        SpecError, match=r"lumi-g.yaml:\d+:\d+: the environment variable OUTPUT_DIR is not set"
+    ):
+        profile("lumi-g")
+
+
+def test_of_several_partitions_one_must_fit() -> None:
+    cluster = profile("frontier")
+    long = {"nodes": 4, "time": "20h"}
+    assert "batch runs a job of up to 91 nodes" in reported(cluster, {**long, "partition": "batch"})[0]
+    assert reported(cluster, {**long, "partition": "batch,extended"})[0] == ""
+    errors, _ = reported(cluster, {**long, "nodes": 70, "partition": "batch,extended"})
+    assert errors.count("the site's rule") == 1
+
+
+def test_rules_about_small_jobs_and_qualities_of_service() -> None:
+    about = {"source": "https://site.example", "read": "2026-11"}
+    rules = [
+        SiteRuleSection(rule="large jobs have two nodes or more", qos=["large"], min_nodes=2, **about),
+        SiteRuleSection(rule="debug runs for at most 30 minutes", qos=["debug"], max_time="30m", **about),
+    ]
+    cluster = profile("vista").model_copy(update={"rules": rules})
+    small: dict[str, Any] = {"nodes": 1, "time": "1h", "gpus_per_node": 1}
+    assert reported(cluster, small)[0] == ""
+    errors, _ = reported(cluster, {**small, "qos": "large"})
+    assert "asks for 1 node; the site's rule: large jobs have two nodes or more" in errors
+    assert reported(cluster, {**small, "nodes": 2, "qos": "large"})[0] == ""
+    errors, _ = reported(cluster, {**small, "qos": "debug"})
+    assert 'time: "00:30:00"' in errors

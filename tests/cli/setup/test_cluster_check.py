@@ -1,0 +1,176 @@
+"""``cluster check`` by a real sshd, with short stand-ins for Slurm's commands; on a real Slurm: test_slurm_protocol."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_megatron.cli.setup.cluster_check import FAILED, OK, WARNING, job_rows, login_rows, partition_rows
+from airflow_megatron.spec.model.schema import PartitionSection
+
+if TYPE_CHECKING:
+    from login_site import LoginSite
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+
+SBATCH = """\
+[ "$1" != --version ] || { echo slurm 23.11.4; exit; }
+script=$(mktemp)
+cat >"$script"
+output=$(sed -n 's/^#SBATCH --output=//p' "$script")
+cd "$(sed -n 's/^#SBATCH --chdir=//p' "$script")" || exit
+SLURM_JOB_ID=77 bash "$script" >"$output" 2>&1
+echo 77
+"""
+SINFO = """\
+[ "$1" != --version ] || { echo slurm 23.11.4; exit; }
+echo 'main|up|64|gpu:a100:4'
+echo 'old|down|16|(null)'
+"""
+ANSWERS = {
+    "login": ["ada@login1"],
+    "clock": ["1000"],
+    **{name: ["slurm 23.11.4"] for name in ("sbatch", "squeue", "scancel", "scontrol", "sinfo")},
+    "sacct": ["ok"],
+    "partition": ["main|up|64|gpu:a100:4"],
+    "root": ["ok"],
+}
+
+
+def rows_of(site: LoginSite, *words: str, status: int = 0) -> dict[str, dict[str, Any]]:
+    answer = site.call("cluster", "check", "site", "--format", "json", *words)
+    assert answer.status == status, answer
+    return {row["what"]: row for row in json.loads(answer.stdout)}
+
+
+@pytest.fixture
+def ready(site: LoginSite) -> LoginSite:
+    """A site on which the job's Python has torch and megatron-core, as far as the check looks."""
+    for name, text in (("sbatch", SBATCH), ("sinfo", SINFO)):
+        site.command(name, text)
+    for name in ("squeue", "scancel", "scontrol"):
+        site.command(name, '[ "$1" != --version ] || echo slurm 23.11.4')
+    python, programs = site.place / "python", site.place / "cluster programs"
+    programs.mkdir()
+    (programs / "pretrain_gpt.py").touch()
+    python.write_text(
+        "#!/bin/sh\ncase $2 in\n *torch*) echo 2.13.0 GPUs: 0 ;;\n *core*) echo megatron-core 0.16.1 ;;\n"
+        " *) echo Python 3.11.2 ;;\nesac\n"
+    )
+    python.chmod(0o755)
+    profile = site.place / "sbatch" / "clusters" / "site.yaml"
+    text = (
+        profile.read_text()
+        .replace("/usr/bin/python3", str(python))
+        .replace("/opt/Megatron-LM", str(programs))
+    )
+    profile.write_text(text + "slurm: {partition: main}\n")
+    return site
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_ready(ready: LoginSite) -> None:
+    answer = ready.call("cluster", "check", "site")
+    assert answer.status == 0, answer
+    lines = answer.stdout.splitlines()
+    assert lines[-1] == "site: ready"
+    assert all(line.startswith("ok ") for line in lines[:-1])
+    assert "main: 64 CPUs, gpu:a100:4" in answer.stdout
+    assert "megatron-core 0.16.1" in answer.stdout
+    assert [*(ready.runs / "cluster_check").iterdir()] == []
+
+
+@pytest.mark.slow
+def test_each_failure_has_a_fix_and_none_hides_another(ready: LoginSite) -> None:
+    profile = ready.place / "sbatch" / "clusters" / "site.yaml"
+    profile.write_text(profile.read_text().replace("partition: main", "partition: gpu"))
+    (ready.place / "cluster programs" / "pretrain_gpt.py").unlink()
+    ready.command("sacct", "echo accounting storage is disabled >&2; exit 1")
+    rows = rows_of(ready, "--no-job", status=1)
+    assert (rows["partition"]["state"], rows["partition"]["fix"]) == (FAILED, "one of: main, old")
+    assert (rows["programs"]["state"], rows["programs"]["fix"]) == (
+        FAILED,
+        "airflow-megatron cluster install site",
+    )
+    assert rows["accounting"]["state"] == WARNING
+    assert rows["run root"]["state"] == OK
+
+
+@pytest.mark.slow
+def test_a_job_that_sbatch_refuses_or_that_waits_too_long(ready: LoginSite) -> None:
+    ready.command(
+        "sbatch", '[ "$1" != --version ] || { echo slurm 1; exit; }\necho Invalid account >&2; exit 1'
+    )
+    rows = rows_of(ready, status=1)
+    assert "Invalid account" in rows["job"]["detail"]
+    ready.command("sbatch", '[ "$1" != --version ] || { echo slurm 1; exit; }\necho 78')
+    ready.command(
+        "squeue",
+        '[ "$1" != --version ] || { echo slurm 1; exit; }\ncase "$*" in *%r*) echo "PENDING (Priority)" ;; esac',
+    )
+    rows = rows_of(ready, "--wait", "1", status=1)
+    assert "job 78 was PENDING (Priority)" in rows["job"]["detail"]
+
+
+@pytest.mark.slow
+def test_a_host_key_that_is_not_known_is_shown(site: LoginSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = json.loads(site.connection())
+    connection["extra"].pop("host_key")
+    connection["extra"]["known_hosts"] = str(site.place / "none")
+    (site.place / "none").touch()
+    monkeypatch.setenv("AIRFLOW_CONN_SLURM_SITE", json.dumps(connection))
+    rows = rows_of(site, status=1)
+    assert rows["connection"]["state"] == FAILED
+    assert site.server.public_host_key.split()[1] in rows["connection"]["fix"]
+
+
+class TestLoginRows:
+    def found(self, profile: ClusterProfile, **changes: list[str]) -> dict[str, Any]:
+        return {row.what: row for row in login_rows(profile, {**ANSWERS, **changes}, 1010.0)}
+
+    def test_all_is_well(self, cluster: ClusterProfile) -> None:
+        assert {row.state for row in self.found(cluster).values()} == {OK}
+
+    def test_a_command_that_is_not_found(self, cluster: ClusterProfile) -> None:
+        row = self.found(cluster, sbatch=["sh: 1: sbatch: not found"])["sbatch"]
+        assert row.state == FAILED
+        assert "slurm_bin" in row.fix
+
+    def test_a_run_root_that_is_read_only(self, cluster: ClusterProfile) -> None:
+        row = self.found(cluster, root=["mkdir: Read-only file system"])["run root"]
+        assert (row.state, row.detail) == (FAILED, "/scratch/runs: mkdir: Read-only file system")
+
+    def test_clocks_that_differ(self, cluster: ClusterProfile) -> None:
+        assert self.found(cluster, clock=["10"])["clock"].state == WARNING
+
+
+def test_partitions_of_the_profile_are_compared_with_those_of_slurm(cluster: ClusterProfile) -> None:
+    partitions = {
+        "main": PartitionSection(cpus_per_node=128),
+        "old": PartitionSection(),
+        "gone": PartitionSection(),
+    }
+    profile = cluster.model_copy(update={"partitions": partitions})
+    rows = {
+        row.detail.split()[-1 if "no" in row.detail.split()[:3] else 0].rstrip(":"): row
+        for row in partition_rows(profile, ["main|up|64+|gpu:4", "main|up|32|gpu:4", "old|drain|16|(null)"])
+    }
+    assert (rows["main"].state, rows["main"].fix) == (WARNING, "cpus_per_node: 64")
+    assert rows["old"].state == WARNING
+    assert (rows["gone"].state, rows["gone"].fix) == (FAILED, "one of: main, old")
+
+
+def test_a_job_without_output_shows_the_end_of_its_log(cluster: ClusterProfile) -> None:
+    (row,) = job_rows(cluster, "7", "3 s", {}, ["", "srun: error: no such file"], "/scratch/log")
+    assert row.state == FAILED
+    assert "srun: error: no such file" in row.detail
+
+
+def test_an_environment_without_megatron(cluster: ClusterProfile) -> None:
+    said = {"node": "n1", "writes": "yes", "python": "Python 3.11.2", "programs": "/p"}
+    said |= {"torch": "2.13.0 GPUs: 0", "megatron": "ModuleNotFoundError: No module named 'megatron'"}
+    rows = {row.what: row for row in job_rows(cluster, "7", "3 s", said, [], "/scratch/log")}
+    assert (rows["megatron"].state, rows["megatron"].fix) == (FAILED, "airflow-megatron cluster install alps")
+    assert rows["torch"].state == OK

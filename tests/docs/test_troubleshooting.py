@@ -1,0 +1,143 @@
+"""The page on troubleshooting: its messages are those that the code writes, and no failure signature is missing."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from command_line import runner
+
+from airflow_megatron.slurm.states.job_states import JobState
+from airflow_megatron.slurm.submission import refusals
+from airflow_megatron.slurm.submission.refusals import refusal_hint
+from airflow_megatron.slurm.verdicts.outcomes import Outcome
+from airflow_megatron.slurm.verdicts.restarts import GiveUp, RestartPolicy, next_step
+from airflow_megatron.slurm.verdicts.signatures import Signature, find_signature, shipped_signatures
+from airflow_megatron.slurm.verdicts.verdict import Verdict
+from airflow_megatron.spec.documents.project import project_root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = (project_root() / "docs" / "troubleshooting.md").read_text()
+SIGNATURES = shipped_signatures()
+QUICKSTART = (project_root() / "sweep_specs" / "quickstart.yaml").read_text()
+EFFECTS = {
+    Outcome.ROLLED_OVER: "The next attempt continues",
+    Outcome.RETRYABLE: "Retried (`restart.retryable`)",
+    Outcome.OUT_OF_MEMORY: "Fails unless `restart.out_of_memory`",
+    Outcome.FAILED: "Fails unless `restart.failed`",
+}
+
+
+def part(title: str) -> str:
+    """Return the text below a heading."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, title
+    return found[1]
+
+
+def messages(title: str) -> list[str]:
+    """Return the first column of the table below a heading."""
+    return re.findall(r"^\| `([^`]+)` \|", part(title), re.MULTILINE)
+
+
+def entries() -> dict[str, str]:
+    """Return signature → its entry."""
+    parts = re.split(r"^### (\w+)\n", part("Failed jobs: lines in the log"), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_each_signature_has_an_entry() -> None:
+    assert list(entries()) == [signature.name for signature in SIGNATURES]
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)
+def test_the_line_of_an_entry_has_the_signature_and_its_effect(signature: Signature) -> None:
+    entry = entries()[signature.name]
+    log = "\n".join(re.findall(r"^    (.*)$", entry, re.MULTILINE))
+    state = next(state for state in JobState if state in signature.states)
+    found = find_signature(SIGNATURES, log.encode(), state)
+    assert found is not None
+    assert found.signature.name == signature.name
+    effect = EFFECTS[signature.outcome]
+    if signature.permanent:
+        effect = "Not retried"
+    elif signature.rollback:
+        effect = "Retried from an earlier checkpoint"
+    assert f"- Effect: {effect}" in entry
+    assert "- Cause: " in entry
+    assert "- What to do: " in entry
+
+
+MISTAKES = {
+    "unknown key 'stage'": ("\nstages:", "\nstage:"),
+    "core_v0.16.1 has no argument 'micro_batchsize'": ("micro_batch_size: 8", "micro_batchsize: 8"),
+    "there is no cluster profile 'locl'": ("cluster: local", "cluster: locl"),
+    "there is no stage 'conver'": ("parent: convert", "parent: conver"),
+    "stages.convert.kind is 'convrt'": ("kind: convert", "kind: convrt"),
+    "uses 'seq_len', which is not defined": ("{{ seq_length }}", "{{ seq_len }}"),
+    "reference cycle": ("seq_length: 128", 'seq_length: "{{ max_position_embeddings }}"'),
+    "are both named": ('point: "{{ size }}_lr{{ lr }}"', 'point: "{{ size }}"'),
+    "needs checkpoint 250 of pretrain, which saves every 60 iterations only": (
+        'checkpoint: "{{ train_iters - lr_wsd_decay_iters }}"',
+        "checkpoint: 250",
+    ),
+    "there is nothing to train": (
+        'checkpoint: "{{ train_iters - lr_wsd_decay_iters }}"',
+        "checkpoint: 240",
+    ),
+    "its schedule differs from that of the checkpoint it loads": (
+        "      override_opt_param_scheduler: true\n",
+        "",
+    ),
+    "not valid YAML": ("\npoint:", "\n\tpoint:"),
+    "no such file": ("", ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("message", messages("Errors of a spec"))
+def test_a_message_on_a_spec(
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = MISTAKES[message]
+    assert old in QUICKSTART
+    if old:
+        (tmp_path / "s.yaml").write_text(QUICKSTART.replace(old, new))
+    answer = runner(monkeypatch, capsys)("lint", str(tmp_path / "s.yaml"))
+    assert answer.status == 1
+    assert message in answer.stdout + answer.stderr
+
+
+def test_each_known_refusal_of_sbatch_has_a_row() -> None:
+    rows = messages("Refused submissions")
+    hints = [refusal_hint(message) for message in rows]
+    assert all(hints), [message for message, hint in zip(rows, hints, strict=True) if not hint]
+    assert {hint for _, hint in refusals._HINTS} == {*hints}
+
+
+@pytest.mark.parametrize(
+    ("message", "attempts", "last"),
+    [
+        ("it would fail again", 1, Verdict(Outcome.FAILED, "", permanent=True)),
+        ("failed and is not restarted", 1, Verdict(Outcome.FAILED, "")),
+        ("retryable after 10 restarts", 11, Verdict(Outcome.RETRYABLE, "")),
+        (
+            "attempts in a row made no checkpoint newer than iteration",
+            4,
+            Verdict(Outcome.ROLLED_OVER, "", iteration=500),
+        ),
+        (
+            "the numbers went bad again after 1 rollback",
+            2,
+            Verdict(Outcome.FAILED, "", iteration=500, rollback=True),
+        ),
+    ],
+)
+def test_the_reason_of_a_failed_task(message: str, attempts: int, last: Verdict) -> None:
+    assert message in messages("Failed jobs: no further attempt")
+    step = next_step([last] * (attempts - 1), last, RestartPolicy())
+    assert isinstance(step, GiveUp)
+    assert message in step.reason

@@ -1,0 +1,109 @@
+"""Run Airflow's commands in forks of this process, which has imported what each of them takes seconds to import.
+
+Started by ``warm_airflow.WarmAirflow`` with an environment whose ``AIRFLOW…`` variables are those of the commands, as
+Airflow reads some when it is imported. Standard input is a socket: each message passes the end of a connection, and the
+file for the command's output. The connection then gives the request, a line of JSON; the answers are the command's
+process id and its exit status, a line each. A fork runs ``airflow.__main__.main`` and ends as an interpreter does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+
+import httpx
+
+MODULES = (
+    "airflow.__main__",
+    "airflow.api_fastapi.execution_api.app",
+    "airflow.cli.commands.dag_command",
+    "airflow.dag_processing.dagbag",
+    "airflow.models.dagrun",
+    "airflow.providers.standard.operators.trigger_dagrun",
+    "airflow.providers_manager",
+    "airflow.sdk.definitions.dag",
+    "airflow.sdk.execution_time.supervisor",
+    "airflow.sdk.execution_time.task_runner",
+    "airflow.serialization.definitions.dag",
+    "airflow.serialization.serialized_objects",
+    "airflow_megatron.dag_factory.building",
+    "airflow_megatron.dag_factory.own_sweep",
+    "airflow_megatron.dag_factory.spec_folder",
+    "airflow_megatron.hooks.asyncssh_transport",
+    "airflow_megatron.plan.run_results",
+    "airflow_megatron.ui.plugin",
+)
+
+
+def main() -> None:
+    """Serve requests until the other end is closed; return in a fork, when a command is to be run."""
+    control = socket.socket(fileno=os.dup(0))
+    for name in MODULES:
+        importlib.import_module(name)
+    # both kept by Airflow; the server makes the routes of all its versions at the first request, which nobody answers
+    sys.modules["airflow.cli.cli_parser"].get_parser()
+    server = sys.modules["airflow.sdk.execution_time.supervisor"].in_process_api_server()
+    asyncio.run(ask(server.atransport))
+    others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    assert not others, f"threads that a fork would not have: {others}"
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no fork is waited for here
+    control.sendall(b"ready\n")
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+        if not message:
+            os._exit(0)
+        connection, output = descriptors
+        if os.fork() == 0:
+            control.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            answer(connection, output)
+            return
+        os.close(connection)
+        os.close(output)
+
+
+async def ask(transport: httpx.AsyncBaseTransport) -> None:
+    async with httpx.AsyncClient(transport=transport, base_url="http://in-process") as client:
+        await client.get("/nothing")
+
+
+def answer(connection: int, output: int) -> None:
+    """Start the command of a request and answer with what becomes of it; return in the command's own process."""
+    peer = socket.socket(fileno=connection)
+    with peer.makefile("r") as lines:
+        request = json.loads(lines.readline())
+    command = os.fork()
+    if command == 0:
+        peer.close()
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for opened, descriptor in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(opened, descriptor)
+        os.close(nothing)
+        os.close(output)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        sys.path.insert(0, request["folder"])
+        sys.argv = [str(sys.modules["airflow.__main__"].__file__), *request["words"]]
+        return
+    with contextlib.suppress(BrokenPipeError):  # who has asked no longer waits
+        peer.sendall(f"{command}\n".encode())
+        _, status = os.waitpid(command, 0)
+        peer.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
+    sys.modules["airflow.__main__"].main()

@@ -1,0 +1,157 @@
+"""Each site's imitation refuses what the site refuses; with the profile, ``lint`` refuses it before."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from imitated_site import is_of_partition, write_description
+from site_profiles import VARIABLES, at_the_limit, beyond, planned, profile, reported
+from slurm_cluster import SlurmCluster
+
+from airflow_megatron.cli.setup.new_project import site_names
+from airflow_megatron.plan.job_scripts import job_script
+from airflow_megatron.slurm.submission.job_script import attempt_of
+from airflow_megatron.slurm.submission.single_job import SubmissionRequest
+from airflow_megatron.spec.trust.permitted_variables import SETTING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+
+REPRESENTATIVE = "frontier"
+"""The site whose imitation is tested with every change: its walltime depends on the number of nodes."""
+LONGEST_START_S = 30
+STAND_IN = """\
+#!/bin/bash
+# Runs what follows the image, on the host.
+while [[ $# -gt 0 && "$1" != *.sif ]]; do shift; done
+shift
+exec "$@"
+"""
+CHAIN = """\
+sweep: {{lr: [1e-3]}}
+stages:
+  tokenize: {{kind: command, scope: sweep, command: [bash, -c, "echo tokenized >> {seen}"]}}
+  train: {{kind: command, scope: sweep, parent: tokenize, command: [bash, -c, "echo trained >> {seen}"]}}
+"""
+SITES = [
+    pytest.param(site, marks=pytest.mark.integration if site == REPRESENTATIVE else pytest.mark.sites)
+    for site in site_names()
+]
+
+
+class ImitatedSite:
+    """The running imitation of a site and its profile."""
+
+    def __init__(self, name: str, place: Path) -> None:
+        self.folder = place
+        self.profile = profile(name)
+        self.cluster = SlurmCluster(place / "cluster")
+        self.start_s = 0.0
+
+    def up(self) -> None:
+        nodes = self.profile.partitions.values()
+        gpus = (
+            max((one.gpus_per_node or 0 for one in nodes), default=0) or self.profile.slurm.gpus_per_node or 1
+        )
+        described = write_description(self.profile, self.folder)
+        began = time.monotonic()
+        size = ["--nodes", "2", "--gpus-per-node", str(gpus), "--cpus-per-node", "288"]
+        self.cluster.control("up", "--imitate", str(described), *size)
+        self.start_s = time.monotonic() - began
+
+    def equipped(self) -> ClusterProfile:
+        """Return the profile for jobs that run here: with stand-ins for its container runtime and its modules."""
+        programs = self.folder / "programs"
+        programs.mkdir()
+        for name in ("apptainer", "singularity"):
+            (programs / name).write_text(STAND_IN)
+            (programs / name).chmod(0o755)
+        setup = [f'export PATH="{programs}:$PATH"', *self.profile.setup]
+        return self.profile.model_copy(update={"setup": setup, "modules": []})
+
+    def hold(self, cluster: ClusterProfile, slurm: dict[str, Any]) -> str:
+        """Return sbatch's complaint about a rendered script; empty if Slurm takes the job, which is then cancelled."""
+        script = job_script(planned(cluster, slurm).jobs[0], cluster, 1)
+        answer = self.cluster.run(
+            f"job=$(sbatch --parsable --hold --output=/dev/null <<'END OF JOB'\n{script}\nEND OF JOB\n) || exit 1\n"
+            'scancel "$job"'
+        )
+        return "" if answer.exit_status == 0 else answer.stderr.strip() or f"status {answer.exit_status}"
+
+
+@pytest.fixture(scope="module", params=SITES)
+def imitated(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ImitatedSite]:
+    place = tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SETTING, ",".join(VARIABLES))
+        values = {
+            **VARIABLES,
+            "SLURM_ACCOUNT": "local",
+            "SLURM_QOS": "acc_1",
+            "OUTPUT_DIR": str(place / "output"),
+        }
+        for name, value in values.items():
+            patch.setenv(name, value)
+        site = ImitatedSite(request.param, place)
+        try:
+            site.up()
+            yield site
+        finally:
+            site.cluster.control("down", "--purge")
+
+
+def test_the_imitation_is_up_in_time(imitated: ImitatedSite, record_property: Any) -> None:
+    record_property("start_s", round(imitated.start_s, 1))
+    print(f"| {imitated.profile.name} | {imitated.start_s:.1f} s |")
+    assert imitated.start_s <= LONGEST_START_S
+
+
+def test_slurm_refuses_what_each_rule_refuses_and_lint_does_before(imitated: ImitatedSite) -> None:
+    site = imitated.profile
+    careless = site.model_copy(update={"rules": [], "partitions": {}})
+    for rule in site.rules:
+        assert imitated.hold(careless, at_the_limit(rule)) == "", rule.rule
+        given, slurm = beyond(rule, site)
+        errors, warnings = reported(given, slurm)
+        assert rule.source in (errors if rule.verified and rule.whole_node_gpus is None else warnings)
+        if rule.whole_node_gpus is None:
+            without = given.model_copy(update={"rules": [], "partitions": {}})
+            complaint = imitated.hold(without, slurm)
+            assert complaint, f"Slurm takes a job against: {rule.rule}"
+            if not is_of_partition(rule):
+                # without GPUs in its configuration, Slurm refuses --gres before the filter does
+                assert rule.rule in complaint or "(gres) specification" in complaint
+
+
+def test_a_chain_runs_with_the_profile(imitated: ImitatedSite) -> None:
+    site, cluster = imitated.equipped(), imitated.cluster
+    seen = imitated.folder / "seen"
+    plan = planned(site, {"nodes": 2, "time": "10m"}, CHAIN.format(seen=seen))
+    before: list[str] = []
+    for job in plan.jobs:
+        request = SubmissionRequest(
+            attempt=attempt_of(job, 1),
+            script=job_script(job, site, 1),
+            job_json={"job": job.name},
+            claim_token=f"test-{os.urandom(6).hex()}",
+            log_dir=f"{job.run_dir}/logs",
+            dependencies=tuple(f"afterok:{earlier}" for earlier in before),
+        )
+        before.append(str(cluster.submit_patiently(request).job_id))
+    assert len(before) == 2
+    deadline = time.monotonic() + 60
+    while (
+        state := cluster.slurm("squeue", "-h", "-t", "all", "-j", before[-1], "-o", "%T %r")
+    ) != "COMPLETED None":
+        assert "Never" not in state, cluster.slurm("scontrol", "show", "job")
+        assert time.monotonic() < deadline, state
+        time.sleep(0.5)
+    assert seen.read_text() == "tokenized\ntrained\n"

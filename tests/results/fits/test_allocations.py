@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from synthetic_sweeps import Surface
+
+from airflow_megatron.results.fits.allocations import approach_1, approach_2
+from airflow_megatron.results.fits.refusals import FitRefusedError
+
+SYMMETRIC = Surface(1.69, 400, 400, 0.31, 0.31)
+
+
+def curves(sizes: int = 9) -> tuple[list[float], list[float], list[float]]:
+    """Return every size on seven token budgets, around the best size of each compute budget."""
+    n = np.repeat(np.geomspace(3e7, 3e9, sizes), 7)
+    d = n * np.tile(np.geomspace(0.05, 20, 7), sizes)
+    return n.tolist(), d.tolist(), SYMMETRIC.loss(n, d).tolist()
+
+
+def slices() -> tuple[list[float], list[float], list[float]]:
+    """Return nine sizes at each of four compute budgets."""
+    budgets = np.repeat(np.geomspace(1e18, 1e21, 4), 9)
+    n = np.array([SYMMETRIC.best_size(budget) for budget in budgets]) * np.tile(np.geomspace(0.25, 4, 9), 4)
+    d = budgets / 6 / n
+    return n.tolist(), d.tolist(), SYMMETRIC.loss(n, d).tolist()
+
+
+def test_approach_1_finds_the_exponent_of_a_symmetric_surface() -> None:
+    exponent = approach_1(*curves()).exponent("C")
+    assert exponent.value == pytest.approx(0.5, abs=0.06)
+    assert exponent.low <= 0.5 <= exponent.high
+
+
+def test_approach_2_finds_the_exponent_of_a_symmetric_surface() -> None:
+    law = approach_2(*slices())
+    assert law.exponent("C").value == pytest.approx(0.5, abs=0.005)
+    assert law.at(C=1e22).value == pytest.approx(SYMMETRIC.best_size(1e22), rel=0.05)
+
+
+def test_approach_1_needs_sizes() -> None:
+    with pytest.raises(FitRefusedError, match="3 sizes are too few for approach 1: it needs 4"):
+        approach_1(*curves(3))
+
+
+def test_approach_1_needs_budgets_of_each_size() -> None:
+    n = np.geomspace(3e7, 3e9, 6)
+    with pytest.raises(FitRefusedError, match="0 sizes have 3 token budgets"):
+        approach_1(n.tolist(), (20 * n).tolist(), SYMMETRIC.loss(n, 20 * n).tolist())
+
+
+def test_approach_2_needs_equal_compute() -> None:
+    n = np.geomspace(3e7, 3e9, 6)
+    with pytest.raises(FitRefusedError, match="no runs have the same compute"):
+        approach_2(n.tolist(), (20 * n).tolist(), SYMMETRIC.loss(n, 20 * n).tolist())
+
+
+def test_approach_2_needs_budgets() -> None:
+    sizes, tokens, losses = (values[:18] for values in slices())
+    with pytest.raises(FitRefusedError, match="2 compute budgets have a best size, a law needs 3"):
+        approach_2(sizes, tokens, losses)

@@ -1,0 +1,118 @@
+"""Segments appear whole or not at all; what is not a whole segment is passed over."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+from store_rows import SOURCE, iterations
+
+from airflow_megatron.results.store.compaction import compact
+from airflow_megatron.results.store.frames import frame_of
+from airflow_megatron.results.store.reading import load
+from airflow_megatron.results.store.segments import SegmentStore, StoreError, folder_name, new_writer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(params=["file", "memory"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "results") if request.param == "file" else f"memory://{uuid.uuid4().hex}"
+
+
+def written(store: SegmentStore, *numbers: int, sweep: str = "s") -> list[str]:
+    writer = new_writer()
+    return [
+        store.write(sweep, frame_of("iterations", [iterations(number)]), "iterations", writer, number).name
+        for number in numbers
+    ]
+
+
+def iterations_read(root: str) -> list[int]:
+    return load("s", root=root).iterations["iteration"].to_list()
+
+
+def test_a_store_that_is_not_there_is_empty(root: str) -> None:
+    results = load("s", root=root)
+    assert results.iterations.height == results.points.height == results.states.height == 0
+    assert SegmentStore(root).sweeps() == []
+
+
+def test_rows_come_back_with_their_types(root: str) -> None:
+    store = SegmentStore(root)
+    written(store, 1)
+    (row,) = load("s", root=root).iterations.to_dicts()
+    assert row["sweep"] == SOURCE.sweep
+    assert row["offset"] == 100
+    assert row["loss"] == 9.0
+    assert row["consumed_tokens"] == 4 * SOURCE.seq_length
+    assert row["extra"] == '{"params norm":7}'
+    assert row["other_losses"] == '{"mtp loss":8.0}'
+    assert row["time"].isoformat() == "2026-11-22T10:00:00+00:00"
+    assert not row["superseded"]
+    assert store.sweeps() == ["s"]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.999])
+def test_a_cut_segment_is_passed_over(root: str, part: float, caplog: pytest.LogCaptureFixture) -> None:
+    store = SegmentStore(root)
+    names = written(store, 1, 2)
+    fs, folder = store._folder("s")
+    content = fs.cat_file(f"{folder}/{names[0]}")
+    fs.pipe_file(f"{folder}/{names[0]}", content[: int(part * len(content))])
+    with caplog.at_level(logging.WARNING):
+        assert iterations_read(root) == [2]
+    assert names[0] in caplog.text
+    compact(store, "s")
+    assert names[0] in {segment.name for segment in store.segments("s")}, (
+        "what is damaged is left for a person"
+    )
+
+
+def test_foreign_files_are_passed_over(root: str) -> None:
+    store = SegmentStore(root)
+    written(store, 1)
+    fs, folder = store._folder("s")
+    valid = b"PAR1 nonsense PAR1"
+    for name in ("notes.txt", ".tmp-ab", f"iterations.s00000001.{'a' * 12}.{zlib.crc32(valid):08x}.parquet"):
+        fs.pipe_file(f"{folder}/{name}", valid)
+    assert iterations_read(root) == [1]
+
+
+def test_an_interrupted_merge_changes_nothing(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SegmentStore(root)
+    names = written(store, 1, 2, 3)
+    monkeypatch.setattr(SegmentStore, "remove", lambda *_: None)  # it died before it removed them
+    compact(store, "s")
+    monkeypatch.undo()
+    assert len(store.segments("s")) == 4
+    assert iterations_read(root) == [1, 2, 3]
+    compact(store, "s")
+    assert len(store.segments("s")) == 1
+    assert iterations_read(root) == [1, 2, 3]
+    store.remove("s", names)  # they are gone: no harm
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../../etc", "ü \n", "a%2Fb", "\0"])
+def test_names_are_one_part_of_a_path(name: str) -> None:
+    folder = folder_name(name)
+    assert folder not in ("", ".", "..")
+    assert not set("/\0\n") & set(folder)
+
+
+def test_names_stay_apart() -> None:
+    names = ["a/b", "a%2Fb", "A", "a", ".a", "%2Ea", "_", ""]
+    assert len({folder_name(name) for name in names}) >= len(names) - 1  # "" is no sweep's name
+
+
+def test_an_unknown_protocol_is_an_error_with_a_name() -> None:
+    with pytest.raises(StoreError, match="results_store"):
+        SegmentStore("nosuch://bucket").segments("s")
+
+
+def test_messages_show_no_credentials() -> None:
+    assert "secret" not in SegmentStore("s3://key:secret@host/bucket?token=secret").shown

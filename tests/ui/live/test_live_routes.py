@@ -1,0 +1,269 @@
+"""The data of the live pages, from a real database of Airflow's and a stored plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.api_fastapi.app import create_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from live_sweep import RUN, add_run
+from stored_training import put, source, train
+
+from airflow_megatron.results.store.segments import SegmentStore
+from airflow_megatron.results.store.tables import ATTEMPTS, EVALUATIONS
+from airflow_megatron.ui.app import sweep_results_app
+from airflow_megatron.ui.live import stored
+from airflow_megatron.ui.live.answers import STATIC, StaticFolder
+from airflow_megatron.ui.live.result_folders import ResultFolders
+from airflow_megatron.ui.live.sweep_runs import stage_state
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sqlalchemy.orm import Session
+
+pytestmark = pytest.mark.usefixtures("airflow_database")
+API = "/megatron/api/sweeps"
+PRIVATE = [API + "/chain", f"{API}/chain/curves", f"{API}/chain/failures", f"{API}/chain/evaluations"]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> TestClient:
+    server = FastAPI()
+    server.mount("/megatron", sweep_results_app(ResultFolders(tmp_path / "results")))
+    client = TestClient(server)
+    client.headers["Authorization"] = f"Bearer {token('VIEWER')}"
+    return client
+
+
+def token(role: str | None) -> str:
+    return create_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ada", role=role))
+
+
+@pytest.mark.parametrize("path", [API, *PRIVATE, f"/megatron/static/{StaticFolder().version}/page.css"])
+def test_data_and_scripts_need_a_login(client: TestClient, path: str) -> None:
+    del client.headers["Authorization"]
+    assert client.get(path).status_code == 401
+
+
+@pytest.mark.parametrize("path", PRIVATE)
+def test_a_sweep_is_not_shown_to_a_user_without_rights(client: TestClient, path: str) -> None:
+    assert client.get(path, headers={"Authorization": f"Bearer {token(None)}"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "entity"),
+    [
+        ("chain", None),
+        ("chain", DagAccessEntity.RUN),
+        ("chain.point", DagAccessEntity.TASK_INSTANCE),
+    ],
+)
+@pytest.mark.parametrize("path", PRIVATE)
+def test_each_right_that_the_data_need_is_asked_for(
+    client: TestClient,
+    path: str,
+    dag_id: str,
+    entity: DagAccessEntity | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create_auth_manager()
+
+    def allows(self: object, *, details: Any = None, access_entity: Any = None, **_: object) -> bool:
+        return (details.id, access_entity) != (dag_id, entity)
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", allows)
+    assert client.get(path).status_code == 403
+
+
+@pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize(("role", "may"), [("VIEWER", False), ("USER", True), ("ADMIN", True)])
+def test_actions_are_offered_to_whom_airflow_allows_them(client: TestClient, role: str, may: bool) -> None:
+    answer = client.get(f"{API}/chain", headers={"Authorization": f"Bearer {token(role)}"})
+    assert answer.json()["may"] == {"cancel_sweep": may, "change_points": may}
+
+
+@pytest.mark.usefixtures("planned")
+def test_the_table_has_a_row_for_each_point(client: TestClient) -> None:
+    table = client.get(f"{API}/chain").json()
+    assert (table["run"], table["state"], table["cluster"]) == (RUN, "running", "local")
+    first, second = table["rows"]
+    assert (first["point"], first["run"], first["state"]) == ("lr0.001", "lr0.001", "running")
+    assert dict(zip(table["stages"], first["stages"], strict=True)) == {
+        name: {"pretrain": "r"}.get(name, "w") for name in table["stages"]
+    }
+    assert (first["params"], second["params"]) == ({"lr": 1e-3}, {"lr": 4e-3})
+    assert (first["training"], first["total"], second["state"]) == ("pretrain", 300, "none")
+    assert "run" not in second
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_point_shows_its_jobs(client: TestClient) -> None:
+    point = client.get(f"{API}/chain/point", params={"run": RUN, "point": "lr0.001"}).json()
+    assert [job["stage"] for job in point["jobs"]][:2] == ["pretrain", "cooldown_300k"]
+    assert point["jobs"][0]["run_dir"].endswith("/chain/lr0.001")
+    for wrong in ({"run": RUN, "point": "no"}, {"run": "no", "point": "lr0.001"}):
+        assert client.get(f"{API}/chain/point", params=wrong).status_code == 404
+
+
+@pytest.mark.usefixtures("planned")
+def test_what_has_not_changed_is_not_sent_again(client: TestClient, session: Session) -> None:
+    before = client.get(f"{API}/chain")
+    again = client.get(f"{API}/chain", headers={"If-None-Match": before.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    add_run(session, "chain.point", "lr0.004", "failed", {}, run=RUN, point="lr0.004")
+    after = client.get(f"{API}/chain", headers={"If-None-Match": before.headers["etag"]})
+    assert [row["state"] for row in after.json()["rows"]] == ["running", "failed"]
+
+
+def test_runs_are_told_apart(client: TestClient, session: Session) -> None:
+    add_run(session, "chain", "old", "failed", {"launch": "success"})
+    add_run(session, "chain", "new", "running", {})
+    assert client.get(f"{API}/chain").json()["run"] == "new"
+    assert client.get(f"{API}/chain?run=old").json()["state"] == "failed"
+    assert client.get(f"{API}/chain?run=none").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("run", "tasks", "points", "state"),
+    [
+        (None, {}, {}, "not started"),
+        ("running", {}, {}, "running"),
+        ("failed", {"plan": "failed", "launch": "upstream_failed"}, {}, "failed before launch"),
+        ("failed", {"launch": "success"}, {"a": "failed"}, "failed"),
+        ("failed", {"launch": "success"}, {"a": "running"}, "running"),
+        ("success", {"launch": "success"}, {"a": "failed", "a~2": "success"}, "finished"),
+        ("success", {"launch": "success"}, {"a": "success", "b": "failed"}, "failed"),
+    ],
+)
+def test_the_list_tells_states_of_sweeps(
+    run: str | None,
+    tasks: dict[str, str],
+    points: dict[str, str],
+    state: str,
+    client: TestClient,
+    session: Session,
+) -> None:
+    if run:
+        add_run(session, "chain", RUN, run, tasks)
+    for name, of_point in points.items():
+        add_run(session, "chain.point", name, of_point, {}, run=RUN, point=name[:1])
+    rows = {row["sweep"]: row for row in client.get(API).json()["rows"]}
+    assert rows["chain"]["state"] == state
+    assert rows["other"]["state"] == "not started"
+
+
+@pytest.mark.usefixtures("planned")
+def test_the_list_shows_cost_and_time_left(
+    client: TestClient, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "default_root", lambda: str(tmp_path))
+    monkeypatch.setattr(stored, "_PATIENCE", 0)
+    row = next(one for one in client.get(API).json()["rows"] if one["sweep"] == "chain")
+    assert not {"gpu_hours", "eta_s"} & row.keys()
+    store = SegmentStore(str(tmp_path))
+    train(store, source("pretrain", point="lr0.001"), range(1, 101))
+    put(store, ATTEMPTS, source("pretrain", point="lr0.001"), outcome="rolled over", gpu_hours=1.5)
+    row = next(one for one in client.get(API).json()["rows"] if one["sweep"] == "chain")
+    assert row["gpu_hours"] == 1.5
+    # two cooldowns of 20 iterations; then the same and 300 iterations at the other point, as fast
+    assert row["eta_s"] == (2 * 20 + 300 + 2 * 20) * 0.5
+
+
+def test_evaluations_are_drawn_over_checkpoints(
+    client: TestClient, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_run(session, "chain", RUN, "running", {})
+    monkeypatch.setattr(stored, "default_root", lambda: str(tmp_path))
+    monkeypatch.setattr(stored, "_PATIENCE", 0)
+    assert client.get(f"{API}/chain/evaluations").json()["chart"] is None
+    store = SegmentStore(str(tmp_path))
+    for point in ("a", "b"):
+        for iteration in (100, 200):
+            place = source("pretrain", point=point)
+            put(
+                store,
+                EVALUATIONS,
+                place,
+                iteration=iteration,
+                task="arc",
+                metric="acc",
+                value=0.3,
+                stderr=0.1,
+                chance=0.25,
+            )
+            put(store, EVALUATIONS, place, iteration=iteration, task="wiki", metric="ppl", value=9.0)
+    answer = client.get(f"{API}/chain/evaluations", params={"name": "arc/acc"}).json()
+    assert (answer["names"], answer["name"]) == (["arc/acc", "wiki/ppl"], "arc/acc")
+    first, second, chance = answer["chart"]["panels"][0]["series"]
+    assert (first["name"], first["x"], first["y"], first["line"]) == (
+        "a pretrain",
+        [100, 200],
+        [0.3, 0.3],
+        True,
+    )
+    assert first["yRanges"] == [[0.2, 0.4], [0.2, 0.4]]
+    assert first["colour"] != second["colour"]
+    assert (chance["name"], chance["y"]) == ("chance", [0.25, 0.25])
+    other = client.get(f"{API}/chain/evaluations", params={"name": "wiki/ppl"}).json()
+    assert [one["name"] for one in other["chart"]["panels"][0]["series"]] == ["a pretrain", "b pretrain"]
+    assert client.get(f"{API}/chain/evaluations", params={"name": "gone"}).json()["name"] == "arc/acc"
+
+
+def test_the_list_holds_what_a_user_may_see(
+    client: TestClient, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_run(session, "chain", "one", "running", {})
+    add_run(session, "other", "one", "running", {})
+    monkeypatch.setattr(
+        SimpleAuthManager, "is_authorized_dag", lambda self, *, details, **_: details.id == "other"
+    )
+    assert [row["sweep"] for row in client.get(API).json()["rows"]] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "letter"),
+    [
+        ({}, "w"),
+        ({"submit": "", "watch": ""}, "w"),
+        ({"await_checkpoint": "deferred", "submit": "", "watch": ""}, "w"),
+        ({"await_checkpoint": "failed", "submit": "upstream_failed", "watch": "upstream_failed"}, "x"),
+        ({"submit": "scheduled", "watch": ""}, "q"),
+        ({"submit": "up_for_retry", "watch": ""}, "t"),
+        ({"submit": "success", "watch": ""}, "r"),
+        ({"submit": "success", "watch": "deferred"}, "r"),
+        ({"submit": "success", "watch": "success"}, "f"),
+        ({"submit": "success", "watch": "failed"}, "x"),
+        ({"submit": "success", "watch": "skipped"}, "s"),
+        ({"submit": "failed", "watch": "upstream_failed"}, "x"),
+        ({"submit": "upstream_failed", "watch": "upstream_failed"}, "u"),
+    ],
+)
+def test_the_state_of_a_stage(steps: dict[str, str], letter: str) -> None:
+    assert stage_state(steps) == letter
+
+
+def test_scripts_are_kept_by_browsers_and_nothing_else_is_sent(client: TestClient) -> None:
+    version = StaticFolder().version
+    for path in STATIC.glob("*.*"):
+        answer = client.get(f"/megatron/static/{version}/{path.name}")
+        assert answer.text == path.read_text()
+        assert "immutable" in answer.headers["cache-control"]
+    assert client.get("/megatron/static/old/page.css").headers["cache-control"] == "no-store"
+    for name in ("../app.py", "..%2fapp.py", "no.js", "vendor/versions.json", ""):
+        assert client.get(f"/megatron/static/{version}/{name}").status_code == 404
+
+
+@pytest.mark.usefixtures("planned")
+def test_pages_hold_no_script_of_their_own(client: TestClient) -> None:
+    for path in ("/megatron/", "/megatron/sweeps/chain"):
+        page = client.get(path)
+        assert "script-src 'self';" in page.headers["content-security-policy"]
+        assert "unsafe" not in page.headers["content-security-policy"]
+        assert "<style" not in page.text
+        assert " style=" not in page.text
