@@ -39,7 +39,8 @@ def place_from_environment(environ: Mapping[str, str]) -> ProcessPlace:
     """Read a process's place from torchrun's variables, from srun's, or take it for the only process.
 
     srun is recognised by ``SLURM_STEP_NUM_TASKS``, which a batch script itself does not have. The meeting point is
-    ``MASTER_ADDR``/``MASTER_PORT`` when set, else the step's first host and a port derived from the job id.
+    ``MASTER_ADDR``/``MASTER_PORT`` when set, else the step's first host and a port derived from the job id. The only
+    process of a training takes any free port (0).
 
     :param environ: the environment.
     """
@@ -56,7 +57,8 @@ def place_from_environment(environ: Mapping[str, str]) -> ProcessPlace:
         nodelist = environ.get("SLURM_STEP_NODELIST")
         master_addr = first_host(nodelist) if nodelist and world_size > 1 else "127.0.0.1"
     job_id = int(environ.get("SLURM_JOB_ID", "0"))
-    master_port = int(environ.get("MASTER_PORT", str(10000 + job_id % 20000)))
+    port = 10000 + job_id % 20000 if world_size > 1 else 0
+    master_port = int(environ.get("MASTER_PORT", str(port)))
     return ProcessPlace(rank, world_size, local_rank, master_addr, master_port)
 
 

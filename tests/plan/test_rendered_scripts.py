@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -773,6 +774,15 @@ def test_a_site_says_where_processes_meet(
     host = subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout.strip()
     expected = address.format(host=host) or f"{host}:20007"
     assert f"--rdzv-endpoint={expected}" in started
+
+
+def test_processes_meet_at_a_port_that_nothing_listens_on(sandbox: Sandbox) -> None:
+    cluster = sandbox.cluster()
+    (job,) = jobs_of(train_spec(slurm=NODES), cluster).values()
+    with socket.create_server(("", 20007)):
+        started = sandbox.run(job_script(job, cluster, 1), job)[-1]
+    (address,) = [word for word in started if word.startswith("--rdzv-endpoint=")]
+    assert address.endswith(":20008")
 
 
 @pytest.mark.parametrize(

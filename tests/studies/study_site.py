@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import json
 import shutil
 import subprocess
@@ -138,12 +139,14 @@ class StudySite(SweepSite):
         return ""
 
     def trained(self, job: Job) -> int | None:
-        """Return the last iteration in a training's log."""
-        log = LogParser()
-        records = [*log.feed(Path(job.log_file(1)).read_bytes()), *log.finish()]
-        return max(
-            (record.iteration for record in records if isinstance(record, IterationRecord)), default=None
-        )
+        """Return the last iteration in the logs of a training's attempts."""
+        iterations: list[int] = []
+        logs = (Path(job.log_file(number)) for number in itertools.count(1))
+        for path in itertools.takewhile(Path.exists, logs):
+            log = LogParser()
+            records = [*log.feed(path.read_bytes()), *log.finish()]
+            iterations += [record.iteration for record in records if isinstance(record, IterationRecord)]
+        return max(iterations, default=None)
 
 
 def not_run(study: Study, upstream: Path) -> list[Row]:

@@ -174,6 +174,8 @@ def test_nothing_runs_behind_a_stage_that_fails(runs: Runs) -> None:
     # a person clears the task: nothing of the above counts
     assert runs.submit("fails", "pretrain")["attempt"] == 2
     assert set(runs.queue("fails")) == {"pretrain", "convert", "evaluate"}
+    assert cancel_jobs(runs.pinned.jobs_of("fails"))
+    wait_until(lambda: not runs.queue("fails"), 60, "all jobs to be cancelled")
 
 
 def test_stages_wait_for_all_attempts_of_a_chain(runs: Runs) -> None:

@@ -32,4 +32,4 @@ def test_the_local_cluster_is_ready(
     assert {name for name, row in rows.items() if row["state"] != OK} <= {"GPUs", "checkout"}
     assert {"connection", "accounting", "partition", "job", "torch", "megatron"} <= rows.keys()
     assert not [*(tmp_path / "runs" / "cluster_check").iterdir()]
-    assert cluster.slurm("squeue", "-h") == ""
+    assert "cluster_check" not in cluster.slurm("squeue", "-h", "-o", "%j")

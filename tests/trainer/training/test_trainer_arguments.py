@@ -214,7 +214,8 @@ def test_first_host_of_any_range(prefix: str, number: int, width: int) -> None:
 
 def test_place_in_the_job() -> None:
     alone = place_from_environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"})
-    assert (alone.rank, alone.world_size) == (0, 1)  # a batch script that started no step
+    # a batch script that started no step
+    assert (alone.rank, alone.world_size, alone.master_port) == (0, 1, 0)
     srun = {
         "SLURM_PROCID": "3",
         "SLURM_STEP_NUM_TASKS": "4",
