@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_megatron.cli.housekeeping.remains import HousekeepingError
 from airflow_megatron.cli.runs.login_node import ANSWER_WINDOW_S, command_line_hook, login_node
 from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.results.store.segments import StoreError
 from airflow_megatron.slurm.polling.queue_states import fetch_queue_states
 from airflow_megatron.slurm.remote.run_folders import folders_script, parse_folders
 from airflow_megatron.slurm.states.job_states import JobState
@@ -92,6 +93,9 @@ def what_is_there(remains: Remains) -> Iterator[str]:
             yield f"left alone: {path} on {site.cluster.name} is not in the sweep's own folder"
     for folder in remains.reports:
         yield f"{folder} on this machine"
+    if remains.store is not None:
+        what = f"rows of the sweep in {remains.store.shown}"
+        yield what if remains.is_whole_sweep else f"left alone: {what}, which all points and runs share"
     for dag_id, runs in remains.airflow_runs.items():
         names = ", ".join(list(runs)[:4]) + (" …" if len(runs) > 4 else "")
         yield f"{len(runs)} runs of {dag_id} in Airflow's database: {names}"
@@ -117,6 +121,12 @@ def delete(remains: Remains) -> Iterator[str]:
     for folder in remains.reports:
         shutil.rmtree(folder)
         yield f"{folder} on this machine"
+    if remains.store is not None and remains.is_whole_sweep:
+        try:
+            remains.store.remove_sweep(remains.sweep)
+        except StoreError as error:
+            raise HousekeepingError(str(error)) from None
+        yield f"rows of the sweep in {remains.store.shown}"
     yield from _delete_runs(remains)
 
 

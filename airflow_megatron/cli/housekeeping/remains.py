@@ -16,6 +16,7 @@ from airflow_megatron.plan.point_choice import choose_points
 from airflow_megatron.plan.run_results import results_dir, run_results_dir
 from airflow_megatron.plan.sweep_cluster import sweep_cluster
 from airflow_megatron.plan.sweep_plan import plan_sweep
+from airflow_megatron.results.store.segments import SegmentStore, StoreError, default_root
 from airflow_megatron.slurm.remote.run_folders import below
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.layout.run_layout import SweepLayout
@@ -63,6 +64,8 @@ class Remains:
     :param sites: its folders; empty if one run is selected, because the runs of a sweep share them
     :param airflow_runs: DAG → run → whether it has ended
     :param reports: folders of reports on this machine
+    :param store: the results store, if it holds rows of the sweep outside these folders; it is deleted only with the
+        whole sweep, because its files hold rows of all points and runs
     """
 
     sweep: str
@@ -71,6 +74,12 @@ class Remains:
     sites: tuple[Site, ...]
     airflow_runs: dict[str, dict[str, bool]]
     reports: tuple[Path, ...]
+    store: SegmentStore | None = None
+
+    @property
+    def is_whole_sweep(self) -> bool:
+        """Return whether all points and runs are selected."""
+        return self.points is None and not self.run
 
 
 def known_sweep(word: str) -> Sweep:
@@ -115,7 +124,22 @@ def remains_of(sweep: Sweep, select: str = "", run: str = "", cluster: str | Non
         tuple(sites),
         _airflow_runs(sweep.name, points, run),
         tuple(path for path in reports if path.is_dir() and not path.is_symlink()),
+        _store_elsewhere(sweep.name),
     )
+
+
+def _store_elsewhere(sweep: str) -> SegmentStore | None:
+    """Return the results store if it holds rows of the sweep, and not in the folder of its reports.
+
+    :raises HousekeepingError: if the store does not answer
+    """
+    store = SegmentStore(default_root())
+    if store.root == str(results_dir(sweep).parent):
+        return None
+    try:
+        return store if store.size(sweep) else None
+    except StoreError as error:
+        raise HousekeepingError(str(error)) from None
 
 
 def _sites(sweep: str, jobs: Iterable[Job], points: Collection[str] | None) -> list[Site]:

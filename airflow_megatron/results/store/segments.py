@@ -228,6 +228,19 @@ class SegmentStore:
                 except Exception as error:
                     raise StoreError(f"{self.shown} cannot be tidied: {error!r}") from error
 
+    def remove_sweep(self, sweep: str) -> None:
+        """Remove all files of a sweep, and the folder that holds them.
+
+        :raises StoreError: when a file cannot be removed
+        """
+        fs, folder = self._folder(sweep)
+        try:
+            fs.rm(folder, recursive=True)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise StoreError(f"{self.shown} cannot be tidied: {error!r}") from error
+
     def _opened(self) -> tuple[Any, str]:
         import fsspec
 

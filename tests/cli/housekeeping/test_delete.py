@@ -17,6 +17,9 @@ from sqlalchemy import select
 
 from airflow_megatron.cli.housekeeping.remains import point_folders
 from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.results.store.frames import empty
+from airflow_megatron.results.store.segments import SegmentStore
+from airflow_megatron.results.store.tables import TABLES
 from airflow_megatron.slurm.submission.job_script import attempt_of
 
 if TYPE_CHECKING:
@@ -128,6 +131,25 @@ def test_one_run(site: LoginSite, jobs: list[Job]) -> None:
     assert airflow_runs() == {"study zeroth", "study.point left~2", "other first"}
     assert tree(site.place / "local" / "results") == ["study", "study/runs"]
     assert PinStore().runs("study") == []
+
+
+@pytest.mark.slow
+def test_rows_of_a_results_store_elsewhere(
+    site: LoginSite, jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files hold rows of all points and runs: they are deleted with the whole sweep."""
+    monkeypatch.setenv("AIRFLOW__MEGATRON__RESULTS_STORE", f"file://{tmp_path}/rows")
+    store = SegmentStore(f"file://{tmp_path}/rows")
+    for sweep in ("study", "other"):
+        store.write(sweep, empty(TABLES["iterations"]), "iterations", "0123456789ab", 0)
+    one_point = site.call("delete", "study", "--select", "left")
+    assert f"left alone: rows of the sweep in file://{tmp_path}/rows, which all points" in one_point.stdout
+    assert f"would delete rows of the sweep in file://{tmp_path}/rows" in site.call("delete", "study").stdout
+    assert [len(store.segments(sweep)) for sweep in ("study", "other")] == [1, 1]
+    answer = site.call("delete", "study", "--yes")
+    assert answer.status == 0, answer.stderr
+    assert f"deleted rows of the sweep in file://{tmp_path}/rows" in answer.stdout
+    assert [len(store.segments(sweep)) for sweep in ("study", "other")] == [0, 1]
 
 
 @pytest.mark.slow
