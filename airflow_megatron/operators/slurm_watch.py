@@ -38,6 +38,8 @@ from airflow_megatron.slurm.verdicts.restarts import (
     next_step,
 )
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
+from airflow_megatron.spec.layout.run_layout import RunLayout
+from airflow_megatron.spec.model.checkpoint_sources import escaped
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.attempt_preparation import (
     RunNotFitError,
@@ -479,7 +481,11 @@ def _pieces(job: Job) -> list[str]:
     """Return the patterns of the outputs that a job writes for each checkpoint that it processes."""
     conditions = [condition for condition in (job.start, job.finish) if condition is not None]
     leaves = [leaf for condition in conditions for leaf in condition.leaves() if leaf.done]
-    return list(dict.fromkeys(leaf.done.replace("{iteration}", "*") for leaf in leaves))
+    done = [leaf.done for leaf in leaves]
+    if job.source is not None and job.source.is_pattern:
+        each_run = RunLayout(escaped(job.run_dir)).of_run("*")
+        done.append(job.stage_kind.done(each_run, "{iteration}"))
+    return list(dict.fromkeys(pattern.replace("{iteration}", "*") for pattern in done))
 
 
 def _conditions(job: Job) -> dict[str, Any]:

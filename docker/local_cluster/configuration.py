@@ -297,6 +297,7 @@ def sshd_config(
     layout: Layout, settings: Settings, machine: Machine, imitation: Imitation | None = None
 ) -> str:
     """Return the SSH server's configuration: one user, one key, and SLURM_CONF for Slurm's commands."""
+    session = {"SLURM_CONF": str(layout.slurm_conf), **(imitation.environment if imitation else {})}
     lines = [
         # the first value of an option holds: those of the imitated site come first
         *(f"{name} {value}" for name, value in (imitation.sshd if imitation else {}).items()),
@@ -312,7 +313,7 @@ def sshd_config(
         "KbdInteractiveAuthentication no",
         f"UsePAM {'yes' if machine.password_locked else 'no'}",
         f"StrictModes {'yes' if machine.private_path else 'no'}",
-        f"SetEnv SLURM_CONF={layout.slurm_conf}",
+        f"SetEnv {' '.join(f'{name}={value}' for name, value in session.items())}",
         "Subsystem sftp internal-sftp",
         "UseDNS no",
         "PrintMotd no",

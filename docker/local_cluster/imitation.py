@@ -31,6 +31,7 @@ class Imitation:
     :param qualities: qualities of service in addition to ``normal``.
     :param filter: text of job_submit.lua; empty for none.
     :param sshd: further options of sshd_config(5).
+    :param environment: environment variables of login sessions, and so of their jobs; without spaces.
     """
 
     site: str
@@ -41,6 +42,7 @@ class Imitation:
     qualities: list[str] = field(default_factory=list)
     filter: str = ""
     sshd: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 def load_imitation(path: Path) -> Imitation | None:

@@ -443,6 +443,33 @@ class TestWaiting:
             assert JobHandle(**stored["carry"]["handle"]) == JobHandle(**handle)
         await node.stop()
 
+    @pytest.mark.parametrize(
+        ("source", "made"),
+        [
+            ("/old/checkpoints", "{run}/converted_checkpoints/iter_*.done"),
+            ("/old/*/checkpoints", "{run}/runs/*/converted_checkpoints/iter_*.done"),
+        ],
+    )
+    async def test_for_what_a_conversion_has_made_before_its_walltime(
+        self, source: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A job that has converted some of the checkpoints when its walltime ends is continued."""
+        stages = f"stages:\n  all: {{kind: convert, each_checkpoint: true, start: {{from: {source}}}}}\n"
+        spec = spec_text(point="p", stages=stages, more="params: {tokenizer: /data/tokenizer}")
+        (job,) = check_sweep(load_sweep_text(spec, "s.yaml"), load_cluster("local")).jobs
+        node = LoginNode()
+        await node.start()
+        monkeypatch.setenv("AIRFLOW_CONN_SLURM_LOCAL", json.dumps(node.connection(tmp_path)))
+        handle = {"job": job.name, "attempt": 1, "job_id": "7", "finished": False, "job_name": None}
+        task = SlurmWatchOperator(task_id="w", job=job.to_json(), handle=handle, timeout=60)
+        with pytest.raises(TaskDeferred) as deferred:
+            await asyncio.to_thread(
+                task.execute, {"ti": Instance(), "task": task, "task_state_store": Store()}
+            )
+        _, stored = deferred.value.trigger.serialize()
+        assert stored["pieces"] == [made.replace("{run}", job.run_dir)]
+        await node.stop()
+
     def test_for_a_job_that_has_finished_before(self) -> None:
         job = check_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
         handle = {"job": job.name, "attempt": 2, "job_id": None, "finished": True}

@@ -776,6 +776,21 @@ def test_a_site_says_where_processes_meet(
     assert f"--rdzv-endpoint={expected}" in started
 
 
+def test_commands_do_not_read_the_bashrc_of_a_login(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Debian's bash reads it when ssh started it, by SSH_CLIENT, which sbatch passes on from the submitting login."""
+    (tmp_path / ".bashrc").write_text("export PATH=/elsewhere\n")
+    cluster = sandbox.cluster()
+    stages = {"look": {"kind": "command", "command": ["env", "SHLVL=0", "bash", "-c", 'echo "$PATH" >path']}}
+    (job,) = jobs_of(train_spec(stages=stages), cluster).values()
+    login = {
+        "HOME": str(tmp_path),
+        "SSH_CLIENT": "127.0.0.1 1 2",
+        "SSH_CONNECTION": "127.0.0.1 1 127.0.0.1 2",
+    }
+    sandbox.run(job_script(job, cluster, 1), job, **login)
+    assert "/elsewhere" not in (sandbox.folder / "path").read_text()
+
+
 def test_processes_meet_at_a_port_that_nothing_listens_on(sandbox: Sandbox) -> None:
     cluster = sandbox.cluster()
     (job,) = jobs_of(train_spec(slurm=NODES), cluster).values()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,14 +18,17 @@ from airflow_megatron.cli.local.local_connection import (
     run_airflow,
 )
 from airflow_megatron.cli.local.private_files import make_private
-from airflow_megatron.cli.setup.new_project import make_project, site_names
+from airflow_megatron.cli.setup.new_project import make_project, profile_connection, site_names
 from airflow_megatron.spec.documents.configuration import airflow_configuration, airflow_home, configured
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.project import clusters_dir, local_dir, sweep_specs_dir
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 CONNECTION = """\
-airflow connections add slurm_mycluster --conn-type slurm --conn-host LOGIN_NODE --conn-login me \\
-    --conn-extra '{"key_file": "~/.ssh/id_ed25519", "host_key": "ssh-ed25519 AAAA…"}'"""
+airflow connections add {connection} --conn-type slurm --conn-host LOGIN_NODE --conn-login me \\
+    --conn-extra '{{"key_file": "~/.ssh/id_ed25519", "host_key": "ssh-ed25519 AAAA…"}}'"""
 
 
 def init(
@@ -65,14 +68,22 @@ def init(
         print(missing)
     if local_cluster:
         raise typer.Exit(_start_local_cluster())
-    print(
-        f"\nFor a cluster, copy {folder / 'clusters' / 'example-slurm.yaml'} and give Airflow its connection:\n"
-    )
-    print(CONNECTION)
-    print(
-        "\nThe programs and the environment of its jobs: airflow-megatron cluster install NAME\n"
-        f"For a cluster on this machine: airflow-megatron init {folder} --local-cluster"
-    )
+    _show_next_steps(folder, sites)
+
+
+def _show_next_steps(folder: Path, sites: Sequence[str]) -> None:
+    for name in sites:
+        print(f"\nThe connection of {name} (docs/sites/{name}.md):\n")
+        print(CONNECTION.format(connection=profile_connection(name)))
+        print(f"\nThen: airflow-megatron cluster install {name}, and airflow-megatron cluster check {name}")
+    if not sites:
+        example = folder / "clusters" / "example-slurm.yaml"
+        print(f"\nFor a cluster, copy {example} and give Airflow its connection:\n")
+        print(CONNECTION.format(connection="slurm_mycluster"))
+        print(
+            "\nThe programs and the environment of its jobs: airflow-megatron cluster install NAME\n"
+            f"For a cluster on this machine: airflow-megatron init {folder} --local-cluster"
+        )
 
 
 def _missing_configuration(folder: Path) -> str:

@@ -10,9 +10,19 @@ import yaml
 from command_line import runner
 
 from airflow_megatron.cli.local.local_connection import connection_command, local_connections
+from airflow_megatron.cli.setup.new_project import site_names
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.documents.configuration import option_variable
 from airflow_megatron.spec.documents.shipped_files import shipped
+from airflow_megatron.spec.trust.permitted_variables import SETTING
+
+VARIABLES = {
+    "SLURM_ACCOUNT": "project_1",
+    "SLURM_QOS": "acc_1",
+    "OUTPUT_DIR": "/scratch/project_1",
+    "CONTAINER_CACHE_DIR": "/scratch/images",
+    "HF_HOME": "/scratch/hf",
+}
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +82,24 @@ def test_the_profile_of_a_site_is_written_too(call: Callable[..., Answer], tmp_p
     assert (tmp_path / "clusters" / "vista.yaml").read_text() == (
         shipped("sbatch") / "sites" / "vista.yaml"
     ).read_text()
+
+
+@pytest.mark.parametrize("site", site_names())
+def test_the_first_sweep_runs_on_the_site(
+    site: str, call: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = call("init", str(tmp_path), "--site", site)
+    connection = yaml.safe_load((tmp_path / "clusters" / f"{site}.yaml").read_text())["ssh_conn_id"]
+    assert f"airflow connections add {connection} " in answer.stdout
+    assert f"airflow-megatron cluster check {site}" in answer.stdout
+    monkeypatch.setenv(project.HOME_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(SETTING, ",".join(VARIABLES))
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    linted = call("lint", "first_sweep")
+    assert linted.status == 0, linted.stderr
+    assert "2 points, 5 jobs" in linted.stdout
+    assert f"cluster: {site} " in (tmp_path / "sweep_specs" / "first_sweep.yaml").read_text()
 
 
 def test_an_unknown_site_writes_nothing(call: Callable[..., Answer], tmp_path: Path) -> None:

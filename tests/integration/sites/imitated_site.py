@@ -74,6 +74,13 @@ def write_description(cluster: ClusterProfile, folder: Path) -> Path:
     return path
 
 
+def described_size(cluster: ClusterProfile) -> list[str]:
+    """Return the options of ``cluster up`` for two nodes of the site, with room for every request of its profile."""
+    most = max((one.gpus_per_node or 0 for one in cluster.partitions.values()), default=0)
+    gpus = most or cluster.slurm.gpus_per_node or 1
+    return ["--nodes", "2", "--gpus-per-node", str(gpus), "--cpus-per-node", "288"]
+
+
 def is_of_partition(rule: SiteRuleSection) -> bool:
     """Return whether slurm.conf can hold the rule: it limits time or nodes of all jobs of some partitions."""
     limits = rule.max_time or rule.min_nodes or rule.max_nodes

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from imitated_site import is_of_partition, write_description
+from imitated_site import described_size, is_of_partition, write_description
 from site_profiles import VARIABLES, at_the_limit, beyond, planned, profile, reported
 from slurm_cluster import SlurmCluster
 
@@ -55,14 +55,9 @@ class ImitatedSite:
         self.start_s = 0.0
 
     def up(self) -> None:
-        nodes = self.profile.partitions.values()
-        gpus = (
-            max((one.gpus_per_node or 0 for one in nodes), default=0) or self.profile.slurm.gpus_per_node or 1
-        )
         described = write_description(self.profile, self.folder)
         began = time.monotonic()
-        size = ["--nodes", "2", "--gpus-per-node", str(gpus), "--cpus-per-node", "288"]
-        self.cluster.control("up", "--imitate", str(described), *size)
+        self.cluster.control("up", "--imitate", str(described), *described_size(self.profile))
         self.start_s = time.monotonic() - began
 
     def equipped(self) -> ClusterProfile:
