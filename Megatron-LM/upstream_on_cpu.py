@@ -3,7 +3,7 @@
 
     python upstream_on_cpu.py CHECKOUT/pretrain_gpt.py ARGUMENT…
 
-A starter beside this one may stand before the checkout's script: ``upstream_lr_finder.py``.
+Starters beside this one may stand before the checkout's script: ``upstream_index_cache.py``, ``upstream_lr_finder.py``.
 
 Besides the CUDA calls that ``megatron_core_trainer/cpu_device.py`` answers, upstream wants what such a machine does not
 have: Triton, and CUDA kernels compiled at start. The data set index builder, which it would compile inside the
@@ -18,9 +18,13 @@ import sys
 import typing
 from importlib import import_module, metadata, util
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from megatron_core_trainer.upstream_script import upstream_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _INDEX_BUILDER = "megatron.core.datasets.helpers_cpp"
 
@@ -150,7 +154,7 @@ def main(words: list[str]) -> None:
 
     :param words: the command line, without this program's name.
     """
-    script = _of_checkout(words)
+    script = upstream_script(words)
     if not script.is_file():
         sys.exit(f"upstream_on_cpu.py: error: {str(script)!r} is not a file; name CHECKOUT/pretrain_gpt.py")
     import torch
@@ -172,15 +176,6 @@ def main(words: list[str]) -> None:
         _keep_queue_in_process()
         cpu_device.install_rng_tracker()
     runpy.run_path(words[0], run_name="__main__")
-
-
-def _of_checkout(words: list[str]) -> Path:
-    """Return the script of the checkout, which the first word names, or the one after another starter."""
-    here = Path(__file__).resolve().parent
-    paths = [Path(word) for word in words[:2]]
-    if len(paths) > 1 and paths[0].resolve().parent == here:
-        return paths[1]
-    return paths[0] if paths else Path()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def new_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        temporary.chmod(0o777 & ~_umask())
+        temporary.chmod(0o777 & ~umask())
         yield temporary
         if replace and target.exists():
             shutil.rmtree(target)
@@ -55,7 +55,8 @@ def write_text(path: Path, content: str) -> None:
     temporary.replace(path)
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Return the process's umask. It is changed for a moment: ask before threads make files."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

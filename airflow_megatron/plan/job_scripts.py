@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.commands.commands import branch_arguments, needed_to_start
+from airflow_megatron.megatron.commands.commands import branch_arguments, input_words, needed_to_start
 from airflow_megatron.plan.job_origins import job_origins
 from airflow_megatron.slurm.submission.job_script import render_job_script
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def job_digest(job: Job) -> str:
     """Return a digest of a job's command and inputs, without its resources."""
-    what = [job.command, job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
+    what = [input_words(job), job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
     what += [job.source.inputs] if job.source else []
     what += [job.script] if job.script else []
     what += [sorted(job.files.items())] if job.files else []

@@ -568,8 +568,11 @@ class TestUpstream:
     @pytest.mark.parametrize(
         ("device", "words"),
         [
-            ("cuda", ["/opt/0.19/pretrain_gpt.py"]),
-            ("cpu", ["/opt/upstream_on_cpu.py", "/opt/0.19/pretrain_gpt.py"]),
+            ("cuda", ["/opt/upstream_index_cache.py", "/opt/0.19/pretrain_gpt.py"]),
+            (
+                "cpu",
+                ["/opt/upstream_on_cpu.py", "/opt/upstream_index_cache.py", "/opt/0.19/pretrain_gpt.py"],
+            ),
         ],
     )
     def test_it_gets_its_words(self, device: str, words: list[str], sandbox: Sandbox) -> None:

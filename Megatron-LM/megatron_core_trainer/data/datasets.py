@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +12,7 @@ from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig, Moc
 from megatron.core.datasets.utils import get_blend_from_list
 
 from megatron_core_trainer.console import print_rank_0
+from megatron_core_trainer.data import index_cache
 
 if TYPE_CHECKING:
     import argparse
@@ -73,8 +70,9 @@ class SplitData:
             print_rank_0(f"    {name} {size}")
         config = _dataset_config(args, tokenizer)
         kind = MockGPTDataset if args.mock_data else GPTDataset
-        with _one_builder_at_a_time(args.data_cache_path):
-            built = BlendedMegatronDatasetBuilder(kind, list(sizes), lambda: self._reads, config).build()
+        if args.data_cache_path:
+            index_cache.share(args.data_cache_path)
+        built = BlendedMegatronDatasetBuilder(kind, list(sizes), lambda: self._reads, config).build()
         lengths = _agree([0 if dataset is None else len(dataset) for dataset in built])
         self._train, self._valid, self._test = built
         self.train_length, self.valid_length, self.test_length = lengths
@@ -168,21 +166,6 @@ def _dataset_config(args: argparse.Namespace, tokenizer: Tokenizer) -> GPTDatase
         eod_mask_loss=args.eod_mask_loss,
         create_attention_mask=args.create_attention_mask_in_dataloader,
     )
-
-
-@contextlib.contextmanager
-def _one_builder_at_a_time(cache: str | None) -> Iterator[None]:
-    # megatron-core writes its cache in place and takes a file that exists for a complete one.
-    if cache is None or torch.distributed.get_rank() != 0:
-        yield
-        return
-    Path(cache).mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(Path(cache) / ".lock", os.O_CREAT | os.O_RDWR, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _agree(lengths: list[int]) -> list[int]:

@@ -9,7 +9,12 @@ from airflow_megatron.megatron.arguments import lr_search
 from airflow_megatron.megatron.arguments.command_error import CommandError
 from airflow_megatron.megatron.arguments.tables import PRETRAIN_GPT, ArgumentError
 from airflow_megatron.megatron.commands.trainer_stage import trainer_stage
-from airflow_megatron.megatron.trainers.trainer import MegatronTrainer, trainer_called
+from airflow_megatron.megatron.trainers.trainer import (
+    INDEX_CACHE_STARTER,
+    MegatronTrainer,
+    shared_index_cache,
+    trainer_called,
+)
 from airflow_megatron.megatron.trainers.trainer_table import job_table
 from airflow_megatron.spec.expressions.file_values import FILE_PREFIX
 from airflow_megatron.spec.layout.run_layout import tracker_of
@@ -24,8 +29,9 @@ if TYPE_CHECKING:
 
 
 _ENTRIES: Final = tuple(f"/{entry}" for entry in get_args(Entry))
-#: The script is among so many words: the interpreter, the starters for CPUs and of a search, the script.
-_BEFORE: Final = 4
+#: The script is among so many words: the interpreter; the starters for CPUs, of a shared index cache and of a search;
+#: the script.
+_BEFORE: Final = 5
 _OWN_DIRECTORIES: Final = frozenset(
     {"--save", "--load", "--tensorboard-dir", "--data-cache-path", "--lr-finder-save"}
 )
@@ -106,6 +112,7 @@ def megatron_arguments(job: Job, cluster: ClusterProfile) -> dict[str, Any]:
         "load": job.checkpoint_dir,
         "tensorboard_dir": job.layout.tensorboard_dir,
         "exit_signal_handler": True,
+        **({"data_cache_path": shared_index_cache(job, cluster)} if trainer.shares_index_cache else {}),
         **trainer.default_arguments(job),
         **cluster.trainer(job.trainer).arguments,
     }
@@ -173,6 +180,21 @@ def runs_pretrain_gpt(command: Sequence[str]) -> bool:
 def runs_upstream_script(command: Sequence[str]) -> bool:
     """Whether a command is one of Megatron's training scripts, of GPT or another model."""
     return (_script_place(command) or 0) > 0
+
+
+def input_words(job: Job) -> tuple[str, ...]:
+    """Return the words of a job's command that decide what it computes: not where trainings share their index files.
+
+    They are those of a training with a folder of its own for these, which each had before they were shared: a training
+    that finished then is not repeated.
+    """
+    words = list(job.command)
+    started = next((word for word in words[:_BEFORE] if word.endswith(f"/{INDEX_CACHE_STARTER}")), None)
+    if started is None:
+        return job.command
+    words.remove(started)
+    words[words.index("--data-cache-path") + 1] = job.layout.data_cache_dir
+    return tuple(words)
 
 
 def search_starter(command: Sequence[str]) -> str | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from airflow_megatron.megatron.arguments.command_error import CommandError
 from airflow_megatron.megatron.arguments.tables import ArgumentTable, read_table
+from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.trainers import TRAINERS, Trainer
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
+
+INDEX_CACHE_STARTER: Final = "upstream_index_cache.py"
+"""The program that lets upstream share a folder of index files, which it writes in place."""
 
 
 class MegatronTrainer(Trainer):
@@ -32,6 +36,9 @@ class MegatronTrainer(Trainer):
     """``save_interval: 0`` means no checkpoints at all."""
     evaluates_at_end: ClassVar[bool] = True
     """Its log shows a loss on the test set at the end, where the arguments ask for one."""
+    shares_index_cache: ClassVar[bool] = False
+    """Its jobs may build the index files of their data in one folder at the same time: without a ``data_cache_path`` of
+    the user's they get that of their sweep."""
     not_converted: ClassVar[str] = ""
     """Why the converter does not read its checkpoints, and what to do instead; empty if it does."""
     no_estimates: ClassVar[str] = ""
@@ -111,6 +118,11 @@ def trainer_called(name: str) -> MegatronTrainer:
     if not isinstance(trainer, MegatronTrainer):
         raise TypeError(f"{type(trainer).__name__}, the trainer {name}, does not extend MegatronTrainer")
     return trainer
+
+
+def shared_index_cache(job: Job, cluster: ClusterProfile) -> str:
+    """Return the folder in which all trainings of a sweep keep the index files of their data."""
+    return SweepLayout.of(cluster.run_root, job.sweep).data_cache_dir
 
 
 def checkout_of(job: Job, cluster: ClusterProfile) -> str:

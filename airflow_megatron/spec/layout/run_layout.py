@@ -5,6 +5,7 @@
     <run_root>/.submitting/                       callers that wait for room in Slurm's queue
     <run_root>/<sweep>/                           SweepLayout
       .arrays/<stage>.<token>/1/                  claims of a job array, laid out as an attempt
+      .data_cache/                                index files of the data, of all trainings
       <point>/[<branch>/]                         RunLayout: a run directory
         .jobs/<stage>/                            StageDir
           verdict.json                            how the job ended
@@ -17,7 +18,7 @@
         eval_results/iter_<iteration>/results.json
         runs/<run>/                               the same, of a run outside the sweep; runs/<stage>.json lists them
         lr_finder/suggested_lr, lr_finder.json, lr_finder_data.csv
-        tensorboard/, data_cache/, wandb/
+        tensorboard/, wandb/; data_cache/, index files of one training: of trainers that do not share them
 
 All paths are absolute POSIX paths of the cluster, without a slash at the end.
 """
@@ -40,6 +41,8 @@ LR_FINDER: Final = "lr_finder"
 RUNS: Final = "runs"
 TENSORBOARD: Final = "tensorboard"
 DATA_CACHE: Final = "data_cache"
+SHARED_DATA_CACHE: Final = ".data_cache"
+"""A point's name does not begin with a dot."""
 WANDB: Final = "wandb"
 
 TRACKER_FILE: Final = "latest_checkpointed_iteration.txt"
@@ -290,7 +293,7 @@ class RunLayout:
 
     @property
     def data_cache_dir(self) -> str:
-        """Index files of the data loader."""
+        """Index files of the data loader, of a trainer whose jobs do not share them."""
         return f"{self.run_dir}/{DATA_CACHE}"
 
     @property
@@ -319,6 +322,11 @@ class SweepLayout:
     def point(self, name: str) -> RunLayout:
         """Return the run directory of a point's main branch."""
         return RunLayout(f"{self.path}/{name}")
+
+    @property
+    def data_cache_dir(self) -> str:
+        """Index files of the data loader, which all trainings share."""
+        return f"{self.path}/{SHARED_DATA_CACHE}"
 
     def array(self, stage: str, token: str) -> str:
         """Return the directory of a job array of a stage; it is laid out as a stage directory with one attempt."""

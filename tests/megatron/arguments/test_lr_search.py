@@ -59,7 +59,7 @@ def test_the_starter_stands_before_the_script(device: str, starters: list[str]) 
     found = plan({}, device)
     assert found.warnings == ()
     search, pretrain = found.jobs
-    starters = ["/venv/bin/python", *starters]
+    starters = ["/venv/bin/python", *starters, "/ours/upstream_index_cache.py"]
     before = [*starters, "/ours/upstream_lr_finder.py", "/upstream/pretrain_gpt.py"]
     assert list(search.command[: len(before)]) == before
     assert trainer_words(search.command) == search.command[len(before) :]
@@ -74,7 +74,7 @@ def test_the_starter_stands_before_the_script(device: str, starters: list[str]) 
 
 def test_the_other_scripts_of_upstream() -> None:
     search, _ = jobs({"vocab_file": "/v", "data_path": ["/d"], "mock_data": None}, entry="pretrain_bert.py")
-    assert search.command[1:3] == ("/ours/upstream_lr_finder.py", "/upstream/pretrain_bert.py")
+    assert search.command[2:4] == ("/ours/upstream_lr_finder.py", "/upstream/pretrain_bert.py")
     assert not runs_pretrain_gpt(search.command)
 
 

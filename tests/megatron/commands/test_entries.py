@@ -79,7 +79,8 @@ def test_an_argument_that_must_be_given(of_profile: int | None, of_spec: int | N
 def test_its_script_is_started(entry: str | None) -> None:
     found = plan(entry)
     (job,) = found.jobs
-    assert job.command[:2] == ("/venv/bin/python", f"/upstream/{entry or 'pretrain_gpt.py'}")
+    starter = f"{PROFILE.megatron_lm_dir}/upstream_index_cache.py"
+    assert job.command[:3] == ("/venv/bin/python", starter, f"/upstream/{entry or 'pretrain_gpt.py'}")
     assert type(job).from_json(json.loads(json.dumps(job.to_json()))) == job
     assert bool(found.estimates.jobs) == (entry in (None, "pretrain_gpt.py"))
     assert (

@@ -16,7 +16,12 @@ from airflow_megatron.megatron.arguments.tables import (
     program_table,
     releases_with,
 )
-from airflow_megatron.megatron.trainers.trainer import MegatronTrainer, checkout_of
+from airflow_megatron.megatron.trainers.trainer import (
+    INDEX_CACHE_STARTER,
+    MegatronTrainer,
+    checkout_of,
+    shared_index_cache,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +46,7 @@ class MegatronLM(MegatronTrainer):
     checkout_script = "Megatron-LM/checkout.sh"
     checked_by = "upstream_rules"
     keeps_bounds = True
+    shares_index_cache = True
 
     def table(self, release: str, entry: str | None) -> ArgumentTable:
         """Return the arguments of a release's script."""
@@ -51,10 +57,6 @@ class MegatronLM(MegatronTrainer):
     def search_table(self, table: ArgumentTable) -> ArgumentTable:
         """Return a table with the options of the search that stands before upstream's script."""
         return lr_search.with_search(table, _SEARCH_OPTIONS)
-
-    def default_arguments(self, job: Job) -> dict[str, Any]:
-        """Give each job a folder for its index files: jobs that start at once would write them at the same time."""
-        return {"data_cache_path": job.layout.data_cache_dir}
 
     def missing_arguments(self, table: ArgumentTable) -> dict[str, Any]:
         """Return the interval of validation for releases that have no default."""
@@ -71,6 +73,8 @@ class MegatronLM(MegatronTrainer):
         """Return the command, with the programs that start upstream's script before it."""
         words, scripts = to_argv(arguments, table), cluster.megatron_lm_dir.rstrip("/")
         starters = [f"{scripts}/upstream_on_cpu.py"] if cluster.trainer(job.trainer).device == "cpu" else []
+        if arguments.get("data_cache_path") == shared_index_cache(job, cluster):
+            starters += [f"{scripts}/{INDEX_CACHE_STARTER}"]
         starters += [f"{scripts}/{lr_search.STARTER}"] if job.stage_kind.searches else []
         script = f"{checkout_of(job, cluster)}/{job.entry or PRETRAIN_GPT}"
         return (cluster.python_of(job.trainer), *starters, script, *words)
