@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_megatron.operators.slurm_submit import job_attempts
+from airflow_megatron.hooks.late_cancellations import carry_out_all
+from airflow_megatron.operators.slurm_submit import job_attempts, run_of
 from airflow_megatron.requirements.queue_order import can_follow
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.spec.model.jobs import Job
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
+from airflow_megatron.supervision.submission.remembered_cancellations import claim_of, remembered
 from airflow_megatron.supervision.submission.stages_ahead import withdrawn_stages
 from airflow_megatron.task_runtime.stopping import EndsTestRun
 from airflow_megatron.triggers.pause import PauseTrigger
@@ -50,12 +53,17 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
         task_instance: Any = context["ti"]
         states = task_instance.get_task_states(dag_id=task_instance.dag_id, run_ids=[task_instance.run_id])
         of_run = states.get(task_instance.run_id, {})
-        cancelled = self._cancel_ahead(task_instance, of_run)
+        cancelled = self._carry_out_remembered(task_instance)
+        cancelled += self._cancel_ahead(task_instance, of_run)
         for stage in left_stages(self.stages, of_run):
             job = self._job(task_instance, stage)
             if job is None:
                 continue
             attempts = job_attempts(job, self.log)
+            taken_by = claim_of(attempts.cluster.ssh_conn_id, job.stage_dir).taken_by
+            if taken_by not in ("", run_of(context)):
+                self.log.info("%s is not cancelled: run %s has taken it up", job.name, taken_by)
+                continue
             try:
                 if is_chained(attempts.job):
                     withdraw_chain(attempts, after=current_attempt(attempts.state()))
@@ -67,6 +75,23 @@ class CancelLeftJobsOperator(EndsTestRun, BaseOperator):
             except TransportError as error:
                 self._ask_again(attempts.job.name, error)
         return cancelled
+
+    def _carry_out_remembered(self, task_instance: Any) -> list[str]:
+        """Cancel the jobs of this run whose cancellation by a trigger failed; return their names."""
+        left = remembered()
+        if not left:
+            return []
+        jobs = [job for stage in self.stages if (job := self._job(task_instance, stage)) is not None]
+        own = {(job_attempts(job, self.log).cluster.ssh_conn_id, job.stage_dir): job for job in jobs}
+        due = {key: each for each in left if (key := (each.ssh_conn_id, each.stage_dir)) in own}
+        what = ", ".join(own[key].name for key in due)
+        try:
+            cancelled = asyncio.run(carry_out_all(due.values()))
+        except LoginRefusedError as error:
+            raise AirflowFailException(f"{what} may continue in Slurm: {error}") from None
+        except TransportError as error:
+            self._ask_again(what, error)
+        return [own[key].name for key, each in due.items() if each.job_name in cancelled]
 
     def _cancel_ahead(self, task_instance: Any, states: Mapping[str, str | None]) -> list[str]:
         """Cancel jobs that were queued ahead and whose tasks never ran; return their names."""

@@ -34,6 +34,7 @@ from airflow_megatron.supervision.conditions_before_submission import holds
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
+from airflow_megatron.supervision.submission.remembered_cancellations import drop_cancellation
 from airflow_megatron.supervision.submission.stages_ahead import take_up, withdraw_ahead
 from airflow_megatron.task_runtime.stored_plan import job_plan_environment, report_changes, without_job
 from airflow_megatron.task_runtime.task_tries import just_cleared
@@ -187,6 +188,7 @@ class SlurmSubmitOperator(DescribedJobOperator):
             raise without_job()
         job = Job.from_json(self.job)  # type: ignore[arg-type]
         attempts = job_attempts(job, self.log)
+        drop_cancellation(attempts.cluster.ssh_conn_id, job.stage_dir, run_of(context))
         record: Any = context["task_state_store"].get(ATTEMPT_RECORD) or {}
         state: StageRecord | None = None
         try:
@@ -324,6 +326,12 @@ def sweep_run(context: Context) -> str:
     run = context.get("dag_run")
     conf: Mapping[str, Any] = (run.conf if run else None) or {}
     return str(conf.get("run") or context["ti"].run_id)
+
+
+def run_of(context: Context) -> str:
+    """Return the DAG and the run of a task."""
+    task_instance = context["ti"]
+    return f"{task_instance.dag_id} {task_instance.run_id}"
 
 
 def task_origin(context: Context) -> TaskOrigin:

@@ -17,6 +17,7 @@ from airflow_megatron.notices.notice import end_notice, event_notice
 from airflow_megatron.notifications.notices import send
 from airflow_megatron.operators.slurm_submit import (
     job_attempts,
+    run_of,
     sweep_run,
     wait_for_login_node,
     wait_for_room,
@@ -64,6 +65,7 @@ from airflow_megatron.supervision.submission.attempt_chain import (
     withdraw_chain,
 )
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
+from airflow_megatron.supervision.submission.remembered_cancellations import claim_of, drop_cancellation
 from airflow_megatron.supervision.submission.stages_ahead import stages_behind, withdraw_ahead
 from airflow_megatron.task_runtime.serial_execution import serial_deadline, stages_of, yield_to_watch_tasks
 from airflow_megatron.task_runtime.stopping import EndsTestRun
@@ -147,12 +149,14 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         if just_cleared(context):
             report_changes(context, job, self.log)
         attempts = job_attempts(job, self.log)
+        drop_cancellation(attempts.cluster.ssh_conn_id, job.stage_dir, run_of(context))
         try:
             state = attempts.state()
         except LoginRefusedError as error:
             raise AirflowFailException(str(error)) from None
         except TransportError as error:
             self.log.warning("%s; waiting for the job that was submitted", error)
+            drop_cancellation(attempts.cluster.ssh_conn_id, job.stage_dir, run_of(context), unseen=True)
             return self._wait(job, handle)
         number = attempt_after_giving_up(state)
         if number is not None and just_cleared(context):
@@ -424,6 +428,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
                 signatures=job_plan_environment(job).signatures,
                 secrets=job.delivered,
                 results=self._results(job),
+                taken_up=claim_of(attempts.cluster.ssh_conn_id, job.stage_dir).taken,
                 carry={"handle": handle.to_json()},
             ),
             method_name="execute_complete",

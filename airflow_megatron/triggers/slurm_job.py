@@ -13,6 +13,7 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from airflow.triggers.base import TriggerEvent
 
 from airflow_megatron.hooks.job_secrets import mask_secrets
+from airflow_megatron.hooks.late_cancellations import carry_out_later
 from airflow_megatron.megatron.checkpoints.completeness import checkpoint_verdict
 from airflow_megatron.megatron.health.training_health import Alarm, TrainingHealth
 from airflow_megatron.megatron.logs.final_evaluation import missing_evaluation
@@ -21,20 +22,10 @@ from airflow_megatron.results.store.job_rows import JobRows, source_of
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Watch
-from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, withdraw_chain_script
-from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
-from airflow_megatron.slurm.submission.queue_ahead import parse_withdrawn_ahead, withdraw_ahead_script
 from airflow_megatron.slurm.verdicts.missing_job import MissingJob
 from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.progress import Progress
-from airflow_megatron.slurm.verdicts.recorded import RecordedVerdict
-from airflow_megatron.slurm.verdicts.stage_records import (
-    RemoteWriteError,
-    parse_stage_states,
-    parse_written,
-    stage_state_script,
-    write_verdict_script,
-)
+from airflow_megatron.slurm.verdicts.stage_records import RemoteWriteError
 from airflow_megatron.slurm.verdicts.verdict import Expectation, Outcome, Verdict
 from airflow_megatron.spec.layout.run_layout import AttemptDir
 from airflow_megatron.spec.layout.tracker import tracked_iteration
@@ -44,6 +35,12 @@ from airflow_megatron.supervision.attempt_follower import AttemptFollower, OwnCo
 from airflow_megatron.supervision.condition_watch import ConditionResult, OwnAttempt
 from airflow_megatron.supervision.event_watch import EventWatch
 from airflow_megatron.supervision.job_event import JobEvent
+from airflow_megatron.supervision.submission.remembered_cancellations import (
+    Cancellation,
+    cancel_attempt,
+    carry_out,
+    remember,
+)
 from airflow_megatron.task_runtime.cluster_poller import trigger_hook
 from airflow_megatron.task_runtime.cluster_trigger import ClusterTrigger
 from airflow_megatron.task_runtime.condition_follower import followed
@@ -54,7 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from airflow_megatron.slurm.remote.transport import Transport
     from airflow_megatron.slurm.states.observation import Observation
     from airflow_megatron.task_runtime.condition_follower import ConditionFollower
 
@@ -100,6 +96,8 @@ class SlurmJobTrigger(ClusterTrigger):
     :param secrets: sources of the secrets that Airflow has delivered to the job, which are masked in its log
     :param results: data that the store of results keeps with each row (:func:`.results.store.job_rows.source_values`);
         empty for a job whose results are not stored
+    :param taken_up: how often the stage had taken the job up when the task began to wait; a cancellation from before
+        the last time does not count
     :param carry: data that the event returns unchanged, because ``airflow dags test`` loses the arguments of ``defer``
     :param cluster: as for :class:`~airflow_megatron.task_runtime.cluster_trigger.ClusterTrigger`
     """
@@ -129,6 +127,7 @@ class SlurmJobTrigger(ClusterTrigger):
         signatures: Mapping[str, str] | Sequence[str] = (),
         secrets: Mapping[str, Mapping[str, str]] | None = None,
         results: Mapping[str, Any] | None = None,
+        taken_up: int = 0,
         carry: Mapping[str, Any] | None = None,
         **cluster: Any,
     ) -> None:
@@ -155,10 +154,12 @@ class SlurmJobTrigger(ClusterTrigger):
         self.signatures = dict(signatures) if isinstance(signatures, Mapping) else list(signatures)
         self.secrets = dict(secrets or {})
         self.results = dict(results or {})
+        self.taken_up = taken_up
         self.carry = dict(carry or {})
 
     async def wait(self) -> AsyncGenerator[TriggerEvent]:
         """Watch the job; wait while the cluster is not available."""
+        carry_out_later()
         if self.secrets:
             await asyncio.to_thread(mask_secrets, self.secrets)  # in a thread, as connections are looked up
         rows = self._rows()
@@ -298,38 +299,33 @@ class SlurmJobTrigger(ClusterTrigger):
         await asyncio.shield(task)
 
     async def _cancel_job(self) -> None:
-        hook = trigger_hook(self.ssh_conn_id, self.commands)
-        jobs = [(self.job_id, self.job_name)]
-        own = AttemptDir.of(self.attempt_dir)
+        """Cancel the job, or have it cancelled as soon as the login node answers again."""
+        cancellation = Cancellation(
+            self.ssh_conn_id,
+            self.commands,
+            self.job_id,
+            self.job_name,
+            self.attempt_dir,
+            chained=self.chained,
+            behind=tuple(self.behind),
+        )
+        cancel, afterwards = carry_out, f"it is cancelled when {self.ssh_conn_id!r} can be reached again"
         try:
-            async with hook.connected() as transport:
-                if self.behind:
-                    script = withdraw_ahead_script(self.behind, hook.commands)
-                    parse_withdrawn_ahead(self.behind, await transport.run(script, timeout=ON_KILL_STEP_S))
-                if self.chained:
-                    script = withdraw_chain_script(own.stage_dir, own.number, hook.commands)
-                    parse_withdrawn(await transport.run(script, timeout=ON_KILL_STEP_S))
-                result = await transport.run(cancel_script(jobs, hook.commands), timeout=ON_KILL_STEP_S)
-                if parse_cancel(jobs, result).cancelled:
+            if not await asyncio.to_thread(remember, cancellation, self.taken_up):
+                self.log.info("job %s is not cancelled: its stage has taken it up again", self.job_id)
+                return
+        except OSError as error:
+            self.log.warning("the cancellation of job %s cannot be remembered: %s", self.job_id, error)
+            cancel, afterwards = cancel_attempt, f"use scancel {self.job_id}"
+        try:
+            async with trigger_hook(self.ssh_conn_id, self.commands).connected() as transport:
+                if await cancel(cancellation, transport, step_s=ON_KILL_STEP_S):
                     self.log.info("cancelled job %s", self.job_id)
-                    await self._record_cancellation(transport)
         except TransportError as error:
-            self.log.error(
-                "job %s could not be cancelled: %s; use scancel %s", self.job_id, error, self.job_id
-            )
+            self.log.error("job %s could not be cancelled: %s; %s", self.job_id, error, afterwards)
+            carry_out_later()
         except RemoteWriteError as error:
             self.log.error("the cancellation of job %s could not be recorded: %s", self.job_id, error)
-
-    async def _record_cancellation(self, transport: Transport) -> None:
-        """Write the verdict, because no task will write it, so that the job's next run starts a new attempt."""
-        own = AttemptDir.of(self.attempt_dir)
-        answer = await transport.run(stage_state_script([own.stage_dir]), timeout=ON_KILL_STEP_S)
-        if parse_stage_states([own.stage_dir], answer)[own.stage_dir].latest_attempt != own.number:
-            return  # the task was cleared, and its next try was faster
-        verdict = Verdict(Outcome.CANCELLED, "its task was marked or cleared", job_id=self.job_id)
-        record = RecordedVerdict.of(verdict, own.number)
-        script = write_verdict_script(own.stage_dir, record)
-        parse_written(await transport.run(script, timeout=ON_KILL_STEP_S))
 
     def _watch(self, log_offset: int) -> Watch:
         return Watch(

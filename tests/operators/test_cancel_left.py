@@ -14,9 +14,17 @@ from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError, TransportError
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
+from airflow_megatron.supervision.submission.remembered_cancellations import (
+    Cancellation,
+    drop_cancellation,
+    remember,
+)
 
 if TYPE_CHECKING:
-    from airflow_megatron.slurm.remote.transport import CommandResult
+    from pathlib import Path
+
+    from airflow_megatron.slurm.remote.transport import CommandResult, Transport
+    from airflow_megatron.spec.model.jobs import Job
 
 
 @pytest.mark.parametrize(
@@ -133,3 +141,46 @@ def test_a_refused_login_says_what_is_known_of_the_job(
     context: Any = {"ti": Instance()}
     with pytest.raises(AirflowFailException, match=text):
         task.execute(context)
+
+
+class TestRememberedCancellations:
+    """The trigger could not cancel the job."""
+
+    @pytest.fixture
+    def job(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+        monkeypatch.setenv("AIRFLOW_MEGATRON_LOCAL", str(tmp_path))
+        job = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]
+        name = f"{job.name}.a1"
+        assert remember(Cancellation("slurm_local", {}, "7", name, f"{job.stage_dir}/1"))
+        return job
+
+    def run(self, job: Job, watch: str) -> Any:
+        class Instance:
+            dag_id, run_id = "x.point", "p"
+
+            def get_task_states(self, dag_id: str, run_ids: list[str]) -> dict[str, dict[str, str]]:
+                return {"p": {"a.submit": "success", "a.watch": watch}}
+
+            def xcom_pull(self, task_ids: str, key: str) -> dict[str, Any]:
+                return job.to_json()
+
+        task = CancelLeftJobsOperator(task_id="t", source="resolve", stages=["a"])
+        return task.execute({"ti": Instance()})  # type: ignore[typeddict-item]
+
+    def test_also_of_a_task_marked_success(self, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def away(hook: SlurmHook) -> Transport:
+            raise LoginExpiredError("login refused")
+
+        monkeypatch.setattr(SlurmHook, "transport", away)
+        with pytest.raises(TaskDeferred):
+            self.run(job, "success")
+
+    def test_not_of_a_job_that_another_run_has_taken_up(
+        self, job: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def asked(hook: SlurmHook, script: str) -> CommandResult:
+            raise AssertionError(script)
+
+        monkeypatch.setattr(SlurmHook, "run", asked)
+        drop_cancellation("slurm_local", job.stage_dir, "x.point p~2")
+        assert self.run(job, "failed") == []

@@ -65,6 +65,7 @@ GIVEN: dict[type[BaseTrigger], dict[str, Any]] = {
         "signatures": ["site.yaml"],
         "secrets": {"HF_TOKEN": {"variable": "hf_token"}},
         "results": {"sweep": "x", "run": "manual__1", "point": "p", "stage": "pretrain"},
+        "taken_up": 2,
         "carry": {"handle": {"attempt": 1}},
     },
     ConditionTrigger: {
