@@ -15,6 +15,7 @@ from patience import deadline_in
 sys.path.insert(0, str(Path(__file__).parents[1] / "checks"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "studies"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "slurm" / "launch"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from slurm_cluster import SlurmCluster

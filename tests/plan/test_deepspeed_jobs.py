@@ -13,6 +13,7 @@ from airflow_megatron.plan.job_scripts import job_digest, job_script
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.jobs import Job
+from airflow_megatron.spec.model.schema import ContainerSection
 from airflow_megatron.spec.spec_files import load_sweep_text
 
 if TYPE_CHECKING:
@@ -223,6 +224,15 @@ def test_its_launcher_hands_on_no_secret(name: str, sandbox: Sandbox) -> None:
     assert jobs_of(text, site(sandbox, launcher="mpiexec"))["pretrain"].secrets
     other = json.dumps({**SPEC, "secrets": {"HF_TOKEN": {"file": "~/.token"}}})
     assert jobs_of(other, site(sandbox, launcher="deepspeed"))["pretrain"].secrets
+
+
+@pytest.mark.parametrize("runtime", ["pyxis", "docker", "podman-hpc"])
+def test_mpiexec_needs_a_container_that_keeps_its_environment(runtime: str, sandbox: Sandbox) -> None:
+    cluster = site(sandbox, launcher="mpiexec").model_copy(
+        update={"container": ContainerSection(runtime=runtime, image="i")}
+    )
+    with pytest.raises(SpecError, match=f"mpiexec cannot start a {runtime} container; use the launcher srun"):
+        jobs_of(spec(), cluster)
 
 
 def test_no_conversion_and_no_foreign_launcher(sandbox: Sandbox) -> None:

@@ -59,6 +59,12 @@ APPTAINER = {
 PYXIS = {"runtime": "pyxis", "image": "nvcr.io#nvidia/pytorch:25.08", "binds": ["/data:/data", "/scratch"]}
 CE = {"runtime": "ce", "image": "/users/me/.edf/megatron.toml"}
 SHIFTER = {"runtime": "shifter", "image": "docker:nersc/pytorch:25.02", "binds": ["/data:/data", "/scratch"]}
+DOCKER = {
+    "runtime": "docker",
+    "image": "nvcr.io/nvidia/pytorch:25.08-py3",
+    "binds": ["/data:/data", "/scratch"],
+}
+PODMAN_HPC = {"runtime": "podman-hpc", "image": "nersc/pytorch:25.02", "options": ["--nccl"]}
 NODES = {"nodes": 2, "gpus_per_node": 4}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "one process": ({}, {}),
@@ -78,6 +84,13 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ce, srun": ({"container": CE, "launcher": "srun"}, NODES),
     "shifter, one process": ({"container": {**SHIFTER, "options": ["--module=gpu"]}}, {}),
     "shifter, srun": ({"container": SHIFTER, "launcher": "srun"}, NODES),
+    "docker, one process": ({"container": DOCKER}, {}),
+    "docker, torchrun on two nodes": ({"container": DOCKER}, NODES),
+    "podman-hpc, torchrun": ({"container": PODMAN_HPC}, {"gpus_per_node": 4}),
+    "podman-hpc-shared, srun": (
+        {"container": {**PODMAN_HPC, "runtime": "podman-hpc-shared"}, "launcher": "srun"},
+        NODES,
+    ),
     "modules and setup": ({"modules": ["cuda/12.4", "a b"], "setup": ["ulimit -n 4096", "echo $HOME"]}, {}),
 }
 """Cluster profile and resources of everything that a script can look like."""
@@ -124,7 +137,16 @@ class Sandbox:
     def __init__(self, folder: Path) -> None:
         self.folder, self.bin, self.calls_file = folder, folder / "bin", folder / "calls"
         self.bin.mkdir()
-        for name in ("python", "srun", "apptainer", "singularity", "shifter", "module"):
+        for name in (
+            "python",
+            "srun",
+            "apptainer",
+            "singularity",
+            "shifter",
+            "docker",
+            "podman-hpc",
+            "module",
+        ):
             (self.bin / name).write_text(self.RECORD)
             (self.bin / name).chmod(0o755)
 
@@ -828,7 +850,6 @@ def test_variables_of_the_job_replace_those_of_a_pyxis_image(sandbox: Sandbox) -
         ({**CE, "binds": ["/data"]}, "write them into `mounts` of the EDF file"),
         ({**CE, "image": "edf/megatron.toml"}, "as image the absolute path of an EDF file, or the name"),
         ({**CE, "env": ["A"]}, "no env with ce: "),
-        ({**APPTAINER, "env": ["A"]}, "no env with apptainer: "),
         ({**PYXIS, "env": ["A B"]}, "env"),
     ],
 )
@@ -843,6 +864,26 @@ def test_directories_of_another_runtime_do_not_reach_the_container_engine(sandbo
     (started,) = sandbox.run(job_script(job, cluster, 1), job)
     assert started[:3] == ["srun", "--kill-on-bad-exit=1", "--environment=/users/me/.edf/megatron.toml"]
     assert started[3] == str(sandbox.bin / "python")
+
+
+def test_variables_of_a_job_reach_a_docker_container_by_name(sandbox: Sandbox) -> None:
+    cluster = sandbox.cluster(
+        container={**DOCKER, "env": ["OF_SETUP"]},
+        env={"OF_PROFILE": "1"},
+        secrets={"HF_TOKEN": {"file": "/x"}},
+        setup=["export OF_SETUP=1", "am_secret() { export HF_TOKEN=hidden; }"],
+    )
+    (job,) = jobs_of(train_spec(env={"OF_SPEC": "a value"}), cluster).values()
+    script = job_script(job, cluster, 1).replace(
+        "am_secret HF_TOKEN", "HF_TOKEN=hidden; export HF_TOKEN; true"
+    )
+    (started,) = sandbox.run(script, job, OF_LOGIN="1")
+    names = {word.removeprefix("--env=") for word in started if word.startswith("--env=")}
+    assert {"OF_PROFILE", "OF_SPEC", "OF_SETUP", "HF_TOKEN", "MASTER_ADDR", "SLURM_JOB_ID"} <= names
+    assert "OF_LOGIN" not in names
+    assert not [word for word in started if "hidden" in word or "a value" in word]
+    assert started[started.index(DOCKER["image"]) + 1] == str(sandbox.bin / "python")
+    assert not [word for word in started if word.startswith("--gpus")]
 
 
 @pytest.mark.parametrize(("launcher", "cores"), [("torchrun", 48), ("srun", 12)])

@@ -34,7 +34,7 @@ from airflow_megatron.spec.documents.quantities import slurm_time
 from airflow_megatron.spec.expressions.file_values import path_of
 from airflow_megatron.spec.expressions.resolution import script_environment
 from airflow_megatron.spec.layout.run_layout import SweepLayout, tracker_of
-from airflow_megatron.spec.model.launch import COMMAND, CONTAINER_RUNTIMES, LAUNCHERS, Launch
+from airflow_megatron.spec.model.launch import COMMAND, CONTAINER_RUNTIMES, LAUNCHERS, ContainedJob, Launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,6 +49,8 @@ _ON_SOME_RANKS = (
     "ranks=$1 words=$2; shift 2; rank=${RANK:-${SLURM_PROCID:-${PMI_RANK:-0}}}; "
     'case " $ranks " in *" $rank "*) ;; *) shift "$words" ;; esac; exec "$@"'
 )
+_LOAD = "LOAD"
+"""Variable in which a launch script of the trainer's own finds the checkpoint to start from."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -400,7 +402,7 @@ def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
         )
     container = container_of(job, cluster)
     runtime = CONTAINER_RUNTIMES[container.runtime] if container else None
-    in_container = runtime.words(container) if container and runtime else []
+    in_container = runtime.words(container, _contained(job, cluster)) if container and runtime else []
     by_srun = runtime is not None and runtime.by_srun
     several = launch.processes > 1
     words: list[str] = []
@@ -412,11 +414,19 @@ def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
         if not several and job.runs_trainer and job.world_size > 1:
             words += ["--nodes=1", "--ntasks=1"]
         words += in_container if by_srun else []
-    if several and by_srun and not launcher.reaches_srun_containers and container:
+    apart = runtime is not None and (runtime.by_srun or not runtime.inherits)
+    if several and apart and not launcher.reaches_srun_containers and container:
         raise JobScriptError(f"{name} cannot start a {container.runtime} container; use the launcher srun")
     words += launcher.words_before_container(launch) if several else []
     words += [] if by_srun else in_container
     return words + (launcher.words(launch) if several else [])
+
+
+def _contained(job: Job, cluster: ClusterProfile) -> ContainedJob:
+    names = [*job_environment(job, cluster), *job.secrets, *job.delivered]
+    if job.own_launch:
+        names.append(_LOAD)
+    return ContainedJob(gpus=bool(job.slurm.gpus_per_node), variables=tuple(dict.fromkeys(names)))
 
 
 def _secret_files(job: Job, attempt: Attempt) -> dict[str, str]:

@@ -16,26 +16,44 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.schema import ContainerSection
 
 
+@dataclass(frozen=True)
+class ContainedJob:
+    """What a container runtime knows of the job that it starts.
+
+    :param gpus: whether the job requests GPUs
+    :param variables: names of the variables that the profile, the spec and its secrets set in the job
+    """
+
+    gpus: bool = False
+    variables: tuple[str, ...] = ()
+
+
 class ContainerRuntime:
     """A container runtime: the words that run a command in a container."""
 
     by_srun: ClassVar[bool] = False
     """It is a plugin of Slurm's: srun starts the container, and :meth:`words` are options of srun."""
     takes_env: ClassVar[bool] = False
-    """It takes names of variables whose values in the job replace those of the image."""
+    """It takes names of variables, ``container.env``, whose values in the job replace those of the image."""
+
+    inherits: ClassVar[bool] = True
+    """What starts the container passes its own environment and open files on to the command."""
 
     def problem(self, container: ContainerSection) -> str:
         """Return what is expected in place of a container that the runtime cannot start; empty if it can."""
         return ""
 
-    def words(self, container: ContainerSection) -> list[str]:
+    def words(self, container: ContainerSection, job: ContainedJob) -> list[str]:
         """Return the words before a command, each quoted where it is written into a script."""
         raise NotImplementedError(f"{type(self).__name__} has no words")
 
     def alone(self, container: ContainerSection) -> list[str]:
-        """Return the words that run one command in the container, on the first node of a job and beside its work."""
+        """Return the words that run one command in the container, on the first node of a job and beside its work.
+
+        The command needs no GPUs and no variables.
+        """
         beside = ["srun", "--overlap", "--nodes=1", "--ntasks=1"] if self.by_srun else []
-        return [*beside, *self.words(container)]
+        return [*beside, *self.words(container, ContainedJob())]
 
 
 @dataclass(frozen=True)
@@ -71,7 +89,7 @@ class Launcher:
     one_task_per_process: ClassVar[bool] = False
     """Slurm gives each process a task of its own, not each node."""
     reaches_srun_containers: ClassVar[bool] = True
-    """It can start processes in a container that srun starts."""
+    """It can start processes in a container that srun or a daemon starts."""
 
     def under_srun(self, nodes: int) -> bool:
         """Return whether srun starts it, or the processes: with ``ntasks-per-node`` as its tasks are."""
@@ -103,6 +121,9 @@ CONTAINER_RUNTIMES: Final = Registry(
         "singularity": f"{_LAUNCH}.container_runtimes:Singularity",
         "pyxis": f"{_LAUNCH}.container_runtimes:Pyxis",
         "ce": f"{_LAUNCH}.container_runtimes:ContainerEngine",
+        "docker": f"{_LAUNCH}.container_runtimes:Docker",
+        "podman-hpc": f"{_LAUNCH}.container_runtimes:PodmanHpc",
+        "podman-hpc-shared": f"{_LAUNCH}.container_runtimes:SharedPodmanHpc",
         "shifter": f"{_LAUNCH}.container_runtimes:Shifter",
     },
 )

@@ -468,7 +468,7 @@ class ContainerSection(Strict):
     options: list[str] = []
     """Further options of the runtime, word by word."""
     env: list[EnvironmentName] = []
-    """Environment variables of the job that replace those of the image, for ``pyxis``."""
+    """Environment variables of the job whose values replace those of the image. ``ce`` has none."""
 
     @model_validator(mode="after")
     def _fits_the_runtime(self) -> ContainerSection:

@@ -82,8 +82,8 @@ def test_an_unknown_profile(folder: Path) -> None:
         ("python: /opt/venv/bin/python\n", "", "'python' is missing"),
         (
             "runtime: pyxis",
-            "runtime: docker",
-            "expected one of 'apptainer', 'singularity', 'pyxis', 'ce' or 'shifter'",
+            "runtime: enroot",
+            "expected one of 'apptainer', 'singularity', 'pyxis', 'ce', 'docker', 'podman-hpc', 'podman-hpc-shared'",
         ),
         (
             "env.SCRATCH_OF_TEST }}/runs",
