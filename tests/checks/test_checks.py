@@ -386,6 +386,11 @@ class TestLimits:
                 "stage pretrain at point lr0.001: asks for 2 nodes; cluster alps gives a job 1",
                 "nodes: 2",
             ),
+            (
+                {"min_nodes": 4},
+                "stage pretrain at point lr0.001: asks for 2 nodes; cluster alps takes jobs of 4 or more",
+                "nodes: 2",
+            ),
             ({"max_time": "4h"}, "asks for 06:00:00; cluster alps gives an attempt 04:00:00", "time: 6h"),
             (
                 {"max_gpu_hours": 100},

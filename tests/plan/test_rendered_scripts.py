@@ -191,7 +191,7 @@ def sandbox(tmp_path: Path) -> Sandbox:
     return Sandbox(tmp_path)
 
 
-@pytest.mark.parametrize("gpu_option", ["gpus-per-node", "gres", "none"])
+@pytest.mark.parametrize("gpu_option", ["gpus-per-node", "gres", "gpus-per-task", "none"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bash_reads_every_shape(shape: str, gpu_option: str) -> None:
     profile, slurm = SHAPES[shape]
@@ -200,7 +200,13 @@ def test_bash_reads_every_shape(shape: str, gpu_option: str) -> None:
     script = job_script(job, cluster, 1)
     assert syntax_error(script) == ""
     asked = [line for line in directives(script) if line.startswith(("--gpus", "--gres"))]
-    wanted = {"gpus-per-node": ["--gpus-per-node=4"], "gres": ["--gres=gpu:4"], "none": []}[gpu_option]
+    each = 1 if profile.get("launcher") == "srun" else 4
+    wanted = {
+        "gpus-per-node": ["--gpus-per-node=4"],
+        "gres": ["--gres=gpu:4"],
+        "gpus-per-task": [f"--gpus-per-task={each}"],
+        "none": [],
+    }[gpu_option]
     assert asked == (wanted if "gpus_per_node" in slurm else [])
 
 
@@ -814,6 +820,58 @@ def test_commands_do_not_read_the_bashrc_of_a_login(sandbox: Sandbox, tmp_path: 
     }
     sandbox.run(job_script(job, cluster, 1), job, **login)
     assert "/elsewhere" not in (sandbox.folder / "path").read_text()
+
+
+def test_a_profile_gives_the_address_where_processes_meet(sandbox: Sandbox) -> None:
+    cluster = sandbox.cluster(master_addr='$(echo "two words" | tr -d " ")i', local_addr="$(hostname)i")
+    (job,) = jobs_of(train_spec(slurm=NODES), cluster).values()
+    started = sandbox.run(job_script(job, cluster, 1), job)[-1]
+    assert "--rdzv-endpoint=twowordsi:20007" in started
+    # srun runs a shell on each node, for what is known there only
+    place = started.index("bash")
+    for node, is_host in (("0", "1"), ("3", "0")):
+        words = [word if word != str(sandbox.bin / "python") else "echo" for word in started[place:]]
+        told = subprocess.run(
+            words, env={"SLURM_NODEID": node, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True
+        )
+        host = subprocess.run(["hostname"], capture_output=True, text=True, check=True).stdout.strip()
+        head = (
+            f"-m torch.distributed.run --rdzv-conf=is_host={is_host} --local-addr={host}i --nproc-per-node=4 "
+        )
+        assert told.stdout.startswith(head), told
+    own = sandbox.cluster(master_addr="profile", setup=["export MASTER_ADDR=setup"])
+    (job,) = jobs_of(train_spec(name="y", slurm=NODES), own).values()
+    assert "--rdzv-endpoint=setup:20007" in sandbox.run(job_script(job, own, 1), job)[-1]
+
+
+def test_one_node_has_no_addresses_of_others(sandbox: Sandbox) -> None:
+    given = sandbox.cluster(local_addr="x")
+    (job,) = jobs_of(train_spec(slurm={"gpus_per_node": 4}), given).values()
+    assert job_script(job, given, 1) == job_script(job, sandbox.cluster(), 1)
+
+
+@pytest.mark.parametrize("text", ["", "two\nlines"])
+def test_an_address_is_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match="master_addr"):
+        ClusterProfile.model_validate({**PROFILE, "master_addr": text})
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+def test_gpus_of_tasks(launcher: str, sandbox: Sandbox) -> None:
+    partitions = {"gpu": {"gpus_per_node": 4, "gpu_type": "a100"}}
+    cluster = sandbox.cluster(gpu_option="gpus-per-task", launcher=launcher, partitions=partitions)
+    (job,) = jobs_of(train_spec(slurm={**NODES, "partition": "gpu"}), cluster).values()
+    script = job_script(job, cluster, 1)
+    assert f"--gpus-per-task=a100:{1 if launcher == 'srun' else 4}" in directives(script)
+    (sandbox.bin / "srun").write_text(
+        '#!/bin/bash\nprintf "%s\\0" "${SLURM_GPUS_PER_TASK-none}" >>"$CALLS"\n'
+    )
+    ((asked, *_),) = sandbox.run(script, job, SLURM_GPUS_PER_TASK="1")
+    assert asked == ("none" if launcher == "srun" else "1")
+    own = train_spec(slurm={**NODES, "partition": "gpu", "options": ["--gpus-per-task=2"]})
+    (job,) = jobs_of(own, cluster).values()
+    asked = [line for line in directives(job_script(job, cluster, 1)) if line.startswith("--gpus")]
+    assert asked == ["--gpus-per-task=2"]
 
 
 def test_processes_meet_at_a_port_that_nothing_listens_on(sandbox: Sandbox) -> None:

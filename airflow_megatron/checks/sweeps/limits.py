@@ -24,6 +24,15 @@ def limit_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Fin
     """Yield the jobs that request more than their cluster or partition allows."""
     for job in jobs:
         yield from _beyond(job, cluster.limits, f"cluster {cluster.name}")
+        least = cluster.limits.min_nodes
+        if least is not None and job.slurm.node_count < least:
+            yield Finding(
+                "min_nodes",
+                job,
+                ("slurm", "nodes"),
+                f"asks for {job.slurm.node_count} nodes; cluster {cluster.name} takes jobs of {least} or more",
+                f"nodes of at least {least}",
+            )
         # Slurm uses the first of several partitions that can start the job
         for name in (job.slurm.partition or "").split(","):
             if name in cluster.partitions:

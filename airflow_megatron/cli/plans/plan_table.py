@@ -11,7 +11,7 @@ from rich.table import Table
 from airflow_megatron.cli.console.terminal import console
 from airflow_megatron.plan.job_names import short_name
 from airflow_megatron.plan.overview import StageOverview, axes, shortened, swept_values, waits_for
-from airflow_megatron.requirements.queue_estimates import gpu_hours
+from airflow_megatron.requirements.queue_estimates import GpuHours, gpu_hours
 from airflow_megatron.results.readings.sweep_jobs import format_value
 from airflow_megatron.results.tables.trainings import format_count
 
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
     from airflow_megatron.plan.sweep_plan import Plan
     from airflow_megatron.requirements.training_estimates import JobEstimate
+    from airflow_megatron.spec.model.schema import BillingSection
 
 _MOST_VALUES = 12
 _MOST_COLUMNS = 6
 _MOST_TEXT = 80
 
 
-def print_plan(plan: Plan, stages: Sequence[StageOverview], most_points: int) -> None:
-    """Print the axes, the stage tree, and the jobs of each stage at the first points."""
+def print_plan(
+    plan: Plan, stages: Sequence[StageOverview], most_points: int, billing: BillingSection | None = None
+) -> None:
+    """Print the axes, the stage tree, the jobs of each stage at the first points, and the cost of all jobs."""
     out = console()
     out.print(f"{plan.sweep} on {plan.cluster}", style="bold")
     found = axes(plan)
@@ -40,6 +43,9 @@ def print_plan(plan: Plan, stages: Sequence[StageOverview], most_points: int) ->
     total = gpu_hours(plan.jobs)
     bound = f"at most {total} GPU-hours" if total.hours or total.unbounded else "no GPUs"
     out.print(f"{bound} (walltime × GPUs, one attempt of each job)")
+    if billing and total.hours:
+        cost = GpuHours(total.hours * billing.per_gpu_hour, total.unbounded)
+        out.print(f"at most {cost} {billing.unit} ({billing.per_gpu_hour:g} per GPU-hour)", markup=False)
     _print_estimates(plan)
     if total.unbounded:
         out.print(f"? = {total.unbounded} jobs with GPUs that have no walltime")

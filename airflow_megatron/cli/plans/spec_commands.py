@@ -24,6 +24,7 @@ from airflow_megatron.plan.difference import plan_difference
 from airflow_megatron.plan.job_names import short_name
 from airflow_megatron.plan.overview import stage_overviews
 from airflow_megatron.plan.repeated_names import repeated_name_problem
+from airflow_megatron.plan.sweep_cluster import sweep_cluster
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def plan(
     else:
         from airflow_megatron.cli.plans.plan_table import print_plan
 
-        print_plan(planned, stages, most_points)
+        print_plan(planned, stages, most_points, sweep_cluster(sweep, cluster).billing)
 
 
 def diff(

@@ -20,9 +20,23 @@ class Torchrun(Launcher):
         return nodes > 1
 
     def words(self, launch: Launch) -> list[str]:
-        """Return torchrun itself."""
+        """Return torchrun itself, after a shell for what is known on each node only.
+
+        Torchrun finds the node that hosts the rendezvous by comparing the address with the node's own names. An address
+        that the profile gives, such as that of another network, may be none of them: the first node is the host.
+        """
         several = [f"--nnodes={launch.nodes}"] if launch.nodes > 1 else ["--standalone"]
-        return [launch.python, "-m", "torch.distributed.run", f"--nproc-per-node={launch.per_node}", *several]
+        torchrun = [launch.python, "-m", "torch.distributed.run"]
+        words = [*torchrun, f"--nproc-per-node={launch.per_node}", *several]
+        on_node = []
+        if launch.nodes > 1 and launch.named:
+            on_node.append('--rdzv-conf="is_host=$((SLURM_NODEID == 0))"')
+        if launch.nodes > 1 and launch.local_addr:
+            on_node.append(f'--local-addr="{launch.local_addr}"')
+        if not on_node:
+            return words
+        shell = f'exec "${{@:1:{len(torchrun)}}}" {" ".join(on_node)} "${{@:{len(torchrun) + 1}}}"'
+        return ["bash", "-c", shell, "torchrun", *words]
 
     def rest(self, launch: Launch) -> str:
         """Return the rendezvous options and the program; torchrun starts Python unless a wrapper precedes it."""

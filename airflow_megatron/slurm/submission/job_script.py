@@ -312,7 +312,10 @@ def _directives(
     options["cpus-per-task"] = _cpus_of_task(cluster, job)
     if slurm.gpus_per_node and cluster.gpu_option != "none":
         kind = cluster.partition(slurm.partition).gpu_type
-        gpus = f"{kind}:{slurm.gpus_per_node}" if kind else slurm.gpus_per_node
+        count: object = slurm.gpus_per_node
+        if cluster.gpu_option == "gpus-per-task" and _one_task_per_process(cluster, job):
+            count = slurm.gpus // slurm.gpu_processes
+        gpus = f"{kind}:{count}" if kind else count
         options[cluster.gpu_option] = f"gpu:{gpus}" if cluster.gpu_option == "gres" else gpus
     if slurm.time:
         options["time"] = slurm_time(slurm.time)
@@ -324,7 +327,8 @@ def _directives(
         options[name] = getattr(slurm, name)
     excluded = ",".join([*([slurm.exclude] if slurm.exclude else []), *exclude])
     options["exclude"] = excluded or None
-    if any(_GPU_REQUEST.match(option) for option in slurm.options):
+    own = f"--{cluster.gpu_option}="
+    if any(_GPU_REQUEST.match(option) or option.startswith(own) for option in slurm.options):
         options.pop(cluster.gpu_option, None)
     lines = [
         f"--{name}={quote(_one_line(name, value))}" for name, value in options.items() if value is not None
@@ -375,6 +379,8 @@ def _launch(job: Job, cluster: ClusterProfile, attempt: Attempt, processes: int)
         nodes=job.slurm.nodes or 1,
         hosts_file=quote(attempt.files.hosts),
         wrapped=bool(job.wrapper),
+        named=cluster.master_addr is not None,
+        local_addr=cluster.local_addr,
     )
 
 
@@ -407,6 +413,10 @@ def _launcher(job: Job, cluster: ClusterProfile, launch: Launch) -> list[str]:
     several = launch.processes > 1
     words: list[str] = []
     if by_srun or (several and _uses_srun(cluster, job)):
+        if cluster.gpu_option == "gpus-per-task" and job.slurm.gpus and _one_task_per_process(cluster, job):
+            # with them each process sees its own GPU alone, and LOCAL_RANK, which counts on the node, names none;
+            # with --gpu-bind=none Slurm 22.05 tells it of no GPU
+            words += ["env", "-u", "SLURM_GPUS_PER_TASK", "-u", "SLURM_TRES_PER_TASK"]
         words += ["srun", "--kill-on-bad-exit=1"]
         # since Slurm 22.05, srun does not inherit this option from sbatch, and a task would get one core
         cpus = _cpus_of_task(cluster, job)

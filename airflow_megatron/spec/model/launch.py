@@ -66,6 +66,9 @@ class Launch:
     :param nodes: number of nodes
     :param hosts_file: where a list of the nodes can be written, quoted for the shell
     :param wrapped: words of the spec's stand before the interpreter
+    :param named: the profile gives the address at which the processes meet, ``$MASTER_ADDR``, which may be none that a
+        node finds to be its own
+    :param local_addr: shell text that gives the address of a node on it; None for its host name
     """
 
     python: str
@@ -74,6 +77,8 @@ class Launch:
     nodes: int
     hosts_file: str
     wrapped: bool
+    named: bool = False
+    local_addr: str | None = None
 
 
 COMMAND: Final = '"${command[@]}"'

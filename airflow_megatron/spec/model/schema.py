@@ -663,6 +663,10 @@ class TrainerSection(Strict):
         return self.checkout.get(release) if isinstance(self.checkout, dict) else self.checkout
 
 
+ShellText: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]+$")]
+"""One line of shell text, which may hold ``$(…)`` and variables."""
+
+
 class LimitsSection(Strict):
     """Limits of the site."""
 
@@ -670,6 +674,8 @@ class LimitsSection(Strict):
     """Maximum number of this user's jobs in Slurm's queue, pending and running. Further jobs wait."""
     max_time: Duration | None = None
     """Maximum walltime of one attempt."""
+    min_nodes: int | None = Field(default=None, ge=1)
+    """Minimum number of nodes of one job."""
     max_nodes: int | None = Field(default=None, ge=1)
     """Maximum number of nodes of one job."""
     max_array_size: int = Field(default=1000, ge=1)
@@ -734,6 +740,15 @@ class SiteRuleSection(Strict):
     """sbatch options that the site refuses, by their long names: ``gres``, ``mem``."""
 
 
+class BillingSection(Strict):
+    """What the site charges for a job."""
+
+    unit: str
+    """Name of the site's unit: ``core-hours``, ``node-hours``, ``SU``."""
+    per_gpu_hour: float = Field(gt=0)
+    """Units that an hour of one GPU costs."""
+
+
 class ClusterSection(Strict):
     """A cluster profile."""
 
@@ -749,8 +764,13 @@ class ClusterSection(Strict):
     """This project's ``Megatron-LM/`` folder on the cluster."""
     launcher: CommonLauncher = "torchrun"
     """Program that starts the processes of a training."""
-    gpu_option: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
+    gpu_option: Literal["gpus-per-node", "gres", "gpus-per-task", "none"] = "gpus-per-node"
     """sbatch option that requests GPUs."""
+    master_addr: ShellText | None = None
+    """Address at which the processes of several nodes meet, evaluated by the shell on the first node. Default:
+    ``$(hostname)``."""
+    local_addr: ShellText | None = None
+    """Address of a node for the others, for ``torchrun``, evaluated by the shell on each node. Default: its name."""
     slurm: SlurmSection = SlurmSection.model_construct()
     """Defaults for every job."""
     partitions: dict[str, PartitionSection] = {}
@@ -770,6 +790,8 @@ class ClusterSection(Strict):
     """Location and properties of each trainer."""
     limits: LimitsSection = LimitsSection.model_construct()
     """Limits of the site. Jobs beyond them are refused or wait."""
+    billing: BillingSection | None = None
+    """What the site charges. ``plan`` states the cost of a sweep in its units."""
     rules: list[SiteRuleSection] = []
     """Documented rules of the site, with their sources. ``lint`` refuses jobs that violate them."""
     gpu: str | None = None

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from command_line import Answer, runner
 
+from airflow_megatron.cli.plans import spec_commands
 from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents.project import project_root
+from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.model.schema import BillingSection
 from airflow_megatron.spec.native.json_schema import sweep_spec_schema
 from airflow_megatron.spec.spec_files import load_sweep
 
@@ -144,6 +147,16 @@ class TestPlan:
         assert "pretrain finished and file checkpoints/*" in answer.stdout
         assert "at most 864 GPU-hours" in answer.stdout
         assert all(len(line) <= 100 for line in answer.stdout.splitlines())
+
+    def test_the_cost_in_units_of_the_site(
+        self, call: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "core-hours" not in call("plan", "small", "--max-points-per-stage", "0").stdout
+        billing = BillingSection(unit="core-hours", per_gpu_hour=0.5)
+        profile = load_cluster("local").model_copy(update={"billing": billing})
+        monkeypatch.setattr(spec_commands, "sweep_cluster", lambda *_: profile)
+        shown = call("plan", "small", "--max-points-per-stage", "0").stdout
+        assert "at most 432 core-hours (0.5 per GPU-hour)" in shown
 
     def test_the_points(self, call: Callable[..., Answer]) -> None:
         shown = call("plan", "small", "--max-points-per-stage", "2").stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -35,6 +36,15 @@ NODES, PER_NODE = 2, 2
 RANKS = range(NODES * PER_NODE)
 LAUNCHES = [(runtime, "srun") for runtime in CONTAINER_RUNTIMES.names()] + [("docker", "torchrun")]
 """Torchrun gives the processes their ranks by itself: with one runtime, the strictest."""
+ADDRESS: Final = subprocess.run(
+    ["hostname", "-I"], capture_output=True, text=True, check=True
+).stdout.partition(" ")[0]
+"""An address of this machine that its host name does not mean, like that of a site's fast network; may be empty."""
+OF_THE_SITE: Final[dict[tuple[str, str], dict[str, str]]] = {
+    ("docker", "torchrun"): dict.fromkeys(("master_addr", "local_addr"), "$(hostname -I | cut -d' ' -f1)"),
+    ("shifter", "srun"): {"gpu_option": "gpus-per-task"},
+    ("podman-hpc", "srun"): {"master_addr": "$(hostname).fast"},
+}
 Seen = dict[tuple[str, str], list[dict[str, str]]]
 
 
@@ -55,6 +65,7 @@ def planned(folder: Path, runtime: str, launcher: str, programs: Path) -> tuple[
         "container": container,
         "setup": [f'export PATH="{programs}:$PATH"'],
         "env": {"NCCL_DEBUG": "INFO", "OF_THE_PROFILE": "a b"},
+        **(OF_THE_SITE.get((runtime, launcher), {}) if ADDRESS else {}),
     }
     spec = {
         "name": "x",
@@ -101,7 +112,7 @@ def seen(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> See
 @pytest.mark.integration
 @pytest.mark.parametrize("launch", LAUNCHES, ids="-".join)
 def test_each_process_finds_its_rank_the_address_and_its_devices(launch: tuple[str, str], seen: Seen) -> None:
-    runtime, launcher = launch
+    runtime, _ = launch
     ranks = seen[launch]
     assert [(env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"]) for env in ranks] == [
         (str(rank), str(rank % PER_NODE), str(len(RANKS))) for rank in RANKS
@@ -109,7 +120,7 @@ def test_each_process_finds_its_rank_the_address_and_its_devices(launch: tuple[s
     nodes = [env["SLURMD_NODENAME"] for env in ranks]
     assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
     assert len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in ranks}) == 1
-    if launcher == "srun":
+    if launch not in OF_THE_SITE:
         assert ranks[0]["MASTER_ADDR"] == socket.gethostname()
     for env in ranks:
         assert env["CUDA_VISIBLE_DEVICES"] == env["ROCR_VISIBLE_DEVICES"]
@@ -119,3 +130,17 @@ def test_each_process_finds_its_rank_the_address_and_its_devices(launch: tuple[s
         assert env["CONTAINED_BY"] in (runtime, runtime.removesuffix("-shared"), "srun")
         assert (env["FROM_IMAGE"], env["OF_THE_PROFILE"]) == ("image", "a b")
         assert env["NCCL_DEBUG"] == ("image" if runtime == "ce" else "INFO")
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not ADDRESS, reason="the machine has no address but that of its loopback interface")
+def test_processes_meet_at_the_addresses_of_the_profile(seen: Seen) -> None:
+    """Torchrun takes neither address for the node's own, and must be told which node hosts the rendezvous."""
+    assert {env["MASTER_ADDR"] for env in seen["docker", "torchrun"]} == {ADDRESS}
+    assert {env["MASTER_ADDR"] for env in seen["podman-hpc", "srun"]} == {f"{socket.gethostname()}.fast"}
+
+
+@pytest.mark.integration
+def test_gpus_per_task_leaves_all_gpus_of_the_node_to_each_process(seen: Seen) -> None:
+    for env in seen["shifter", "srun"]:
+        assert len(env["CUDA_VISIBLE_DEVICES"].split(",")) == PER_NODE
