@@ -42,6 +42,9 @@ COMMANDS: Final[dict[str, CommandPlace]] = {
         f"{_CLI}.plans.script_commands:build", "Write the sbatch scripts of all jobs into a folder."
     ),
     "schema": CommandPlace(f"{_CLI}.plans.spec_commands:schema", "Print the JSON Schema of sweep specs."),
+    "prefetch": CommandPlace(
+        f"{_CLI}.runs.prefetch:prefetch", "Fetch on the login node what a sweep's jobs read offline."
+    ),
     "status": CommandPlace(f"{_CLI}.runs.run_commands:status", "Show the progress of every job of a sweep."),
     "cancel": CommandPlace(f"{_CLI}.runs.run_commands:cancel", "Stop a sweep, or some of its points."),
     "report": CommandPlace(f"{_CLI}.runs.run_commands:report", "Write the report of a sweep's run."),

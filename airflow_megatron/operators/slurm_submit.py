@@ -7,7 +7,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_megatron.hooks.job_secrets import secret_values
 from airflow_megatron.hooks.slurm import SlurmHook
@@ -34,6 +34,7 @@ from airflow_megatron.supervision.conditions_before_submission import holds
 from airflow_megatron.supervision.job_reference import JobHandle
 from airflow_megatron.supervision.submission.attempt_chain import is_chained, withdraw_chain
 from airflow_megatron.supervision.submission.attempt_submission import submit_attempt
+from airflow_megatron.supervision.submission.login_commands import LONGEST_S, run_on_login_node
 from airflow_megatron.supervision.submission.remembered_cancellations import drop_cancellation
 from airflow_megatron.supervision.submission.stages_ahead import take_up, withdraw_ahead
 from airflow_megatron.task_runtime.stored_plan import job_plan_environment, report_changes, without_job
@@ -216,6 +217,8 @@ class SlurmSubmitOperator(DescribedJobOperator):
                 if record.get("number") != number:
                     fresh = bool(self.fresh_start) and not (cleared or self.shared)
                     record = {"number": number, "fresh": fresh}
+            if job.stage_kind.runs_first_on_login_node(job) and record.get("phase") != "submitting":
+                self._run_on_login_node(attempts)
             context["task_state_store"].set(ATTEMPT_RECORD, {**record, "phase": "submitting"})
             submitted = submit_attempt(
                 attempts,
@@ -247,6 +250,20 @@ class SlurmSubmitOperator(DescribedJobOperator):
                 method_name="submit_again",
             )
         return self._done(context, submitted)
+
+    def _run_on_login_node(self, attempts: JobAttempts) -> None:
+        job, cluster = attempts.job, attempts.cluster
+        self.log.info("%s: its command runs on the login node of %s first", job.name, cluster.name)
+        hook = SlurmHook(cluster.ssh_conn_id, attempts.commands)
+        with hook.session(LONGEST_S) as run:
+            done = run_on_login_node(job, cluster, run)
+        for line in done.lines:
+            self.log.info("%s", line)
+        if not done.succeeded:
+            raise AirflowException(
+                f"{job.name}: its command failed on the login node of {cluster.name}: "
+                f"{done.lines[-1] if done.lines else 'no output'}"
+            )
 
     def _decided_early(
         self, attempts: JobAttempts, state: StageRecord | None, number: int, first: int

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_megatron.megatron.commands.commands import branch_arguments, input_words, needed_to_start
 from airflow_megatron.plan.job_origins import job_origins
 from airflow_megatron.slurm.submission.job_script import render_job_script
+from airflow_megatron.spec.model.stage_kinds import PREFETCHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 def job_digest(job: Job) -> str:
     """Return a digest of a job's command and inputs, without its resources."""
-    what = [input_words(job), job.outputs, job.parent_dir, job.iteration, sorted(job.env.items())]
+    # a longer list of prefetched items does not change what the job computes
+    env = {name: value for name, value in job.env.items() if name != PREFETCHED}
+    what = [input_words(job), job.outputs, job.parent_dir, job.iteration, sorted(env.items())]
     what += [job.source.inputs] if job.source else []
     what += [job.script] if job.script else []
     what += [sorted(job.files.items())] if job.files else []

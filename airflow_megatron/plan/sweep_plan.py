@@ -41,7 +41,7 @@ from airflow_megatron.spec.model.trainers import TRAINERS
 from airflow_megatron.spec.native.sweep import NativeSweep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
@@ -351,4 +351,24 @@ def _with_commands(sweep: Sweep, jobs: Iterable[Job], arguments: JobArguments) -
                 job, command=command, outputs=outputs, files=files, own_launch=own_launch
             )
         planned.append(job)
-    return planned
+    return _with_environment_of_earlier(planned, cluster)
+
+
+def _with_environment_of_earlier(jobs: list[Job], cluster: ClusterProfile) -> list[Job]:
+    """Return jobs with the variables that stages such as ``prefetch`` give all jobs that follow them.
+
+    :param jobs: parents first
+    """
+    given: dict[str, Mapping[str, str]] = {}
+    changed: list[Job] = []
+    for job in jobs:
+        inherited = {
+            name: value
+            for dependency in job.depends_on
+            for name, value in given.get(dependency.job, {}).items()
+        }
+        passed_on = {**inherited, **job.stage_kind.environment_of_later(job, cluster)}
+        if passed_on:
+            given[job.name] = passed_on
+        changed.append(msgspec.structs.replace(job, env={**inherited, **job.env}) if inherited else job)
+    return changed

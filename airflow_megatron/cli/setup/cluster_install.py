@@ -17,7 +17,6 @@ from airflow_megatron.cli.setup.installation_scripts import (
     InstallationError,
     LoginNode,
     encoded,
-    module_lines,
 )
 from airflow_megatron.cli.setup.job_programs import programs_archive
 from airflow_megatron.cli.setup.offline_files import (
@@ -26,6 +25,7 @@ from airflow_megatron.cli.setup.offline_files import (
     collected_wheels,
     send_file,
 )
+from airflow_megatron.slurm.remote.login_command import module_lines
 from airflow_megatron.slurm.remote.quoting import QuotingError
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.spec.documents.project import job_programs_dir

@@ -12,7 +12,7 @@ from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from airflow_megatron.slurm.remote.transport import CommandResult
 
@@ -53,14 +53,6 @@ class LoginNode(NamedTuple):
 def encoded(content: bytes) -> str:
     """Return bytes encoded as a word for a script."""
     return base64.b64encode(content).decode("ascii")
-
-
-def module_lines(modules: Sequence[str]) -> str:
-    """Return shell lines that load environment modules; define ``module`` first if necessary."""
-    if not modules:
-        return ""
-    words = " ".join(quote(module) for module in modules)
-    return f"command -v module >/dev/null 2>&1 || . /etc/profile >/dev/null 2>&1\nmodule load {words} >&2"
 
 
 @cache

@@ -35,6 +35,7 @@ from airflow_megatron.spec.expressions.file_values import path_of
 from airflow_megatron.spec.expressions.resolution import script_environment
 from airflow_megatron.spec.layout.run_layout import SweepLayout, tracker_of
 from airflow_megatron.spec.model.launch import COMMAND, CONTAINER_RUNTIMES, LAUNCHERS, ContainedJob, Launch
+from airflow_megatron.spec.model.stage_kinds import PREFETCHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -149,6 +150,7 @@ def render_job_script(
             trainer=job.trained_by,
             directives=_directives(job, cluster, attempt, number, exclude),
             prologue=_prologue(attempt, before)
+            + _prefetched_lines(job)
             + niceness_lines(cluster)
             + (_chain_prologue(job, number) if chained else "")
             + (recording_lines(origins, attempt.directory, cluster.run_root) if origins else ""),
@@ -238,6 +240,14 @@ def _prologue(attempt: Attempt, before: StageBefore | None) -> str:
     if before is None:
         return guard
     return ahead_identity(attempt.directory, before.behind.token) + guard + ahead_guard(before)
+
+
+def _prefetched_lines(job: Job) -> str:
+    """Return the lines that end a job before it starts if something is missing that it cannot fetch."""
+    items = job.env.get(PREFETCHED)
+    if not items:
+        return ""
+    return f"{shell_file('prefetched')}\nam_check_prefetched {quote(items)} || exit\n"
 
 
 def guarded_script(

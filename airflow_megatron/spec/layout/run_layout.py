@@ -6,6 +6,7 @@
     <run_root>/<sweep>/                           SweepLayout
       .arrays/<stage>.<token>/1/                  claims of a job array, laid out as an attempt
       .data_cache/                                index files of the data, of all trainings
+      .prefetched/                                HF_HOME of jobs without internet
       <point>/[<branch>/]                         RunLayout: a run directory
         .jobs/<stage>/                            StageDir
           verdict.json                            how the job ended
@@ -43,6 +44,7 @@ TENSORBOARD: Final = "tensorboard"
 DATA_CACHE: Final = "data_cache"
 SHARED_DATA_CACHE: Final = ".data_cache"
 """A point's name does not begin with a dot."""
+PREFETCHED: Final = ".prefetched"
 WANDB: Final = "wandb"
 
 TRACKER_FILE: Final = "latest_checkpointed_iteration.txt"
@@ -327,6 +329,11 @@ class SweepLayout:
     def data_cache_dir(self) -> str:
         """Index files of the data loader, which all trainings share."""
         return f"{self.path}/{SHARED_DATA_CACHE}"
+
+    @property
+    def prefetched_dir(self) -> str:
+        """What jobs without internet read: models, data sets, files; their ``HF_HOME``."""
+        return f"{self.path}/{PREFETCHED}"
 
     def array(self, stage: str, token: str) -> str:
         """Return the directory of a job array of a stage; it is laid out as a stage directory with one attempt."""

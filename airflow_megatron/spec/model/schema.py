@@ -490,7 +490,7 @@ class StageSection(Strict):
 
     kind: StageKindName
     """What the stage runs: a training, a learning-rate search, a measured short training, a conversion to Hugging Face,
-    an evaluation, or your own command."""
+    an evaluation, a fetch of what later stages read offline, or your own command."""
     scope: Literal["point", "sweep"] = "point"
     """``point``: run at each point; ``sweep``: run once for all points, for example to prepare data."""
     parent: Word | list[Word] | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from airflow_megatron.spec.registry.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from airflow_megatron.spec.layout.run_layout import RunLayout
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TEMPLATES_FOLDER: Final = "templates"
 """Folder of another package's templates, beside the module of its class."""
+PREFETCHED: Final = "AIRFLOW_MEGATRON_PREFETCHED"
+"""Environment variable of a job: the cache, the sweep, and a line for each item that must be there before it starts."""
 ReportedAs = Literal["job", "training", "benchmark", "search", "evaluation"]
 
 
@@ -71,6 +73,8 @@ class StageKind:
     """What it works on, one or each as it comes: Megatron's checkpoints, or models converted to Hugging Face."""
     makes_models: ClassVar[bool] = False
     """It converts checkpoints to Hugging Face."""
+    fetches: ClassVar[bool] = False
+    """It needs the internet, and no Slurm: ``airflow-megatron prefetch`` runs its command on a login node."""
     needs_command: ClassVar[bool] = False
     """Its stages must have ``command:``."""
     reports_checkpoints: ClassVar[bool] = False
@@ -110,9 +114,20 @@ class StageKind:
         """
         raise NotImplementedError(f"{type(self).__name__} does not work on checkpoints")
 
+    def runs_first_on_login_node(self, job: Job) -> bool:
+        """Return whether a job's command runs on a login node before the job is submitted; it is run again there."""
+        return False
+
     def outputs(self, job: Job) -> tuple[str, ...]:
         """Return the files, absolute, without which a job that ended well has not finished, besides ``outputs:``."""
         return ()
+
+    def environment_of_later(self, job: Job, cluster: ClusterProfile) -> Mapping[str, str]:
+        """Return environment variables that the jobs after this one get, unless the spec gives them.
+
+        :raises CommandError: if a param is missing, unknown or of the wrong type
+        """
+        return {}
 
     def problems(self, job: Job) -> Iterable[StageProblem]:
         """Return the problems of a job besides its command, before it is submitted."""
@@ -129,6 +144,7 @@ STAGE_KINDS: Final = Registry(
         "benchmark": f"{_STAGES}.benchmark:Benchmark",
         "convert": f"{_STAGES}.convert:Convert",
         "evaluate": f"{_STAGES}.evaluate:Evaluate",
+        "prefetch": f"{_STAGES}.prefetch:Prefetch",
         "command": f"{_STAGES}.command:Command",
     },
 )

@@ -15,8 +15,9 @@ import pytest
 
 from airflow_megatron.cli.setup import offline_files
 from airflow_megatron.cli.setup.cluster_install import pinned_commit
-from airflow_megatron.cli.setup.installation_scripts import InstallationError, LoginNode, module_lines
+from airflow_megatron.cli.setup.installation_scripts import InstallationError, LoginNode
 from airflow_megatron.cli.setup.offline_files import RemotePython, send_file
+from airflow_megatron.slurm.remote.login_command import module_lines
 from airflow_megatron.slurm.remote.transport import CommandResult
 from airflow_megatron.spec.documents.shipped_files import shipped
 

@@ -49,6 +49,7 @@ def ended(
 
 CASES = [
     ("unrecognized_arguments", FAILED, "[default0]:pretrain_gpt.py: error: unrecognized arguments: --foo 1"),
+    ("not_prefetched", FAILED, "airflow-megatron: error: 1 of 3 items are not in /hf: task arc_easy; this job runs"),
     ("secret_file", FAILED, "airflow-megatron: the secret HF_TOKEN: /home/me/.hf_token is not there"),
     ("missing_module", FAILED, "[node07:0]:ModuleNotFoundError: No module named 'transformer_engine'"),
     ("disk_quota", FAILED, "OSError: [Errno 122] Disk quota exceeded: '/s/ck/iter_0000500'"),

@@ -88,7 +88,7 @@ def test_the_file_names_the_sweep() -> None:
         ("name: x\npoint: p\nstages:\n  a b: {kind: train}\n", "letters, digits, '_' and '-'"),
         (
             "name: x\npoint: p\nstages:\n  a: {kind: trian}\n",
-            "expected one of 'train', 'lr_finder', 'benchmark', 'convert', 'evaluate' or 'command'",
+            "expected one of 'train', 'lr_finder', 'benchmark', 'convert', 'evaluate', 'prefetch' or 'command'",
         ),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_field_of_names_is_checked_and_described_as_a_literal(kinds: Registry[
 
 def test_each_class_of_ours_can_be_made() -> None:
     assert [type(kind).__name__ for kind in STAGE_KINDS] == [
-        *("Train", "LrFinder", "Benchmark", "Convert", "Evaluate", "Command")
+        *("Train", "LrFinder", "Benchmark", "Convert", "Evaluate", "Prefetch", "Command")
     ]
     assert [type(trainer).__name__ for trainer in TRAINERS] == [
         *("MegatronCore", "MegatronLM", "MegatronDeepSpeed")

@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""Fetch models, tokenizers, data sets, evaluation tasks and files into a cache, for jobs on nodes without internet.
+
+    python prefetch.py --home DIR ITEM…
+
+``DIR`` is the ``HF_HOME`` of the jobs. Each ITEM is a JSON object with ``key``, ``name`` and one kind:
+
+    {"model": REPOSITORY, "revision": …, "files": [PATTERN, …]}      a repository of models; tokenizers are such too
+    {"dataset": REPOSITORY, "config": …, "revision": …}              a data set, as ``datasets`` loads it
+    {"task": NAME}                                                   the data of a task of lm-evaluation-harness
+    {"url": ADDRESS, "file": NAME, "sha256": …}                      one file, ``DIR/files/NAME``
+
+What an item consists of is recorded in ``DIR/prefetched/KEY``, a line with size and path for each file, once it is
+complete. Items whose record is true are passed over, without internet. Exit status 1: an item could not be fetched; the
+others were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import urllib.parse
+import urllib.request
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron_core_trainer.atomic_output import umask, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+_CACHES = ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_MODULES_CACHE", "HUGGINGFACE_HUB_CACHE")
+"""Jobs look below ``HF_HOME``."""
+_CHUNK = 1 << 20
+_SILENT_S = 60
+
+
+class FetchError(Exception):
+    """An item that cannot be fetched; the text says why."""
+
+
+def wrong_files(home: Path, key: str) -> list[Path] | None:
+    """Return the files of an item that are not there with their sizes; None if it has no record.
+
+    :param home: the cache.
+    :param key: of the item.
+    """
+    try:
+        lines = (home / "prefetched" / key).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    sizes = (line.split("\t", 1) for line in lines)
+    return [home / path for size, path in sizes if not _has_size(home / path, int(size))]
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def forget(home: Path, files: Iterable[Path]) -> None:
+    """Delete damaged files: the libraries take a file that exists for a whole one, and fetch no second time.
+
+    :param home: the cache.
+    :param files: below it.
+    """
+    for file in files:
+        if file.is_relative_to(home / "datasets"):
+            shutil.rmtree(
+                file.parent, ignore_errors=True
+            )  # the tables of one data set, which are made together
+        else:
+            file.resolve().unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
+
+
+def record(home: Path, key: str, files: Iterable[Path]) -> None:
+    """Write the record of a complete item.
+
+    :param home: the cache.
+    :param key: of the item.
+    :param files: what it consists of, below the cache.
+    """
+    paths = sorted({file for file in files if file.is_file()})
+    if not paths:
+        raise FetchError("it has no files")
+    lines = [f"{path.stat().st_size}\t{path.relative_to(home)}\n" for path in paths]
+    write_text(home / "prefetched" / key, "".join(lines))
+
+
+def fetch(home: Path, item: dict[str, Any]) -> list[Path]:
+    """Fetch one item; return its files.
+
+    :param home: the cache.
+    :param item: as the command line describes it.
+    :raises FetchError: for a file whose content is not what the item says.
+    """
+    if "model" in item:
+        return _model_files(home, item)
+    if "dataset" in item:
+        datasets = import_module("datasets")
+        return _files_of(
+            datasets.load_dataset(item["dataset"], item.get("config"), revision=item.get("revision"))
+        )
+    if "task" in item:
+        return _task_files(item["task"])
+    return [_file(home, item)]
+
+
+def _model_files(home: Path, item: dict[str, Any]) -> list[Path]:
+    """Fetch a repository of models; return its files, whose sizes the hub confirms."""
+    hub = import_module("huggingface_hub")
+    name, revision, patterns = item["model"], item.get("revision"), item.get("files")
+    # without an answer, the library would be content with what it has
+    siblings = hub.HfApi().repo_info(name, revision=revision, files_metadata=True).siblings or []
+    sizes = {file.rfilename: file.size for file in siblings}
+    wanted = set(import_module("huggingface_hub.utils").filter_repo_objects(sizes, allow_patterns=patterns))
+    for _ in range(2):
+        folder = Path(hub.snapshot_download(name, revision=revision, allow_patterns=patterns))
+        wrong = [
+            folder / file
+            for file in wanted
+            if not (folder / file).is_file() or sizes[file] not in (None, (folder / file).stat().st_size)
+        ]
+        if not wrong:
+            return [*(folder / file for file in wanted), *_references(folder)]
+        forget(home, wrong)
+    raise FetchError(f"{wrong[0].name} has another size than the hub says")
+
+
+def _references(snapshot: Path) -> Iterable[Path]:
+    """Return the files that name a snapshot of the hub's cache, without which its branch is not found offline."""
+    references = snapshot.parents[1] / "refs"
+    return (file for file in references.rglob("*") if file.is_file() and file.read_text() == snapshot.name)
+
+
+def _files_of(dataset: Any) -> list[Path]:
+    """Return the files of a loaded data set: those in the folders of its tables."""
+    parts = dataset.values() if hasattr(dataset, "values") else [dataset]
+    folders = {Path(file["filename"]).parent for part in parts for file in part.cache_files}
+    return [file for folder in folders for file in folder.iterdir() if not file.name.endswith(".lock")]
+
+
+def _task_files(name: str) -> list[Path]:
+    tasks = import_module("lm_eval.tasks")
+    manager = tasks.TaskManager()
+    if name not in manager.all_tasks:
+        raise FetchError("lm-evaluation-harness has no such task")
+    loaded = manager.load([name])["tasks"].values()  # a group has several
+    return [file for task in loaded for file in _files_of(task.dataset)]
+
+
+def _file(home: Path, item: dict[str, Any]) -> Path:
+    address, path = item["url"], home / "files" / item["file"]
+    if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
+        raise FetchError("only http and https addresses are fetched")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary, digest = Path(name), hashlib.sha256()
+    try:
+        with (
+            os.fdopen(descriptor, "wb") as stream,
+            urllib.request.urlopen(address, timeout=_SILENT_S) as answer,
+        ):
+            while block := answer.read(_CHUNK):
+                stream.write(block)
+                digest.update(block)
+            expected = answer.headers.get("Content-Length")
+            if expected is not None and int(expected) != stream.tell():
+                raise FetchError(f"{stream.tell()} of {expected} bytes arrived")
+        if item.get("sha256") not in (None, digest.hexdigest()):
+            raise FetchError(f"its SHA-256 is {digest.hexdigest()}, not {item['sha256']}")
+        temporary.chmod(0o666 & ~umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def fetch_all(home: Path, items: Sequence[dict[str, Any]]) -> int:
+    """Fetch what is not there, and report each item; return the exit status.
+
+    :param home: the cache.
+    :param items: as the command line describes them.
+    """
+    failed = 0
+    for item in items:
+        key, name = item["key"], item["name"]
+        wrong = wrong_files(home, key)
+        if wrong == []:
+            print(f"{name}: in place", flush=True)
+            continue
+        try:
+            forget(home, wrong or ())
+            record(home, key, fetch(home, item))
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            print(f"prefetch.py: error: {name}: {reason}", file=sys.stderr, flush=True)
+            failed += 1
+        else:
+            print(f"{name}: fetched", flush=True)
+    if failed:
+        print(f"prefetch.py: error: {failed} of {len(items)} items are missing in {home}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the program and return its exit status.
+
+    :param words: the command line, without this program's name.
+    """
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], allow_abbrev=False)
+    parser.add_argument("--home", type=Path, required=True, help="the cache, HF_HOME of the jobs")
+    parser.add_argument("items", nargs="+", type=json.loads, metavar="ITEM", help="what to fetch, as JSON")
+    args = parser.parse_args(words)
+    home = args.home.absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    for name in (*_OFFLINE, *_CACHES):
+        os.environ.pop(name, None)
+    os.environ.update(HF_HOME=str(home), HF_HUB_DISABLE_PROGRESS_BARS="1")
+    return fetch_all(home, args.items)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,158 @@
+"""Stages that fetch what jobs of the sweep read from the internet, where there is internet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_megatron.megatron.arguments.command_error import CommandError
+from airflow_megatron.megatron.stages.checkpoint_stage import scripts_of
+from airflow_megatron.spec.layout.run_layout import SweepLayout
+from airflow_megatron.spec.model.stage_kinds import PREFETCHED, StageKind, StageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_megatron.spec.model.cluster_profile import ClusterProfile
+    from airflow_megatron.spec.model.jobs import Job
+
+PROGRAM: Final = "prefetch.py"
+_HOME: Final = "HF_HOME"
+_OFFLINE: Final = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+_TOKENIZER_FILES: Final = (
+    *("tokenizer*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "special_tokens_map.json"),
+    *("added_tokens.json", "chat_template*", "config.json", "*.py"),
+)
+#: Param → what an item of it is called; its keys besides the first, which a plain text stands for.
+_KINDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "models": ("model", ("revision", "files")),
+    "tokenizers": ("tokenizer", ("revision",)),
+    "datasets": ("dataset", ("config", "revision")),
+    "tasks": ("task", ()),
+    "urls": ("url", ("file", "sha256")),
+}
+_REPOSITORY: Final = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?", re.ASCII)
+_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f]{1,500}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class Prefetch(StageKind):
+    """Models, tokenizers, data sets, evaluation tasks and files, for nodes without internet."""
+
+    fetches = True
+    params = (*_KINDS, "where")
+
+    def command(self, job: Job, cluster: ClusterProfile) -> tuple[str, ...]:
+        """Return the command that fetches all items."""
+        program = f"{scripts_of(cluster)}/{PROGRAM}"
+        items = [json.dumps(item, ensure_ascii=False) for item in prefetched_items(job)]
+        return (cluster.python, program, "--home", prefetched_home(job, cluster), *items)
+
+    def environment_of_later(self, job: Job, cluster: ClusterProfile) -> Mapping[str, str]:
+        """Return where the items are, that there is nothing else, and what must be there."""
+        home = prefetched_home(job, cluster)
+        lines = [home, job.sweep, *(f"{item['key']} {item['name']}" for item in prefetched_items(job))]
+        return {_HOME: home, **dict.fromkeys(_OFFLINE, "1"), PREFETCHED: "\n".join(lines)}
+
+    def runs_first_on_login_node(self, job: Job) -> bool:
+        """Return whether the spec says so; the job itself then finds everything in place."""
+        return job.params.get("where") == "login"
+
+    def problems(self, job: Job) -> Iterator[StageProblem]:
+        """Yield a stage that fetches the same once for each point."""
+        if job.point:
+            message = "it would fetch the same items at every point"
+            yield StageProblem("scope", ("scope",), message, "add scope: sweep")
+        if job.params.get("where") not in (None, "login", "job"):
+            yield StageProblem("where", ("where",), f"where is {job.params['where']!r}", "write login or job")
+        if job.delivered and self.runs_first_on_login_node(job):
+            message = "a login node gets no secrets from Airflow"
+            yield StageProblem(
+                "secrets", ("secrets",), message, "give a private file: {file: ~/.secrets/token}"
+            )
+
+
+def prefetched_home(job: Job, cluster: ClusterProfile) -> str:
+    """Return the cache of a sweep: the ``HF_HOME`` of the stage or the profile, else a folder of the sweep."""
+    given = job.env.get(_HOME) or cluster.env.get(_HOME)
+    return str(given).rstrip("/") if given else SweepLayout.of(cluster.run_root, job.sweep).prefetched_dir
+
+
+def prefetched_items(job: Job) -> list[dict[str, Any]]:
+    """Return what a job fetches, as ``prefetch.py`` takes it.
+
+    :raises CommandError: for a param that is wrong, or if there is none
+    """
+    items = [
+        _with_key(_item(job, param, given))
+        for param in _KINDS
+        for given in _listed(job, param, job.params.get(param))
+    ]
+    if not items:
+        kinds = ", ".join(_KINDS)
+        message = f"stage {job.stage} fetches nothing; add params: {{models: [gpt2]}}, or {kinds}"
+        raise CommandError("params", message)
+    return list({item["key"]: item for item in items}.values())
+
+
+def _with_key(item: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(item, sort_keys=True)
+    return {"key": hashlib.sha256(text.encode()).hexdigest()[:16], **item}
+
+
+def _listed(job: Job, param: str, given: Any) -> list[Any]:
+    if given is None:
+        return []
+    if not isinstance(given, list):
+        raise CommandError(
+            param, f"stage {job.stage}: {param} is {given!r}; write a list: {param}: [{given}]"
+        )
+    return given
+
+
+def _item(job: Job, param: str, given: Any) -> dict[str, Any]:
+    """Return one item: its kind and name, what selects a part of it, and ``name`` for messages."""
+    kind, others = _KINDS[param]
+    first = "url" if kind == "url" else "name"
+    values = {first: given} if isinstance(given, str) else given
+    allowed = (first, *others)
+    if not isinstance(values, dict) or first not in values or not {*values} <= {*allowed}:
+        example = f"{{{', '.join(f'{name}: …' for name in allowed)}}}"
+        raise CommandError(
+            param, f"stage {job.stage}: {given!r} is no item of {param}; write a name or {example}"
+        )
+    for key, value in values.items():
+        texts = value if key == "files" and isinstance(value, list) else [value]
+        if not all(isinstance(text, str) and _TEXT.fullmatch(text) for text in texts):
+            raise CommandError(param, f"stage {job.stage}: {key} is {value!r}; write text in one line")
+    name = values[first]
+    if kind == "url":
+        return _address(job, param, values)
+    if kind != "task" and not _REPOSITORY.fullmatch(name):
+        raise CommandError(
+            param,
+            f"stage {job.stage}: {name!r} is no repository of the hub; write OWNER/NAME, and files as urls",
+        )
+    chosen = {key: values[key] for key in others if values.get(key) is not None}
+    shown = " ".join([kind, name, *(str(value) for key, value in chosen.items() if key != "files")])
+    if kind == "tokenizer":
+        return {"name": shown, "model": name, **chosen, "files": list(_TOKENIZER_FILES)}
+    return {"name": shown, kind: name, **chosen}
+
+
+def _address(job: Job, param: str, values: Mapping[str, str]) -> dict[str, Any]:
+    address = values["url"]
+    if not address.startswith(("https://", "http://")):
+        raise CommandError(param, f"stage {job.stage}: {address!r} is no address; write https://…")
+    file = values.get("file") or posixpath.basename(address.partition("?")[0].partition("#")[0])
+    if not file or file.startswith("/") or {"", ".", ".."} & {*file.split("/")}:
+        raise CommandError(param, f"stage {job.stage}: {file!r} is no name of a file; add file: NAME")
+    digest = values.get("sha256")
+    if digest is not None and not _SHA256.fullmatch(digest):
+        raise CommandError(
+            param, f"stage {job.stage}: sha256 of {file} is {digest!r}; write 64 hexadecimal digits"
+        )
+    return {"name": f"file {file}", "url": address, "file": file, **({"sha256": digest} if digest else {})}
