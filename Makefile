@@ -55,9 +55,9 @@ check:
 	$(BIN)/mypy
 	cd docker && ../$(BIN:$(CURDIR)/%=%)/mypy --strict -p local_cluster -p distributed
 
-# these compute more than they wait: a worker for each core; what the tests of a file share is made once
+# a third worker works while the tests of the others wait; what the tests of a file share is made once
 fast:
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/integration --ignore=tests/trainer -m "not integration and not trainer and not slow and not peers"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/integration --ignore=tests/trainer -m "not integration and not trainer and not slow and not peers"
 
 # some wait while others compute; tests/work_groups.py says what is begun first, and what a worker does alone
 integration:

@@ -162,6 +162,7 @@ class TestCancel:
         assert (site.slurm / "cancelled").read_text() == "101\n102\n"
         assert "Airflow's runs of study were not stopped" in answer.stderr
 
+    @pytest.mark.slow
     def test_a_login_node_that_is_away_is_given_up_soon(
         self, site: LoginSite, cancel: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
     ) -> None:

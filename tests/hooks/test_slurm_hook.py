@@ -307,6 +307,7 @@ class TestTrouble:
             with pytest.raises(TransportError, match="no answer within 0 s"):
                 await answer(found, timeout=0.3)
 
+    @pytest.mark.slow
     async def test_a_second_connect_after_a_refused_one(self, node: LoginNode, key_file: Path) -> None:
         """sshd drops some of many simultaneous connections before they log in (MaxStartups)."""
         dropped = 0

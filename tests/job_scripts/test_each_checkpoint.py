@@ -131,6 +131,7 @@ def test_claim_of_a_living_worker_elsewhere_is_waited_for(run: Run) -> None:
     assert run.left == ["iter_10.done"]
 
 
+@pytest.mark.slow
 def test_work_that_another_finishes_is_not_done_twice(run: Run) -> None:
     run.save(10)
     run.claim(10)

@@ -128,18 +128,21 @@ class NewUser:
                 exports.append(_with_values(command, values))
                 continue
             began = time.monotonic()
-            ended = subprocess.run(
-                ["bash", "-euc", "\n".join([*exports, command])],
-                cwd=self.home,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                text=True,
-                check=False,
-            )
-            assert ended.returncode == 0, f"{command}\n{ended.stdout[-4000:]}"
-            done.append((command, ended.stdout, time.monotonic() - began))
+            # a file, as `ssh -f` keeps a pipe open
+            with (self.home / "output.txt").open("w+") as output:
+                ended = subprocess.run(
+                    ["bash", "-euc", "\n".join([*exports, command])],
+                    cwd=self.home,
+                    env=environment,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    check=False,
+                )
+                output.seek(0)
+                text = output.read()
+            assert ended.returncode == 0, f"{command}\n{text[-4000:]}"
+            done.append((command, text, time.monotonic() - began))
         return done
 
 

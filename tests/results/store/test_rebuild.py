@@ -92,6 +92,7 @@ def live(tree: RunTree, root: str) -> Results:
     return load("s", root=root)
 
 
+@pytest.mark.slow
 def test_it_equals_what_was_stored_live(tree: RunTree, tmp_path: Path) -> None:
     here, there = live(tree, str(tmp_path / "live")), rebuilt(tree, str(tmp_path / "rebuilt"))
     for name in ("iterations", "validations", "checkpoints", "memory", "attempts"):

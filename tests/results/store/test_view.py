@@ -176,6 +176,7 @@ def logs(draw: st.DrawFn) -> list[list[Batch]]:
     return [batches[at : at + size] for at in range(0, len(batches), size)]
 
 
+@pytest.mark.slow
 @given(logs())
 def test_the_picture_is_what_the_whole_store_says(segments: Sequence[Sequence[Batch]]) -> None:
     store = SegmentStore(f"memory://{uuid.uuid4().hex}")

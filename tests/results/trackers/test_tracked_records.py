@@ -92,6 +92,7 @@ def test_a_validation_belongs_to_its_iteration(store: SegmentStore) -> None:
     assert found[1]["attempt"] == 1.0
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300))
 def test_names_from_logs_are_names_for_every_tracker(text: str) -> None:
     name = metric_name(text)

@@ -77,6 +77,7 @@ async def test_one_command_and_one_connection_for_all(slurm, opener):
         one.close()
 
 
+@pytest.mark.slow
 async def test_a_newcomer_does_not_wait_for_the_interval(slurm, opener):
     queue(slurm, QUEUE)
     poller = Poller.shared("cluster", opener, interval=60)
@@ -360,6 +361,7 @@ async def test_every_log_gets_its_turn(slurm, opener, tmp_path, monkeypatch):
         one.close()
 
 
+@pytest.mark.slow
 async def test_update_follows_the_next_attempt(slurm, opener):
     queue(slurm, QUEUE, "8|PENDING|1|1|1|1|n1|None|b")
     poller = Poller.shared("cluster", opener, interval=60)
