@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +113,7 @@ class ConnectionOptions:
             compress=_is_true(extra["compress"]) if extra.get("compress") is not None else True,
             ssh_config=_existing(extra, "ssh_config", conn_id),
             transport=transport,
-            control_path=extra.get("control_path") or None,
+            control_path=os.path.expanduser(extra.get("control_path") or "") or None,  # noqa: PTH111 (it may hold %h)
             renew_command=_renew_command(extra.get("renew_command"), conn_id),
             login_patience=_login_patience(extra.get("login_patience"), conn_id),
             commands=SlurmCommands(

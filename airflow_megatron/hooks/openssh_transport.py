@@ -178,7 +178,7 @@ class OpensshTransport:
     def _login_command(self) -> str:
         options = self._options
         words = ["ssh", "-M", "-f", "-N"]
-        words += ["-S", options.control_path or "~/.ssh/airflow-megatron.socket"]
+        words += ["-S", options.control_path or str(Path.home() / ".ssh" / "airflow-megatron.socket")]
         words += ["-p", str(options.port)] if options.port else []
         target = f"{options.user}@{options.host}" if options.user else options.host
         command = shlex.join([*words, target])

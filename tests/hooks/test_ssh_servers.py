@@ -188,6 +188,14 @@ class TestMasters:
         assert server.logins == 1
         assert Path(path).exists()
 
+    async def test_its_path_may_begin_at_home(
+        self, server, hook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The command to copy holds the whole path: a shell would not expand a quoted ``~``."""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with pytest.raises(TransportError, match=f"log in once with: ssh -M -f -N -S {tmp_path}/cm "):
+            await answer(hook(server, "openssh", control_path="~/cm"))
+
     async def test_without_it_nobody_logs_in(self, server, hook, tmp_path: Path, key: Path) -> None:
         with pytest.raises(TransportError) as caught:
             await answer(hook(server, "openssh", control_path=f"{tmp_path}/cm"))

@@ -43,6 +43,8 @@ while [[ $# -gt 0 && "$1" != *.sif ]]; do shift; done
 shift
 # bash would take itself for a login by ssh, and read the .bashrc of this machine
 unset SSH_CLIENT SSH_CONNECTION
+# this machine lacks the site's networks
+unset GLOO_SOCKET_IFNAME NCCL_SOCKET_IFNAME
 export PATH={trainer}:$PATH
 exec "$@\"""",
     "singularity": 'exec "${BASH_SOURCE[0]%/*}/apptainer" "$@"',
@@ -106,6 +108,7 @@ class NewUser:
             "CONTAINER_CACHE_DIR": str(self.place / "images"),
             "HF_HOME": str(self.place / "hf"),
             "SLURM_ACCOUNT": "local",
+            "SLURM_QOS": VARIABLES["SLURM_QOS"],
         }
         (self.place / "output").mkdir(exist_ok=True)
         kept = {
