@@ -5,7 +5,8 @@
 
 ``DIR`` is the ``HF_HOME`` of the jobs. Each ITEM is a JSON object with ``key``, ``name`` and one kind:
 
-    {"model": REPOSITORY, "revision": …, "files": [PATTERN, …]}      a repository of models; tokenizers are such too
+    {"model": REPOSITORY, "revision": …, "files": [PATTERN, …]}      a repository of models
+    {"tokenizer": REPOSITORY, "revision": …, "files": [PATTERN, …]}  the same; it is loaded once
     {"dataset": REPOSITORY, "config": …, "revision": …}              a data set, as ``datasets`` loads it
     {"task": NAME}                                                   the data of a task of lm-evaluation-harness
     {"url": ADDRESS, "file": NAME, "sha256": …}                      one file, ``DIR/files/NAME``
@@ -102,7 +103,9 @@ def fetch(home: Path, item: dict[str, Any]) -> list[Path]:
     :raises FetchError: for a file whose content is not what the item says.
     """
     if "model" in item:
-        return _model_files(home, item)
+        return _model_files(home, item["model"], item)
+    if "tokenizer" in item:
+        return _tokenizer_files(home, item)
     if "dataset" in item:
         datasets = import_module("datasets")
         return _files_of(
@@ -113,10 +116,25 @@ def fetch(home: Path, item: dict[str, Any]) -> list[Path]:
     return [_file(home, item)]
 
 
-def _model_files(home: Path, item: dict[str, Any]) -> list[Path]:
+def _tokenizer_files(home: Path, item: dict[str, Any]) -> list[Path]:
+    """Fetch a tokenizer and load it: the library notes in the cache which files the repository does not have.
+
+    Offline it takes those for missing otherwise. Whether this environment can load it matters to the job only.
+    """
+    name = item["tokenizer"]
+    files = _model_files(home, name, item)
+    try:
+        import_module("transformers").AutoTokenizer.from_pretrained(name, revision=item.get("revision"))
+    except Exception as error:
+        print(f"{item['name']}: cannot be loaded here: {_first_line(error)}", flush=True)
+    snapshot = next(file for file in files if file.parent.parent.name == "snapshots").parent
+    return [*files, *(snapshot.parents[1] / ".no_exist" / snapshot.name).rglob("*")]
+
+
+def _model_files(home: Path, name: str, item: dict[str, Any]) -> list[Path]:
     """Fetch a repository of models; return its files, whose sizes the hub confirms."""
     hub = import_module("huggingface_hub")
-    name, revision, patterns = item["model"], item.get("revision"), item.get("files")
+    revision, patterns = item.get("revision"), item.get("files")
     # without an answer, the library would be content with what it has
     siblings = hub.HfApi().repo_info(name, revision=revision, files_metadata=True).siblings or []
     sizes = {file.rfilename: file.size for file in siblings}
@@ -183,6 +201,10 @@ def _file(home: Path, item: dict[str, Any]) -> Path:
     return path
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
 def fetch_all(home: Path, items: Sequence[dict[str, Any]]) -> int:
     """Fetch what is not there, and report each item; return the exit status.
 
@@ -200,8 +222,7 @@ def fetch_all(home: Path, items: Sequence[dict[str, Any]]) -> int:
             forget(home, wrong or ())
             record(home, key, fetch(home, item))
         except Exception as error:
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
-            print(f"prefetch.py: error: {name}: {reason}", file=sys.stderr, flush=True)
+            print(f"prefetch.py: error: {name}: {_first_line(error)}", file=sys.stderr, flush=True)
             failed += 1
         else:
             print(f"{name}: fetched", flush=True)

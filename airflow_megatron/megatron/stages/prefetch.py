@@ -139,7 +139,7 @@ def _item(job: Job, param: str, given: Any) -> dict[str, Any]:
     chosen = {key: values[key] for key in others if values.get(key) is not None}
     shown = " ".join([kind, name, *(str(value) for key, value in chosen.items() if key != "files")])
     if kind == "tokenizer":
-        return {"name": shown, "model": name, **chosen, "files": list(_TOKENIZER_FILES)}
+        chosen["files"] = list(_TOKENIZER_FILES)
     return {"name": shown, kind: name, **chosen}
 
 

@@ -463,7 +463,8 @@ def job_environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
         cluster.partition(job.slurm.partition).env,
         job.env,
     )
-    return {key: str(value) for values in given for key, value in values.items()}
+    # what is prefetched is checked before, by the script itself
+    return {key: str(value) for values in given for key, value in values.items() if key != PREFETCHED}
 
 
 def _environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:

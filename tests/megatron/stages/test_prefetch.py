@@ -59,7 +59,7 @@ def test_its_command_names_every_item() -> None:
     keys = {item.pop("key") for item in items}
     assert len(keys) == len(items) == 6
     tokenizer = items.pop(2)
-    assert (tokenizer["name"], tokenizer["model"]) == ("tokenizer gpt2", "gpt2")
+    assert (tokenizer["name"], tokenizer["tokenizer"]) == ("tokenizer gpt2", "gpt2")
     assert "tokenizer*" in tokenizer["files"]
     assert items == [
         {"name": "model our/tiny", "model": "our/tiny"},

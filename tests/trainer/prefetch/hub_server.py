@@ -78,7 +78,12 @@ class HubServer:
                 return
         found = any(path.startswith((n.partition("/")[2], n)) for n in self.repositories)
         code = "EntryNotFound" if found else "RepoNotFound"
-        self._send(request, b"{}", {"X-Error-Code": code, "X-Error-Message": f"no {path}"}, 404)
+        headers = {
+            "X-Error-Code": code,
+            "X-Error-Message": f"no {path}",
+            **({"X-Repo-Commit": COMMIT} if found else {}),
+        }
+        self._send(request, b"{}", headers, 404)
 
     def _about(
         self, name: str, files: Mapping[str, bytes], path: str, query: dict[str, list[str]], body: bytes

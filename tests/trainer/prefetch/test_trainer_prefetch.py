@@ -34,15 +34,25 @@ REPOSITORIES: dict[str, dict[str, bytes]] = {
     },
 }
 WORDS = b"some words\n"
+TOKENIZER = json.dumps(
+    {
+        **{"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None},
+        **{"pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None},
+        "model": {"type": "WordLevel", "vocab": {"hello": 0, "world": 1}, "unk_token": "hello"},
+    }
+).encode()
+TOKENIZER_CONFIG = b'{"tokenizer_class": "PreTrainedTokenizerFast"}'
 OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
 USE = """
 import sys
 from datasets import load_dataset
 from huggingface_hub import snapshot_download
 from lm_eval.tasks import TaskManager
+from transformers import AutoTokenizer
 print(snapshot_download("our/tiny"))
 print(load_dataset("our/lines")["train"]["text"][:])
 print(TaskManager().load(["arc_easy"])["tasks"]["arc_easy"].dataset["test"].num_rows)
+print(AutoTokenizer.from_pretrained("our/words").convert_tokens_to_ids("world"))
 """
 
 
@@ -61,11 +71,14 @@ def fetch(trainer: Trainer, home: Path, endpoint: str, *items: dict[str, Any]) -
 
 def test_what_is_fetched_serves_jobs_offline(trainer: Trainer, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    with HubServer(REPOSITORIES, {"words.txt": WORDS}) as hub:
+    words = {"tokenizer.json": TOKENIZER, "tokenizer_config.json": TOKENIZER_CONFIG}
+    repositories = {**REPOSITORIES, "models/our/words": {"model.safetensors": b"x" * 1000, **words}}
+    with HubServer(repositories, {"words.txt": WORDS}) as hub:
         url = {"url": f"{hub.address}/words.txt", "file": "lists/words.txt"}
         items: list[dict[str, Any]] = [
             {"key": "m", "name": "model our/tiny", "model": "our/tiny"},
             {"key": "d", "name": "dataset our/lines", "dataset": "our/lines"},
+            {"key": "w", "name": "tokenizer our/words", "tokenizer": "our/words", "files": ["tokenizer*"]},
             {"key": "t", "name": "task arc_easy", "task": "arc_easy"},
             {"key": "u", "name": "file lists/words.txt", "sha256": hashlib.sha256(WORDS).hexdigest(), **url},
         ]
@@ -75,7 +88,7 @@ def test_what_is_fetched_serves_jobs_offline(trainer: Trainer, tmp_path: Path) -
         assert lines == [f"{item['name']}: fetched" for item in items]
         told = [line for line in errors.splitlines() if line.startswith("prefetch.py: ")]
         assert told[0].startswith("prefetch.py: error: model our/none: ")
-        assert told[1:] == [f"prefetch.py: error: 1 of 5 items are missing in {home}"]
+        assert told[1:] == [f"prefetch.py: error: 1 of 6 items are missing in {home}"]
     assert (home / "files" / "lists" / "words.txt").read_bytes() == WORDS
 
     done = subprocess.run(
@@ -86,9 +99,10 @@ def test_what_is_fetched_serves_jobs_offline(trainer: Trainer, tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    folder, texts, rows = done.stdout.splitlines()
+    folder, texts, rows, number = done.stdout.splitlines()
     assert folder.startswith(f"{home}/hub/")
-    assert (texts, rows) == ("['a', 'b']", "3")
+    assert (texts, rows, number) == ("['a', 'b']", "3", "1")
+    assert not [file for file in home.rglob("models--our--words/snapshots/*/*") if "safetensors" in file.name]
 
     # without a server: what is complete is passed over, what is damaged is not
     weights = next((home / "hub").rglob("model.safetensors")).resolve()
@@ -100,7 +114,7 @@ def test_what_is_fetched_serves_jobs_offline(trainer: Trainer, tmp_path: Path) -
     assert lines == [f"{item['name']}: in place" for item in items[2:]]
     assert "prefetch.py: error: model our/tiny: " in errors
     assert "prefetch.py: error: dataset our/lines: " in errors
-    with HubServer(REPOSITORIES) as again:
+    with HubServer(repositories) as again:
         status, lines, errors = fetch(trainer, home, again.address, *items)
     assert (status, lines[:2]) == (0, ["model our/tiny: fetched", "dataset our/lines: fetched"]), errors
     assert weights.stat().st_size == 1000
