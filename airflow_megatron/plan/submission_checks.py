@@ -13,7 +13,7 @@ from airflow_megatron.checks.sweeps.patterns import pattern_findings
 from airflow_megatron.checks.sweeps.restarts import restart_findings
 from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
 from airflow_megatron.checks.sweeps.secrets import secret_findings
-from airflow_megatron.checks.sweeps.site_rules import site_rule_findings
+from airflow_megatron.checks.sweeps.site_rules import queue_rule_problems, site_rule_findings
 from airflow_megatron.checks.sweeps.trackers import tracker_findings
 from airflow_megatron.checks.sweeps.walltime import walltime_findings
 from airflow_megatron.checks.trainings.architectures import architecture_findings
@@ -64,7 +64,8 @@ def check_jobs(
         errors, more = problems_of(asked_findings(jobs, trainings, cluster), sweep)
         warnings += more
     of_all = budget_problems(sweep, gpu_hours(jobs), len(jobs), points, cluster)
-    return errors + of_all[0], warnings + of_all[1]
+    queued = queue_rule_problems(sweep, jobs, points, cluster)
+    return errors + of_all[0], warnings + of_all[1] + queued
 
 
 def own_findings(

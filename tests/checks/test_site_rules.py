@@ -140,3 +140,22 @@ def test_rules_about_small_jobs_and_qualities_of_service() -> None:
     assert reported(cluster, {**small, "nodes": 2, "qos": "large"})[0] == ""
     errors, _ = reported(cluster, {**small, "qos": "debug"})
     assert 'time: "00:30:00"' in errors
+
+
+def test_a_rule_that_counts_jobs_of_a_quality_of_service() -> None:
+    about = {"source": "https://site.example", "read": "2026-11"}
+    rules = [SiteRuleSection(rule="debug takes 2 jobs of a user", qos=["debug"], max_jobs=2, **about)]
+    cluster = profile("vista").model_copy(update={"rules": rules})
+    points = "sweep: {lr: [1e-3, 2e-3, 3e-3]}\nstages:\n  work: {kind: command, command: ['true']}\n"
+
+    def warned(qos: str, more: str = "") -> list[str]:
+        plan = planned(cluster, {"nodes": 1, "time": "10m", "qos": qos}, more + points)
+        return [str(warning) for warning in plan.warnings if "site's rule" in str(warning)]
+
+    assert warned("normal") == []
+    (warning,) = warned("debug")
+    assert "up to 3 jobs can be due at once; the site's rule: debug takes 2 jobs of a user" in warning
+    assert "https://site.example, read 2026-11" in warning
+    assert "max_jobs: 2 in the spec" in warning
+    assert warned("debug", "max_jobs: 2\n") == []
+    assert warned("debug", "max_active_points: 2\n") == []

@@ -14,6 +14,7 @@ from airflow_megatron.plan.sweep_plan import check_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 from airflow_megatron.spec.model.cluster_profile import load_cluster
+from airflow_megatron.spec.model.schema import SiteRuleSection
 from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text
 
 if TYPE_CHECKING:
@@ -53,6 +54,13 @@ def test_two_processes_print_what_one_does(text: str, warnings: int, cluster: Cl
     split, alone = texts(load_sweep_text(text, "s.yaml"), cluster)
     assert split == alone
     assert bool(check_sweep(load_sweep_text(text, "s.yaml"), cluster).warnings) is bool(warnings)
+
+
+def test_one_process_counts_the_jobs_of_all_points(cluster: ClusterProfile) -> None:
+    rule = SiteRuleSection(rule="3 jobs", source="https://site.example", read="2026-11", max_jobs=3)
+    split, alone = texts(load_sweep_text(MANY, "s.yaml"), cluster.model_copy(update={"rules": [rule]}))
+    assert split is None
+    assert b"site's rule: 3 jobs" in alone
 
 
 @pytest.mark.slow

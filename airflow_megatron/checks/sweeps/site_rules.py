@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
+from airflow_megatron.requirements.queue_estimates import most_jobs_at_once
 from airflow_megatron.slurm.submission.sbatch_options import directive_options, read_options, split_directive
 from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import SiteRuleSection
+    from airflow_megatron.spec.model.sweep import Sweep
 
 _FIELDS: Final = ("mem", "constraint", "reservation", "exclude", "account", "qos")
 """Keys of ``slurm`` that become the sbatch option of the same name."""
@@ -40,6 +43,34 @@ def site_rule_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator
         yield from min(found, key=_weight)
 
 
+def queue_rule_problems(
+    sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile
+) -> list[Problem]:
+    """Return warnings about rules whose ``max_jobs`` the sweep can exceed in the queue.
+
+    :param jobs: all jobs of the sweep
+    :param points: the number of points that they belong to
+    """
+    warnings = []
+    for rule in cluster.rules:
+        if rule.max_jobs is None:
+            continue
+        about = [job for job in jobs if _can_be_about(rule, job)]
+        most = min(len(about), most_jobs_at_once(sweep.tree, points, sweep.settings))
+        most = min(most, sweep.settings.max_jobs or most)
+        if most > rule.max_jobs:
+            message = f"up to {most} jobs can be due at once; the site's rule: {rule.rule} ({_origin(rule)})"
+            hint = (
+                f"max_jobs: {rule.max_jobs} in the spec keeps the others waiting, or another partition or QOS"
+            )
+            warnings.append(sweep.document.problem(("max_jobs",), message, hint))
+    return warnings
+
+
+def _can_be_about(rule: SiteRuleSection, job: Job) -> bool:
+    return any(_is_about(rule, job, partition) for partition in (job.slurm.partition or "").split(","))
+
+
 def _weight(findings: Sequence[Finding]) -> tuple[int, int]:
     """Return the number of errors and of findings."""
     return sum(not finding.warning for finding in findings), len(findings)
@@ -57,15 +88,18 @@ def _is_about(rule: SiteRuleSection, job: Job, partition: str) -> bool:
 def _finding(
     rule: SiteRuleSection, job: Job, key: str, message: str, hint: str, *, warning: bool = False
 ) -> Finding:
-    origin = f"{rule.source}, read {rule.read}{'' if rule.verified else ', unverified'}"
     return Finding(
         f"site rule {rule.rule}",
         job,
         ("slurm", key),
-        f"{message}; the site's rule: {rule.rule} ({origin})",
+        f"{message}; the site's rule: {rule.rule} ({_origin(rule)})",
         hint,
         warning=warning or not rule.verified,
     )
+
+
+def _origin(rule: SiteRuleSection) -> str:
+    return f"{rule.source}, read {rule.read}{'' if rule.verified else ', unverified'}"
 
 
 def _size_findings(rule: SiteRuleSection, job: Job) -> Iterator[Finding]:

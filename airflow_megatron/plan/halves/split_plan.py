@@ -66,9 +66,12 @@ class SplitPlan:
 def split_plan(sweep: Sweep, cluster: ClusterProfile, points: Sequence[Point]) -> SplitPlan | None:
     """Plan and check points in two processes.
 
-    :return: None if one process has to: for other tools' files, for errors, for jobs that look at other points'
+    :return: None if one process has to: for other tools' files, for errors, for jobs that look at other points',
+        for rules that count the jobs of all points
     """
     if not isinstance(sweep, NativeSweep) or cluster.signatures or len(points) < 2:
+        return None
+    if any(rule.max_jobs for rule in cluster.rules):
         return None
     with contextlib.ExitStack() as files:
         try:

@@ -732,6 +732,8 @@ class SiteRuleSection(Strict):
     """Maximum number of nodes of one job."""
     max_node_hours: float | None = Field(default=None, gt=0)
     """Maximum of nodes × walltime of one job, in hours."""
+    max_jobs: int | None = Field(default=None, ge=1)
+    """Maximum number of jobs of a user in the queue. A sweep that can exceed it gets a warning."""
     whole_node_gpus: int | None = Field(default=None, ge=1)
     """GPUs of a node that is billed as a whole. A job that uses fewer of them gets a warning."""
     required: list[Literal["account", "partition", "qos", "constraint", "time"]] = []
