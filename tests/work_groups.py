@@ -21,6 +21,7 @@ TOGETHER: Final[dict[str, tuple[str, ...]]] = {
         "sweeps/test_secrets_of_jobs",
         "sweeps/test_clear_and_mark",
         "sweeps/test_housekeeping",
+        "sites/test_two_clusters",
         "jobs/test_operators_in_airflow",
         "sweeps/test_corrected_spec",
         "attempts/test_killed_workers",

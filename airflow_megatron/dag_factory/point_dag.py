@@ -54,13 +54,7 @@ def build_point_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
                 title="Point",
                 description=f"Its name; `airflow-megatron plan {sweep.name}` lists them",
             ),
-            "cluster": Param(
-                sweep.settings.cluster,
-                type="string",
-                enum=_clusters(sweep),
-                title="Cluster",
-                description="Profile in sbatch/clusters/",
-            ),
+            "cluster": cluster_param(sweep),
         },
     ) as dag:
         resolve = ResolvePointOperator(
@@ -98,6 +92,7 @@ class StageTasks:
     def add(self, instance: StageInstance) -> SlurmWatchOperator:
         """Add a stage's tasks: its sensors, ``submit`` and ``watch``."""
         job = self._job(instance.name)
+        is_shared = self.of_point and instance.scope == "sweep"
         with self._group(instance.name):
             submit = SlurmSubmitOperator(
                 task_id="submit",
@@ -105,7 +100,7 @@ class StageTasks:
                 fresh_start=self.fresh_start,
                 poll_interval=self.sweep.settings.poll_interval,
                 attempt=_submitted(instance),
-                shared=self.of_point and instance.scope == "sweep",
+                shared=is_shared,
             )
             watch = SlurmWatchOperator(
                 task_id="watch",
@@ -113,6 +108,8 @@ class StageTasks:
                 handle=self._handle(submit),
                 poll_interval=self.sweep.settings.poll_interval,
                 notify=self.sweep.settings.notify,
+                # the runs of other points wait for the same job
+                cancel_on_kill=not (is_shared and self.sweep.settings.clusters),
                 on_success_callback=callbacks(self.sweep, "finished"),
                 outlets=[stage_alias(self.sweep.name, instance.name)],
                 post_execute=announce_stage,
@@ -134,8 +131,12 @@ class StageTasks:
         """Add the task that cancels the jobs that a stopped run leaves in Slurm."""
         if not self.watches:
             return
+        shared = {instance.name for instance in self.sweep.shared_stages}
+        of_others = shared if self.of_point and self.sweep.settings.clusters else set()
         teardown = CancelLeftJobsOperator(
-            task_id=CANCEL_LEFT, source=self.source.task_id, stages=list(self.watches)
+            task_id=CANCEL_LEFT,
+            source=self.source.task_id,
+            stages=[stage for stage in self.watches if stage not in of_others],
         ).as_teardown()
         for watch in self.watches.values():
             watch >> teardown
@@ -223,8 +224,24 @@ def _awaited(instance: StageInstance) -> list[str]:
     return list(dict.fromkeys(stage for stage in (instance.parent, *instance.after) if stage))
 
 
-def _clusters(sweep: SweepOutline) -> list[str]:
-    return sorted({sweep.settings.cluster, *cluster_names()})
+def cluster_param(sweep: SweepOutline) -> Param:
+    """Return the parameter that chooses a cluster; empty means each of several clusters."""
+    profiles = sorted({*sweep.settings.all_clusters, *cluster_names()})
+    if sweep.settings.clusters:
+        return Param(
+            None,
+            type=["null", "string"],
+            enum=[None, *profiles],
+            title="Cluster",
+            description=f"All on this one; where there is room ({', '.join(sweep.settings.clusters)}) when empty",
+        )
+    return Param(
+        sweep.settings.cluster,
+        type="string",
+        enum=profiles,
+        title="Cluster",
+        description="Profile in sbatch/clusters/",
+    )
 
 
 def _doc(sweep: SweepOutline) -> str:

@@ -8,7 +8,7 @@ from airflow.sdk import DAG, Param
 
 from airflow_megatron.assets.sweep_assets import announce_report, report_alias
 from airflow_megatron.dag_factory.callbacks import callbacks
-from airflow_megatron.dag_factory.point_dag import StageTasks
+from airflow_megatron.dag_factory.point_dag import StageTasks, cluster_param
 from airflow_megatron.links.sweep_results import PAGE_ROUTE, URL_PREFIX
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
 from airflow_megatron.operators.plan_sweep import PlanSweepOperator
@@ -16,7 +16,6 @@ from airflow_megatron.operators.push_records import PushRecordsOperator
 from airflow_megatron.operators.submit_arrays import SubmitArraysOperator
 from airflow_megatron.operators.sweep_report import SweepReportOperator
 from airflow_megatron.sensors.point_runs import PointRunsSensor
-from airflow_megatron.spec.model.cluster_profile import cluster_names
 from airflow_megatron.spec.model.dag_names import ARRAYS, LAUNCH, PLAN, REPORT, TRACKERS, WAIT, point_dag_id
 from airflow_megatron.task_runtime.stored_plan import MACROS
 
@@ -61,13 +60,7 @@ def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
                 title="Limit",
                 description="At most this many points; all when empty",
             ),
-            "cluster": Param(
-                sweep.settings.cluster,
-                type="string",
-                enum=sorted({sweep.settings.cluster, *cluster_names()}),
-                title="Cluster",
-                description="Profile in sbatch/clusters/",
-            ),
+            "cluster": cluster_param(sweep),
             "dry_run": Param(False, type="boolean", title="Dry run", description="Plan, but start nothing"),
             "fresh_start": Param(
                 False, type="boolean", title="Fresh start", description="Run finished jobs again"
@@ -114,7 +107,8 @@ def build_sweep_dag(sweep: SweepOutline, defaults: Mapping[str, object]) -> DAG:
             post_execute=announce_report,
         )
         shared = StageTasks(sweep, plan, fresh_start="{{ params.fresh_start }}")
-        for instance in sweep.shared_stages:
+        # with several clusters, they run once on each cluster that a point uses, in the runs of the points
+        for instance in () if sweep.settings.clusters else sweep.shared_stages:
             shared.add(instance) >> (arrays or launch)
         shared.add_teardown()
         if arrays:

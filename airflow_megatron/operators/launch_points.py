@@ -13,12 +13,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_megatron.hooks.slurm import SlurmHook
+from airflow_megatron.operators.resolve_point import login_node
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.pinned import point_digest
 from airflow_megatron.slurm.remote.finished_stages import finished_stages_script
 from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states
 from airflow_megatron.supervision.attempts import next_attempt, slurm_commands
+from airflow_megatron.supervision.submission.point_placement import record_earlier_places
 from airflow_megatron.task_runtime.point_runs import (
     has_point_run,
     point_run,
@@ -90,6 +92,8 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         pinned = stored_plan(self.pinned)
         if self.plan_only:
             raise AirflowSkipException(f"dry run: {len(pinned.points)} points are not started")
+        if pinned.others:
+            record_earlier_places(pinned, login_node, self.log)
         finished = set() if self.fresh_start else self._finished_points(pinned)
         confs = self.configurations(pinned, context["ti"].run_id)
         if runs_without_scheduler():
@@ -109,11 +113,22 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         return runs
 
     def _finished_points(self, pinned: PinnedSweep) -> set[str]:
-        cluster = pinned.plan_environment.cluster
+        if not pinned.others:
+            return self._finished_on(pinned, pinned.jobs_by_point)
+        placed = pinned.placements.read()
+        found: set[str] = set()
+        for name, plan in pinned.by_cluster.items():
+            points = [point for point in plan.points if point in placed and placed[point].cluster == name]
+            if points:
+                found |= self._finished_on(
+                    plan, {point: plan.jobs_by_point.get(point, ()) for point in ("", *points)}
+                )
+        return found
+
+    def _finished_on(self, plan: PinnedSweep, jobs: Mapping[str, Sequence[Job]]) -> set[str]:
+        cluster = plan.plan_environment.cluster
         try:
-            return finished_points(
-                pinned.jobs_by_point, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run
-            )
+            return finished_points(jobs, SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run)
         except TransportError as error:
             self.log.warning("%s; which points have finished is seen in their runs", error)
             return set()
@@ -125,14 +140,17 @@ class LaunchPointsOperator(EndsTestRun, BaseOperator):
         :param run_id: id of the sweep's run
         """
         submitted: Mapping[str, Mapping[str, int]] = self.submitted or {}  # type: ignore[assignment]
-        jobs = pinned.jobs_by_point
+        jobs = [plan.jobs_by_point for plan in pinned.by_cluster.values()]
         return {
             point: {
                 "point": point,
                 "pin": pinned.pin,
                 "run": run_id,
-                "digest": point_digest([*jobs.get("", ()), *jobs.get(point, ())]),
-                "cluster": pinned.cluster,
+                "digest": point_digest(
+                    [job for its in jobs for job in (*its.get("", ()), *its.get(point, ()))]
+                ),
+                # several: the run of the point chooses one
+                **({} if pinned.others else {"cluster": pinned.cluster}),
                 "fresh_start": bool(self.fresh_start),
                 "submitted": dict(submitted.get(point, {})),
             }

@@ -11,7 +11,7 @@ from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_pruning import prune_when_due
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.plan_environment import PlanEnvironment
-from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.plan.sweep_cluster import sweep_clusters
 from airflow_megatron.plan.sweep_owners import record_owner
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.named_files import NamedFileError, read_spec_file
@@ -36,7 +36,7 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
     :param spec_file: the sweep spec
     :param points: selection of points, see :func:`airflow_megatron.plan.point_choice.choose_points` (templated)
     :param limit: maximum number of points (templated)
-    :param cluster: cluster profile that replaces that of the spec (templated)
+    :param cluster: cluster profile that replaces those of the spec (templated)
     """
 
     template_fields: Sequence[str] = ("points", "limit", "cluster")
@@ -61,7 +61,7 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
         """Check and store the plan of the chosen points."""
         # every task of the DAG imports this module, and only this one plans
         from airflow_megatron.plan.point_choice import choose_points
-        from airflow_megatron.plan.sweep_plan import check_sweep
+        from airflow_megatron.plan.sweep_plan import check_on_clusters
         from airflow_megatron.spec.spec_files import load_sweep_text
 
         refuse_unknown_keys(context["dag_run"].conf, SWEEP_KEYS)
@@ -70,28 +70,27 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
         try:
             text = read_spec_file(self.spec_file)
             sweep = load_sweep_text(text, self.spec_file)
-            plan_environment = PlanEnvironment.now(sweep_cluster(sweep, str(self.cluster or "")))
-            profile = plan_environment.cluster
+            around = [PlanEnvironment.now(one) for one in sweep_clusters(sweep, str(self.cluster or ""))]
             chosen = choose_points(sweep, choice, limit)
-            plan = check_sweep(sweep, profile, chosen)
+            plans = check_on_clusters(sweep, [one.cluster for one in around], chosen)
         except SpecError as error:
             raise AirflowFailException(str(error)) from None
         except (OSError, NamedFileError) as error:
             raise AirflowFailException(f"{self.spec_file} cannot be read: {error}") from None
-        for warning in plan.warnings:
+        for warning in dict.fromkeys(warning for plan in plans for warning in plan.warnings):
             self.log.warning("%s", warning)
         run_id = context["ti"].run_id
         refuse_rewired(SweepOutline.of(sweep), run_id, store)
         with store.writing():
-            pinned = PinnedSweep.stored(
-                sweep, text, plan, plan_environment, store, choice=choice, limit=limit
+            pinned = PinnedSweep.stored_on_clusters(
+                sweep, text, list(zip(plans, around, strict=True)), store, choice=choice, limit=limit
             )
             pinned.use(sweep.name, run_id)
         for job in pinned.shared_jobs():
             context["ti"].xcom_push(key=job.stage, value=job.to_json())
-        self.log.info(
-            "%s on %s: %d points, %d jobs", sweep.name, profile.name, len(plan.points), len(plan.jobs)
-        )
+        plan = plans[0]
+        names = " or ".join(pinned.by_cluster)
+        self.log.info("%s on %s: %d points, %d jobs", sweep.name, names, len(plan.points), len(plan.jobs))
         for job in plan.jobs:
             waits = ", ".join(f"{item.job} {item.to_plan()['until']}" for item in job.depends_on)
             self.log.info("  %s%s", job.name, f"  after {waits}" if waits else "")

@@ -66,12 +66,15 @@ class SweepReportOperator(EndsTestRun, BaseOperator):
         from airflow_megatron.plan.run_results import ReportedRun, write_results  # only this task draws plots
 
         pinned = stored_plan(self.pinned)
-        cluster = pinned.plan_environment.cluster
-        plan = pinned.plan()
+        plan = pinned.placed_plan()
+        used = {job.cluster for job in plan.jobs}
+        profiles = {
+            name: one.plan_environment.cluster for name, one in pinned.by_cluster.items() if name in used
+        }
         try:
             report = write_results(
                 plan,
-                SlurmHook(cluster.ssh_conn_id, slurm_commands(cluster)).run,
+                {name: SlurmHook(one.ssh_conn_id, slurm_commands(one)).run for name, one in profiles.items()},
                 ReportedRun.of(pinned, context["ti"].run_id, passed_over=len(self.passed_over or ())),
                 digest=pinned.digest,
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_megatron import __version__
 from airflow_megatron.plan.job_scripts import job_digest
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.plan.pins.placements import Placements
 from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.spec.documents.commit import commit_of
 from airflow_megatron.spec.documents.errors import SpecError, did_you_mean
@@ -50,6 +51,7 @@ class PinnedSweep:
     :param description: description of the sweep
     :param all_points: number of points of the whole sweep
     :param commit: commit of the project's checkout at planning, empty if unknown
+    :param others: for a sweep that names several clusters: the other clusters, and the digests of the plans for them
     """
 
     pin: str
@@ -66,6 +68,7 @@ class PinnedSweep:
     description: str
     all_points: int
     commit: str
+    others: Mapping[str, str]
     _objects: tuple[str, ...]
     _shared: tuple[Mapping[str, Any], ...]
     _plan_environment: str
@@ -83,6 +86,7 @@ class PinnedSweep:
         *,
         choice: str = "",
         limit: int | None = None,
+        others: Sequence[PinnedSweep] = (),
     ) -> PinnedSweep:
         """Store a checked plan.
 
@@ -90,6 +94,7 @@ class PinnedSweep:
         :param plan_environment: the cluster profile and files of the plan
         :param choice: expression or patterns that selected the points
         :param limit: maximum number of points
+        :param others: stored plans of the same points for other clusters; a run that uses this plan uses them too
         """
         jobs = jobs_by_point(plan.jobs)
         chunks = [
@@ -120,9 +125,33 @@ class PinnedSweep:
                 "shared": [job.to_json() for job in jobs.get("", ())],
                 "surroundings": store.put(plan_environment.to_json(plan.jobs)),
                 "outline": store.put(SweepOutline.of(sweep).to_json()),
+                # a list, because the order matters
+                **({"others": [[other.cluster, other.pin] for other in others]} if others else {}),
             }
         )
         return cls.read(digest, store)
+
+    @classmethod
+    def stored_on_clusters(
+        cls,
+        sweep: Sweep,
+        text: str,
+        plans: Sequence[tuple[Plan, PlanEnvironment]],
+        store: PinStore,
+        *,
+        choice: str = "",
+        limit: int | None = None,
+    ) -> PinnedSweep:
+        """Store the checked plans of the same points for each cluster of a sweep; return that for the first.
+
+        The parameters are those of :meth:`stored`.
+        """
+        others = [
+            cls.stored(sweep, text, plan, around, store, choice=choice, limit=limit)
+            for plan, around in plans[1:]
+        ]
+        plan, around = plans[0]
+        return cls.stored(sweep, text, plan, around, store, choice=choice, limit=limit, others=others)
 
     @classmethod
     def read(cls, digest: str, store: PinStore | None = None) -> PinnedSweep:
@@ -149,6 +178,7 @@ class PinnedSweep:
             description=data["description"],
             all_points=data["all_points"],
             commit=data["commit"],
+            others={str(cluster): str(pin) for cluster, pin in data.get("others", ())},
             _objects=tuple(data["objects"]),
             _shared=tuple(data["shared"]),
             _plan_environment=data["surroundings"],
@@ -180,10 +210,55 @@ class PinnedSweep:
         return {
             "pin": self.pin,
             "sweep": self.sweep,
-            "cluster": self.cluster,
+            "cluster": ", ".join((self.cluster, *self.others)),
             "points": len(self.points),
             "digest": self.digest,
         }
+
+    @functools.cached_property
+    def by_cluster(self) -> Mapping[str, PinnedSweep]:
+        """Cluster → the plan for it, in the order of the spec."""
+        return {
+            self.cluster: self,
+            **{cluster: PinnedSweep.read(pin, self._store) for cluster, pin in self.others.items()},
+        }
+
+    def on(self, cluster: str) -> PinnedSweep:
+        """Return the plan for one of the clusters.
+
+        :raises PinError: if the sweep was not planned for it
+        """
+        try:
+            return self.by_cluster[cluster]
+        except KeyError:
+            raise PinError(
+                f"the plan of {self.sweep} is for {', '.join(self.by_cluster)}, not for {cluster}"
+            ) from None
+
+    @property
+    def placements(self) -> Placements:
+        """The clusters of the sweep's points."""
+        return Placements(self.sweep, self._store.root)
+
+    def placed_plan(self) -> Plan:
+        """Return the plan with the jobs of each point on its cluster; the plan itself, if there is one cluster."""
+        if not self.others:
+            return self.plan()
+        from airflow_megatron.plan.sweep_plan import placed_plan  # imported here as for plan()
+
+        placed = {point: its.cluster for point, its in self.placements.read().items()}
+        return placed_plan([one.plan() for one in self.by_cluster.values()], placed)
+
+    def placed_jobs(self, point: str) -> list[Job]:
+        """Return the jobs of a point on its cluster; of the first cluster, if it has none yet.
+
+        :raises PinError: if the plan does not have the point
+        """
+        if not self.others:
+            return self.jobs_of(point)
+        its = self.placements.read().get(point)
+        chosen = self.by_cluster.get(its.cluster, self) if its else self
+        return chosen.jobs_of(point)
 
     @functools.cached_property
     def plan_environment(self) -> PlanEnvironment:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
-from airflow_megatron.results.readings.plan_rows import plan_row, sweep_jobs
+from airflow_megatron.results.readings.plan_rows import plan_rows, sweep_jobs
 from airflow_megatron.results.readings.progress import StageState, progress_grid
 from airflow_megatron.results.readings.snapshot import SweepSnapshot, parse_snapshot, snapshot_script
 from airflow_megatron.results.readings.sweep_jobs import run_directories
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from airflow_megatron.results.readings.sweep_jobs import SweepJob
     from airflow_megatron.slurm.remote.transport import CommandResult
     from airflow_megatron.spec.model.jobs import Job
+
+    LoginNodes: TypeAlias = Callable[[str], CommandResult] | Mapping[str, Callable[[str], CommandResult]]
+    """A function that runs scripts on the login node, or cluster → such a function."""
 
 log = logging.getLogger(__name__)
 
@@ -83,17 +86,25 @@ def run_results_dir(sweep: str, run_id: str) -> Path:
 
 
 def fetch_snapshot(
-    jobs: Sequence[Job], run: Callable[[str], CommandResult], *, log_tail_bytes: int | None = None
+    jobs: Sequence[Job], run: LoginNodes, *, log_tail_bytes: int | None = None
 ) -> SweepSnapshot:
-    """Read the run directories of the jobs with one remote command.
+    """Read the run directories of the jobs with one remote command for each cluster.
 
-    :param run: runs a script on the login node
+    :param run: runs a script on the login node, or such a function for each cluster
     :param log_tail_bytes: look at the last bytes of each log only; None for whole logs
     :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
     :raises airflow_megatron.results.readings.snapshot.SnapshotError: if the answer is cut off
     """
-    directories = run_directories(sweep_jobs(jobs))
-    return parse_snapshot(run(snapshot_script(directories, log_tail_bytes=log_tail_bytes)).stdout)
+    if callable(run):
+        directories = run_directories(sweep_jobs(jobs))
+        return parse_snapshot(run(snapshot_script(directories, log_tail_bytes=log_tail_bytes)).stdout)
+    snapshots = [
+        fetch_snapshot(
+            [job for job in jobs if job.cluster == cluster], of_cluster, log_tail_bytes=log_tail_bytes
+        )
+        for cluster, of_cluster in run.items()
+    ]
+    return SweepSnapshot({run_dir: found for one in snapshots for run_dir, found in one.runs.items()})
 
 
 def fetch_whole_logs(jobs: Sequence[SweepJob], run: Callable[[str], CommandResult]) -> SweepSnapshot:
@@ -106,9 +117,7 @@ def fetch_whole_logs(jobs: Sequence[SweepJob], run: Callable[[str], CommandResul
     return parse_snapshot(run(snapshot_script(run_directories(jobs), whole=True)).stdout)
 
 
-def write_results(
-    plan: Plan, run: Callable[[str], CommandResult], reported: ReportedRun, *, digest: str = ""
-) -> Report:
+def write_results(plan: Plan, run: LoginNodes, reported: ReportedRun, *, digest: str = "") -> Report:
     """Fetch the results of a run's jobs and write its report.
 
     Each run has a folder of its own. The sweep's folder holds a copy of the most complete report, of equal ones the
@@ -116,6 +125,7 @@ def write_results(
     holds fewer results than the one of its run, because run directories were deleted or jobs are repeated, is written
     beside it, to the folder with ``~fewer``.
 
+    :param run: as for :func:`fetch_snapshot`
     :param digest: of the plan; worked out when left out
     """
     snapshot = fetch_snapshot(plan.jobs, run)
@@ -134,7 +144,7 @@ def write_results(
         folder = folder.with_name(f"{folder.name}{FEWER}")
     report = write_report(
         snapshot,
-        [plan_row(job) for job in plan.jobs],
+        plan_rows(plan.jobs),
         folder,
         title=plan.sweep,
         about=lines,

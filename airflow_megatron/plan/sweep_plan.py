@@ -26,7 +26,7 @@ from airflow_megatron.megatron.trainers.trainer_table import trainer_table
 from airflow_megatron.plan.job_names import job_called
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.submission_checks import check_jobs
-from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.plan.sweep_cluster import sweep_cluster, sweep_clusters
 from airflow_megatron.requirements.file_owners import with_file_owners
 from airflow_megatron.requirements.queue_estimates import gpu_hours
 from airflow_megatron.requirements.training_arguments import JobArguments
@@ -233,10 +233,13 @@ def plan_sweep(
 def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
     """Run the checks that do not need the expanded points.
 
-    :param cluster: cluster profile; default: that of the spec
+    :param cluster: cluster profile; default: those of the spec
     :raises SpecError: with every problem found
     """
-    cluster = cluster or sweep_cluster(sweep)
+    if cluster is None:
+        for profile in sweep_clusters(sweep):
+            check_document(sweep, profile)
+        return
     if isinstance(sweep, ForeignSweep):
         check_trainer(sweep, cluster)
     if not isinstance(sweep, NativeSweep):
@@ -276,12 +279,12 @@ def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
 def check_expressions(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
     """Evaluate every expression at the first point, to report undefined names before the sweep is planned.
 
-    :param cluster: cluster profile; default: that of the spec
+    :param cluster: cluster profile; default: those of the spec
     :raises SpecError: with the first expression that fails
     """
-    cluster = cluster or sweep_cluster(sweep)
-    sweep.shared_jobs(cluster)
-    sweep.jobs(sweep.points[0], cluster)
+    for profile in [cluster] if cluster else sweep_clusters(sweep):
+        sweep.shared_jobs(profile)
+        sweep.jobs(sweep.points[0], profile)
 
 
 def check_sweep(
@@ -312,6 +315,70 @@ def check_sweep(
     return dataclasses.replace(
         plan, warnings=tuple(sorted({*sweep.warnings(), *warnings})), estimates=estimates
     )
+
+
+def check_on_clusters(
+    sweep: Sweep, clusters: Sequence[ClusterProfile], points: Sequence[Point] | None = None
+) -> list[Plan]:
+    """Run all checks for each of several clusters; return a plan for each, in order.
+
+    :raises SpecError: with every problem found, each once
+    """
+    plans: list[Plan] = []
+    problems: list[Problem] = []
+    for cluster in clusters:
+        try:
+            plans.append(check_sweep(sweep, cluster, points))
+        except SpecError as error:
+            problems += error.problems
+    if len(clusters) > 1 and plans:
+        problems += _login_node_problems(sweep, plans[0])
+    if problems:
+        raise SpecError(list(dict.fromkeys(problems)))
+    return plans
+
+
+def _login_node_problems(sweep: Sweep, plan: Plan) -> Iterator[Problem]:
+    """Yield stages of the whole sweep that would run on the login node for each of several points at once."""
+    for job in plan.jobs:
+        if not job.point and job.stage_kind.runs_first_on_login_node(job):
+            yield sweep.document.problem(
+                sweep.place_of(job.stage, "where"),
+                f"the stage {job.stage} runs on the login node, and the runs of several points would start it there at "
+                "the same time, because the sweep names several clusters",
+                "write where: job, and run airflow-megatron prefetch SPEC --cluster NAME for clusters without "
+                "internet on nodes",
+            )
+
+
+def placed_plan(plans: Sequence[Plan], placed: Mapping[str, str]) -> Plan:
+    """Return one plan with the jobs of each point on its cluster, for readers of results.
+
+    Points without a cluster are on the first one in use, where nothing of them is found. Jobs that run once for the
+    sweep are those of all clusters in use, so their names repeat.
+
+    :param plans: of the same points, one for each cluster
+    :param placed: point → name of its cluster
+    """
+    by_cluster = {plan.cluster: plan for plan in plans}
+    first = plans[0]
+    if len(plans) == 1:
+        return first
+    used = [name for name in by_cluster if any(placed.get(point) == name for point in first.points)]
+    used = used or [first.cluster]
+    jobs: list[Job] = []
+    own: dict[tuple[str, str], list[Job]] = {}
+    for name in used:
+        for job in by_cluster[name].jobs:
+            if job.point:
+                own.setdefault((name, job.point), []).append(job)
+            else:
+                jobs.append(job)
+    for point in first.points:
+        cluster = placed.get(point, "")
+        jobs += own.get((cluster if cluster in used else used[0], point), ())
+    warnings = tuple(dict.fromkeys(warning for plan in plans for warning in plan.warnings))
+    return Plan(first.sweep, ", ".join(by_cluster), first.points, tuple(jobs), warnings)
 
 
 def check_scripts(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> None:

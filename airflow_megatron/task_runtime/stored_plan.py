@@ -98,7 +98,7 @@ def planned_job(context: Context, source: str, stage: str) -> dict[str, Any] | N
     if not run_id:
         return job
     try:
-        newest = newest_plan(job["sweep"], str(run_id))
+        newest = newest_plan(job["sweep"], str(run_id)).on(job["cluster"])
         if newest.pin == job["pin"]:
             return job
         jobs = newest.jobs_of(str(conf["point"]))

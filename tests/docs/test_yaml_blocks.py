@@ -10,7 +10,8 @@ import yaml
 from blocks import Block, yaml_blocks
 
 from airflow_megatron.megatron.arguments.tables import argument_table
-from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.plan.sweep_cluster import sweep_clusters
+from airflow_megatron.plan.sweep_plan import check_on_clusters, check_sweep
 from airflow_megatron.requirements.permitted_secrets import CONNECTIONS, VARIABLES
 from airflow_megatron.slurm.verdicts.signatures import read_signatures
 from airflow_megatron.spec.documents.yaml_document import load_yaml_text
@@ -99,7 +100,8 @@ def test_it_is_read(block: Block, tmp_path: Path) -> None:
         if block.page in TRAINERS:
             spec |= {"trainer": TRAINERS[block.page], "cluster": "example-slurm"}
             spec["megatron"] = merged(of_deepspeed(spec["megatron"]), content.get("megatron", {}))
-        check_sweep(load_sweep_text(yaml.safe_dump(spec, sort_keys=False), str(block)))
+        sweep = load_sweep_text(yaml.safe_dump(spec, sort_keys=False), str(block))
+        check_on_clusters(sweep, sweep_clusters(sweep))
 
 
 def of_deepspeed(megatron: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,9 @@ class Site:
             trackers=[TrackerSection(tracker=name, connection=name) for name in ("mlflow", "trackio")]
         )
         pinned = SimpleNamespace(
-            sweep="s", outline=SimpleNamespace(settings=settings), plan=lambda: SimpleNamespace(jobs=())
+            sweep="s",
+            outline=SimpleNamespace(settings=settings),
+            placed_plan=lambda: SimpleNamespace(jobs=()),
         )
         monkeypatch.setattr(push_records, "stored_plan", lambda reference: pinned)
         monkeypatch.setattr(push_records, "tracker_access", lambda connection: TrackerAccess())

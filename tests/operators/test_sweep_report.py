@@ -98,7 +98,8 @@ def test_a_report_waits_for_a_refused_login(cluster, monkeypatch: pytest.MonkeyP
 
     plan = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), cluster)
     environment = SimpleNamespace(cluster=cluster)
-    pinned = SimpleNamespace(plan=lambda: plan, plan_environment=environment, pin="", digest="", cluster="")
+    on_cluster = SimpleNamespace(plan_environment=environment)
+    pinned = SimpleNamespace(placed_plan=lambda: plan, by_cluster={cluster.name: on_cluster}, digest="")
     monkeypatch.setattr(sweep_report, "stored_plan", lambda data: pinned)
     monkeypatch.setattr("airflow_megatron.plan.run_results.ReportedRun.of", lambda *args, **options: None)
     monkeypatch.setattr("airflow_megatron.plan.run_results.write_results", refused)

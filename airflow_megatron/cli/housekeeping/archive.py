@@ -92,7 +92,7 @@ def _plans(sweep: str) -> Iterator[tuple[str, object]]:
                 {
                     **store.get(str(digest)),
                     "surroundings": pinned.plan_environment.to_json(()),
-                    "jobs": [job.to_json() for job in pinned.plan().jobs],
+                    "jobs": [job.to_json() for job in pinned.placed_plan().jobs],
                 },
             )
         except PinError:

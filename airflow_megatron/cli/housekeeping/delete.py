@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_megatron.cli.housekeeping.remains import HousekeepingError
 from airflow_megatron.cli.runs.login_node import ANSWER_WINDOW_S, command_line_hook, login_node
 from airflow_megatron.plan.pins.pin_store import PinStore
+from airflow_megatron.plan.pins.placements import Placements
 from airflow_megatron.results.store.segments import StoreError
 from airflow_megatron.slurm.polling.queue_states import fetch_queue_states
 from airflow_megatron.slurm.remote.run_folders import folders_script, parse_folders
@@ -118,6 +119,9 @@ def delete(remains: Remains) -> Iterator[str]:
                 yield f"{answer.path} on {site.cluster.name}"
     if problems:
         raise HousekeepingError("not removed: " + "; ".join(problems))
+    if remains.sites:
+        placements = Placements(remains.sweep)
+        placements.forget(placements.read() if remains.points is None else remains.points)
     for folder in remains.reports:
         shutil.rmtree(folder)
         yield f"{folder} on this machine"

@@ -7,14 +7,14 @@ import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_megatron.cli.plans.spec_options import load_spec
+from airflow_megatron.cli.plans.spec_options import load_spec, placed_sweep
 from airflow_megatron.cli.runs.cancel import jobs_to_cancel
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.plan.pinned import PinnedSweep, plan_environment_of
 from airflow_megatron.plan.pins.pin_store import PinStore
 from airflow_megatron.plan.point_choice import choose_points
 from airflow_megatron.plan.run_results import results_dir, run_results_dir
-from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.plan.sweep_cluster import sweep_clusters
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.results.store.segments import SegmentStore, StoreError, default_root
 from airflow_megatron.slurm.remote.run_folders import below
@@ -112,7 +112,8 @@ def remains_of(sweep: Sweep, select: str = "", run: str = "", cluster: str | Non
     points = frozenset(point.name for point in choose_points(sweep, select)) if select.strip() else None
     sites: list[Site] = []
     if not run:
-        jobs = jobs_to_cancel(plan_sweep(sweep, sweep_cluster(sweep, cluster)), None)
+        plans = [plan_sweep(sweep, one) for one in sweep_clusters(sweep, cluster)]
+        jobs = jobs_to_cancel(placed_sweep(sweep, plans), None)
         sites = _sites(sweep.name, jobs, points)
     reports = (
         [run_results_dir(sweep.name, run)] if run else [results_dir(sweep.name)] if points is None else []

@@ -16,6 +16,7 @@ from airflow_megatron.cli.plans.spec_options import (
     SetOption,
     SpecArgument,
     checked_plan,
+    checked_plans,
     complete_spec,
     load_spec,
     printed_plan,
@@ -24,7 +25,7 @@ from airflow_megatron.plan.difference import plan_difference
 from airflow_megatron.plan.job_names import short_name
 from airflow_megatron.plan.overview import stage_overviews
 from airflow_megatron.plan.repeated_names import repeated_name_problem
-from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.plan.sweep_cluster import sweep_clusters
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def lint(
             repeated = repeated_name_problem(sweep)
             if repeated is not None:
                 raise SpecError(repeated)
-            planned = checked_plan(sweep, cluster, warn=False)
+            plans = checked_plans(sweep, cluster, warn=False)
             if with_dags:
                 check_dags(sweep)
         except SpecError as error:
@@ -88,10 +89,14 @@ def lint(
             lines = [str(problem) for problem in error.problems]
         else:
             if says_warnings():
-                report += _rows(planned.warnings, "warning")
-                lines = [problem.with_severity("warning") for problem in planned.warnings]
-                counts = f"{len(planned.points)} points, {len(planned.jobs)} jobs, digest {planned.digest}"
-                lines.append(f"{spec}: {counts}")
+                warnings = list(dict.fromkeys(problem for plan in plans for problem in plan.warnings))
+                report += _rows(warnings, "warning")
+                lines = [problem.with_severity("warning") for problem in warnings]
+                for planned in plans:
+                    counts = (
+                        f"{len(planned.points)} points, {len(planned.jobs)} jobs, digest {planned.digest}"
+                    )
+                    lines.append(f"{spec}: {counts}" + (f", on {planned.cluster}" if len(plans) > 1 else ""))
         if output is LintFormat.TEXT and lines:
             print("\n".join(lines))
     if output is LintFormat.JSON:
@@ -136,7 +141,8 @@ def plan(
         sys.stdout.flush()
         sys.stdout.buffer.writelines(text)
         return
-    planned = checked_plan(sweep, cluster, select)
+    plans = checked_plans(sweep, cluster, select)
+    planned = plans[0]  # names and stages do not depend on the cluster
     if output is PlanFormat.NAMES:
         sys.stdout.writelines(f"{short_name(job)}\n" for job in planned.jobs)
         return
@@ -148,7 +154,8 @@ def plan(
     else:
         from airflow_megatron.cli.plans.plan_table import print_plan
 
-        print_plan(planned, stages, most_points, sweep_cluster(sweep, cluster).billing)
+        for planned, profile in zip(plans, sweep_clusters(sweep, cluster), strict=True):
+            print_plan(planned, stage_overviews(planned, sweep.tree), most_points, profile.billing)
 
 
 def diff(

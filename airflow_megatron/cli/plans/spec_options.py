@@ -14,9 +14,10 @@ import typer
 from airflow_megatron.cli.console.collection import no_collection
 from airflow_megatron.cli.console.verbosity import says_warnings
 from airflow_megatron.plan.halves.split_plan import LEAST_POINTS, SplitPlan, split_plan
+from airflow_megatron.plan.pins.placements import Placements
 from airflow_megatron.plan.point_choice import choose_points
-from airflow_megatron.plan.sweep_cluster import sweep_cluster
-from airflow_megatron.plan.sweep_plan import Plan, check_sweep
+from airflow_megatron.plan.sweep_cluster import sweep_cluster, sweep_clusters
+from airflow_megatron.plan.sweep_plan import Plan, check_on_clusters, check_sweep, placed_plan
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 from airflow_megatron.spec.documents.project import sweep_specs_dir
 from airflow_megatron.spec.model.cluster_profile import cluster_names
@@ -166,6 +167,34 @@ def checked_plan(sweep: Sweep, cluster: str | None = None, select: str = "", *, 
     """
     with no_collection():
         return _checked_plan(sweep, cluster, select, warn)
+
+
+def checked_plans(
+    sweep: Sweep, cluster: str | None = None, select: str = "", *, warn: bool = True
+) -> list[Plan]:
+    """Return the checked plans of a sweep, or of its selected points: one for each of its clusters.
+
+    :param warn: log the warnings
+    :raises SpecError: contains all problems
+    """
+    if cluster or not sweep.settings.clusters:
+        return [checked_plan(sweep, cluster, select, warn=warn)]
+    with no_collection():
+        points = choose_points(sweep, select) if select.strip() else None
+        plans = check_on_clusters(sweep, sweep_clusters(sweep), points)
+        if warn:
+            _log_warnings(dict.fromkeys(warning for plan in plans for warning in plan.warnings))
+        return plans
+
+
+def placed_sweep(sweep: Sweep, plans: Sequence[Plan]) -> Plan:
+    """Return the plan of a sweep with each point on its cluster, as far as it has one.
+
+    :param plans: one for each cluster
+    """
+    if len(plans) == 1:
+        return plans[0]
+    return placed_plan(plans, {point: its.cluster for point, its in Placements(sweep.name).read().items()})
 
 
 def printed_plan(sweep: Sweep, cluster: str | None = None, select: str = "") -> Plan | SplitPlan:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_megatron.cli.runs.login_node import ANSWER_WINDOW_S, login_node
 from airflow_megatron.plan.pinned import PinnedSweep, plan_environment_of
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.slurm.remote.transport import TransportError
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.slurm.verdicts.stage_records import parse_stage_states, stage_state_script
 from airflow_megatron.spec.model.dag_names import point_dag_id
@@ -73,7 +74,7 @@ def jobs_to_cancel(plan: Plan, points: Collection[str] | None) -> list[Job]:
     found = {job.stage_dir: job for job in plan.jobs}
     for pin in sorted(pins):
         try:
-            pinned = PinnedSweep.read(pin, store).plan()
+            pinned = PinnedSweep.read(pin, store).placed_plan()
         except PinError as error:
             log.warning("%s", error)
             continue
@@ -90,9 +91,17 @@ def cancel_jobs(jobs: Iterable[Job]) -> list[str]:
     for job in jobs:
         by_connection.setdefault(plan_environment_of(job).cluster.ssh_conn_id, []).append(job)
     cancelled: list[str] = []
+    missed: list[str] = []
     for of_one in by_connection.values():
-        with login_node(plan_environment_of(of_one[0]).cluster) as run:
-            cancelled += _cancel_on(run, of_one)
+        try:
+            with login_node(plan_environment_of(of_one[0]).cluster) as run:
+                cancelled += _cancel_on(run, of_one)
+        except TransportError as error:
+            if len(by_connection) == 1:
+                raise
+            missed.append(str(error))
+    if missed:
+        raise TransportError("; ".join([*missed, f"cancelled: {', '.join(cancelled) or 'nothing'}"]))
     return cancelled
 
 

@@ -9,15 +9,19 @@ from airflow_megatron.plan.pinned import PinnedSweep
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
 from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.run_results import ReportedRun, fetch_snapshot, write_results
-from airflow_megatron.plan.sweep_cluster import sweep_cluster
+from airflow_megatron.plan.sweep_cluster import sweep_clusters
 from airflow_megatron.plan.sweep_plan import plan_sweep
 from airflow_megatron.results.readings.plan_rows import sweep_jobs
 from airflow_megatron.results.tables.trainings import result_table
 from airflow_megatron.spec.documents.errors import did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_megatron.plan.sweep_plan import Plan
     from airflow_megatron.results.report.report import Report
     from airflow_megatron.results.tables.trainings import ResultTable
+    from airflow_megatron.slurm.remote.transport import CommandResult
     from airflow_megatron.spec.model.sweep import Sweep
 
 UNPLANNED = "never-planned"
@@ -40,10 +44,11 @@ def pinned_run(sweep: Sweep, run_id: str, cluster: str | None) -> tuple[PinnedSw
     digest = store.newest(sweep.name, chosen) if chosen else None
     if digest is not None:
         return PinnedSweep.read(digest, store), chosen
-    around = PlanEnvironment.now(sweep_cluster(sweep, cluster))
-    plan = plan_sweep(sweep, around.cluster)
+    around = [PlanEnvironment.now(one) for one in sweep_clusters(sweep, cluster)]
+    plans = [(plan_sweep(sweep, one.cluster), one) for one in around]
     with store.writing():
-        return PinnedSweep.stored(sweep, sweep.document.text, plan, around, store), chosen or UNPLANNED
+        pinned = PinnedSweep.stored_on_clusters(sweep, sweep.document.text, plans, store)
+    return pinned, chosen or UNPLANNED
 
 
 def run_report(sweep: Sweep, run_id: str, cluster: str | None) -> Report:
@@ -55,8 +60,20 @@ def run_report(sweep: Sweep, run_id: str, cluster: str | None) -> Report:
     :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
     """
     pinned, chosen = pinned_run(sweep, run_id, cluster)
-    hook = command_line_hook(pinned.plan_environment.cluster)
-    return write_results(pinned.plan(), hook.run, ReportedRun.of(pinned, chosen), digest=pinned.digest)
+    plan = pinned.placed_plan()
+    nodes = login_nodes(pinned, plan)
+    return write_results(plan, nodes, ReportedRun.of(pinned, chosen), digest=pinned.digest)
+
+
+def login_nodes(pinned: PinnedSweep, plan: Plan) -> dict[str, Callable[[str], CommandResult]]:
+    """Return cluster → a function that runs scripts on its login node, for the clusters of a plan's jobs.
+
+    :raises airflow_megatron.slurm.remote.transport.TransportError: if Airflow lacks a connection
+    """
+    return {
+        name: command_line_hook(pinned.on(name).plan_environment.cluster).run
+        for name in dict.fromkeys(job.cluster for job in plan.jobs)
+    }
 
 
 def run_table(sweep: Sweep, run_id: str, cluster: str | None) -> ResultTable:
@@ -68,6 +85,6 @@ def run_table(sweep: Sweep, run_id: str, cluster: str | None) -> ResultTable:
     :raises airflow_megatron.slurm.remote.transport.TransportError: if the login node does not answer
     """
     pinned, _ = pinned_run(sweep, run_id, cluster)
-    plan = pinned.plan()
-    snapshot = fetch_snapshot(plan.jobs, command_line_hook(pinned.plan_environment.cluster).run)
+    plan = pinned.placed_plan()
+    snapshot = fetch_snapshot(plan.jobs, login_nodes(pinned, plan))
     return result_table(snapshot, sweep_jobs(plan.jobs))

@@ -63,6 +63,9 @@ def rerun(
     written: list[Path] = []
     try:
         pinned = pinned_run(run)
+        if cluster is None and pinned.others:
+            names = " or ".join(pinned.by_cluster)
+            raise PinError(f"the points of this run are on several clusters; choose one: --cluster {names}")
         name = name or free_name(f"{pinned.sweep}-rerun")
         if cluster is None:
             written = write_cluster(pinned.plan_environment, profile_name(name))

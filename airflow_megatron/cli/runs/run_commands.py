@@ -13,9 +13,10 @@ from airflow_megatron.cli.plans.spec_options import (
     SelectOption,
     SetOption,
     SpecArgument,
-    checked_plan,
+    checked_plans,
     complete_spec,
     load_spec,
+    placed_sweep,
     spec_path,
 )
 from airflow_megatron.cli.runs.status import StatusFormat, print_status
@@ -39,7 +40,8 @@ def status(
     cluster: ClusterOption = None,
 ) -> None:
     """Show the progress of every job of a sweep, from the files and the queue of its cluster."""
-    plan = checked_plan(load_spec(spec, settings), cluster, select)
+    sweep = load_spec(spec, settings)
+    plan = placed_sweep(sweep, checked_plans(sweep, cluster, select))
     try:
         print_status(plan, output, every if watch else None)
     except KeyboardInterrupt:
@@ -50,15 +52,14 @@ def cancel(spec: SpecArgument, select: SelectOption = "", cluster: ClusterOption
     """Stop a sweep, or the selected points: cancel its jobs in Slurm, and mark its runs failed in Airflow."""
     from airflow_megatron.cli.runs.cancel import cancel_jobs, jobs_to_cancel, stop_in_airflow
     from airflow_megatron.plan.point_choice import choose_points
-    from airflow_megatron.plan.sweep_cluster import sweep_cluster
+    from airflow_megatron.plan.sweep_cluster import sweep_clusters
     from airflow_megatron.plan.sweep_plan import plan_sweep
     from airflow_megatron.slurm.remote.transport import TransportError
 
     sweep = load_spec(spec)
     points = {point.name for point in choose_points(sweep, select)} if select.strip() else None
-    plan = plan_sweep(
-        sweep, sweep_cluster(sweep, cluster)
-    )  # report an invalid selection before anything is stopped
+    # report an invalid selection before anything is stopped
+    plan = placed_sweep(sweep, [plan_sweep(sweep, one) for one in sweep_clusters(sweep, cluster)])
     stopped = stop_in_airflow(sweep.name, points)
     for run in stopped or ():
         print(f"stopped {run}")

@@ -18,6 +18,7 @@ from airflow_megatron.plan.run_results import fetch_snapshot
 from airflow_megatron.results.readings.plan_rows import sweep_jobs
 from airflow_megatron.results.readings.progress import (
     ProgressGrid,
+    StageStatus,
     changed_lines,
     progress_grid,
     progress_lines,
@@ -50,18 +51,34 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
 
     All calls share one login. The function raises :class:`TransportError` if the login node does not answer.
     """
-    cluster = load_cluster(plan.cluster)
+    clusters = [load_cluster(name) for name in dict.fromkeys(job.cluster for job in plan.jobs)]
     jobs = sweep_jobs(plan.jobs)
-    run: Callable[[str], CommandResult] | None = None
+    nodes: dict[str, Callable[[str], CommandResult]] = {}
 
     def look() -> ProgressGrid:
-        nonlocal run
-        if run is None:  # repeated, because the user may add or correct Airflow's connection
-            run = stack.enter_context(command_line_hook(cluster).session())
-        snapshot = fetch_snapshot(plan.jobs, run, log_tail_bytes=STATUS_LOG_BYTES)
-        # read after the files, so that every job in them is or was in the queue
-        queue_states = fetch_queue_states(slurm_commands(cluster), run)
-        return progress_grid(snapshot, jobs, queue_states=queue_states)
+        cells: dict[tuple[str, str], StageStatus] = {}
+        for cluster in clusters:
+            if (
+                cluster.name not in nodes
+            ):  # repeated, because the user may add or correct Airflow's connection
+                nodes[cluster.name] = stack.enter_context(command_line_hook(cluster).session())
+            run = nodes[cluster.name]
+            here = [number for number, job in enumerate(plan.jobs) if job.cluster == cluster.name]
+            snapshot = fetch_snapshot(
+                [plan.jobs[number] for number in here], run, log_tail_bytes=STATUS_LOG_BYTES
+            )
+            # read after the files, so that every job in them is or was in the queue
+            queue_states = fetch_queue_states(slurm_commands(cluster), run)
+            cells |= progress_grid(
+                snapshot, [jobs[number] for number in here], queue_states=queue_states
+            ).cells
+        points, stages = (
+            tuple(dict.fromkeys(getattr(job, key) for job in jobs)) for key in ("point", "stage")
+        )
+        # in the plan's order
+        return ProgressGrid(
+            points, stages, {key: cells[key] for job in jobs if (key := (job.point, job.stage))}
+        )
 
     with ExitStack() as stack:
         yield look

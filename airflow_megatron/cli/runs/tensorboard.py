@@ -54,8 +54,16 @@ def tensorboard(
     """Show the event files of a sweep in TensorBoard; where they are on a cluster, print the command for its tunnel."""
     try:
         pinned, _ = pinned_run(load_spec(spec), run, cluster)
-        profile = pinned.plan_environment.cluster
-        folders = event_folders(pinned.plan().jobs, points)
+        plan = pinned.placed_plan()
+        jobs = [job for job in plan.jobs if not pinned.others or cluster in (None, job.cluster)]
+        used = list(dict.fromkeys(job.cluster for job in jobs))
+        if len(used) != 1:
+            raise TensorboardError(
+                f"{pinned.sweep} has run on several clusters, and a TensorBoard shows one: choose with --cluster "
+                f"{' or '.join(pinned.by_cluster)}"
+            )
+        profile = pinned.on(used[0]).plan_environment.cluster
+        folders = event_folders(jobs, points)
         hook = None if (here := with_events(folders)) else command_line_hook(profile)
         if hook is not None:
             here = found_by(folders, hook.run(events_script(folders)).stdout)

@@ -74,8 +74,10 @@ def _used_by(store: PinStore, pin: str) -> Iterator[str]:
         yield from plan["objects"]
         yield plan["surroundings"]
         yield plan["outline"]
+        for _, other in plan.get("others", ()):
+            yield from _used_by(store, other)
         tables: dict[str, str] = store.get(plan["surroundings"])["tables"]
-    except (PinError, KeyError, TypeError):
+    except (PinError, KeyError, TypeError, ValueError):
         return  # damaged: the sweep must be planned again, which stores all content again
     for text in tables.values():
         yield content_digest(text.encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from airflow_megatron.results.readings.sweep_jobs import SweepJob, read_jobs
+from airflow_megatron.results.readings.sweep_jobs import SWEEP_WIDE, SweepJob, read_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 def sweep_jobs(jobs: Iterable[Job]) -> tuple[SweepJob, ...]:
     """Return the jobs of a plan as the results of a sweep need them, in the order given."""
-    return read_jobs(plan_row(job) for job in jobs)
+    return read_jobs(plan_rows(jobs))
+
+
+def plan_rows(jobs: Iterable[Job]) -> list[dict[str, Any]]:
+    """Return jobs as the result tables show them: jobs that run once on each of several clusters name theirs."""
+    jobs = list(jobs)
+    several = len({job.cluster for job in jobs if not job.point}) > 1
+    return [{**plan_row(job), **_on_its_cluster(job)} if several else plan_row(job) for job in jobs]
+
+
+def _on_its_cluster(job: Job) -> dict[str, str]:
+    return {} if job.point else {"name": f"{job.name}@{job.cluster}", "point": f"{SWEEP_WIDE}@{job.cluster}"}
 
 
 def plan_row(job: Job) -> dict[str, Any]:

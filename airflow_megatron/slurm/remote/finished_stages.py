@@ -29,3 +29,15 @@ def finished_stages_script(points: Iterable[Sequence[str]]) -> str:
             index += 1
         calls.append(" ".join(["am_point", *words]))
     return framed("\n".join([shell_file("finished_stages"), *calls]))
+
+
+def started_points_script(points: Iterable[Sequence[str]]) -> str:
+    """Return the remote script that prints ``started NUMBER`` for each point with an attempt.
+
+    :param points: the stage directories of each point
+    """
+    calls = [
+        " ".join(["am_started", str(number), *map(quote_path, directories)])
+        for number, directories in enumerate(points)
+    ]
+    return framed("\n".join([shell_file("finished_stages"), *calls]))

@@ -99,6 +99,11 @@ def sweep_prefix(job: Job) -> str:
     return _name_in_slurm(f"{job.sweep}.")[: MAX_JOB_NAME_LENGTH // 2]
 
 
+def point_prefix(sweep: str, point: str) -> str:
+    """Return the common prefix of the Slurm names of all attempts of a point's jobs."""
+    return _name_in_slurm(f"{sweep}.{point}.")[: MAX_JOB_NAME_LENGTH // 2]
+
+
 def _name_in_slurm(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=+:@-]", "_", name)
 

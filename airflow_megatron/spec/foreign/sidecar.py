@@ -21,6 +21,7 @@ from airflow_megatron.spec.expressions.resolution import ExpressionError, templa
 from airflow_megatron.spec.model.schema import (
     DEFAULT_AHEAD,
     Ahead,
+    ClusterNames,
     ContainerSection,
     HealthRules,
     NotifySection,
@@ -33,6 +34,7 @@ from airflow_megatron.spec.model.schema import (
     validate,
 )
 from airflow_megatron.spec.model.secret_sources import secret_sources
+from airflow_megatron.spec.model.sweep import named_clusters
 from airflow_megatron.spec.native.overrides import OPTION, overridden
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class SidecarSection(Strict):
 
     name: Word | None = None
     description: str | None = None
-    cluster: Word | None = None
+    cluster: ClusterNames | None = None
     trainer: TrainerName | None = None
     release: str | None = None
     restart: RestartSection | None = None
@@ -106,6 +108,8 @@ class Sidecar:
             for name, value in self.given.items()
             if name in _OF_SETTINGS
         }
+        if "cluster" in changes:
+            changes |= named_clusters(changes["cluster"])
         return dataclasses.replace(settings, **changes)
 
     def job(self, job: Job, cluster: ClusterProfile) -> Job:

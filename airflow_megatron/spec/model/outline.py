@@ -54,6 +54,8 @@ class SweepOutline:
         """Return plain JSON data."""
         data = dataclasses.asdict(dataclasses.replace(self, settings=SweepSettings()))
         settings = dataclasses.asdict(dataclasses.replace(self.settings, notify=(), trackers=()))
+        if not self.settings.clusters:  # outlines of sweeps with one cluster have kept their digests
+            del settings["clusters"]
         notify = [section.model_dump(mode="json") for section in self.settings.notify]
         trackers = [section.model_dump(mode="json") for section in self.settings.trackers]
         return {**data, "settings": {**settings, "notify": notify, "trackers": trackers}}
@@ -67,6 +69,7 @@ class SweepOutline:
         try:
             settings = dict(data["settings"])
             settings["tags"] = tuple(settings["tags"])
+            settings["clusters"] = tuple(settings.get("clusters", ()))
             settings["notify"] = tuple(NotifySection.model_validate(one) for one in settings["notify"])
             settings["trackers"] = tuple(
                 TrackerSection.model_validate(one) for one in settings.get("trackers", ())

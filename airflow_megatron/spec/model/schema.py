@@ -88,6 +88,11 @@ SecretField: TypeAlias = Annotated[
     AfterValidator(_field_of_connection),
     WithJsonSchema({"type": "string", "pattern": r"^(password|login|host|schema|extra\..+)$"}),
 ]
+ClusterNames: TypeAlias = Annotated[
+    Annotated[Word, Tag("name")] | Annotated[list[Word], Field(min_length=1, max_length=16), Tag("names")],
+    Discriminator(lambda value: "names" if isinstance(value, list) else "name"),
+]
+"""A cluster profile, or several among which points are distributed."""
 Scalar: TypeAlias = bool | int | float | str | None
 Values: TypeAlias = dict[str, Any]
 
@@ -573,8 +578,9 @@ class SweepSpecSection(Strict):
     """Name of the sweep and of its DAG. Default: the name of the file."""
     description: str = ""
     """Text that the web UI shows."""
-    cluster: Word = "local"
-    """Name of a cluster profile in ``sbatch/clusters/``."""
+    cluster: ClusterNames = "local"
+    """Name of a cluster profile in ``sbatch/clusters/``, or a list of names: each point then runs on one of these
+    clusters, where there is room for it."""
     trainer: TrainerName = "megatron_core"
     """Program that trains."""
     release: str = "core_v0.16.1"

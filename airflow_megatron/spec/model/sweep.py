@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_megatron.spec.documents.yaml_document import KeyPath, YamlDocument
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
@@ -38,7 +38,8 @@ class SweepSettings:
     """What Airflow needs to know of a sweep.
 
     :param description: shown above the DAG
-    :param cluster: name of the cluster profile
+    :param cluster: name of the cluster profile, the first of several
+    :param clusters: names of the profiles among which the points are distributed; empty for one profile
     :param tags: of the DAGs
     :param max_active_points: points in flight
     :param poll_interval: seconds between two polls of the cluster
@@ -55,6 +56,23 @@ class SweepSettings:
     max_jobs: int | None = None
     notify: tuple[NotifySection, ...] = ()
     trackers: tuple[TrackerSection, ...] = ()
+    clusters: tuple[str, ...] = ()
+
+    @property
+    def all_clusters(self) -> tuple[str, ...]:
+        """The names of all cluster profiles."""
+        return self.clusters or (self.cluster,)
+
+    @property
+    def chosen_cluster(self) -> str | None:
+        """The profile on which a run works unless a user chooses one; None to choose one for each point."""
+        return None if self.clusters else self.cluster
+
+
+def named_clusters(value: str | Sequence[str]) -> dict[str, Any]:
+    """Return the settings of :class:`SweepSettings` for the value of ``cluster:``; a list of one name is that name."""
+    names = (value,) if isinstance(value, str) else tuple(value)
+    return {"cluster": names[0], "clusters": names if len(names) > 1 else ()}
 
 
 class Sweep(ABC):

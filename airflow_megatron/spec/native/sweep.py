@@ -17,7 +17,7 @@ from airflow_megatron.spec.expressions.resolution import (
     template_names,
 )
 from airflow_megatron.spec.model.stage_tree import stage_tree
-from airflow_megatron.spec.model.sweep import Point, Sweep, SweepSettings
+from airflow_megatron.spec.model.sweep import Point, Sweep, SweepSettings, named_clusters
 from airflow_megatron.spec.native.benchmark import with_stages
 from airflow_megatron.spec.native.jobs import JobBuilder
 from airflow_megatron.spec.native.stages import StageRecipes
@@ -44,7 +44,7 @@ class NativeSweep(Sweep):
     def __init__(self, spec: SweepSpecSection, document: YamlDocument) -> None:
         settings = SweepSettings(
             description=spec.description,
-            cluster=spec.cluster,
+            **named_clusters(spec.cluster),
             tags=tuple(spec.tags),
             max_active_points=spec.max_active_points,
             poll_interval=spec.poll_interval,

@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_megatron.megatron.estimates.hardware import GPUS
-from airflow_megatron.plan.pinned import PinnedSweep
+from airflow_megatron.plan.pinned import PinnedSweep, jobs_by_point
 from airflow_megatron.plan.pins.pin_store import PinError, PinStore
+from airflow_megatron.plan.pins.placements import Placements
 from airflow_megatron.spec.model.stage_kinds import STAGE_KINDS
 from airflow_megatron.spec.trust.json_records import real, whole
 
@@ -83,19 +84,25 @@ def planned_sweep(sweep: str, run_id: str) -> PlannedSweep | None:
     store = PinStore()
     pin = store.newest(sweep, run_id)
     try:
-        return _planned(pin, store.root) if pin else None
+        return _planned(pin, store.root, Placements(sweep, store.root).state()) if pin else None
     except PinError:
         return None
 
 
 @lru_cache(maxsize=8)
-def _planned(pin: str, root: Path) -> PlannedSweep:
+def _planned(pin: str, root: Path, placed: tuple[int, int]) -> PlannedSweep:
+    """Return what the page shows of a stored plan.
+
+    :param placed: state of the records of the points' clusters, which the jobs depend on
+    """
     pinned = PinnedSweep.read(pin, PinStore(root))
-    gpu = GPUS.get(pinned.plan_environment.cluster.gpu or "")
-    jobs = pinned.jobs_by_point
+    gpus = {plan.plan_environment.cluster.gpu or "" for plan in pinned.by_cluster.values()}
+    gpu = GPUS.get(next(iter(gpus))) if len(gpus) == 1 else None  # of different ones, utilisation is unknown
+    plan = pinned.placed_plan()
+    jobs = jobs_by_point(plan.jobs)
     points = tuple(_point(name, jobs.get(name, ())) for name in pinned.points)
     peak = gpu.operations_per_s if gpu else None
-    return PlannedSweep(pinned.cluster, pinned.description, pinned.digest, peak, points)
+    return PlannedSweep(plan.cluster, pinned.description, pinned.digest, peak, points)
 
 
 def _point(name: str, jobs: Any) -> PlannedPoint:

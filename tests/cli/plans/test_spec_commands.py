@@ -154,7 +154,7 @@ class TestPlan:
         assert "core-hours" not in call("plan", "small", "--max-points-per-stage", "0").stdout
         billing = BillingSection(unit="core-hours", per_gpu_hour=0.5)
         profile = load_cluster("local").model_copy(update={"billing": billing})
-        monkeypatch.setattr(spec_commands, "sweep_cluster", lambda *_: profile)
+        monkeypatch.setattr(spec_commands, "sweep_clusters", lambda *_: (profile,))
         shown = call("plan", "small", "--max-points-per-stage", "0").stdout
         assert "at most 432 core-hours (0.5 per GPU-hour)" in shown
 

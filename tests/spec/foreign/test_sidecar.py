@@ -207,3 +207,13 @@ def test_oellm_files_are_trained_by_upstreams_megatron(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     file.write_text(OELLM)
     assert {job.trainer for job in jobs_of(load_sweep(file))} == {"megatron_lm"}
+
+
+def test_a_sidecar_may_name_several_clusters(file: Path) -> None:
+    beside(file, "cluster: [local, example-slurm]\n")
+    settings = load_sweep(file).settings
+    assert settings.all_clusters == ("local", "example-slurm")
+    assert settings.cluster == "local"
+    for one in ("cluster=example-slurm", "cluster=[example-slurm]"):
+        settings = load_sweep(file, [one]).settings
+        assert (settings.cluster, settings.clusters) == ("example-slurm", ())

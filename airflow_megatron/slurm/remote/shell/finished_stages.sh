@@ -18,3 +18,20 @@ am_point() { # [INDEX DIRECTORY]...; up to the first stage without a verdict
     shift 2
   done
 }
+
+am_started() { # NUMBER DIRECTORY...; whether one of the stages has an attempt
+  am_number=$1
+  shift
+  for am_stage in "$@"; do
+    for am_attempt in "$am_stage"/*/; do
+      am_attempt=${am_attempt%/}
+      case ${am_attempt##*/} in
+        '' | *[!0-9]*) ;;
+        *)
+          printf 'started %s\n' "$am_number"
+          return
+          ;;
+      esac
+    done
+  done
+}

@@ -49,7 +49,7 @@ from airflow_megatron.spec.foreign.foreign_sweep import ForeignSweep
 from airflow_megatron.spec.foreign.sidecar import NO_SIDECAR
 from airflow_megatron.spec.layout.run_layout import SweepLayout
 from airflow_megatron.spec.model.cluster_profile import cluster_names, profile_path
-from airflow_megatron.spec.model.sweep import Point, SweepSettings
+from airflow_megatron.spec.model.sweep import Point, SweepSettings, named_clusters
 from airflow_megatron.spec.trust.permitted_variables import permitted_variables
 
 if TYPE_CHECKING:
@@ -375,8 +375,8 @@ class OellmSweep(ForeignSweep):
 
     def _settings(self) -> SweepSettings:
         """Return the settings; the sidecar's cluster is known before any other is looked for."""
-        cluster = self.sidecar.section.cluster or self._cluster_of_machine()
-        return SweepSettings(description="oellm-autoexp sweep", cluster=cluster, tags=("oellm-autoexp",))
+        clusters = named_clusters(self.sidecar.section.cluster or self._cluster_of_machine())
+        return SweepSettings(description="oellm-autoexp sweep", tags=("oellm-autoexp",), **clusters)
 
     def _cluster_of_machine(self) -> str:
         """Return the cluster profile that ``MACHINE_NAME`` names."""

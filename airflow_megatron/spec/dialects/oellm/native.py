@@ -96,7 +96,7 @@ class _Writer:
         settings = self.sweep.settings
         spec: dict[str, Any] = {
             "name": self.sweep.name,
-            "cluster": settings.cluster,
+            "cluster": list(settings.clusters) or settings.cluster,
             "trainer": self.families[0][0].trainer,
             "release": self.families[0][0].release,
             "point": f"{{{{ {_LABEL} }}}}",
