@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Refuse to start a job that runs offline if files that were to be fetched before are not there.
 
 # The first argument has the lines of the variable that the plan wrote: the cache, the sweep, key and name of each item.
