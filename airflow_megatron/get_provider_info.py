@@ -170,6 +170,11 @@ CONNECTION_FIELDS: dict[str, Any] = {
     "login_shell": _switch(
         "Login shell", "Where only a login shell has Slurm's commands on its PATH", default=False
     ),
+    "restricted": _switch(
+        "Restricted key",
+        "The key runs only this package's programs: airflow-megatron cluster restrict",
+        default=False,
+    ),
 }
 """Extras of a connection of type ``slurm``, as Airflow's form shows them."""
 

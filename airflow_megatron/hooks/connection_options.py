@@ -45,6 +45,7 @@ class ConnectionOptions:
     :param renew_command: program and arguments that renew the credentials; run without a shell
     :param login_patience: seconds that a login which worked before may be refused until that is final
     :param commands: how Slurm's commands are found, for who has no cluster profile
+    :param restricted: whether its key runs only this package's programs (``cluster restrict``)
     :param work_dir: directory of the jobs of no sweep, shared by all nodes; None for one in the user's home
     """
 
@@ -68,6 +69,7 @@ class ConnectionOptions:
     renew_command: tuple[str, ...] = ()
     login_patience: float = DEFAULT_LOGIN_PATIENCE_S
     commands: SlurmCommands = DEFAULT_COMMANDS
+    restricted: bool = False
     work_dir: str | None = None
 
     @classmethod
@@ -120,6 +122,7 @@ class ConnectionOptions:
                 slurm_bin=_remote_path(extra, "slurm_bin", conn_id) or "",
                 login_shell=_is_true(extra.get("login_shell", False)),
             ),
+            restricted=_is_true(extra.get("restricted", False)),
             work_dir=_remote_path(extra, "work_dir", conn_id),
         )
 

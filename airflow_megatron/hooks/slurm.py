@@ -38,7 +38,7 @@ class SlurmHook(BaseHook):
     ``private_key``, ``private_key_passphrase``, ``host_key``, ``known_hosts``, ``no_host_key_check``,
     ``host_proxy_cmd``, ``conn_timeout``, ``compress``) and some of its own: ``transport``, ``control_path``,
     ``renew_command``, ``login_patience``,
-    ``ssh_config``, ``work_dir``, ``slurm_bin``, ``login_shell``; see
+    ``ssh_config``, ``work_dir``, ``slurm_bin``, ``login_shell``, ``restricted``; see
     :class:`~airflow_megatron.hooks.connection_options.ConnectionOptions`. The host key is always checked unless
     ``no_host_key_check`` says otherwise: against ``host_key``, else ``known_hosts``, else ``~/.ssh/known_hosts``.
 
@@ -174,7 +174,17 @@ class SlurmHook(BaseHook):
         # in a thread: the only look-up that works in a triggerer and under `dags test` alike (Airflow 3.3.2)
         options = await asyncio.to_thread(self.options)
         # loaded by who connects: asyncssh takes 0.25 s, and every task's process reads its DAG's operators
-        remote_shell = (self._commands or options.commands).remote_shell()
+        commands = self._commands or options.commands
+        if options.restricted:
+            from airflow_megatron.hooks.restricted.requests import RestrictedTransport, remote_command
+
+            return RestrictedTransport(
+                self._over(options, remote_command(commands)), commands, self.ssh_conn_id
+            )
+        return self._over(options, commands.remote_shell())
+
+    def _over(self, options: ConnectionOptions, remote_shell: str) -> Transport:
+        """Return a transport that runs a command line and feeds it each script."""
         if options.transport == "openssh":
             from airflow_megatron.hooks.openssh_transport import OpensshTransport
 

@@ -11,6 +11,7 @@ from airflow_megatron.checks.sweeps.names import name_findings, template_finding
 from airflow_megatron.checks.sweeps.outputs import output_findings
 from airflow_megatron.checks.sweeps.patterns import pattern_findings
 from airflow_megatron.checks.sweeps.restarts import restart_findings
+from airflow_megatron.checks.sweeps.restricted_keys import restricted_key_findings
 from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
 from airflow_megatron.checks.sweeps.secrets import secret_findings
 from airflow_megatron.checks.sweeps.site_rules import queue_rule_problems, site_rule_findings
@@ -97,6 +98,7 @@ def own_findings(
         memory_findings(jobs, estimates, cluster),
         stage_findings(jobs),
         pattern_findings(jobs),
+        restricted_key_findings(jobs, cluster),
         sbatch_findings(jobs),
         secret_findings(jobs, cluster),
         tracker_findings(sweep, jobs),

@@ -126,6 +126,39 @@ def install(
 
 
 @app.command()
+def restrict(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Cluster profile")],
+    public_key: Annotated[
+        Path, typer.Option("--public-key", metavar="FILE", help="Public half of the key to restrict")
+    ],
+    connection: Annotated[
+        str | None,
+        typer.Option(
+            "--connection",
+            metavar="ID",
+            help="Airflow connection of the installation, if the profile's is restricted already",
+        ),
+    ] = None,
+    root: Annotated[
+        list[str] | None,
+        typer.Option("--root", metavar="DIR", help="Folder beside the run root; may be repeated"),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Permit only the programs that change nothing")
+    ] = False,
+) -> None:
+    """Install on a cluster the programs of a restricted key, and print the key's line of authorized_keys.
+
+    The key can then run these programs and nothing else. Repeat this after an upgrade of airflow-megatron.
+    """
+    from airflow_megatron.cli.setup.restricted_key import restrict_key
+
+    raise typer.Exit(
+        restrict_key(name, public_key, conn_id=connection, roots=root or (), read_only=read_only)
+    )
+
+
+@app.command()
 def check(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Cluster profile")],
     job: Annotated[bool, typer.Option("--job/--no-job", help="Also run a job of some seconds")] = True,

@@ -808,6 +808,8 @@ class ClusterSection(Strict):
     """Expected model FLOPs utilisation of trainings, for estimates of GPU-hours."""
     login_shell: bool = False
     """Run Slurm's commands in a login shell. Needed if only a login shell has them on its ``PATH``."""
+    restricted: bool = False
+    """The key of the connection runs only this package's programs: ``lint`` refuses what they cannot do."""
     slurm_bin: str | None = None
     """Directory of Slurm's commands, if they are not on the ``PATH``."""
     visibility_window: Duration = 300
