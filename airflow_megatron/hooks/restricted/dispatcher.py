@@ -31,8 +31,8 @@ NO_COMMAND = "echo 'not run: the key of this connection is restricted'; exit 126
 """Stands for a command of a condition."""
 
 FORMS = {
-    "int": r"[0-9]{1,18}",
-    "number": r"(?:[0-9]{1,18})?",
+    "int": r"[0-9]{1,19}",
+    "number": r"(?:[0-9]{1,19})?",
     "ids": r"[0-9]+(?:_[0-9]+|\+[0-9]+)?",
     "name": r"[A-Za-z0-9][A-Za-z0-9._=+:@-]{0,199}",
     "prefix": r"[A-Za-z0-9][A-Za-z0-9._=+:@-]{0,199}",

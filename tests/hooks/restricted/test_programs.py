@@ -60,6 +60,7 @@ WATCHES = [
         job_name="study.lr1.train.a2",
         attempt_dir=ATTEMPT.directory,
         checkpoint_dir=f"{RUN}/checkpoints",
+        checkpoint_from=2**63 - 1,
         log_file=f"{RUN}/logs/train-2.out",
         log_offset=END_OF_LOG,
         globs=(f"{RUN}/converted checkpoints/iter_*.done",),

@@ -100,7 +100,7 @@ def test_a_sweep_runs_by_a_restricted_key(
     )
     assert driven(sensor) == "step 7"  # type: ignore[comparison-overlap]
     listed = call("checkpoints", "--cluster", "local", "--format", "json")
-    assert "iter_0000007" in listed.stdout, listed.stderr
+    assert '"iteration": 7' in listed.stdout, listed.stderr
     long = DrivenJob(SPEC, "bound.p.long")
     started = long.submit()
     attempts = job_attempts(long.job, None)
