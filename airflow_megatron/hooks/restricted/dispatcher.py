@@ -76,7 +76,7 @@ _PARTITION = re.compile(r" -h -N(?: -p [A-Za-z0-9_][A-Za-z0-9_.,-]*)? -o '%P %N 
 """The command that lists the nodes of a partition."""
 
 
-class RefusedError(Exception):
+class Refusal(Exception):
     """A request that the key does not permit."""
 
 
@@ -102,37 +102,37 @@ class Checks:
     def checked(self, kind: str, value: Any) -> str:
         """Return a value, or what stands for it.
 
-        :raises RefusedError: if the value is not of the kind
+        :raises Refusal: if the value is not of the kind
         """
         if not isinstance(value, str) or "\0" in value:
-            raise RefusedError("a value is not text without NUL")
+            raise Refusal("a value is not text without NUL")
         if kind in FORMS:
             if not re.match(f"(?:{FORMS[kind]})\\Z", value):
-                raise RefusedError(f"{value[:200]!r} is not a valid {kind}")
+                raise Refusal(f"{value[:200]!r} is not a valid {kind}")
             if kind == "option" and value[2:].partition("=")[0] in OPTIONS_REFUSED:
-                raise RefusedError("sbatch option {} is not permitted".format(value.partition("=")[0]))
+                raise Refusal("sbatch option {} is not permitted".format(value.partition("=")[0]))
             return value
         return str(getattr(self, "check_" + kind.replace("-", "_"))(value))
 
     def check_path(self, value: str) -> str:
         """Return an absolute path below a root."""
         if re.search("[\x00-\x1f\x7f]", value):
-            raise RefusedError(f"path {value!r} holds a control character")
+            raise Refusal(f"path {value!r} holds a control character")
         parts = value.split("/")
         hidden = [part for part in parts if part.startswith(".") and part not in OWN_FOLDERS]
         root = next((one for one in self.roots if (value.rstrip("/") + "/").startswith(one + "/")), None)
         if re.search(r"/\.(?:jobs|arrays)/.*/secrets(?:/|\Z)", value) and not value.endswith("/secrets"):
-            raise RefusedError(f"path {value!r} is a secret")
+            raise Refusal(f"path {value!r} is a secret")
         if root is None or ".." in parts:
-            raise RefusedError("path {!r} is not below {}".format(value, " or ".join(self.roots)))
+            raise Refusal("path {!r} is not below {}".format(value, " or ".join(self.roots)))
         if [part for part in hidden if part not in root.split("/")]:
-            raise RefusedError(f"path {value!r} has a hidden folder or file that is not the package's")
+            raise Refusal(f"path {value!r} has a hidden folder or file that is not the package's")
         folder, _, name = value.rstrip("/").rpartition("/")
         if folder not in self.real_folders:
             self.real_folders[folder] = os.path.realpath(folder or "/")
         real = os.path.realpath(f"{self.real_folders[folder]}/{name}")
         if not any((real + "/").startswith(one + "/") for one in self.real_roots):
-            raise RefusedError("path {!r} leads out of {} by a link".format(value, " or ".join(self.roots)))
+            raise Refusal("path {!r} leads out of {} by a link".format(value, " or ".join(self.roots)))
         return value
 
     def check_path_or_none(self, value: str) -> str:
@@ -142,7 +142,7 @@ class Checks:
     def check_start(self, value: str) -> str:
         """Note the common start of the paths that follow; each whole path is checked."""
         if value and (not value.startswith("/") or re.search("[\x00-\x1f\x7f]", value)):
-            raise RefusedError(f"{value!r} is not the start of a path")
+            raise Refusal(f"{value!r} is not the start of a path")
         self.before = value
         return value
 
@@ -155,13 +155,13 @@ class Checks:
         """Return the rest of a path, of one that is not there if it is not below a root."""
         try:
             return self.check_rest(value)
-        except RefusedError:
+        except Refusal:
             return NOTHING
 
     def check_relative(self, value: str) -> str:
         """Return a path relative to the folder before it."""
         if value.startswith("/") or not value:
-            raise RefusedError(f"{value!r} is not a relative path")
+            raise Refusal(f"{value!r} is not a relative path")
         self.check_path(self.before + "/" + value)
         return value
 
@@ -173,31 +173,31 @@ class Checks:
     def check_attempt(self, value: str) -> str:
         """Return the directory of an attempt or array."""
         if not re.search(r"/\.(?:jobs|arrays)/[^/]+/(?:[^/]+/)?[0-9]+\Z", value):
-            raise RefusedError(f"{value!r} is not the directory of an attempt")
+            raise Refusal(f"{value!r} is not the directory of an attempt")
         return self.check_path(value)
 
     def check_of_attempts(self, value: str) -> str:
         """Return a path in the records of attempts."""
         if "/.jobs/" not in value and "/.arrays/" not in value:
-            raise RefusedError(f"{value!r} is not in the records of attempts")
+            raise Refusal(f"{value!r} is not in the records of attempts")
         return self.check_path(value)
 
     def check_mark(self, value: str) -> str:
         """Return the path of the mark of a withdrawn attempt."""
         if not value.endswith("/withdrawn"):
-            raise RefusedError(f"{value!r} is not the mark of a withdrawal")
+            raise Refusal(f"{value!r} is not the mark of a withdrawal")
         return self.check_of_attempts(value)
 
     def check_record_file(self, value: str) -> str:
         """Return the path of a JSON record of an attempt or stage."""
         if not value.endswith(".json"):
-            raise RefusedError(f"{value!r} is not a record")
+            raise Refusal(f"{value!r} is not a record")
         return self.check_of_attempts(value)
 
     def check_secrets_folder(self, value: str) -> str:
         """Return the folder of the secrets of an attempt."""
         if not value.endswith("/secrets"):
-            raise RefusedError(f"{value!r} is not a folder of secrets")
+            raise Refusal(f"{value!r} is not a folder of secrets")
         return self.check_of_attempts(value)
 
     def check_pattern(self, value: str) -> str:
@@ -211,13 +211,13 @@ class Checks:
                 "\x01" if part.group(4) else next(text for text in part.group(1, 2, 3) if text is not None)
             )
         if end != len(value):
-            raise RefusedError(f"{value[:200]!r} is not a quoted pattern")
+            raise Refusal(f"{value[:200]!r} is not a quoted pattern")
         fixed = plain.partition("\x01")[0].rpartition("/")[0] if "\x01" in plain else plain
         try:
             self.check_path(fixed)
             if [part for part in plain.split("/") if part.startswith(".") and part not in OWN_FOLDERS]:
-                raise RefusedError("a pattern of hidden files")
-        except RefusedError:
+                raise Refusal("a pattern of hidden files")
+        except Refusal:
             return NO_PATTERN
         return value
 
@@ -238,24 +238,24 @@ class Checks:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise RefusedError("a record is not a JSON object")
+            raise Refusal("a record is not a JSON object")
         return value
 
     def check_script(self, value: str) -> str:
         """Return a job script."""
         if not value.startswith("#!"):
-            raise RefusedError("a job script does not begin with #!")
+            raise Refusal("a job script does not begin with #!")
         return value
 
     def document(self, kind: str, value: Any) -> str:
         """Return a checked text as a here-document."""
         if not isinstance(value, str) or "\0" in value:
-            raise RefusedError("a text is not text without NUL")
+            raise Refusal("a text is not text without NUL")
         lines = value.split("\n")[: -1 if value.endswith("\n") else None]
         if kind in LINES:
             for line in lines:
                 if line and not re.match(f"(?:{LINES[kind]})\\Z", line):
-                    raise RefusedError(f"{line[:200]!r} is not a line of {kind}")
+                    raise Refusal(f"{line[:200]!r} is not a line of {kind}")
         elif kind == "logs":
             parted = [line.partition("\t")[::2] for line in lines]
             value = "\n".join(
@@ -273,10 +273,10 @@ def here_document(text: str) -> str:
     hazards = set(re.findall(r"^([A-Za-z])[A-Za-z0-9_]*[^\x00-\x7f]", body, re.MULTILINE))
     letters = [letter for letter in string.ascii_uppercase + string.ascii_lowercase if letter not in hazards]
     if not letters:
-        raise RefusedError("a text cannot be sent as a here-document")
+        raise Refusal("a text cannot be sent as a here-document")
     delimiter = f"{letters[0]}M_{hashlib.sha256(body.encode()).hexdigest()[:16]}"
     if delimiter in body.split("\n"):
-        raise RefusedError("a text holds its own delimiter")
+        raise Refusal("a text holds its own delimiter")
     return f"<<'{delimiter}'\n{body}{delimiter}\n"
 
 
@@ -287,7 +287,7 @@ def composed(nodes: "list[Any]", values: Any, checks: Checks) -> str:
     :param values: one for each node that is no text; of a repeated part, a list of such lists
     """
     if not isinstance(values, list):
-        raise RefusedError("the values are not a list")
+        raise Refusal("the values are not a list")
     left = list(values)
     pieces: list[str] = []
     for node in nodes:
@@ -295,7 +295,7 @@ def composed(nodes: "list[Any]", values: Any, checks: Checks) -> str:
             pieces.append(node)
             continue
         if not left:
-            raise RefusedError("a value is missing")
+            raise Refusal("a value is missing")
         value = left.pop(0)
         if "word" in node:
             pieces.append(checks.word(node["word"], value))
@@ -303,10 +303,10 @@ def composed(nodes: "list[Any]", values: Any, checks: Checks) -> str:
             pieces.append(checks.document(node["document"], value))
         else:
             if not isinstance(value, list) or (node["times"] == "?" and len(value) > 1):
-                raise RefusedError("a repeated part is not a list")
+                raise Refusal("a repeated part is not a list")
             pieces += [composed(node["nodes"], one, checks) for one in value]
     if left:
-        raise RefusedError("there are more values than the program has")
+        raise Refusal("there are more values than the program has")
     return "".join(pieces)
 
 
@@ -317,13 +317,13 @@ def permitted(command: str, folder: Path, *, read_only: bool) -> "dict[str, Any]
     """
     words = re.match(rf"{PROTOCOL} 1 ([0-9a-f]{{64}})\Z", command)
     if not words:
-        raise RefusedError("this key runs only the programs of airflow-megatron")
+        raise Refusal("this key runs only the programs of airflow-megatron")
     try:
         content = (folder / (f"programs-{words.group(1)}.json")).read_bytes()
     except OSError:
         content = b""
     if hashlib.sha256(content).hexdigest() != words.group(1):
-        raise RefusedError(
+        raise Refusal(
             "the cluster does not have the programs of this version of airflow-megatron with these settings; run "
             "'airflow-megatron cluster restrict' again"
         )
@@ -334,15 +334,15 @@ def permitted(command: str, folder: Path, *, read_only: bool) -> "dict[str, Any]
 def script_of(request: bytes, programs: "dict[str, Any]", roots: "list[str]") -> str:
     """Return the script of a request.
 
-    :raises RefusedError: if it is not permitted
+    :raises Refusal: if it is not permitted
     """
     try:
         asked = json.loads(request.decode())
         name, values = asked["program"], asked["values"]
     except (ValueError, KeyError, TypeError):
-        raise RefusedError("this key runs only the programs of airflow-megatron") from None
+        raise Refusal("this key runs only the programs of airflow-megatron") from None
     if not isinstance(name, str) or name not in programs:
-        raise RefusedError(f"program {name!r} is not one that this key may run")
+        raise Refusal(f"program {name!r} is not one that this key may run")
     sinfo = programs["version"]["nodes"][0].rpartition(" --version")[0]
     return composed(programs[name]["nodes"], values, Checks(roots, sinfo))
 
@@ -367,9 +367,9 @@ def main(words: "list[str]") -> int:
         settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
         request = sys.stdin.buffer.read(LONGEST_REQUEST + 1)
         if len(request) > LONGEST_REQUEST:
-            raise RefusedError(f"the request is longer than {LONGEST_REQUEST} bytes")
+            raise Refusal(f"the request is longer than {LONGEST_REQUEST} bytes")
         script = script_of(request, programs, settings["roots"]).encode()
-    except (RefusedError, RecursionError, UnicodeError) as refusal:
+    except (Refusal, RecursionError, UnicodeError) as refusal:
         text = str(refusal).encode("ascii", "backslashreplace").decode()
         sys.stderr.write(f"{PROTOCOL}: refused: {text}\n")
         return REFUSED

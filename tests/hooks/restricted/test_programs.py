@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_megatron.hooks.restricted import dispatcher
-from airflow_megatron.hooks.restricted.dispatcher import Checks, RefusedError, script_of
+from airflow_megatron.hooks.restricted.dispatcher import Checks, Refusal, script_of
 from airflow_megatron.hooks.restricted.programs import programs, request_for
 from airflow_megatron.results.readings.snapshot import snapshot_script
 from airflow_megatron.slurm.polling.poll import poll_script
@@ -212,7 +212,7 @@ def test_values_that_are_not_of_their_kind_are_refused(name: str, old: str, new:
     changed = replaced(request, old, new)
     if isinstance(old, str):
         assert changed != request, "the value is not in the request"
-        with pytest.raises(RefusedError):
+        with pytest.raises(Refusal):
             script_of(json.dumps(changed).encode(), programs(SLURM), ["/runs"])
 
 
@@ -248,7 +248,7 @@ def test_links_that_lead_out_of_the_roots_are_refused(tmp_path: Path) -> None:
     for path in ("own", "in", "in/new/one", ""):
         checks.check_path(f"{tmp_path}/runs/{path}")
     for path in ("out", "out/passwd", "in/../../x"):
-        with pytest.raises(RefusedError):
+        with pytest.raises(Refusal):
             checks.check_path(f"{tmp_path}/runs/{path}")
 
 
@@ -267,7 +267,7 @@ def test_links_that_lead_out_of_the_roots_are_refused(tmp_path: Path) -> None:
     + [json.dumps({"program": "chain", "values": []}), json.dumps({"program": "cancel", "values": [None]})],
 )
 def test_requests_that_are_none_are_refused(request_text: str) -> None:
-    with pytest.raises((RefusedError, RecursionError)):
+    with pytest.raises((Refusal, RecursionError)):
         script_of(request_text.encode(), programs(SLURM), ["/runs"])
 
 
