@@ -12,7 +12,6 @@ from airflow_megatron.cli.runs.login_node import command_line_hook
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.hooks.restricted import dispatcher, programs
 from airflow_megatron.hooks.restricted.requests import remote_command
-from airflow_megatron.hooks.restricted.templates import canonical
 from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.quoting import QuotingError, quote, quote_path
 from airflow_megatron.slurm.remote.transport import TransportError
@@ -109,7 +108,7 @@ def installed(run: Callable[[str], CommandResult], commands: SlurmCommands, root
         shell = ["/bin/bash", "-l", "-c", f"exec /bin/sh -c {quote(whole)}"]
     settings = {"roots": [*roots], "environment": found, "shell": shell}
     files = {
-        f"programs-{programs.digest(commands)}.json": canonical(programs.programs(commands)),
+        f"programs-{programs.digest(commands)}.json": programs.installed(commands),
         "settings.json": json.dumps(settings, indent=2).encode(),
         "restricted.py": Path(dispatcher.__file__).read_bytes(),
     }

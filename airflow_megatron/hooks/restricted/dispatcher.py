@@ -21,8 +21,6 @@ LONGEST_REQUEST = 64 * 1024 * 1024
 """Bytes of a request."""
 KEPT_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL")
 """Variables of the session that the programs get; all others come from the settings."""
-OWN_FOLDERS = frozenset((".jobs", ".arrays", ".submitting", ".environments", ".runs"))
-"""Hidden folders that the package makes below the run root."""
 NO_PATTERN = "("
 """Stands for a pattern outside of the roots: the program answers nothing for it."""
 NOTHING = "/.outside/of/the/roots"
@@ -85,10 +83,14 @@ class Checks:
 
     :param roots: folders below which paths may lie
     :param sinfo: how the cluster calls it, as a shell word
+    :param layout: names of a run directory: ``hidden`` (folders that the package makes), ``attempts`` (those of them
+        that hold attempts), ``secrets`` and ``withdrawn``
     """
 
-    def __init__(self, roots: "list[str]", sinfo: str) -> None:
+    def __init__(self, roots: "list[str]", sinfo: str, layout: "dict[str, Any]") -> None:
         self.sinfo = sinfo
+        self.layout = layout
+        self.attempts = "/(?:{})/".format("|".join(re.escape(name) for name in layout["attempts"]))
         self.roots = [root.rstrip("/") for root in roots]
         self.real_roots = [os.path.realpath(root) for root in self.roots]
         self.before = ""
@@ -119,9 +121,10 @@ class Checks:
         if re.search("[\x00-\x1f\x7f]", value):
             raise Refusal(f"path {value!r} holds a control character")
         parts = value.split("/")
-        hidden = [part for part in parts if part.startswith(".") and part not in OWN_FOLDERS]
+        hidden = [part for part in parts if part.startswith(".") and part not in self.layout["hidden"]]
         root = next((one for one in self.roots if (value.rstrip("/") + "/").startswith(one + "/")), None)
-        if re.search(r"/\.(?:jobs|arrays)/.*/secrets(?:/|\Z)", value) and not value.endswith("/secrets"):
+        secrets = "/" + self.layout["secrets"]
+        if re.search(self.attempts + f".*{secrets}(?:/|\\Z)", value) and not value.endswith(secrets):
             raise Refusal(f"path {value!r} is a secret")
         if root is None or ".." in parts:
             raise Refusal("path {!r} is not below {}".format(value, " or ".join(self.roots)))
@@ -172,19 +175,19 @@ class Checks:
 
     def check_attempt(self, value: str) -> str:
         """Return the directory of an attempt or array."""
-        if not re.search(r"/\.(?:jobs|arrays)/[^/]+/(?:[^/]+/)?[0-9]+\Z", value):
+        if not re.search(self.attempts + r"[^/]+/(?:[^/]+/)?[0-9]+\Z", value):
             raise Refusal(f"{value!r} is not the directory of an attempt")
         return self.check_path(value)
 
     def check_of_attempts(self, value: str) -> str:
         """Return a path in the records of attempts."""
-        if "/.jobs/" not in value and "/.arrays/" not in value:
+        if not re.search(self.attempts, value):
             raise Refusal(f"{value!r} is not in the records of attempts")
         return self.check_path(value)
 
     def check_mark(self, value: str) -> str:
         """Return the path of the mark of a withdrawn attempt."""
-        if not value.endswith("/withdrawn"):
+        if not value.endswith("/" + self.layout["withdrawn"]):
             raise Refusal(f"{value!r} is not the mark of a withdrawal")
         return self.check_of_attempts(value)
 
@@ -196,7 +199,7 @@ class Checks:
 
     def check_secrets_folder(self, value: str) -> str:
         """Return the folder of the secrets of an attempt."""
-        if not value.endswith("/secrets"):
+        if not value.endswith("/" + self.layout["secrets"]):
             raise Refusal(f"{value!r} is not a folder of secrets")
         return self.check_of_attempts(value)
 
@@ -215,7 +218,11 @@ class Checks:
         fixed = plain.partition("\x01")[0].rpartition("/")[0] if "\x01" in plain else plain
         try:
             self.check_path(fixed)
-            if [part for part in plain.split("/") if part.startswith(".") and part not in OWN_FOLDERS]:
+            if [
+                part
+                for part in plain.split("/")
+                if part.startswith(".") and part not in self.layout["hidden"]
+            ]:
                 raise Refusal("a pattern of hidden files")
         except Refusal:
             return NO_PATTERN
@@ -310,8 +317,8 @@ def composed(nodes: "list[Any]", values: Any, checks: Checks) -> str:
     return "".join(pieces)
 
 
-def permitted(command: str, folder: Path, *, read_only: bool) -> "dict[str, Any]":
-    """Return the programs that a command line names.
+def installed(command: str, folder: Path) -> "dict[str, Any]":
+    """Return the file of programs that a command line names: ``layout`` and ``programs``.
 
     :param command: ``SSH_ORIGINAL_COMMAND``
     """
@@ -327,15 +334,16 @@ def permitted(command: str, folder: Path, *, read_only: bool) -> "dict[str, Any]
             "the cluster does not have the programs of this version of airflow-megatron with these settings; run "
             "'airflow-megatron cluster restrict' again"
         )
-    programs = json.loads(content.decode())
-    return {name: one for name, one in programs.items() if one["reads"] or not read_only}
+    return dict(json.loads(content.decode()))
 
 
-def script_of(request: bytes, programs: "dict[str, Any]", roots: "list[str]") -> str:
+def script_of(request: bytes, file: "dict[str, Any]", roots: "list[str]", read_only: bool = False) -> str:
     """Return the script of a request.
 
+    :param file: ``layout`` and ``programs``
     :raises Refusal: if it is not permitted
     """
+    programs = {name: one for name, one in file["programs"].items() if one["reads"] or not read_only}
     try:
         asked = json.loads(request.decode())
         name, values = asked["program"], asked["values"]
@@ -344,7 +352,7 @@ def script_of(request: bytes, programs: "dict[str, Any]", roots: "list[str]") ->
     if not isinstance(name, str) or name not in programs:
         raise Refusal(f"program {name!r} is not one that this key may run")
     sinfo = programs["version"]["nodes"][0].rpartition(" --version")[0]
-    return composed(programs[name]["nodes"], values, Checks(roots, sinfo))
+    return composed(programs[name]["nodes"], values, Checks(roots, sinfo, file["layout"]))
 
 
 def environment(settings: "dict[str, Any]") -> "dict[str, str]":
@@ -361,14 +369,12 @@ def main(words: "list[str]") -> int:
     """Run the program that the session asks for."""
     folder = Path(__file__).resolve().parent
     try:
-        programs = permitted(
-            os.environ.get("SSH_ORIGINAL_COMMAND", ""), folder, read_only="--read-only" in words
-        )
+        file = installed(os.environ.get("SSH_ORIGINAL_COMMAND", ""), folder)
         settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
         request = sys.stdin.buffer.read(LONGEST_REQUEST + 1)
         if len(request) > LONGEST_REQUEST:
             raise Refusal(f"the request is longer than {LONGEST_REQUEST} bytes")
-        script = script_of(request, programs, settings["roots"]).encode()
+        script = script_of(request, file, settings["roots"], "--read-only" in words).encode()
     except (Refusal, RecursionError, UnicodeError) as refusal:
         text = str(refusal).encode("ascii", "backslashreplace").decode()
         sys.stderr.write(f"{PROTOCOL}: refused: {text}\n")

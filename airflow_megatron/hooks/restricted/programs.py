@@ -25,8 +25,19 @@ from airflow_megatron.results.readings.snapshot import snapshot_script
 from airflow_megatron.slurm.remote.framing import framed
 from airflow_megatron.slurm.remote.profile import SlurmCommands, slurm_functions
 from airflow_megatron.slurm.remote.shell_files import shell_file
+from airflow_megatron.slurm.submission.provenance import ENVIRONMENTS
 from airflow_megatron.slurm.submission.queue_limits import queue_limit_functions
-from airflow_megatron.spec.layout.run_layout import AHEAD_RECORD, CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT
+from airflow_megatron.spec.layout.run_layout import (
+    AHEAD_RECORD,
+    ARRAYS,
+    CHAINED_RECORD,
+    JOB_RECORD,
+    JOB_SCRIPT,
+    JOBS,
+    SECRETS,
+    SUBMITTING,
+    WITHDRAWN,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +46,14 @@ _NUMBER: Final = 987654321
 """Stands for a number in the text of the snapshot's script."""
 _RUN_DIRECTORY: Final = "/RUN-DIRECTORY"
 """Stands for the directories in it."""
+
+LAYOUT: Final = {
+    "hidden": [JOBS, ARRAYS, SUBMITTING, ENVIRONMENTS],
+    "attempts": [JOBS, ARRAYS],
+    "secrets": SECRETS,
+    "withdrawn": WITHDRAWN,
+}
+"""Names of a run directory that the checks of values need (``dispatcher.Checks``)."""
 
 
 @cache
@@ -47,9 +66,14 @@ def programs(commands: SlurmCommands) -> dict[str, Any]:
     return {name: {"reads": name in _reading(commands), "nodes": nodes(text)} for name, text in texts.items()}
 
 
+def installed(commands: SlurmCommands) -> bytes:
+    """Return the file of the cluster's side: ``layout`` and ``programs``."""
+    return canonical({"layout": LAYOUT, "programs": programs(commands)})
+
+
 def digest(commands: SlurmCommands) -> str:
-    """Return the SHA-256 of the programs."""
-    return hashlib.sha256(canonical(programs(commands))).hexdigest()
+    """Return the SHA-256 of that file."""
+    return hashlib.sha256(installed(commands)).hexdigest()
 
 
 def request_for(script: str, commands: SlurmCommands) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_megatron.hooks.restricted import dispatcher
 from airflow_megatron.hooks.restricted.dispatcher import Checks, Refusal, script_of
-from airflow_megatron.hooks.restricted.programs import programs, request_for
+from airflow_megatron.hooks.restricted.programs import LAYOUT, installed, programs, request_for
 from airflow_megatron.results.readings.snapshot import snapshot_script
 from airflow_megatron.slurm.polling.poll import poll_script
 from airflow_megatron.slurm.remote.attempt import Attempt
@@ -48,6 +48,7 @@ from airflow_megatron.spec.model.conditions import Condition
 from airflow_megatron.supervision.condition_watch import _newer_text
 
 SLURM = SlurmCommands("site", "/opt/slurm it's/bin")
+FILE = json.loads(installed(SLURM))
 RUN = "/runs/study it's/lr1"
 STAGE = f"{RUN}/.jobs/train"
 ATTEMPT = Attempt("study.lr1.train.a2", STAGE, 2)
@@ -144,7 +145,7 @@ SCRIPTS = {
 def rebuilt(script: str, roots: tuple[str, ...] = ("/runs",)) -> str:
     request = request_for(script, SLURM)
     assert request is not None, "no program is this script"
-    return script_of(json.dumps(request).encode(), programs(SLURM), list(roots))
+    return script_of(json.dumps(request).encode(), FILE, list(roots))
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -213,7 +214,7 @@ def test_values_that_are_not_of_their_kind_are_refused(name: str, old: str, new:
     if isinstance(old, str):
         assert changed != request, "the value is not in the request"
         with pytest.raises(Refusal):
-            script_of(json.dumps(changed).encode(), programs(SLURM), ["/runs"])
+            script_of(json.dumps(changed).encode(), FILE, ["/runs"])
 
 
 def replaced(value: object, old: object, new: object) -> object:
@@ -244,7 +245,7 @@ def test_links_that_lead_out_of_the_roots_are_refused(tmp_path: Path) -> None:
     (tmp_path / "runs" / "own").mkdir(parents=True)
     (tmp_path / "runs" / "out").symlink_to("/etc")
     (tmp_path / "runs" / "in").symlink_to(tmp_path / "runs" / "own")
-    checks = Checks([str(tmp_path / "runs")], "sinfo")
+    checks = Checks([str(tmp_path / "runs")], "sinfo", LAYOUT)
     for path in ("own", "in", "in/new/one", ""):
         checks.check_path(f"{tmp_path}/runs/{path}")
     for path in ("out", "out/passwd", "in/../../x"):
@@ -268,7 +269,7 @@ def test_links_that_lead_out_of_the_roots_are_refused(tmp_path: Path) -> None:
 )
 def test_requests_that_are_none_are_refused(request_text: str) -> None:
     with pytest.raises((Refusal, RecursionError)):
-        script_of(request_text.encode(), programs(SLURM), ["/runs"])
+        script_of(request_text.encode(), FILE, ["/runs"])
 
 
 def test_the_cluster_needs_no_newer_python_than_3_6() -> None:

@@ -91,7 +91,7 @@ def test_a_wait_that_is_cleared_replaces_its_job(cluster: SlurmCluster, jobs: di
     store = Store()
 
     def follow(*, try_number: int, max_tries: int) -> dict[str, Any]:
-        instance = SimpleNamespace(try_number=try_number, max_tries=max_tries)
+        instance = SimpleNamespace(dag_id="sweep", run_id="one", try_number=try_number, max_tries=max_tries)
         context: Any = {"ti": instance, "task": task, "task_state_store": store}
         step, arguments = task.execute, {}
         while True:
