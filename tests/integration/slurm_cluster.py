@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import subprocess
@@ -138,8 +139,9 @@ class SlurmCluster:
     def request(
         self, run_dir: Path, name: str, body: str = "true", number: int = 1, **changes: Any
     ) -> SubmissionRequest:
-        """Return a request for a guarded job that runs *body*."""
-        attempt = Attempt(f"{name}.a{number}", str(run_dir / ".jobs" / name), number)
+        """Return a request for a guarded job that runs *body*; other tests of the cluster may use its name."""
+        own = hashlib.sha256(os.fsencode(run_dir)).hexdigest()[:8]
+        attempt = Attempt(f"{name}-{own}.a{number}", str(run_dir / ".jobs" / name), number)
         logs = run_dir / "logs"
         script = (
             f"#!/bin/bash\n#SBATCH --output={logs}/{name}-{number}.out\n#SBATCH --open-mode=append\n"

@@ -37,7 +37,7 @@ def test_twenty_callers_one_job(cluster, tmp_path):
     with concurrent.futures.ThreadPoolExecutor(20) as pool:
         outcomes = list(pool.map(cluster.submit_patiently, requests))
     (job_id,) = {outcome.job_id for outcome in outcomes}
-    assert cluster.jobs_named("twenty.a1") == {job_id}
+    assert cluster.jobs_named(requests[0].attempt.job_name) == {job_id}
     assert [outcome.status for outcome in outcomes].count("submitted") <= 1
 
 
@@ -145,7 +145,7 @@ def test_cancel_is_ours_alone(cluster, tmp_path):
     ids = [cluster.submit(one).job_id for one in (mine, other)]
     for one, job_id in zip((mine, other), ids, strict=True):
         wait_for(cluster, watch_for(one, job_id), running)
-    jobs = [(ids[0], "mine.a1"), (ids[1], "not.its.name")]
+    jobs = [(ids[0], mine.attempt.job_name), (ids[1], "not.its.name")]
     outcome = parse_cancel(jobs, cluster.run(cancel_script(jobs)))
     assert (outcome.cancelled, outcome.absent) == ((ids[0],), (ids[1],))
     verdict = verdict_of(cluster, watch_for(mine, ids[0]))
@@ -153,7 +153,7 @@ def test_cancel_is_ours_alone(cluster, tmp_path):
     wait_until(lambda: observe(cluster, watch_for(mine, ids[0])).exit, 60, "the end of the script")
     assert observe(cluster, watch_for(mine, ids[0])).exit.signal == "TERM"
     assert judge(observe(cluster, watch_for(other, ids[1])), COMMAND).outcome is Outcome.ACTIVE
-    jobs = [(ids[1], "other.a1")]
+    jobs = [(ids[1], other.attempt.job_name)]
     parse_cancel(jobs, cluster.run(cancel_script(jobs)))
 
 

@@ -146,9 +146,11 @@ def test_without_accounting_a_job_is_adopted_and_a_doubt_waits(
     assert outcome.status == "submitted"
     assert cluster.jobs_named(lost.attempt.job_name) == {outcome.job_id}
     # accounting hears of it when slurmctld has reached slurmdbd again
+    name = accepted.attempt.job_name
     wait_until(
-        lambda: len(cluster.jobs_named(accepted.attempt.job_name)) == 1, 60, "the adopted job in accounting"
+        lambda: cluster.slurm("sacct", "-X", "-n", "--name", name), 60, "the adopted job in accounting"
     )
+    assert len(cluster.jobs_named(name)) == 1
 
 
 @pytest.fixture
