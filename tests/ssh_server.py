@@ -95,10 +95,14 @@ class SshServer:
     def signal_sessions(self, number: int) -> None:
         """Send a signal to all that serve a connection, the unprivileged part too."""
         for pid in self.sessions():
-            for each in (pid, *children(pid)):
-                with suppress(FileNotFoundError, ProcessLookupError):
-                    if b"sshd" in Path(f"/proc/{each}/cmdline").read_bytes():
-                        os.kill(each, number)
+            self.signal_session(pid, number)
+
+    def signal_session(self, pid: int, number: int) -> None:
+        """Send a signal to the processes of sshd that serve one connection."""
+        for each in (pid, *children(pid)):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if b"sshd" in Path(f"/proc/{each}/cmdline").read_bytes():
+                    os.kill(each, number)
 
     def stop(self) -> None:
         if self.process is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import shlex
@@ -13,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from airflow_megatron.hooks.connection_options import host_key_refusal
 from airflow_megatron.hooks.login_gate import LoginGate
+from airflow_megatron.hooks.shared_master import SHARED_IDLE_S, SharedMaster
 from airflow_megatron.slurm.remote.framing import END
 from airflow_megatron.slurm.remote.transport import CommandResult, LoginRefusedError, TransportError
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_megatron.hooks.connection_options import ConnectionOptions
+    from airflow_megatron.hooks.shared_master import LoginBudget
 
 SSH_FAILED = 255
 """Exit status of ssh(1) when the connection, not the command, failed."""
@@ -60,17 +63,27 @@ class OpensshTransport:
     A master that a person opened, at ``control_path`` or at the ``ControlPath`` of the SSH configuration, is used as
     long as it lives, and never closed. Without one, a master of our own is opened without asking anybody for anything
     (``BatchMode``); it ends with :meth:`close`. With ``control_path`` that is never tried: sites with a second factor
-    lock accounts after some failed logins.
+    lock accounts after some failed logins. With *login_budget* all processes of the machine share one master
+    (:mod:`.shared_master`), which stays open.
 
     :param options: the Airflow connection
     :param remote_shell: command line that runs a script given on its standard input
     :param attempts: connects before giving up; sshd refuses some of many simultaneous ones (MaxStartups)
+    :param login_budget: logins in an hour of all processes of the machine; 0 for no limit and a master for each
     """
 
-    def __init__(self, options: ConnectionOptions, remote_shell: str, attempts: int = 5) -> None:
+    def __init__(
+        self,
+        options: ConnectionOptions,
+        remote_shell: str,
+        attempts: int = 5,
+        login_budget: int = 0,
+    ) -> None:
         self._options = options
         self._remote_shell = remote_shell
         self._attempts = attempts
+        self._login_budget = login_budget
+        self._sessions_are_used = False
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._base: list[str] = []
         self._master: list[str] | None = None
@@ -88,7 +101,8 @@ class OpensshTransport:
                 ended = await self._command(self._master, script)
         except TimeoutError as error:
             await self._drop_master()
-            raise TransportError(f"{address}: no answer within {timeout:.0f} s") from error
+            why = ", all sessions of the shared connection are used" if self._sessions_are_used else ""
+            raise TransportError(f"{address}: no answer within {timeout:.0f} s{why}") from error
         except asyncio.CancelledError:
             await self._drop_master()
             raise
@@ -99,7 +113,7 @@ class OpensshTransport:
         return CommandResult(ended.status, ended.stdout, ended.stderr)
 
     async def close(self) -> None:
-        """Close our own master connection; another's stays open."""
+        """Close our own master connection; another's and the shared one stay open."""
         await self._drop_master()
         if self._folder is not None:
             self._folder.cleanup()
@@ -109,14 +123,13 @@ class OpensshTransport:
         """Run a script through the master; a session that sshd refuses (MaxSessions) is asked for again."""
         # without its master, ssh would log in directly: for each command, and with a second factor in vain
         words = ["-T", "-o", "ProxyCommand=false", "-o", "ControlMaster=no", *self._base, *master]
-        for attempt in range(1, self._attempts + 1):
+        for attempt in itertools.count(1):
             ended = await _ssh([*words, "--", self._options.host, self._remote_shell], script)
-            if (
-                not (ended.status == SSH_FAILED and ended.mentions(_SESSION_REFUSED))
-                or attempt == self._attempts
-            ):
+            self._sessions_are_used = ended.status == SSH_FAILED and ended.mentions(_SESSION_REFUSED)
+            # other processes use the shared connection too: its sessions become free
+            if not self._sessions_are_used or (attempt == self._attempts and not self._login_budget):
                 return ended
-            await asyncio.sleep(random.uniform(0.5, 1.5) * SESSION_PAUSE_S * attempt)
+            await asyncio.sleep(random.uniform(0.5, 1.5) * SESSION_PAUSE_S * min(attempt, 5))
         raise AssertionError("the last attempt returns")
 
     async def _find_or_open_master(self) -> list[str]:
@@ -139,7 +152,20 @@ class OpensshTransport:
             return given
         if await self._lives([]):
             return []
+        if self._login_budget:
+            return await self._find_or_open_shared_master(SharedMaster(self._options, self._login_budget))
         return await self._open_master(["-S", f"{self._folder.name}/master"])
+
+    async def _find_or_open_shared_master(self, shared: SharedMaster) -> list[str]:
+        master = ["-S", str(shared.socket).replace("%", "%%")]
+        if await self._lives(master):
+            return master
+        async with shared.locked() as budget:
+            if await self._lives(master):
+                return master
+            budget.check()
+            shared.socket.unlink(missing_ok=True)
+            return await self._open_master(master, budget)
 
     async def _lives(self, master: list[str]) -> bool:
         """Return whether a master listens; without *master*, at the configuration's ControlPath."""
@@ -148,10 +174,13 @@ class OpensshTransport:
             raise LoginRefusedError(f"connection {self._options.conn_id!r} cannot be used: {ended.reason}")
         return ended.status == 0
 
-    async def _open_master(self, master: list[str]) -> list[str]:
+    async def _open_master(self, master: list[str], budget: LoginBudget | None = None) -> list[str]:
         address, conn_id = self._options.address, self._options.conn_id
-        words = [*self._base, *master, "-o", "ControlMaster=yes", "-o", f"ControlPersist={MASTER_IDLE_S}"]
+        idle_s = SHARED_IDLE_S if budget else MASTER_IDLE_S
+        words = [*self._base, *master, "-o", "ControlMaster=yes", "-o", f"ControlPersist={idle_s}"]
         await asyncio.to_thread(self._gate.enter)
+        if budget:
+            budget.spend()
         for attempt in range(1, self._attempts + 1):
             ended = await _ssh([*words, "-f", "-N", "--", self._options.host])
             if ended.status == 0:
@@ -169,6 +198,8 @@ class OpensshTransport:
             if ended.mentions(*_UNUSABLE):
                 raise LoginRefusedError(f"{address}: connection {conn_id!r} cannot be used: {ended.reason}")
             if attempt == self._attempts:
+                if budget:
+                    budget.refund()
                 raise TransportError(
                     f"{address} cannot be reached: {ended.reason}; check host and port of connection {conn_id!r}"
                 )

@@ -179,16 +179,19 @@ class SlurmHook(BaseHook):
             from airflow_megatron.hooks.restricted.requests import RestrictedTransport, remote_command
 
             return RestrictedTransport(
-                self._over(options, remote_command(commands)), commands, self.ssh_conn_id
+                self._over(options, remote_command(commands), commands.login_budget),
+                commands,
+                self.ssh_conn_id,
             )
-        return self._over(options, commands.remote_shell())
+        return self._over(options, commands.remote_shell(), commands.login_budget)
 
-    def _over(self, options: ConnectionOptions, remote_shell: str) -> Transport:
+    def _over(self, options: ConnectionOptions, remote_shell: str, login_budget: int) -> Transport:
         """Return a transport that runs a command line and feeds it each script."""
-        if options.transport == "openssh":
+        # only OpenSSH's connections can be shared by processes
+        if options.transport == "openssh" or login_budget:
             from airflow_megatron.hooks.openssh_transport import OpensshTransport
 
-            return OpensshTransport(options, remote_shell, self.conn_retry_attempts)
+            return OpensshTransport(options, remote_shell, self.conn_retry_attempts, login_budget)
         from airflow_megatron.hooks.asyncssh_transport import AsyncsshTransport
 
         return AsyncsshTransport(options, remote_shell, self.conn_retry_attempts)

@@ -54,7 +54,7 @@ class PlanEnvironment:
             names = {template_name(job) for job in jobs} | {"train.sbatch.j2", "command.sbatch.j2"}
             templates = template_texts(templates, sorted(names))
         return {
-            "cluster": self.cluster.model_dump(mode="json"),
+            "cluster": self.cluster.model_dump(mode="json", exclude=_unset(self.cluster)),
             "templates": dict(templates),
             # a list, because the order matters
             "signatures": [list(item) for item in self.signatures.items()],
@@ -100,6 +100,14 @@ class PlanEnvironment:
         for before, after in ((self.signatures, other.signatures), (self.tables, other.tables)):
             found += [name for name in before if name in after and before[name] != after[name]]
         return found
+
+
+_LATER_KEYS = ("login_budget", "min_poll_interval")
+"""Keys that profiles of stored plans lack; without a value they do not change the digest of a plan."""
+
+
+def _unset(cluster: ClusterProfile) -> set[str]:
+    return {name for name in _LATER_KEYS if getattr(cluster, name) is None}
 
 
 def _plain_profile(plan_environment: PlanEnvironment) -> dict[str, Any]:

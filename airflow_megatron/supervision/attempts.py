@@ -415,4 +415,10 @@ def attempt_record(
 
 def slurm_commands(cluster: ClusterProfile) -> SlurmCommands:
     """Return how Slurm's commands are called on a cluster."""
-    return SlurmCommands(cluster.name, cluster.slurm_bin or "", cluster.login_shell)
+    return SlurmCommands(
+        cluster.name,
+        cluster.slurm_bin or "",
+        cluster.login_shell,
+        cluster.login_budget or 0,
+        cluster.min_poll_interval or 0.0,
+    )

@@ -414,6 +414,16 @@ class TestLimits:
     def test_a_sweep_that_keeps_itself_small_is_not_warned_about(self) -> None:
         assert checked(f"max_jobs: 3\n{TRUNK}", alps(max_jobs=3)).warnings == ()
 
+    def test_polls_more_often_than_the_site_permits(self) -> None:
+        cluster = alps().model_copy(update={"min_poll_interval": 60.0})
+        text = f"{TRUNK}poll_interval: 5\n"
+        (warning,) = checked(text, cluster).warnings
+        assert warning.line == line_of(text, "poll_interval")
+        assert warning.message == "poll_interval is 5; cluster alps is polled every 60 s at most"
+        assert warning.hint == "write 60 or more, or nothing"
+        assert checked(TRUNK, cluster).warnings == ()
+        assert checked(f"{TRUNK}poll_interval: 60\n", cluster).warnings == ()
+
     def test_jobs_without_a_walltime(self) -> None:
         text = changed((", time: 6h}", "}"))
         (warning,) = checked(text, alps(max_gpu_hours=10)).warnings

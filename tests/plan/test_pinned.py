@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,6 +138,13 @@ def test_a_damaged_copy_is_an_error(what: str, home: Path) -> None:
     # planning again puts it in order
     path.write_bytes(b"damaged")
     assert pinned(home).plan() == plan.plan()
+
+
+def test_keys_that_a_profile_does_not_use_leave_its_plans_alone() -> None:
+    now = PlanEnvironment.now("local")
+    assert not {"login_budget", "min_poll_interval"} & set(now.to_json([])["cluster"])
+    limited = replace(now, cluster=now.cluster.model_copy(update={"login_budget": 2}))
+    assert limited.to_json([])["cluster"]["login_budget"] == 2
 
 
 def test_profiles_come_back_as_they_were(tmp_path: Path) -> None:

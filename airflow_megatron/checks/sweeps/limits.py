@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.requirements.queue_estimates import most_jobs_at_once
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
+from airflow_megatron.spec.model.schema import SweepSpecSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.schema import LimitsSection, PartitionSection
     from airflow_megatron.spec.model.sweep import Sweep
+
+
+DEFAULT_POLL_INTERVAL_S: Final = float(SweepSpecSection.model_fields["poll_interval"].default)
 
 
 def limit_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator[Finding]:
@@ -107,6 +111,12 @@ def budget_problems(
     errors: list[Problem] = []
     warnings: list[Problem] = []
     limits = cluster.limits
+    least, asked = cluster.min_poll_interval, sweep.settings.poll_interval
+    if least is not None and asked < least and asked != DEFAULT_POLL_INTERVAL_S:
+        message = f"poll_interval is {asked:g}; cluster {cluster.name} is polled every {least:g} s at most"
+        warnings.append(
+            sweep.document.problem(("poll_interval",), message, f"write {least:g} or more, or nothing")
+        )
     if limits.max_gpu_hours is not None:
         if total.hours > limits.max_gpu_hours:
             message = (

@@ -218,11 +218,11 @@ class Poller:
         :param transport_factory: opens a connection to the login node.
         :param interval: seconds from the beginning of one poll to that of the next, up to four times as many
             while nothing happens (:mod:`airflow_megatron.slurm.polling.pacing`).
-        :param commands: how Slurm's commands are called there.
+        :param commands: how Slurm's commands are called there, and how often.
         :param command_timeout: seconds a poll may take.
         :param name: for log messages.
         """
-        self.interval = interval
+        self.interval = max(interval, commands.min_poll_interval)
         self.stats = PollerStats()
         self._factory = transport_factory
         self._commands = commands
@@ -267,7 +267,7 @@ class Poller:
                 command_timeout=command_timeout,
                 name=str(key),
             )
-        poller.interval = min(poller.interval, interval)
+        poller.interval = max(min(poller.interval, interval), commands.min_poll_interval)
         return poller
 
     @property
@@ -324,12 +324,13 @@ class Poller:
             longest = MAX_REFUSED_BACKOFF_S if self._refused else MAX_BACKOFF_S
             # bounded: the doublings of a long outage would overflow a float
             doubled = 2.0 ** min(self._unreachable.failures, 16)
-            await asyncio.sleep(min(longest, doubled * random.uniform(0.5, 1.5)))
+            backoff = min(longest, doubled * random.uniform(0.5, 1.5))
+            await asyncio.sleep(max(backoff, self._commands.min_poll_interval))
             return
         watchers = self._subscriptions.values()
         self.stats.last_pause = pause(self.interval, (each.patience for each in watchers))
         if any(each.left_out for each in watchers):
-            self.stats.last_pause = min(self.interval, NEWCOMER_SPACING_S)
+            self.stats.last_pause = self._spacing()
         try:
             took = time.monotonic() - self._began
             # not wait_for: in Python 3.11 it suppresses a cancellation that arrives together with the event
@@ -337,8 +338,12 @@ class Poller:
                 await self._wake.wait()
         except TimeoutError:
             return
-        spacing = self._began + min(NEWCOMER_SPACING_S, self.interval) - time.monotonic()
+        spacing = self._began + self._spacing() - time.monotonic()
         await asyncio.sleep(max(spacing, min(DEBOUNCE_S, self.interval)))
+
+    def _spacing(self) -> float:
+        """Return the minimum seconds between the starts of two polls, also when watchers arrive."""
+        return max(min(NEWCOMER_SPACING_S, self.interval), self._commands.min_poll_interval)
 
     async def _tick(self) -> None:
         self._wake.clear()

@@ -1,4 +1,4 @@
-"""The location of a cluster's Slurm commands, and how to call them."""
+"""The location of a cluster's Slurm commands, how to call them, and how often."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from airflow_megatron.slurm.remote.quoting import checked_path, quote
 
 @dataclass(frozen=True)
 class SlurmCommands:
-    """The location of Slurm's commands and the shell that runs them.
+    """The location of Slurm's commands, the shell that runs them, and how often the site permits to ask.
 
     :param cluster: the profile's name, for messages.
     :param slurm_bin: directory of ``sbatch``, ``squeue`` …; empty if they are on the login node's ``PATH``.
     :param login_shell: read the account's login profile first (sites that put Slurm on ``PATH`` only there).
+    :param login_budget: logins in an hour of all processes of a machine, 0 for no limit.
+    :param min_poll_interval: shortest time between two polls, in seconds.
     """
 
     cluster: str = ""
     slurm_bin: str = ""
     login_shell: bool = False
+    login_budget: int = 0
+    min_poll_interval: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a relative ``slurm_bin``."""

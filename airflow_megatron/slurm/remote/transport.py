@@ -24,7 +24,7 @@ class LoginRefusedError(TransportError):
 
 
 class LoginExpiredError(TransportError):
-    """A login that worked before is refused: tasks wait until its credentials are renewed."""
+    """A login that worked before is refused, or none is left of ``login_budget``: tasks wait for the next one."""
 
     permanent = True
 

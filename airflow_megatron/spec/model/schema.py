@@ -812,6 +812,11 @@ class ClusterSection(Strict):
     """The key of the connection runs only this package's programs: ``lint`` refuses what they cannot do."""
     slurm_bin: str | None = None
     """Directory of Slurm's commands, if they are not on the ``PATH``."""
+    login_budget: int | None = Field(default=None, ge=1, le=1000)
+    """Maximum number of logins in an hour from one machine. All its processes share one connection of the system's
+    ``ssh``. Default: no limit, and connections of their own."""
+    min_poll_interval: float | None = Field(default=None, ge=1, le=86_400)
+    """Shortest time between two polls of the cluster in seconds, whatever the specs say."""
     visibility_window: Duration = 300
     """Longest time until an accepted submission appears in ``squeue`` or ``sacct``."""
     signatures: list[str] = []

@@ -102,14 +102,15 @@ def opened(site: ProxiedSite) -> Iterator[ProxiedSite]:
         site.close()
 
 
-def planned_jobs(site: ProxiedSite, sweep: str, *settings: str) -> list[Job]:
+def planned_jobs(site: SweepSite, sweep: str, *settings: str, cluster: str = CLUSTER) -> list[Job]:
     """Return the jobs of one of the site's specs, as a stored plan has them.
 
     :param settings: ``key=value`` each, for values of the spec.
+    :param cluster: name of the profile.
     """
     with patch.dict(os.environ, site.folders):
         file = site.specs / f"{sweep}.yaml"
         loaded = load_sweep(file, settings)
-        plan = plan_sweep(loaded, load_cluster(CLUSTER))
-        pinned = PinnedSweep.stored(loaded, file.read_text(), plan, PlanEnvironment.now(CLUSTER), PinStore())
+        plan = plan_sweep(loaded, load_cluster(cluster))
+        pinned = PinnedSweep.stored(loaded, file.read_text(), plan, PlanEnvironment.now(cluster), PinStore())
         return list(pinned.plan().jobs)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from proxied_site import ProxiedSite
+    from sweep_site import SweepSite
 
     from airflow_megatron.spec.model.jobs import Job
 
@@ -35,7 +35,7 @@ class WorkedSweep:
     :param points: how many points may begin at first.
     """
 
-    def __init__(self, site: ProxiedSite, jobs: Sequence[Job], points: int = 0) -> None:
+    def __init__(self, site: SweepSite, jobs: Sequence[Job], points: int = 0) -> None:
         self.place = site.place / "task_processes"
         self._log = site.place / "task_processes.log"
         self._environment = {

@@ -12,6 +12,7 @@ import pytest
 from airflow_megatron.slurm.polling import garbage_collection
 from airflow_megatron.slurm.polling import poller as poller_module
 from airflow_megatron.slurm.polling.poller import Poller
+from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError, TransportError
 from airflow_megatron.slurm.states.job_states import JobState
 from airflow_megatron.slurm.states.observation import Watch
@@ -86,6 +87,27 @@ async def test_a_newcomer_does_not_wait_for_the_interval(slurm, opener):
         async with poller.subscribe(Watch(key="x", job_id="7")) as second:
             assert (await take(second, 5)).queue.state is JobState.RUNNING
     assert poller.stats.commands == 2
+
+
+@pytest.mark.slow
+async def test_nobody_polls_more_often_than_the_site_permits(slurm, opener):
+    queue(slurm, QUEUE)
+    commands = SlurmCommands(min_poll_interval=1.0)
+    poller = Poller.shared("limited", opener, interval=0.05, commands=commands)
+    assert Poller.shared("limited", opener, interval=0.05, commands=commands).interval == 1.0
+    began = time.monotonic()
+    async with poller.subscribe(Watch(key="x", job_id="7")) as first:
+        await take(first)
+        async with poller.subscribe(Watch(key="x", job_id="7")) as second:
+            await take(second, 5)
+            assert 1.0 <= time.monotonic() - began < 2.5, "also for a newcomer"
+            opener.transport.fail_with = "connection reset"
+            while (await take(second, 5)).unreachable is None:
+                pass
+            opener.transport.fail_with = None
+            while (await take(second, 5)).unreachable is not None:
+                pass
+    assert poller.stats.commands - 1 <= time.monotonic() - began
 
 
 async def test_failed_polls_change_nothing_and_recover(slurm, opener, caplog):

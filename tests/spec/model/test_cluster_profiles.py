@@ -43,6 +43,14 @@ def test_a_file_of_signatures_that_is_not_there(folder: Path) -> None:
     assert f"alps.yaml:9:25: there is no file {folder}/sites/gone.yaml" in told(folder)
 
 
+@pytest.mark.parametrize(
+    "line", ["login_budget: 0", "login_budget: 1.5", "min_poll_interval: 0", "min_poll_interval: soon"]
+)
+def test_limits_on_logins_and_polls(folder: Path, line: str) -> None:
+    (folder / "alps.yaml").write_text(f"{PROFILE}{line}\n")
+    assert f"alps.yaml:9:1: {line.partition(':')[0]} is " in told(folder)
+
+
 def test_a_profile_with_expressions(folder: Path) -> None:
     cluster = load_cluster("alps", folder)
     assert cluster.name == "alps"

@@ -14,15 +14,14 @@ from patience import deadline_in
 from airflow_megatron.slurm.states.exit_codes import STEPPED_BACK_EXIT_CODE
 
 if TYPE_CHECKING:
-    from proxied_site import ProxiedSite
-    from sweep_site import Submission
+    from sweep_site import Submission, SweepSite
 
     from airflow_megatron.spec.model.jobs import Job
 
 SETTLE_S = 30.0
 
 
-def settled(site: ProxiedSite, jobs: list[Job]) -> list[str]:
+def settled(site: SweepSite, jobs: list[Job]) -> list[str]:
     """Look until nothing is wrong: accounting and the last processes take a moment; return what stays wrong."""
     deadline = deadline_in(SETTLE_S)
     while (wrong := broken_promises(site, jobs)) and time.monotonic() < deadline:
@@ -30,7 +29,7 @@ def settled(site: ProxiedSite, jobs: list[Job]) -> list[str]:
     return wrong
 
 
-def broken_promises(site: ProxiedSite, jobs: list[Job]) -> list[str]:
+def broken_promises(site: SweepSite, jobs: list[Job]) -> list[str]:
     """Return everything that is wrong, one line each."""
     wrong: list[str] = []
     submitted: dict[str, dict[str, Submission]] = {}
@@ -156,7 +155,7 @@ def _object(file: Path) -> dict[str, Any]:
         return {}
 
 
-def _job_processes(site: ProxiedSite) -> list[str]:
+def _job_processes(site: SweepSite) -> list[str]:
     """Return the processes that jobs of the cluster left behind."""
     conf, found = str(site.cluster.description["slurm_conf"]), []
     for process in psutil.process_iter():
