@@ -75,8 +75,9 @@ distributed: install
 	@tests/integration/faults/distributed/s3_server.sh $(LOCAL)/venv-s3
 	$(BIN)/pytest -m distributed tests/integration/faults/distributed
 
-# -s prints how long the imitation of each site took to start
+# -s prints how long the imitation of each site took to start; PAM checks one-time codes by pam_oath
 sites: install
+	@dpkg -s libpam-oath >/dev/null 2>&1 || apt-get install -qy --no-install-recommends libpam-oath
 	$(BIN)/pytest -s -m "sites or integration" tests/integration/sites
 
 clean:

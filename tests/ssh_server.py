@@ -36,11 +36,15 @@ class SshServer:
 
     :param place: its folder; ``home`` in it is what a session has as ``HOME``
     :param authorized_key: private key whose public half may log in
+    :param program: sshd; the name of this file is the name of its PAM service
     :param settings: more of sshd_config(5)
     """
 
-    def __init__(self, place: Path, authorized_key: Path, **settings: Any) -> None:
+    def __init__(
+        self, place: Path, authorized_key: Path, program: Path | str | None = PROGRAM, **settings: Any
+    ) -> None:
         self.place, self.port, self.settings = place, free_port(), settings
+        self.program = program
         self.home = place / "home"
         self.home.mkdir(parents=True)
         self.host_key = make_key(place / "host_key")
@@ -57,7 +61,7 @@ class SshServer:
         return self.log.read_text().count("Accepted publickey")
 
     def start(self) -> None:
-        if PROGRAM is None:
+        if self.program is None:
             pytest.skip("no sshd on this machine")
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
@@ -78,7 +82,7 @@ class SshServer:
         configuration = self.place / "sshd_config"
         configuration.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
         self.process = subprocess.Popen(
-            [PROGRAM, "-D", "-f", str(configuration), "-E", str(self.log)], start_new_session=True
+            [self.program, "-D", "-f", str(configuration), "-E", str(self.log)], start_new_session=True
         )
         deadline = time.monotonic() + 10
         while True:
