@@ -55,27 +55,29 @@ class PlannedPoint(NamedTuple):
     :param name: of the point
     :param swept: the parameters that the sweep varies
     :param stages: its stages, in order
+    :param cluster: that it runs on, of a sweep on several clusters; empty before that is decided, and on one cluster
+    :param peak: operations per second of one GPU in dense bf16, None where the profile does not name the GPU
     """
 
     name: str
     swept: Mapping[str, Any]
     stages: tuple[PlannedStage, ...]
+    cluster: str = ""
+    peak: float | None = None
 
 
 class PlannedSweep(NamedTuple):
     """A stored plan, as far as the pages show it.
 
-    :param cluster: name of the cluster profile
+    :param cluster: name of the cluster profile, or names with commas
     :param description: of the sweep
     :param digest: of the plan
-    :param peak: operations per second of one GPU in dense bf16, None where the profile does not name it
     :param points: the chosen points, in order
     """
 
     cluster: str
     description: str
     digest: str
-    peak: float | None
     points: tuple[PlannedPoint, ...]
 
 
@@ -96,13 +98,20 @@ def _planned(pin: str, root: Path, placed: tuple[int, int]) -> PlannedSweep:
     :param placed: state of the records of the points' clusters, which the jobs depend on
     """
     pinned = PinnedSweep.read(pin, PinStore(root))
-    gpus = {plan.plan_environment.cluster.gpu or "" for plan in pinned.by_cluster.values()}
-    gpu = GPUS.get(next(iter(gpus))) if len(gpus) == 1 else None  # of different ones, utilisation is unknown
+    peaks: dict[str, float | None] = {}
+    for name, of_cluster in pinned.by_cluster.items():
+        gpu = GPUS.get(of_cluster.plan_environment.cluster.gpu or "")
+        peaks[name] = gpu.operations_per_s if gpu else None
     plan = pinned.placed_plan()
     jobs = jobs_by_point(plan.jobs)
-    points = tuple(_point(name, jobs.get(name, ())) for name in pinned.points)
-    peak = gpu.operations_per_s if gpu else None
-    return PlannedSweep(plan.cluster, pinned.description, pinned.digest, peak, points)
+    clusters = {name: its.cluster for name, its in pinned.placements.read().items()} if pinned.others else {}
+    points = tuple(
+        _point(name, jobs.get(name, ()))._replace(
+            cluster=clusters.get(name, ""), peak=peaks.get(clusters.get(name, plan.cluster))
+        )
+        for name in pinned.points
+    )
+    return PlannedSweep(plan.cluster, pinned.description, pinned.digest, points)
 
 
 def _point(name: str, jobs: Any) -> PlannedPoint:

@@ -26,19 +26,17 @@ def point_rows(
 ) -> list[dict[str, Any]]:
     """Return a row for each point of a plan; what is not known is left out of it.
 
-    ``point``, ``run`` and ``state`` of its run in Airflow, ``stages`` (a letter each), ``params``; of the training that
-    it is at: ``training``, ``iteration``, ``total``, ``loss``, ``validation_loss`` (the lowest of all its trainings),
-    ``tokens_per_s`` (per GPU), ``mfu`` (0 to 1), ``memory_gb`` (on the fullest GPU) and ``eta_s``; of a benchmark also
-    ``step_ms``, and ``step_ratio`` and ``memory_ratio`` to what was reported elsewhere; of all its jobs ``attempts``,
-    ``gpu_hours`` and ``lost_gpu_hours``.
+    ``point``, ``run`` and ``state`` of its run in Airflow, ``stages`` (a letter each), ``params``, ``cluster`` if the
+    sweep has several; of the training that it is at: ``training``, ``iteration``, ``total``, ``loss``,
+    ``validation_loss`` (the lowest of all its trainings), ``tokens_per_s`` (per GPU), ``mfu`` (0 to 1), ``memory_gb``
+    (on the fullest GPU) and ``eta_s``; of a benchmark also ``step_ms``, and ``step_ratio`` and ``memory_ratio`` to what
+    was reported elsewhere; of all its jobs ``attempts``, ``gpu_hours`` and ``lost_gpu_hours``.
 
     :param runs: point → its run in Airflow
     :param states: run → stage → letter
     """
     trainings, jobs = recorded.trainings(), recorded.jobs()
-    return [
-        _row(point, runs.get(point.name), states, trainings, jobs, planned.peak) for point in planned.points
-    ]
+    return [_row(point, runs.get(point.name), states, trainings, jobs) for point in planned.points]
 
 
 def _row(
@@ -47,7 +45,6 @@ def _row(
     states: Mapping[str, Mapping[str, str]],
     trainings: Mapping[tuple[str, str], StageReading],
     jobs: Mapping[tuple[str, str], JobReading],
-    peak: float | None,
 ) -> dict[str, Any]:
     of_stages = states.get(run.run_id, {}) if run else {}
     costs = [jobs.get((point.name, stage.name), JobReading()) for stage in point.stages]
@@ -63,6 +60,7 @@ def _row(
         "state": run.state if run else "none",
         "stages": "".join(letters),
         "params": {name: plain(value) for name, value in point.swept.items()},
+        "cluster": point.cluster or None,
         "attempts": sum(cost.attempts for cost in costs) or None,
         "gpu_hours": rounded(sum(cost.gpu_hours for cost in costs)) or None,
         "lost_gpu_hours": rounded(sum(cost.lost for cost in costs)) or None,
@@ -74,7 +72,7 @@ def _row(
         if stage.trains or stage.measures
     ]
     if read:
-        row |= _training(*_current(read, of_letters), of_letters, peak)
+        row |= _training(*_current(read, of_letters), of_letters, point.peak)
         losses = [one.validation_loss for _, one in read if one.validation_loss is not None]
         row["validation_loss"] = rounded(min(losses, default=None))
     return {name: value for name, value in row.items() if value is not None}

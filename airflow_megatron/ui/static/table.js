@@ -12,6 +12,7 @@ const OWN = [
   { name: "stages", title: "Stages", cell: stages, always: true },
 ];
 const MEASURED = [
+  { name: "cluster", title: "Cluster" },
   { name: "training", title: "Training" },
   { name: "progress", title: "Iteration", cell: progress, always: true },
   { name: "loss", title: "Loss", unit: "nats per token", right: true, digits: 5 },
