@@ -39,6 +39,11 @@ rm -f "$stamp"
 # torch has many builds, each with libraries of its own: which one is for the machine, and its index, to say
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$torch" "$@"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement "$lock"
+# a module that Python imports at its start
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+cp "$here/numpy_product.py" "$site/numpy_product.py"
+echo "import numpy_product" > "$site/numpy_product.pth"
+"$venv/bin/python" -c 'import numpy; assert numpy.product([2, 3]) == 6'
 "$venv/bin/python" -c 'import torch, megatron.core; print("torch", torch.__version__, "megatron-core", megatron.core.__version__)' 2>/dev/null
 echo "$wanted" > "$stamp"
 echo "trainer environment $venv is ready"

@@ -1,7 +1,7 @@
 """Give numpy 2 the name ``numpy.product``, which upstream's releases before 0.16 call when they save checkpoints.
 
-``numpy_product.pth`` imports this at the start of Python. Upstream's checkouts stay as they were committed, and a
-program that does not use numpy does not load it.
+``numpy_product.pth`` in the environment imports this when Python starts. Upstream's checkouts stay as they were
+committed, and a program that does not use numpy does not load it.
 """
 
 from __future__ import annotations
