@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from aftermath import settled
+from patience import wait_until
 from proxied_site import HERE, planned_jobs
 from ssh_server import USER, SshServer, make_key
 from sweep_site import SweepSite
@@ -96,7 +97,7 @@ class ExpiringSite(SweepSite):
         self._thread.join()
         self.server.stop()  # ends the shared connection
         with patch.dict(os.environ, self.folders):
-            shutil.rmtree(private_folder())
+            shutil.rmtree(private_folder(), ignore_errors=True)  # ssh removes its socket at the same time
 
     @property
     def renewals(self) -> int:
@@ -168,6 +169,10 @@ class ExpiringSweep:
             wrong.append(f"{self.site.server.logins} logins with {self.site.renewals} certificates")
         if self.site.refused:
             wrong.append(f"{self.site.refused} refused logins")
+        prefix = f"{self.jobs[0].sweep}."
+        wait_until(
+            lambda: len(self.site.submissions(prefix)) >= len(self.jobs), 60, "accounting to know all jobs"
+        )
         return wrong + settled(self.site, self.jobs)
 
     def summary(self) -> str:
