@@ -27,6 +27,7 @@ def job_origins(job: Job, cluster: ClusterProfile) -> Origins:
         tuple(f"{prefix}.idx" for prefix in dict.fromkeys(prefixes)),
         container.image if container else None,
         tuple(CONTAINER_RUNTIMES[container.runtime].alone(container)) if container else (),
+        tuple(cluster.modules) if container else (),
     )
 
 

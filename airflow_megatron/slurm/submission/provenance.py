@@ -43,6 +43,7 @@ class Origins:
     :param indexes: data indexes, ``.idx``
     :param image: image of the job's container, None for none
     :param container: the command prefix that runs a command in that container on the job's first node
+    :param modules: environment modules that the prefix may need; the record is written before the job loads them
     """
 
     python: str
@@ -50,6 +51,7 @@ class Origins:
     indexes: tuple[str, ...] = ()
     image: str | None = None
     container: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,10 @@ def _listed_in_container(origins: Origins) -> list[str]:
         return ["am_in_container() { return 1; }"]
     text = f"am_python=$1\n{shell_file('installed_packages')}\nam_packages_here"
     words = [*origins.container, "sh", "-c", text, "sh", origins.python]
-    return [f"am_in_container() {{ timeout {_LISTING_S} {' '.join(map(quote, words))}; }}"]
+    loading = (
+        f"module load {' '.join(map(quote, origins.modules))} >/dev/null 2>&1; " if origins.modules else ""
+    )
+    return [f"am_in_container() {{ {loading}timeout {_LISTING_S} {' '.join(map(quote, words))}; }}"]
 
 
 def _listed(name: str, items: list[tuple[str, str, str]]) -> list[str]:

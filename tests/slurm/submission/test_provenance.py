@@ -161,6 +161,20 @@ def test_a_container_that_cannot_be_started(in_container: Origins, tmp_path: Pat
     assert list((tmp_path / "runs" / ".environments").iterdir()) == []
 
 
+def test_a_container_whose_runtime_comes_with_a_module(
+    in_container: Origins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On many sites ``apptainer`` is on the ``PATH`` only after ``module load``, as here."""
+    monkeypatch.setenv(
+        "BASH_FUNC_module%%",
+        f'() {{ [ "$*" = "load apptainer/1.4" ] && echo loaded && PATH={tmp_path}:$PATH; }}',
+    )
+    needing = replace(in_container, container=("runtime", *in_container.container[1:]))
+    assert record(needing, tmp_path)["environment"] is None
+    (tmp_path / "attempt" / "provenance.json").unlink()
+    assert record(replace(needing, modules=("apptainer/1.4",)), tmp_path)["environment"] is not None
+
+
 @pytest.mark.slow
 def test_an_image_of_a_registry_is_listed_once_a_day(in_container: Origins, tmp_path: Path) -> None:
     registry = replace(in_container, image="docker://nvcr.io/nvidia/pytorch:25.03")
