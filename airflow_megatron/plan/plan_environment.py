@@ -102,7 +102,7 @@ class PlanEnvironment:
         return found
 
 
-_LATER_KEYS = ("login_budget", "min_poll_interval")
+_LATER_KEYS = ("login_budget", "min_poll_interval", "storage")
 """Keys that profiles of stored plans lack; without a value they do not change the digest of a plan."""
 
 

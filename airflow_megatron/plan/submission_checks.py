@@ -14,7 +14,7 @@ from airflow_megatron.checks.sweeps.restarts import restart_findings
 from airflow_megatron.checks.sweeps.restricted_keys import restricted_key_findings
 from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
 from airflow_megatron.checks.sweeps.secrets import secret_findings
-from airflow_megatron.checks.sweeps.site_rules import queue_rule_problems, site_rule_findings
+from airflow_megatron.checks.sweeps.site_rules import purge_problems, queue_rule_problems, site_rule_findings
 from airflow_megatron.checks.sweeps.trackers import tracker_findings
 from airflow_megatron.checks.sweeps.walltime import walltime_findings
 from airflow_megatron.checks.trainings.architectures import architecture_findings
@@ -66,7 +66,8 @@ def check_jobs(
         warnings += more
     of_all = budget_problems(sweep, gpu_hours(jobs), len(jobs), points, cluster)
     queued = queue_rule_problems(sweep, jobs, points, cluster)
-    return errors + of_all[0], warnings + of_all[1] + queued
+    purged = purge_problems(sweep, jobs, points, cluster)
+    return errors + of_all[0], warnings + of_all[1] + queued + purged
 
 
 def own_findings(

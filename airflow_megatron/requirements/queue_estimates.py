@@ -48,6 +48,30 @@ def gpu_hours(jobs: Iterable[Job]) -> GpuHours:
     return total
 
 
+def longest_time(jobs: Sequence[Job], points: int, settings: SweepSettings) -> int:
+    """Return the seconds that a sweep's jobs run one after another: points in turns, one attempt each at its walltime.
+
+    :param jobs: all jobs of the sweep; those without a walltime do not count
+    :param points: the number of points that they belong to
+    """
+    by_name = {job.name: job for job in jobs}
+    ends: dict[str, int] = {}
+    for job in jobs:
+        # not by recursion: chains of stages may be long
+        waiting = [job.name]
+        while waiting:
+            name = waiting[-1]
+            before = [one.job for one in by_name[name].depends_on if one.job in by_name]
+            if unknown := [one for one in before if one not in ends and one not in waiting]:
+                waiting += unknown
+                continue
+            start = max((ends.get(one, 0) for one in before), default=0)
+            ends[name] = start + (by_name[name].slurm.time or 0)
+            waiting.pop()
+    turns = -(-points // max(min(points, settings.max_active_points), 1))
+    return max(ends.values(), default=0) * turns
+
+
 def most_jobs_at_once(tree: Sequence[StageInstance], points: int, settings: SweepSettings) -> int:
     """Return the maximum number of jobs of a sweep in the queue at the same time."""
     children: dict[str | None, list[StageInstance]] = {}

@@ -133,7 +133,7 @@ class Cluster:
         self._start_daemons(every["munged"], every["mariadbd"])
         self.say("starting slurmdbd")
         self._start_daemons(every["slurmdbd"])
-        self._add_account(machine.user, imitation.qualities if imitation else [])
+        self._add_account(machine.user, imitation)
         self.say("starting slurmctld and sshd")
         self._start_daemons(every["slurmctld"], every["sshd"])
         nodes = [daemon for name, daemon in every.items() if name.startswith("slurmd:")]
@@ -215,7 +215,7 @@ class Cluster:
             raise ClusterError(f"mariadb-install-db failed:\n{result.stdout.strip()}")
         new.replace(self.layout.database)
 
-    def _add_account(self, user: str, qualities: list[str]) -> None:
+    def _add_account(self, user: str, imitation: Imitation | None) -> None:
         """Make the cluster, the account, the user and qualities of service known to accounting, unless they are."""
         layout, name, account = self.layout, configuration.CLUSTER_NAME, configuration.ACCOUNT
         associations = ("--noheader", "--parsable2", "show", "associations", "format=cluster,account,user")
@@ -234,12 +234,28 @@ class Cluster:
             layout, "sacctmgr", "--immediate", "add", "user", user, f"Account={account}", f"Cluster={name}",
             f"DefaultAccount={account}", "AdminLevel=Administrator",
         )  # fmt: skip
-        if qualities:
-            names = ",".join(qualities)
+        if imitation is None:
+            return
+        settings = []
+        if imitation.qualities:
+            names = ",".join(imitation.qualities)
             daemons.ask_slurm(layout, "sacctmgr", "--immediate", "add", "qos", names)
+            settings.append(f"qos+={names}")
+        for quality, most in imitation.queued_of_quality.items():
             daemons.ask_slurm(
-                layout, "sacctmgr", "--immediate", "modify", "user", user, "set", f"qos+={names}"
+                layout,
+                "sacctmgr",
+                "--immediate",
+                "modify",
+                "qos",
+                quality,
+                "set",
+                f"MaxSubmitJobsPerUser={most}",
             )
+        if imitation.queued:
+            settings.append(f"MaxSubmitJobs={imitation.queued}")
+        if settings:
+            daemons.ask_slurm(layout, "sacctmgr", "--immediate", "modify", "user", user, "set", *settings)
 
     def _await_nodes(self, names: list[str]) -> None:
         states: dict[str, str] = {}

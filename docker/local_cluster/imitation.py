@@ -29,6 +29,8 @@ class Imitation:
     :param features: of each node, for ``--constraint``.
     :param gpu_requests: whether Slurm knows GPUs; otherwise it refuses each request for them.
     :param qualities: qualities of service in addition to ``normal``.
+    :param queued_of_quality: quality of service → jobs of a user that it takes (``MaxSubmitJobsPerUser``).
+    :param queued: jobs of a user that the site takes; 0 for any number.
     :param filter: text of job_submit.lua; empty for none.
     :param sshd: further options of sshd_config(5).
     :param environment: environment variables of login sessions, and so of their jobs; without spaces.
@@ -40,6 +42,8 @@ class Imitation:
     features: list[str] = field(default_factory=list)
     gpu_requests: bool = True
     qualities: list[str] = field(default_factory=list)
+    queued_of_quality: dict[str, int] = field(default_factory=dict)
+    queued: int = 0
     filter: str = ""
     sshd: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)

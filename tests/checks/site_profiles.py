@@ -30,6 +30,10 @@ sweep: {lr: [1e-3]}
 stages:
   prepare: {kind: command, scope: sweep, command: ["true"]}
 """
+POINT_STAGE = """\
+stages:
+  work: {kind: command, command: ["true"]}
+"""
 
 
 def profile(site: str) -> ClusterProfile:
@@ -41,10 +45,11 @@ def planned(cluster: ClusterProfile, slurm: dict[str, Any], stages: str = STAGE)
     return check_sweep(load_sweep_text(text, "s.yaml"), cluster)
 
 
-def reported(cluster: ClusterProfile, slurm: dict[str, Any]) -> tuple[str, str]:
-    """Return the texts of the errors and of the warnings."""
+def reported(cluster: ClusterProfile, slurm: dict[str, Any], jobs: int = 1) -> tuple[str, str]:
+    """Return the texts of the errors and of the warnings of a sweep of some jobs that can be due at once."""
+    stages = f"max_active_points: {jobs}\nsweep: {{lr: {list(range(1, jobs + 1))}}}\n{POINT_STAGE}"
     try:
-        plan = planned(cluster, slurm)
+        plan = planned(cluster, slurm, STAGE if jobs == 1 else stages)
     except SpecError as error:
         return "\n".join(str(problem) for problem in error.problems), ""
     return "", "\n".join(str(problem) for problem in plan.warnings)
@@ -83,9 +88,14 @@ def beyond(rule: SiteRuleSection, cluster: ClusterProfile) -> tuple[ClusterProfi
         slurm["gpus_per_node"] -= 1
     elif rule.refused_options:
         slurm["options"] = [f"--{rule.refused_options[0]}={_REQUESTS[rule.refused_options[0]]}"]
-    else:
+    elif rule.required:
         key = rule.required[0]
         slurm.pop(key, None)
         default = cluster.slurm.model_copy(update={key: None})
         return cluster.model_copy(update={"slurm": default}), slurm
     return cluster, slurm
+
+
+def jobs_beyond(rule: SiteRuleSection) -> int:
+    """Return how many jobs like those of :func:`beyond` violate the rule."""
+    return 1 if rule.max_jobs is None else rule.max_jobs + 1

@@ -142,7 +142,7 @@ def test_a_damaged_copy_is_an_error(what: str, home: Path) -> None:
 
 def test_keys_that_a_profile_does_not_use_leave_its_plans_alone() -> None:
     now = PlanEnvironment.now("local")
-    assert not {"login_budget", "min_poll_interval"} & set(now.to_json([])["cluster"])
+    assert not {"login_budget", "min_poll_interval", "storage"} & set(now.to_json([])["cluster"])
     limited = replace(now, cluster=now.cluster.model_copy(update={"login_budget": 2}))
     assert limited.to_json([])["cluster"]["login_budget"] == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
-from airflow_megatron.requirements.queue_estimates import most_jobs_at_once
+from airflow_megatron.requirements.queue_estimates import longest_time, most_jobs_at_once
 from airflow_megatron.slurm.submission.sbatch_options import directive_options, read_options, split_directive
 from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.schema import SiteRuleSection
     from airflow_megatron.spec.model.sweep import Sweep
 
+_DAY_S: Final = 86_400
 _FIELDS: Final = ("mem", "constraint", "reservation", "exclude", "account", "qos")
 """Keys of ``slurm`` that become the sbatch option of the same name."""
 _GPU_OPTIONS: Final = frozenset(("gres", "gpus", "gpus-per-node"))
@@ -65,6 +66,28 @@ def queue_rule_problems(
             )
             warnings.append(sweep.document.problem(("max_jobs",), message, hint))
     return warnings
+
+
+def purge_problems(sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile) -> list[Problem]:
+    """Return a warning if the site can delete files of the sweep before the sweep ends.
+
+    :param jobs: all jobs of the sweep
+    :param points: the number of points that they belong to
+    """
+    storage = cluster.storage
+    if storage is None or storage.purge_after is None:
+        return []
+    kept, needed = parse_duration(storage.purge_after), longest_time(jobs, points, sweep.settings)
+    if needed <= kept:
+        return []
+    origin = f" ({storage.source}, read {storage.read})" if storage.source else ""
+    message = (
+        f"the jobs can take {needed / _DAY_S:.0f} days one after another (walltime of one attempt each,"
+        f" {sweep.settings.max_active_points} points at a time); cluster {cluster.name} deletes files without access"
+        f" for {kept / _DAY_S:g} days{origin}"
+    )
+    hint = "raise max_active_points, split the sweep, or write a run_root in the profile where files are kept"
+    return [sweep.document.problem(("max_active_points",), message, hint)]
 
 
 def _can_be_about(rule: SiteRuleSection, job: Job) -> bool:

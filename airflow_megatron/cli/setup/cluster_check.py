@@ -16,6 +16,7 @@ from airflow_megatron.slurm.remote.framing import framed, unframed
 from airflow_megatron.slurm.remote.profile import slurm_functions
 from airflow_megatron.slurm.remote.quoting import quote, quote_path
 from airflow_megatron.slurm.remote.transport import LoginRefusedError, TransportError
+from airflow_megatron.spec.documents.quantities import parse_duration
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 from airflow_megatron.spec.spec_files import load_sweep_text
 from airflow_megatron.supervision.attempts import JobAttempts, SubmissionRefusedError, slurm_commands
@@ -35,6 +36,10 @@ _CLOCK_S: Final = 60
 """Difference of two clocks, in seconds, that matters to nobody."""
 _POLL_S: Final = 2.0
 _LOG_LINES: Final = 5
+_FULL_PERCENT: Final = 95
+"""Used part of a file system from which a training may soon find it full."""
+_QUOTA_S: Final = 20
+_QUOTA_LINES: Final = 20
 _JOB: Final = """\
 am_say() { printf 'am_check\\t%s\\t%s\\n' "$1" "$2"; }
 am_say node "$(uname -n)"
@@ -137,8 +142,23 @@ if am_error=$(mkdir -p {root} 2>&1 && am_file=$(mktemp {root}/.check.XXXXXX 2>&1
 else
   am_say root "${{am_error:-no file can be created there}}"
 fi
+am_say space "$(df -Pk {root} 2>/dev/null | tail -n 1)"
+am_say files "$(df -Pi {root} 2>/dev/null | tail -n 1)"
+{_quota_lines(cluster)}
 [ -r {quote_path(cluster.megatron_lm_dir)}/pretrain_gpt.py ] || am_say absent {quote(cluster.megatron_lm_dir)}
 {checkouts}"""
+    )
+
+
+def _quota_lines(cluster: ClusterProfile) -> str:
+    """Return the lines that run the site's command for quotas, which may hang or print a lot."""
+    if cluster.storage is None or cluster.storage.quota is None:
+        return ""
+    command = f"timeout {_QUOTA_S} bash -c {quote(cluster.storage.quota)} 2>&1 </dev/null"
+    return (
+        f'am_said=$({command}) || am_say quota_failed "$?"\n'
+        f"printf '%s\\n' \"$am_said\" | sed -n 1,{_QUOTA_LINES}p |\n"
+        '  while IFS= read -r am_row; do am_say quota "$am_row"; done'
     )
 
 
@@ -192,6 +212,7 @@ def login_rows(cluster: ClusterProfile, found: dict[str, list[str]], now: float)
         if root == "ok"
         else CheckRow("run root", FAILED, f"{cluster.run_root}: {root}", fix)
     )
+    yield from storage_rows(cluster, found)
     fix = f"airflow-megatron cluster install {cluster.name}"
     if found.get("absent"):
         yield CheckRow("programs", FAILED, f"{cluster.megatron_lm_dir} is not there", fix)
@@ -200,6 +221,49 @@ def login_rows(cluster: ClusterProfile, found: dict[str, list[str]], now: float)
     if missing := found.get("no_checkout", []):
         detail = f"{', '.join(missing)} not there; trainings of megatron_lm with that release cannot start"
         yield CheckRow("checkout", WARNING, detail, f"{fix} --only checkout")
+
+
+def storage_rows(cluster: ClusterProfile, found: dict[str, list[str]]) -> Iterator[CheckRow]:
+    """Yield how much room the file system of the run root has, and what the site says of quotas and purges.
+
+    :param found: ``space`` and ``files`` hold the last lines of ``df -Pk`` and ``df -Pi``
+    """
+    free = [
+        (*row, what)
+        for what, key in (("GiB", "space"), ("files", "files"))
+        if (row := _free(found.get(key, [""])[0])) is not None
+    ]
+    if free:
+        counted = " and ".join(
+            f"{left / 1024**2 if what == 'GiB' else left:,.0f} {what}" for left, _, what in free
+        )
+        full = max(used for _, used, _ in free)
+        room = CheckRow("free", OK, f"{counted} on the file system of {cluster.run_root}")
+        if full >= _FULL_PERCENT:
+            fix = "delete sweeps that are not needed (airflow-megatron delete), or ask for more room"
+            room = room._replace(state=WARNING, detail=f"{room.detail}, which is {full} % full", fix=fix)
+        yield room
+    storage = cluster.storage
+    if storage is None:
+        return
+    for line in found.get("quota", []):
+        if line:
+            yield CheckRow("quota", OK, line)
+    if failed := found.get("quota_failed"):
+        said = "takes too long" if failed[0] == "124" else f"ends with status {failed[0]}"
+        yield CheckRow("quota", WARNING, f"{storage.quota} {said}", "correct storage.quota in the profile")
+    if storage.purge_after is not None:
+        days = parse_duration(storage.purge_after) / 86_400
+        origin = f" ({storage.source}, read {storage.read})" if storage.source else ""
+        yield CheckRow("purge", OK, f"the site deletes files without access for {days:g} days{origin}")
+
+
+def _free(row: str) -> tuple[int, int] | None:
+    """Return what is free and how full a file system is in percent, from a line of ``df -P``; None for no limit."""
+    fields = row.split(None, 5)
+    if len(fields) != 6 or not (fields[3].isdecimal() and fields[4].rstrip("%").isdecimal()):
+        return None
+    return (int(fields[3]), int(fields[4].rstrip("%"))) if fields[1] != "0" else None
 
 
 def partition_rows(cluster: ClusterProfile, rows: Sequence[str]) -> Iterator[CheckRow]:

@@ -14,7 +14,7 @@ import jinja2.meta
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.slurm.remote.attempt import Attempt
-from airflow_megatron.slurm.remote.quoting import MAX_JOB_NAME_LENGTH, quote
+from airflow_megatron.slurm.remote.quoting import MAX_JOB_NAME_LENGTH, quote, quote_path
 from airflow_megatron.slurm.remote.secret_delivery import delivered_file
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.submission.attempt_chain import chain_prologue
@@ -156,6 +156,7 @@ def render_job_script(
             directives=_directives(job, cluster, attempt, number, exclude),
             prologue=_prologue(attempt, before)
             + _prefetched_lines(job)
+            + _layout_lines(job, cluster)
             + niceness_lines(cluster)
             + (_chain_prologue(job, number) if chained else "")
             + (recording_lines(origins, attempt.directory, cluster.run_root) if origins else ""),
@@ -253,6 +254,14 @@ def _prefetched_lines(job: Job) -> str:
     if not items:
         return ""
     return f"{shell_file('prefetched')}\nam_check_prefetched {quote(items)} || exit\n"
+
+
+def _layout_lines(job: Job, cluster: ClusterProfile) -> str:
+    """Return the lines that stripe a new directory of checkpoints as the profile says."""
+    if cluster.storage is None or cluster.storage.stripe is None or not job.trains:
+        return ""
+    words = " ".join(map(quote, cluster.storage.stripe.split()))
+    return f"{shell_file('checkpoint_layout')}\nam_set_layout {quote_path(job.checkpoint_dir)} {words}\n"
 
 
 def guarded_script(

@@ -757,6 +757,21 @@ class BillingSection(Strict):
     """Units that an hour of one GPU costs."""
 
 
+class StorageSection(Strict):
+    """The file system of ``run_root``."""
+
+    stripe: Annotated[str, StringConstraints(pattern=r"^-{1,2}[A-Za-z][A-Za-z0-9 =.-]*$")] | None = None
+    """Options of ``lfs setstripe`` for new directories of checkpoints on Lustre: ``--stripe-count 8``."""
+    purge_after: Duration | None = None
+    """Time without access after which the site deletes files: ``30d``. A sweep that can take longer gets a warning."""
+    quota: ShellText | None = None
+    """Command that prints the user's quotas, for ``cluster check``."""
+    source: str | None = None
+    """Address of the document that states these values."""
+    read: Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$")] | None = None
+    """Date on which the source was read: ``"2026-11-23"`` or ``"2026-11"``."""
+
+
 class ClusterSection(Strict):
     """A cluster profile."""
 
@@ -800,6 +815,8 @@ class ClusterSection(Strict):
     """Limits of the site. Jobs beyond them are refused or wait."""
     billing: BillingSection | None = None
     """What the site charges. ``plan`` states the cost of a sweep in its units."""
+    storage: StorageSection | None = None
+    """The file system of ``run_root``: striping, purge, quotas."""
     rules: list[SiteRuleSection] = []
     """Documented rules of the site, with their sources. ``lint`` refuses jobs that violate them."""
     gpu: str | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_megatron.cli.setup.cluster_check import FAILED, OK, WARNING, job_rows, login_rows, partition_rows
-from airflow_megatron.spec.model.schema import PartitionSection
+from airflow_megatron.spec.model.schema import PartitionSection, StorageSection
 
 if TYPE_CHECKING:
     from login_site import LoginSite
@@ -99,6 +99,27 @@ def test_each_failure_has_a_fix_and_none_hides_another(ready: LoginSite) -> None
 
 
 @pytest.mark.slow
+def test_the_quotas_of_the_site(ready: LoginSite) -> None:
+    profile = ready.place / "sbatch" / "clusters" / "site.yaml"
+    text = profile.read_text()
+    profile.write_text(
+        text + 'storage: {quota: "echo \\"it\'s  $((2 + 1)) TB\\"; cat; seq 100 >&2", purge_after: 30d}\n'
+    )
+    answer = ready.call("cluster", "check", "site", "--no-job")
+    assert answer.status == 0, answer
+    lines = [line.split(None, 2)[1:] for line in answer.stdout.splitlines()[:-1]]
+    assert [said for what, said in lines if what == "quota"][:3] == ["it's  3 TB", "1", "2"]
+    assert sum(what == "quota" for what, _ in lines) == 20
+    assert [said for what, said in lines if what == "purge"] == [
+        "the site deletes files without access for 30 days"
+    ]
+    assert "GiB and" in next(said for what, said in lines if what == "free")
+    profile.write_text(text + "storage: {quota: 'echo unknown user; exit 3'}\n")
+    answer = ready.call("cluster", "check", "site", "--no-job")
+    assert "ends with status 3" in answer.stdout
+
+
+@pytest.mark.slow
 def test_a_job_that_sbatch_refuses_or_that_waits_too_long(ready: LoginSite) -> None:
     ready.command(
         "sbatch", '[ "$1" != --version ] || { echo slurm 1; exit; }\necho Invalid account >&2; exit 1'
@@ -141,6 +162,34 @@ class TestLoginRows:
     def test_a_run_root_that_is_read_only(self, cluster: ClusterProfile) -> None:
         row = self.found(cluster, root=["mkdir: Read-only file system"])["run root"]
         assert (row.state, row.detail) == (FAILED, "/scratch/runs: mkdir: Read-only file system")
+
+    def test_a_file_system_that_is_almost_full(self, cluster: ClusterProfile) -> None:
+        files = "vast/a 100 96 4 96% /scratch with a space"
+        row = self.found(cluster, space=["vast/a 1048576000 1 524288000 50% /scratch"], files=[files])["free"]
+        assert (row.state, row.detail) == (
+            WARNING,
+            "500 GiB and 4 files on the file system of /scratch/runs, which is 96 % full",
+        )
+        assert "airflow-megatron delete" in row.fix
+
+    def test_a_file_system_that_does_not_count_files(self, cluster: ClusterProfile) -> None:
+        space = "x 1048576000 1 524288000 50% /scratch"
+        for files in ("x 0 0 0 - /scratch", "x - - - - /scratch", ""):
+            row = self.found(cluster, space=[space], files=[files])["free"]
+            assert (row.state, row.detail) == (OK, "500 GiB on the file system of /scratch/runs")
+        assert "free" not in self.found(cluster, space=["df: no such directory"])
+
+    def test_what_the_site_says_of_files(self, cluster: ClusterProfile) -> None:
+        storage = StorageSection(
+            quota="quota", purge_after="30d", source="https://site.example", read="2026-11"
+        )
+        profile = cluster.model_copy(update={"storage": storage})
+        found = self.found(profile, quota=["scratch 3 TB of 150 TB"])
+        assert (found["quota"].state, found["quota"].detail) == (OK, "scratch 3 TB of 150 TB")
+        assert "for 30 days (https://site.example, read 2026-11)" in found["purge"].detail
+        row = self.found(profile, quota_failed=["127"], quota=["quota: command not found"])["quota"]
+        assert (row.state, row.detail) == (WARNING, "quota ends with status 127")
+        assert self.found(profile, quota_failed=["124"])["quota"].detail == "quota takes too long"
 
     def test_clocks_that_differ(self, cluster: ClusterProfile) -> None:
         assert self.found(cluster, clock=["10"])["clock"].state == WARNING

@@ -53,6 +53,7 @@ def description(cluster: ClusterProfile) -> dict[str, Any]:
     qualities = [cluster.slurm.qos, *(name for rule in rules for name in rule.qos)]
     sizes = [rule.max_nodes or 0 for rule in rules] + [rule.from_nodes or 0 for rule in rules]
     sizes += [rule.to_nodes or 0 for rule in rules] + [rule.min_nodes or 0 for rule in rules]
+    queued = queued_of_quality(rules)
     refused = {name for rule in rules for name in rule.refused_options}
     return {
         "site": cluster.name,
@@ -61,7 +62,11 @@ def description(cluster: ClusterProfile) -> dict[str, Any]:
             for number, name in enumerate(partitions)
         },
         "absent_nodes": max(sizes, default=0) + 1,
-        "qualities": sorted({name for name in qualities if name}),
+        "qualities": sorted({*(name for name in qualities if name), *queued}),
+        "queued_of_quality": queued,
+        "queued": min(
+            (rule.max_jobs for rule in rules if rule.max_jobs and not _names_jobs(rule)), default=0
+        ),
         "gpu_requests": not {"gres", "gpus-per-node"} & refused,
         "filter": submission_filter(rules),
         **additions,
@@ -87,6 +92,24 @@ def is_of_partition(rule: SiteRuleSection) -> bool:
     return bool(rule.partitions and limits) and not (rule.qos or rule.from_nodes or rule.to_nodes)
 
 
+def queued_of_quality(rules: list[SiteRuleSection]) -> dict[str, int]:
+    """Return the limits on jobs in the queue: of qualities of service, and of the one that each such partition has."""
+    return {
+        name: rule.max_jobs
+        for rule in rules
+        if rule.max_jobs is not None
+        for name in (*rule.qos, *map(_quality_of, rule.partitions))
+    }
+
+
+def _quality_of(partition: str) -> str:
+    return f"of-{partition}"
+
+
+def _names_jobs(rule: SiteRuleSection) -> bool:
+    return bool(rule.qos or rule.partitions)
+
+
 def _partition_options(name: str, rules: list[SiteRuleSection], *, default: bool) -> str:
     options: dict[str, str] = {"Default": "YES" if default else "NO", "DefaultTime": "00:10:00"}
     for rule in rules:
@@ -97,6 +120,8 @@ def _partition_options(name: str, rules: list[SiteRuleSection], *, default: bool
                 options["MaxNodes"] = str(rule.max_nodes)
             if rule.min_nodes is not None:
                 options["MinNodes"] = str(rule.min_nodes)
+        if rule.max_jobs is not None and name in rule.partitions:
+            options["QOS"] = _quality_of(name)
         if rule.whole_node_gpus is not None and (not rule.partitions or name in rule.partitions):
             options["OverSubscribe"] = "EXCLUSIVE"
     return " ".join(f"{key}={value}" for key, value in options.items())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from imitated_site import described_size, is_of_partition, write_description
-from site_profiles import VARIABLES, at_the_limit, beyond, planned, profile, reported
+from site_profiles import VARIABLES, at_the_limit, beyond, jobs_beyond, planned, profile, reported
 from slurm_cluster import SlurmCluster
 
 from airflow_megatron.cli.setup.new_project import site_names
@@ -70,11 +71,16 @@ class ImitatedSite:
         setup = [f'export PATH="{programs}:$PATH"', *self.profile.setup]
         return self.profile.model_copy(update={"setup": setup, "modules": []})
 
-    def hold(self, cluster: ClusterProfile, slurm: dict[str, Any]) -> str:
-        """Return sbatch's complaint about a rendered script; empty if Slurm takes the job, which is then cancelled."""
+    def hold(self, cluster: ClusterProfile, slurm: dict[str, Any], jobs: int = 1) -> str:
+        """Return sbatch's complaint about a rendered script; empty if Slurm takes it, and it is then cancelled.
+
+        :param jobs: how many jobs to submit, as an array
+        """
         script = job_script(planned(cluster, slurm).jobs[0], cluster, 1)
+        array = "" if jobs == 1 else f"--array=1-{jobs} "
         answer = self.cluster.run(
-            f"job=$(sbatch --parsable --hold --output=/dev/null <<'END OF JOB'\n{script}\nEND OF JOB\n) || exit 1\n"
+            f"job=$(sbatch --parsable --hold {array}--output=/dev/null <<'END OF JOB'\n{script}\nEND OF JOB\n) || "
+            "exit 1\n"
             'scancel "$job"'
         )
         return "" if answer.exit_status == 0 else answer.stderr.strip() or f"status {answer.exit_status}"
@@ -113,11 +119,17 @@ def test_slurm_refuses_what_each_rule_refuses_and_lint_does_before(imitated: Imi
     site = imitated.profile
     careless = site.model_copy(update={"rules": [], "partitions": {}})
     for rule in site.rules:
-        assert imitated.hold(careless, at_the_limit(rule)) == "", rule.rule
+        jobs = jobs_beyond(rule)
+        assert imitated.hold(careless, at_the_limit(rule), jobs - 1 or 1) == "", rule.rule
         given, slurm = beyond(rule, site)
-        errors, warnings = reported(given, slurm)
-        assert rule.source in (errors if rule.verified and rule.whole_node_gpus is None else warnings)
-        if rule.whole_node_gpus is None:
+        errors, warnings = reported(given, slurm, jobs)
+        only_warns = not rule.verified or rule.whole_node_gpus is not None or rule.max_jobs is not None
+        assert rule.source in (warnings if only_warns else errors)
+        if rule.max_jobs is not None:
+            # submissions wait when Slurm answers with these names: slurm/submission/refusals.py
+            complaint = imitated.hold(careless, slurm, jobs)
+            assert re.search("QOSMaxSubmitJobPerUserLimit|AssocMaxSubmitJobLimit", complaint), rule.rule
+        elif rule.whole_node_gpus is None:
             without = given.model_copy(update={"rules": [], "partitions": {}})
             complaint = imitated.hold(without, slurm)
             assert complaint, f"Slurm takes a job against: {rule.rule}"

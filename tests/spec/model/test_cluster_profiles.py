@@ -51,6 +51,20 @@ def test_limits_on_logins_and_polls(folder: Path, line: str) -> None:
     assert f"alps.yaml:9:1: {line.partition(':')[0]} is " in told(folder)
 
 
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ("{stripe: 8}", "storage.stripe"),
+        ("{stripe: '--stripe-count 8; rm -rf /'}", "storage.stripe"),
+        ("{purge_after: soon}", "storage.purge_after"),
+        ("{read: today}", "storage.read"),
+    ],
+)
+def test_storage(folder: Path, value: str, place: str) -> None:
+    (folder / "alps.yaml").write_text(f"{PROFILE}storage: {value}\n")
+    assert f"{place} is " in told(folder)
+
+
 def test_a_profile_with_expressions(folder: Path) -> None:
     cluster = load_cluster("alps", folder)
     assert cluster.name == "alps"
