@@ -9,7 +9,7 @@ import itertools
 import time
 
 from airflow_megatron.megatron.arguments.argv import to_argv
-from airflow_megatron.megatron.validation import check
+from airflow_megatron.megatron.validation.command_checks import check
 
 JOBS = 10_000
 RELEASES = ("core_v0.16.1", "core_v0.19.0")

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_megatron.megatron.estimates import GPUS, Estimate, Gpu, estimate
+from airflow_megatron.megatron.estimates.estimate import Estimate, estimate
+from airflow_megatron.megatron.estimates.hardware import GPUS, Gpu
 
 RELEASE = "core_v0.16.1"
 MIB = 1 << 20

@@ -18,8 +18,9 @@ from airflow_megatron.megatron.arguments.checkout import CheckoutError, dump_che
 from airflow_megatron.megatron.arguments.table_writer import make_table, table_text
 from airflow_megatron.megatron.arguments.tables import ArgumentError, program_table, release_tag
 from airflow_megatron.megatron.rules.command_line import CommandLineReader, reader
+from airflow_megatron.megatron.rules.settings import Machine
 from airflow_megatron.megatron.trainers.trainer_table import trainer_table
-from airflow_megatron.megatron.validation import Machine, check_lines
+from airflow_megatron.megatron.validation.command_checks import check_lines
 from airflow_megatron.requirements.job_machine import trainer_machine
 from airflow_megatron.spec.model.cluster_profile import load_cluster
 

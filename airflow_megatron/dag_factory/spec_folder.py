@@ -21,7 +21,7 @@ from airflow_megatron.dag_factory.building import build_dags
 from airflow_megatron.dag_factory.spec_cache import SpecCache, SpecEntry, digest_of, is_own_code
 from airflow_megatron.plan.sweep_owners import owning_file, repeated_name
 from airflow_megatron.plan.sweep_plan import check_document, check_expressions
-from airflow_megatron.spec import dialects
+from airflow_megatron.spec.dialects import registry
 from airflow_megatron.spec.documents.errors import Problem, SpecError
 from airflow_megatron.spec.model.outline import SweepOutline
 from airflow_megatron.spec.spec_files import load_sweep, load_sweep_text, spec_files
@@ -98,7 +98,7 @@ def _as_before(entry: SpecEntry, before: SpecEntry | None) -> SpecEntry:
 
 def _warm_up(folder: Path) -> None:
     """Import the modules that reading a spec needs, once for all forked processes."""
-    dialects.import_all()
+    registry.import_all()
     sweep = load_sweep_text(_SMALLEST, str(folder / "smallest.yaml"))
     with contextlib.suppress(SpecError):  # where the folder of clusters lacks the default one
         check_document(sweep)

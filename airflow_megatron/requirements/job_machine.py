@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.estimates import GPUS
-from airflow_megatron.megatron.validation import Machine
+from airflow_megatron.megatron.estimates.hardware import GPUS
+from airflow_megatron.megatron.rules.settings import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

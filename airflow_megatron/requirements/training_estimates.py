@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments.tables import PRETRAIN_GPT, ArgumentError, program_table
-from airflow_megatron.megatron.estimates import GPUS, Estimate, EstimateError, Gpu, estimate
+from airflow_megatron.megatron.estimates.estimate import Estimate, EstimateError, estimate
+from airflow_megatron.megatron.estimates.hardware import GPUS, Gpu
 from airflow_megatron.megatron.trainers.trainer import trainer_called
 from airflow_megatron.requirements.job_machine import machine_of
 from airflow_megatron.spec.documents.errors import Problem, SpecError, did_you_mean
@@ -15,7 +16,7 @@ from airflow_megatron.spec.expressions.file_values import path_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_megatron.megatron.validation import Machine
+    from airflow_megatron.megatron.rules.settings import Machine
     from airflow_megatron.requirements.training_arguments import JobArguments
     from airflow_megatron.spec.model.jobs import Job
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_megatron.spec.dialects import dialect_sweep
+from airflow_megatron.spec.dialects.registry import dialect_sweep
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_yaml_text
 from airflow_megatron.spec.expressions.bounds import begin_spec

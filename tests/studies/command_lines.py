@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.arguments.tables import Argument, program_table
-from airflow_megatron.megatron.validation import ArgumentProblem, Machine, check
+from airflow_megatron.megatron.rules.settings import Machine
+from airflow_megatron.megatron.validation.command_checks import check
 
 if TYPE_CHECKING:
     import random
+
+    from airflow_megatron.megatron.rules.argument_problem import ArgumentProblem
 
 SIZES = {
     "num_layers": 12,

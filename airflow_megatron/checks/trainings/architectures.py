@@ -9,7 +9,7 @@ from airflow_megatron.megatron.commands.commands import comparable_words, runs_p
 from airflow_megatron.megatron.commands.conversion_options import ARCHITECTURES
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.trainers.trainer import trainer_called
-from airflow_megatron.megatron.validation import read_settings
+from airflow_megatron.megatron.validation.command_checks import read_settings
 from airflow_megatron.requirements.job_machine import machine_of
 from airflow_megatron.requirements.job_programs import answers
 from airflow_megatron.spec.expressions.file_values import path_of

@@ -19,7 +19,7 @@ from airflow_megatron.requirements.job_machine import machine_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_megatron.megatron.validation import ArgumentProblem
+    from airflow_megatron.megatron.rules.argument_problem import ArgumentProblem
     from airflow_megatron.requirements.training_arguments import JobArguments
     from airflow_megatron.spec.model.jobs import Job
 

@@ -27,7 +27,7 @@ from airflow_megatron.megatron.estimates.parameters import (
 )
 
 if TYPE_CHECKING:
-    from airflow_megatron.megatron.validation import Settings
+    from airflow_megatron.megatron.rules.settings import Settings
 
 #: CUDA context, cuBLAS workspace and communicators of a process that trains.
 CONTEXT_BYTES: Final = 0.7e9

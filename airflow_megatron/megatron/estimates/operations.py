@@ -17,7 +17,7 @@ from airflow_megatron.megatron.estimates.parameters import (
 )
 
 if TYPE_CHECKING:
-    from airflow_megatron.megatron.validation import Settings
+    from airflow_megatron.megatron.rules.settings import Settings
 
 _FORWARD_AND_BACKWARD = 3
 _PER_MULTIPLY_ADD = 2

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_megatron.megatron.validation import Settings
+    from airflow_megatron.megatron.rules.settings import Settings
 
 
 @dataclass(frozen=True)

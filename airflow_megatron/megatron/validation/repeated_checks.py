@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.megatron.rules.settings import Settings
-from airflow_megatron.megatron.validation import FIRST_ITERATION, check, read_settings
+from airflow_megatron.megatron.validation.command_checks import FIRST_ITERATION, check, read_settings
 from airflow_megatron.megatron.validation.value_ranges import is_in_range, range_problems
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.errors import AirflowMegatronError
 from airflow_megatron.megatron.arguments.tables import argument_table
-from airflow_megatron.megatron.estimates import estimate
+from airflow_megatron.megatron.estimates.estimate import estimate
 from airflow_megatron.results.fits.kinds import ParameterCount
 from airflow_megatron.results.readings.progress import StageState
 from airflow_megatron.results.readings.sweep_jobs import format_value

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_megatron.megatron.estimates import VOCABULARIES
+from airflow_megatron.megatron.estimates.estimate import VOCABULARIES
 from airflow_megatron.spec.expressions.functions import padded_vocab
 from airflow_megatron.spec.trust.json_records import whole
 

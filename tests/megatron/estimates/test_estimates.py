@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_megatron.megatron.arguments.tables import ArgumentError
-from airflow_megatron.megatron.estimates import GPUS, EstimateError, estimate
-from airflow_megatron.megatron.validation import Machine
+from airflow_megatron.megatron.estimates.estimate import EstimateError, estimate
+from airflow_megatron.megatron.estimates.hardware import GPUS
+from airflow_megatron.megatron.rules.settings import Machine
 
 RELEASE = "core_v0.16.1"
 SMALL: dict[str, Any] = {

@@ -13,7 +13,8 @@ from test_validation import RECORDED, RELEASES
 from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.arguments.tables import program_table
 from airflow_megatron.megatron.rules.command_line import reader
-from airflow_megatron.megatron.validation import Machine, check
+from airflow_megatron.megatron.rules.settings import Machine
+from airflow_megatron.megatron.validation.command_checks import check
 from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
 
 if TYPE_CHECKING:

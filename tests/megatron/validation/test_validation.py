@@ -25,8 +25,8 @@ from airflow_megatron.megatron.arguments.tables import (
 from airflow_megatron.megatron.rules.command_line import CommandLineReader, layer_pattern, reader
 from airflow_megatron.megatron.rules.nearest import divisors, multiples
 from airflow_megatron.megatron.rules.rule import Rule
-from airflow_megatron.megatron.rules.settings import Settings
-from airflow_megatron.megatron.validation import BEFORE_THE_MODEL, Machine, check, check_lines
+from airflow_megatron.megatron.rules.settings import Machine, Settings
+from airflow_megatron.megatron.validation.command_checks import BEFORE_THE_MODEL, check, check_lines
 from airflow_megatron.megatron.validation.upstream_rules.pipeline import layout_stages
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "megatron_commands"

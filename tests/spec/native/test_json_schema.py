@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_megatron.spec.dialects import dialect_sweep
+from airflow_megatron.spec.dialects.registry import dialect_sweep
 from airflow_megatron.spec.documents.project import project_root
 from airflow_megatron.spec.documents.yaml_document import load_yaml_file, load_yaml_text
 from airflow_megatron.spec.native.extension import extended

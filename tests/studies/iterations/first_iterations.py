@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.arguments.tables import ArgumentError
-from airflow_megatron.megatron.validation import Machine, check
+from airflow_megatron.megatron.rules.settings import Machine
+from airflow_megatron.megatron.validation.command_checks import check
 from airflow_megatron.spec.documents.project import local_dir
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from airflow_megatron.megatron.arguments.argv import to_argv
 from airflow_megatron.megatron.arguments.tables import argument_table, with_extra
 from airflow_megatron.megatron.rules.command_line import reader
 from airflow_megatron.megatron.rules.settings import Machine
-from airflow_megatron.megatron.validation import check
+from airflow_megatron.megatron.validation.command_checks import check
 from airflow_megatron.megatron.validation.repeated_checks import RepeatedChecks
 
 if TYPE_CHECKING:
