@@ -51,7 +51,7 @@ async def carry_out_all(cancellations: Iterable[Cancellation]) -> list[str]:
     ordered = sorted(cancellations, key=_cluster)
     for _, group in itertools.groupby(ordered, key=_cluster):
         of_cluster = list(group)
-        hook = SlurmHook(of_cluster[0].ssh_conn_id, SlurmCommands(**of_cluster[0].commands))
+        hook = SlurmHook(of_cluster[0].ssh_conn_id, SlurmCommands.from_json(of_cluster[0].commands))
         async with hook.connected() as transport:
             for each in of_cluster:
                 try:

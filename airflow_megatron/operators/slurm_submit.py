@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -83,7 +82,7 @@ def wait_for_room(
     since = time.time() if since is None else since
     return QueueRoomTrigger(
         ssh_conn_id=attempts.cluster.ssh_conn_id,
-        commands=dataclasses.asdict(attempts.commands),
+        commands=attempts.commands.to_json(),
         job_name=attempt_of(attempts.job, number).job_name,
         since=since,
         limits=[(limit.jobs, limit.name_prefix) for limit in attempts.limits],

@@ -343,7 +343,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             self.defer(
                 trigger=ConditionTrigger(
                     ssh_conn_id=attempts.cluster.ssh_conn_id,
-                    commands=dataclasses.asdict(attempts.commands),
+                    commands=attempts.commands.to_json(),
                     condition=job.start.to_json(),
                     finish=job.finish.to_json() if job.finish else None,
                     check_interval=job.check_interval or 0.0,
@@ -403,7 +403,7 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         self.defer(
             trigger=SlurmJobTrigger(
                 ssh_conn_id=attempts.cluster.ssh_conn_id,
-                commands=dataclasses.asdict(attempts.commands),
+                commands=attempts.commands.to_json(),
                 job_id=str(handle.job_id),
                 job_name=handle.job_name or attempt.job_name,
                 attempt_dir=attempt.directory,

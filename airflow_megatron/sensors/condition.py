@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -89,7 +88,7 @@ class StartConditionSensor(EndsTestRun, BaseSensorOperator):
         self.defer(
             trigger=ConditionTrigger(
                 ssh_conn_id=cluster.ssh_conn_id,
-                commands=dataclasses.asdict(slurm_commands(cluster)),
+                commands=slurm_commands(cluster).to_json(),
                 condition=start.to_json(),
                 finish=job.finish.to_json() if job.finish and job.start_every_attempt else None,
                 attempts=attempts,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -97,7 +96,7 @@ class ProducedFileSensor(EndsTestRun, BaseSensorOperator):
         attempt = self.producer.get("attempt", 1) if isinstance(self.producer, Mapping) else 1
         return {
             "ssh_conn_id": ssh_conn_id,
-            "commands": dataclasses.asdict(commands),
+            "commands": commands.to_json(),
             "producer_dir": self.producer_dir or None,
             "producer_attempt": int(attempt),
             "poll_interval": self.poll_interval,

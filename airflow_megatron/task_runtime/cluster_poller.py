@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def trigger_hook(ssh_conn_id: str, commands: Mapping[str, Any]) -> SlurmHook:
     """Return the hook for the serialized arguments of a trigger."""
-    return SlurmHook(ssh_conn_id, SlurmCommands(**commands))
+    return SlurmHook(ssh_conn_id, SlurmCommands.from_json(commands))
 
 
 def shared_poller(ssh_conn_id: str, commands: Mapping[str, Any], interval: float) -> Poller:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_megatron.slurm.remote.quoting import checked_path, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LATER: Final = frozenset({"login_budget", "min_poll_interval"})
+"""Fields that triggers in the databases of earlier versions lack."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,15 @@ class SlurmCommands:
         """Refuse a relative ``slurm_bin``."""
         if self.slurm_bin:
             checked_path(self.slurm_bin)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SlurmCommands:
+        """Parse the output of :meth:`to_json` of any version; unknown keys are ignored."""
+        return cls(**{each.name: value[each.name] for each in fields(cls) if each.name in value})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return keyword arguments; those that later versions have added only if they are set."""
+        return {name: item for name, item in asdict(self).items() if item or name not in _LATER}
 
     def command(self, name: str) -> str:
         """Return the shell word that runs the Slurm command *name*."""

@@ -197,7 +197,7 @@ async def cancel_attempt(cancellation: Cancellation, transport: Transport, *, st
     :raises TransportError: if that is unknown
     :raises RemoteWriteError: if the verdict could not be written
     """
-    commands = SlurmCommands(**cancellation.commands)
+    commands = SlurmCommands.from_json(cancellation.commands)
     own = AttemptDir.of(cancellation.attempt_dir)
     if cancellation.behind:
         script = withdraw_ahead_script(cancellation.behind, commands)
