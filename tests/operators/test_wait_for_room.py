@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,7 @@ def test_the_trigger_knows_the_limits_and_who_refused(
     assert (trigger.refused_at, trigger.recovers) == (refused_at, recovers)
     assert ".a2." in trigger.job_name
     assert trigger.carry["number"] == 2
-    assert trigger.commands == dataclasses.asdict(mine.commands)
+    assert trigger.commands == mine.commands.to_json()
 
 
 def test_who_comes_back_keeps_its_place_in_the_line() -> None:
