@@ -1,3 +1,8 @@
+"""How a cluster's Slurm commands are called."""
+
+from __future__ import annotations
+
+from airflow_megatron.slurm.remote.profile import SlurmCommands
 
 
 def test_later_fields_are_serialized_only_if_they_are_set() -> None:
