@@ -119,7 +119,9 @@ def test_each_point_starts_from_its_own(cluster: ClusterProfile) -> None:
     )
 
 
-def test_the_job_survives_its_record_and_its_digest_knows_the_source(cluster: ClusterProfile) -> None:
+def test_a_job_is_restored_from_its_record_and_the_source_is_part_of_its_digest(
+    cluster: ClusterProfile,
+) -> None:
     (job,) = training("{from: /old, iteration: 10}", cluster)
     (other,) = training("{from: /older, iteration: 10}", cluster)
     assert Job.from_json(job.to_json()) == job

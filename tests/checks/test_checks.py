@@ -461,7 +461,7 @@ class TestNames:
         (finding,) = template_findings([_copy(job, command=("echo", rest))])
         assert finding.warning
 
-    def test_the_placeholder_of_each_checkpoint_is_none(self) -> None:
+    def test_the_placeholder_of_each_checkpoint_is_not_an_iteration(self) -> None:
         text = changed(("parent: [pretrain, cooldown]", "parent: pretrain\n    each_checkpoint: true"))
         assert checked(text).warnings == ()
 

@@ -106,7 +106,7 @@ def test_the_partition_of_the_profile_gives_its_own() -> None:
     assert "export WHERE=anywhere" in script
 
 
-def test_what_the_spec_says_with_or_inside_the_name_wins() -> None:
+def test_parameters_beside_or_inside_the_name_win() -> None:
     text = ON_CPU.replace(
         "partition: cpu, time: 30m", "partition: cpu, mem: 1G, qos: short, cpus_per_task: 2, time: 30m"
     )

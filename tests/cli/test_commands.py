@@ -145,7 +145,7 @@ class TestRender:
         assert call("render", "chain", "--job", "x", "--attempt", attempt).status == 2
 
 
-def test_status_without_a_connection_says_what_to_do(call: Callable[..., Answer]) -> None:
+def test_status_without_a_connection_names_the_fix(call: Callable[..., Answer]) -> None:
     answer = call("status", "chain")
     assert answer.status == 1
     assert "Traceback" not in answer.stderr

@@ -37,7 +37,7 @@ def test_simulation(run, tmp_path):
         (["--policy", "best"], "no budgets"),
     ],
 )
-def test_wrong_options_are_told(run, words, said):
+def test_invalid_options_are_reported(run, words, said):
     result = run("simulate", "--days", "1", "--seeds", "1", *words)
     assert result.status == 2
     assert said in " ".join(result.stderr.replace("│", " ").split())

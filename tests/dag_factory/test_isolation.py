@@ -251,7 +251,9 @@ class TestTasks:
         assert processor_s() - before < 0.1
         raise_for_spec_errors(folder)
 
-    def test_goes_on_when_its_spec_is_broken(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_run_continues_when_its_spec_is_broken(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         names(folder)
         (folder / "good.yaml").write_text("name: good\npoint: [")
         assert names(folder) == ["zz", "zz.point"]

@@ -170,7 +170,7 @@ class TestHostKeys:
         with pytest.raises(LoginRefusedError, match="host key is not the one"):
             await answer(hook(node, key_file, host_key=None, known_hosts=str(known)))
 
-    async def test_a_host_that_nobody_knows_is_refused(
+    async def test_an_unknown_host_key_is_refused(
         self, node: LoginNode, key_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -230,7 +230,7 @@ class TestCredentials:
             await answer(hook(node, tmp_path / "key"))
 
     @pytest.mark.parametrize(("password", "works"), [(PASSWORD, True), ("guess", False)])
-    async def test_passwords_are_used_and_never_told(
+    async def test_passwords_are_used_and_never_shown(
         self, node: LoginNode, password: str, works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -297,7 +297,7 @@ class TestTrouble:
         assert (await transport.run("echo again", timeout=10)).stdout == "again\n"
         await transport.close()
 
-    async def test_a_login_node_that_says_nothing(self, key_file: Path, node: LoginNode) -> None:
+    async def test_a_login_node_that_does_not_answer(self, key_file: Path, node: LoginNode) -> None:
         async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
             writer.close()

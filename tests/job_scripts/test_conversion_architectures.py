@@ -148,7 +148,7 @@ def test_wrong_files(text: str, message: str, tmp_path: Path) -> None:
     assert message in str(caught.value)
 
 
-def test_an_expression_that_fails_is_told_with_its_place(tmp_path: Path) -> None:
+def test_an_expression_that_fails_is_reported_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text('extends: llama\nconfig: {note: "{{ num_layer }}"}\n')
     with pytest.raises(ConversionError, match=r"own\.yaml: config\.note: .*'num_layer' is undefined"):
         load_architecture(str(tmp_path / "own.yaml")).hugging_face_config(

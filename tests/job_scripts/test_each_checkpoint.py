@@ -107,7 +107,7 @@ def test_killed_worker_leaves_its_work_to_the_next(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_worker_told_to_stop_gives_its_claim_back(run: Run) -> None:
+def test_a_worker_that_is_stopped_releases_its_claim(run: Run) -> None:
     run.save(10)
     worker = run.start("exec sleep 60")
     run.wait_for_work()
@@ -192,7 +192,7 @@ def test_checkpoint_deleted_meanwhile_is_no_failure(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_failures_are_told_at_the_end(run: Run) -> None:
+def test_failures_are_listed_at_the_end(run: Run) -> None:
     run.save(10, 20)
     status, output = run.work("[ $1 = 20 ]")
     assert status == 1

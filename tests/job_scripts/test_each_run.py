@@ -117,7 +117,7 @@ def test_a_name_that_cannot_be_used_is_reported_and_the_others_are_worked_on(
 
 
 @pytest.mark.slow
-def test_two_runs_of_one_name_are_told_apart_by_an_error(tmp_path: Path) -> None:
+def test_two_runs_with_one_name_are_an_error(tmp_path: Path) -> None:
     save(tmp_path / "a_b/c", 10)
     save(tmp_path / "a/b_c", 10)
     code, told = work(tmp_path, "*/*")

@@ -90,7 +90,7 @@ def test_task_that_failed_without_a_job(tmp_path: Path) -> None:
     assert line["text"].startswith("s.point.pretrain.watch: failure: sbatch: invalid account")
 
 
-def test_job_that_had_finished_before_is_not_told_again(tmp_path: Path) -> None:
+def test_a_job_that_had_finished_before_is_not_reported_again(tmp_path: Path) -> None:
     NoticeCallback("finished", [section(tmp_path / "a", "finished")], always=False)(context())
     assert told(tmp_path / "a") == []
 
@@ -137,7 +137,7 @@ def test_nobody_to_tell(tmp_path: Path) -> None:
         ("chain.point", "lr0.001", None, False),
     ],
 )
-def test_a_run_tells_those_that_it_has_pinned(
+def test_a_run_notifies_its_pinned_recipients(
     dag_id: str, run_id: str, conf: Any, pinned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever changes `notify` while a run is under way changes nothing for it."""

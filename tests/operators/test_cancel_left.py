@@ -119,7 +119,7 @@ def test_a_login_node_that_is_away_is_asked_again(
 @pytest.mark.parametrize(
     ("handle", "text"), [({"job_id": "7"}, "may continue in Slurm"), (None, "was not submitted")]
 )
-def test_a_refused_login_says_what_is_known_of_the_job(
+def test_a_refused_login_reports_the_known_state_of_the_job(
     handle: object, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = plan_sweep(load_sweep_text(CHAIN, "s.yaml"), load_cluster("local")).jobs[0]

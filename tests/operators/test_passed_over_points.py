@@ -222,7 +222,7 @@ class TestLaunch:
         assert launched(Airflow()) == ({"p1": "p1", "p2": "p2"}, ["p1", "p2"], [])
 
 
-def test_the_report_says_how_many_points_were_passed_over(tmp_path: Path, cluster: ClusterProfile) -> None:
+def test_the_report_counts_the_points_that_were_passed_over(tmp_path: Path, cluster: ClusterProfile) -> None:
     from datetime import UTC, datetime
 
     plan = planned(tmp_path, cluster)

@@ -55,7 +55,7 @@ def attempts(max_jobs: int | None = None, *, of_sweep: str = "") -> JobAttempts:
     ("waits_for", "queued", "refused_at", "recovers"),
     [("room", None, None, False), ("limit", 40, 40, False), ("recovery", None, None, True)],
 )
-def test_the_trigger_knows_the_limits_and_who_refused(
+def test_the_trigger_has_the_limits_and_the_reason_of_the_refusal(
     waits_for: WaitsFor, queued: int | None, refused_at: int | None, recovers: bool
 ) -> None:
     mine = attempts(300, of_sweep="max_jobs: 20\n")

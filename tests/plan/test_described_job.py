@@ -32,7 +32,7 @@ def directives(job: Job) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
 
 
-def test_it_says_all_that_a_later_process_needs() -> None:
+def test_it_holds_everything_that_a_later_process_needs() -> None:
     job = Job.from_json(described(command="hostname").to_json())
     cluster = plan_environment_of(job).cluster
     assert (cluster.ssh_conn_id, cluster.slurm_bin, cluster.login_shell) == ("alps", "/opt/slurm/bin", True)
@@ -91,7 +91,7 @@ def test_a_profile_of_the_project_gives_what_is_left_out() -> None:
         ({"command": "a", "outputs": ["b\nc"]}, "holds a control character"),
     ],
 )
-def test_what_cannot_be_submitted_says_what_to_write(values: dict[str, Any], told: str) -> None:
+def test_a_job_that_cannot_be_submitted_is_refused_with_a_hint(values: dict[str, Any], told: str) -> None:
     with pytest.raises(DescriptionError) as caught:
         described(**values)
     assert told in str(caught.value)

@@ -244,7 +244,7 @@ class TestCheck:
     def test_what_is_refused(self, text: str, message: str, cluster: ClusterProfile) -> None:
         assert message in told(text, cluster)
 
-    def test_all_unknown_names_are_told_at_once(self, cluster: ClusterProfile) -> None:
+    def test_all_unknown_names_are_reported_together(self, cluster: ClusterProfile) -> None:
         text = spec_text("aa: [1]\nbb: [2]", point="p", more="megatron: {cc: 1, dd: 2}")
         assert len(told(text, cluster).splitlines()) == 4
 

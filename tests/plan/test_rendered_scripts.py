@@ -222,7 +222,7 @@ def test_bash_reads_every_stage_of_a_chain(cluster: ClusterProfile) -> None:
 
 @pytest.mark.parametrize("script", [None, '#!/bin/bash\n#SBATCH --time=5\npython "$(nice)"\n'])
 @pytest.mark.parametrize("nice", [0, 19])
-def test_a_job_is_as_nice_as_its_profile_says(nice: int, script: str | None, sandbox: Sandbox) -> None:
+def test_a_job_has_the_nice_value_of_its_profile(nice: int, script: str | None, sandbox: Sandbox) -> None:
     cluster = sandbox.cluster(nice=nice)
     stages = {"work": {"kind": "command", "command": ["bash", "-c", 'python "$(nice)"']}}
     (job,) = jobs_of(train_spec(stages=stages), cluster).values()
@@ -794,7 +794,7 @@ sleep 60
         ([], {"MASTER_ADDR": "10.0.0.1"}, "10.0.0.1:20007"),
     ],
 )
-def test_a_site_says_where_processes_meet(
+def test_a_profile_sets_the_rendezvous_address(
     setup: list[str], env: dict[str, str], address: str, sandbox: Sandbox
 ) -> None:
     cluster = sandbox.cluster(setup=setup, env=env)

@@ -105,7 +105,7 @@ def test_memory_of_every_stage_of_a_pipeline(tree: RunTree) -> None:
     assert row.stage_memory_gb == pytest.approx((5000 * 1048576 / 1e9, 4000 * 1048576 / 1e9))
 
 
-def test_what_nvidia_smi_told(tree: RunTree) -> None:
+def test_samples_of_nvidia_smi(tree: RunTree) -> None:
     job = benchmark_job(tree, "watched")
     write_log(tree, job, [10.0] * 12)
     folder = tree.root / "watched" / "benchmark" / ".jobs" / "benchmark" / "1"

@@ -76,7 +76,7 @@ def trained(tree: RunTree, rates: dict[int, float], more: str) -> ResultTable:
     )
 
 
-def test_a_branch_that_goes_on(tree: RunTree) -> None:
+def test_a_branch_that_continues_training(tree: RunTree) -> None:
     (point,) = branch_points(trained(tree, {41: 0.9 * PEAK, 50: 0.0}, loaded(40)))
     assert (point.checkpoint, point.first_iteration, point.problems) == (40, 41, ())
     assert (point.trunk_rate, point.first_rate) == (PEAK, 9e-3)
@@ -156,7 +156,7 @@ def test_what_sharing_saves(tree: RunTree) -> None:
     assert written["shared"]["separate"] == 150
 
 
-def test_a_trunk_that_goes_on_is_a_result_of_its_own(tree: RunTree) -> None:
+def test_a_trunk_that_continues_is_a_separate_result(tree: RunTree) -> None:
     """A trunk of 60 and one cooldown of 10 from 20: two results that would have taken 60 and 30."""
     jobs = [{**job(tree, "trunk", 60), "gpus": False}]
     write_training(tree, "trunk", dict.fromkeys(range(10, 61, 10), PEAK), 60)

@@ -105,7 +105,7 @@ def test_a_panel_for_each_group_of_optimizers(jobs: list[dict[str, Any]]) -> Non
     assert draw_searches(searches[-1:]) == []
 
 
-def test_damaged_files_are_told(tree: RunTree, jobs: list[dict[str, Any]]) -> None:
+def test_damaged_files_are_reported(tree: RunTree, jobs: list[dict[str, Any]]) -> None:
     folder = tree.root / "adamw_64" / "search" / "lr_finder"
     tree.write(folder / "lr_finder.json", "{cut")
     tree.write(folder / "lr_finder_data.csv", "learning_rate,loss,raw_loss\n1e-3,2.5,2.5\n1e-2,nan,3\n1e-1")

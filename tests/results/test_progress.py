@@ -165,7 +165,7 @@ def test_time_left_of_a_running_training(tree: RunTree) -> None:
     assert status_of(tree).seconds_left is None
 
 
-def test_only_changes_are_told(sweep: tuple[RunTree, SweepSnapshot]) -> None:
+def test_only_changes_are_reported(sweep: tuple[RunTree, SweepSnapshot]) -> None:
     tree, snapshot = sweep
     grid = progress_grid(snapshot, read_jobs(tree.jobs))
     assert len(changed_lines(None, grid)) == 40
@@ -195,7 +195,7 @@ def test_jobs_need_a_run_directory() -> None:
         (None, StageState.RUNNING),
     ],
 )
-def test_slurm_knows_better_than_files(
+def test_slurm_takes_precedence_over_files(
     tree: RunTree, queue: dict[str, str] | None, state: StageState
 ) -> None:
     attempt = tree.root / "p" / ".jobs" / "pretrain" / "1"

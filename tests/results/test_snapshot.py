@@ -114,7 +114,7 @@ def test_a_log_with_every_byte_survives(tree: RunTree) -> None:
     assert error.exception == "KeyError"
 
 
-def test_unreadable_files_are_told(tree: RunTree) -> None:
+def test_unreadable_files_are_reported(tree: RunTree) -> None:
     run_dir = tree.root / "p"
     tree.write(run_dir / ".jobs" / "pretrain" / "verdict.json", '{"outcome": "fin')
     tree.write(run_dir / "eval_results" / "iter_5" / "results.json", "[]")

@@ -174,7 +174,7 @@ class TestParallelismStudies:
     """GPT-2 on one node: what the estimates say of the points agrees with what became of them."""
 
     @pytest.mark.parametrize("name", ["parallelism_gpt2_large", "context_parallelism_gpt2_xl"])
-    def test_every_memory_is_foretold(self, name: str) -> None:
+    def test_every_training_has_a_memory_estimate(self, name: str) -> None:
         plan = plan_of(name)
         assert plan.warnings == ()
         reported = 0

@@ -58,7 +58,9 @@ def test_another_release_is_passed_over(tmp_path: Path, local: Path, monkeypatch
     assert find_upstream(RELEASE) == own
 
 
-def test_it_says_what_is_missing(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_upstream_is_an_error_with_a_hint(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UpstreamMissingError) as missing:
         find_upstream(RELEASE)
     assert "holds no Megatron-LM; MEGATRON_LM_ARCHIVE is not set. Run Megatron-LM/checkout.sh" in str(

@@ -46,7 +46,7 @@ def test_the_shrunk_spec_is_linted_clean_and_keeps_every_stage(study: Study) -> 
 @pytest.mark.parametrize(
     "spec", ["parallelism_gpt2_large", "parallelism_scaling", "parallelism_model_scaling"]
 )
-def test_every_way_of_parallelism_runs_or_says_why_not(spec: str) -> None:
+def test_every_way_of_parallelism_runs_or_has_a_reason(spec: str) -> None:
     (study,) = (study for study in STUDIES if study.spec == spec)
     ways = {way(point) for point in shipped_plan(spec).points}
     ran = {way(point) for point in study.select.split(",")}

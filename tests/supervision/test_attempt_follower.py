@@ -122,7 +122,7 @@ class TestNextSteps:
         verdict, step = concluded(self.LOST, [], RestartPolicy(), now=5.0)
         assert (verdict.judged, isinstance(step, Restart)) == (5.0, True)
 
-    def test_a_training_that_hung_has_progressed_as_far_as_its_tracker_says(self) -> None:
+    def test_the_progress_of_a_training_that_hung_is_that_of_its_tracker(self) -> None:
         stopped = while_running([Occurrence("restart", "idle")], "7")
         assert stopped is not None
         verdict, _ = concluded(

@@ -430,7 +430,7 @@ def test_another_experiment_that_may_go_on(run: Run, caplog: pytest.LogCaptureFi
     assert "seed was 4321" in caplog.text
 
 
-def test_another_environment_is_told(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_environment_is_reported(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     run.attempt(1, digest="before", command=["python3.12", *run.job.command[1:]])
     run.checkpoint(100)
     assert run.prepared(2).resumes_from == 100

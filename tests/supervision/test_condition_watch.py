@@ -93,7 +93,7 @@ def test_a_log_is_followed_over_attempts_that_have_left_none() -> None:
     assert watch.read([seen(log_chunk=b"loss\n", log_size=5, **there)]) is ConditionResult.YES
 
 
-def test_a_command_says_yes_by_its_exit_code_or_by_what_it_prints() -> None:
+def test_a_command_condition_holds_by_exit_code_or_output() -> None:
     by_code = Condition("command", command="test -e x")
     assert truth(by_code, seen(answers={"test -e x": CommandAnswer(0, "")})) is ConditionResult.YES
     assert truth(by_code, seen(answers={"test -e x": CommandAnswer(1, "")})) is ConditionResult.NO
@@ -103,7 +103,7 @@ def test_a_command_says_yes_by_its_exit_code_or_by_what_it_prints() -> None:
 
 
 @pytest.mark.parametrize("output", ["", "no", "1.0", "1 0", "\ufffd", "sh: 1: c: not found"])
-def test_a_command_that_fails_or_prints_nonsense_says_no(output: str) -> None:
+def test_a_command_that_fails_or_prints_anything_else_does_not_hold(output: str) -> None:
     by_code, by_output = Condition("command", command="c"), Condition("command", command="c", prints="1")
     for condition in (by_code, by_output):
         assert truth(condition, seen(answers={"c": CommandAnswer(127, output)})) is ConditionResult.NO

@@ -186,5 +186,5 @@ def test_runs_of_others(jobs: dict[str, Job], cluster: ClusterProfile) -> None:
         (JobHandle("j", 3, "7", finished=True, first=3), 3),
     ],
 )
-def test_a_handle_tells_where_the_run_began(handle: JobHandle, began: int) -> None:
+def test_a_handle_has_the_start_of_the_run(handle: JobHandle, began: int) -> None:
     assert handle.run_began == began

@@ -50,7 +50,7 @@ def test_idle_counts_only_the_time_a_job_runs_and_answers_come() -> None:
     assert "65 s" in seen.what
 
 
-def test_a_later_trigger_does_not_see_the_same_state_again_and_goes_on_counting_quiet_time() -> None:
+def test_a_later_trigger_does_not_repeat_a_state_and_continues_the_quiet_time() -> None:
     events = [
         Event("up", "state", "notify", pattern="RUNNING", limit=None),
         Event("quiet", "idle", "restart", after=100),

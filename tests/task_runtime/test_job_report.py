@@ -57,7 +57,7 @@ def test_an_error_is_shown_once_as_an_error(caplog: pytest.LogCaptureFixture) ->
     assert reader.error.startswith("ValueError: no ")
 
 
-def test_an_error_among_lines_that_are_left_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_skipped_lines_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     reader = report(caplog)
     reader.read(seen(b"ValueError: no data\n" + b"noise\n" * 500))
     assert ("INFO", "| … 401 lines left out; the whole log: /r/logs/work-1.out") in said(caplog)
@@ -68,14 +68,14 @@ def test_an_error_among_lines_that_are_left_out_is_told(caplog: pytest.LogCaptur
     assert last[1].startswith("401 lines of the job's log were left out here")
 
 
-def test_of_many_iterations_in_one_look_the_last_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_last_of_many_iterations_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     reader = report(caplog)
     reader.read(seen(b"".join(ITERATION % (number, number) + FIELDS for number in range(1, 6))))
     assert said(caplog)[-1][1] == "iteration 5 of 10 (50 %), loss 4.5000, 5 min to go"
     assert len(said(caplog)) == 6
 
 
-def test_a_later_report_goes_on_at_the_line_that_was_not_complete(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_later_report_continues_at_an_incomplete_line(caplog: pytest.LogCaptureFixture) -> None:
     reader = report(caplog)
     reader.read(seen(b"one\ntw"))
     later = report(caplog, memory=reader.memory())
@@ -88,7 +88,7 @@ def test_a_later_report_goes_on_at_the_line_that_was_not_complete(caplog: pytest
     assert later.last_lines() == ["two", "three"]
 
 
-def test_a_later_report_begins_with_the_tail_of_what_was_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_later_report_begins_with_the_last_reported_lines(caplog: pytest.LogCaptureFixture) -> None:
     later = report(caplog, memory={"offset": LOG_TAIL_BYTES})
     half = LOG_TAIL_BYTES // 2
     assert later.position == half
@@ -106,7 +106,7 @@ def test_bytes_read_before_are_not_read_again(caplog: pytest.LogCaptureFixture) 
     assert [text for _, text in said(caplog)] == ["| one"]
 
 
-def test_a_reader_far_behind_skips_ahead_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reader_far_behind_skips_lines_and_reports_it(caplog: pytest.LogCaptureFixture) -> None:
     reader = report(caplog)
     size = MOST_BEHIND_BYTES + 4
     look = seen(b"one\n", size=size)

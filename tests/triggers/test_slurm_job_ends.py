@@ -170,7 +170,7 @@ async def test_a_long_log_is_read_to_its_end_before_the_cancel_condition_is_drop
     assert acted(event) == ["cancel"]
 
 
-async def test_a_command_that_ends_tells_how_far_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_that_ends_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     line = (
         " [2026-01-01 00:00:00] iteration {:8d}/    1000 | consumed samples: {:12d} | elapsed time per"
         " iteration (ms): 1000.0 | global batch size:     4 | lm loss: 2.0E+00 |\n"

@@ -73,14 +73,14 @@ def polls(monkeypatch: pytest.MonkeyPatch) -> ScriptedPoller:
     return poller
 
 
-async def test_a_rollback_says_before_which_iteration(polls: ScriptedPoller) -> None:
+async def test_a_rollback_names_its_iteration(polls: ScriptedPoller) -> None:
     (event,) = await events(trigger())
     (seen,) = event["seen"]
     assert (seen["do"], seen["before_iteration"]) == ("rollback", 61)
     assert seen["reason"].startswith("health.spike: the loss is 9 at iteration 91")
 
 
-async def test_a_trigger_that_runs_twice_says_the_same(polls: ScriptedPoller) -> None:
+async def test_a_trigger_that_runs_twice_sends_equal_events(polls: ScriptedPoller) -> None:
     first = trigger()
     path, arguments = first.serialize()
     assert path.endswith("SlurmJobTrigger")
@@ -88,7 +88,7 @@ async def test_a_trigger_that_runs_twice_says_the_same(polls: ScriptedPoller) ->
     assert await events(first) == await events(twin)
 
 
-async def test_the_next_trigger_goes_on_where_the_worker_was_told(polls: ScriptedPoller) -> None:
+async def test_the_next_trigger_continues_after_the_last_event(polls: ScriptedPoller) -> None:
     (event,) = await events(trigger())
     assert event["memory"]["log"]["offset"] == len(LOG)
     polls.looks = [look(30 + index, JobState.RUNNING, len(polls.log)) for index in range(3)]

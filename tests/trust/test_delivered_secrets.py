@@ -86,7 +86,7 @@ def test_a_spec_names_a_connection_or_a_variable(tmp_path: Path) -> None:
     assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
 
 
-def test_what_a_stage_says_wins_over_the_sweep(tmp_path: Path) -> None:
+def test_a_stage_takes_precedence_over_the_sweep(tmp_path: Path) -> None:
     stage = NATIVE + "    secrets: {A: {variable: hf_token}, B: {file: ~/b}}\n"
     (job,) = jobs_of(write(tmp_path, stage + "secrets: {A: {file: ~/a}, B: {connection: wandb}}\n"))
     assert job.delivered == {"A": {"variable": "hf_token"}}
@@ -246,7 +246,7 @@ def test_a_value_is_looked_up_and_masked(source: str, value: str, tmp_path: Path
         ("connection: wandb, field: extra.absent", "is empty"),
     ],
 )
-def test_what_cannot_be_had_is_said(source: str, said: str, tmp_path: Path, airflow: Airflow) -> None:
+def test_unavailable_secrets_are_reported(source: str, said: str, tmp_path: Path, airflow: Airflow) -> None:
     job = one_job(tmp_path, source)
     with pytest.raises(SubmissionRefusedError, match=r"study\.only.run: secret HF_TOKEN: ") as refusal:
         looked_up(job, secret_values)
@@ -256,7 +256,7 @@ def test_what_cannot_be_had_is_said(source: str, said: str, tmp_path: Path, airf
 
 
 @pytest.mark.parametrize("value", ["a\0b" + VALUE, "", "\n", VALUE * 9000, "\udcff" + VALUE])
-def test_what_no_variable_can_hold_is_said_and_not_repeated(
+def test_values_that_no_variable_can_hold_are_refused_without_being_shown(
     value: str, tmp_path: Path, airflow: Airflow
 ) -> None:
     airflow.variables["hf_token"] = value

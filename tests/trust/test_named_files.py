@@ -184,7 +184,7 @@ def test_a_spec_elsewhere_names_files_of_its_own_folder(specs: Path, tmp_path: P
     assert SETTING in errors_of(own / "study.yaml")
 
 
-def test_the_same_is_said_of_files_that_exist_and_do_not(specs: Path) -> None:
+def test_existing_and_missing_files_get_the_same_message(specs: Path) -> None:
     texts = set()
     for path in (*private(specs, "")[9:12], "/nowhere/at/all.yaml"):
         with pytest.raises(NamedFileError) as caught:

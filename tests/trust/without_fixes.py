@@ -231,7 +231,7 @@ FIXES: Final = (
         "cli/local/local_airflow.py",
         'LOOPBACK = "127.0.0.1"',
         'LOOPBACK = "0.0.0.0"',
-        (f"{PRIVATE}::test_the_page_is_for_this_machine_unless_somebody_says_more",),
+        (f"{PRIVATE}::test_the_page_listens_on_this_machine_only_by_default",),
     ),
     Fix(
         "H6",

@@ -76,7 +76,7 @@ def test_what_is_no_file_stays(kind: str, tmp_path: Path) -> None:
     assert (tmp_path / "x").exists()
 
 
-def test_the_page_is_for_this_machine_unless_somebody_says_more(
+def test_the_page_listens_on_this_machine_only_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AIRFLOW__API__HOST", raising=False)

@@ -65,7 +65,7 @@ class TestNames:
             (["a", "--job", "b"], 2, "name one job"),
         ],
     )
-    def test_names_that_are_none(
+    def test_unknown_names_are_refused(
         self, words: list[str], status: int, message: str, call: Callable[..., Answer]
     ) -> None:
         answer = call("render", "chain", *words)

@@ -99,7 +99,7 @@ class TestLint:
         assert last.startswith("odd.yaml: 3 points")
 
     @pytest.mark.slow
-    def test_quiet_says_what_is_wrong_only(self, call: Callable[..., Answer]) -> None:
+    def test_quiet_prints_errors_only(self, call: Callable[..., Answer]) -> None:
         assert call("lint", "--quiet", "odd.yaml", "small.yaml") == Answer(0, "", "")
         assert "needs checkpoint 41" in call("lint", "bad.yaml", "--quiet").stdout
 

@@ -179,7 +179,7 @@ class TestLoginRows:
             assert (row.state, row.detail) == (OK, "500 GiB on the file system of /scratch/runs")
         assert "free" not in self.found(cluster, space=["df: no such directory"])
 
-    def test_what_the_site_says_of_files(self, cluster: ClusterProfile) -> None:
+    def test_results_of_the_checks_of_files(self, cluster: ClusterProfile) -> None:
         storage = StorageSection(
             quota="quota", purge_after="30d", source="https://site.example", read="2026-11"
         )

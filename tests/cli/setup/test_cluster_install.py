@@ -374,7 +374,7 @@ class TestSentFiles:
         source.write_bytes(b"")
         self.send(source, tmp_path / "there")
 
-    def test_one_that_was_cut_off_goes_on(self, source: Path, tmp_path: Path) -> None:
+    def test_an_interrupted_transfer_is_resumed(self, source: Path, tmp_path: Path) -> None:
         (tmp_path / "there.part").write_bytes(source.read_bytes()[:2777])
         assert len(self.send(source, tmp_path / "there")) == 2
 

@@ -267,7 +267,7 @@ def test_links_that_lead_out_of_the_roots_are_refused(tmp_path: Path) -> None:
     + [json.dumps({"program": "home", "values": values}) for values in ("x", {}, ["x"], [["x"]], None)]
     + [json.dumps({"program": "chain", "values": []}), json.dumps({"program": "cancel", "values": [None]})],
 )
-def test_requests_that_are_none_are_refused(request_text: str) -> None:
+def test_malformed_requests_are_refused(request_text: str) -> None:
     with pytest.raises((Refusal, RecursionError)):
         script_of(request_text.encode(), FILE, ["/runs"])
 

@@ -175,7 +175,7 @@ def test_cancelling_cancels_what_is_queued(runs: Runs) -> None:
 
 
 @pytest.mark.trainer
-def test_the_trainer_goes_on_while_nobody_looks(runs: Runs) -> None:
+def test_a_training_continues_without_its_follower(runs: Runs) -> None:
     """Each attempt trains two iterations and ends in good order; the third finds nothing left to do."""
     job = DrivenJob(TRAINED, "trained.only.pretrain")
     handle = job.submit()

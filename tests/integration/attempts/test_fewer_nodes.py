@@ -40,7 +40,7 @@ def iterations(log: Path) -> list[IterationRecord]:
     return [record for record in records if isinstance(record, IterationRecord)]
 
 
-def test_the_training_goes_on_with_the_node_that_is_left(
+def test_a_training_continues_on_the_remaining_node(
     cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "venv-trainer").symlink_to(local_dir() / "venv-trainer")

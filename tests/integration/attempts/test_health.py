@@ -15,7 +15,9 @@ pytestmark = pytest.mark.integration
 ATTEMPTS = tuple(f"hung.only.pretrain.a{number}" for number in (1, 2))
 
 
-def test_a_training_that_hangs_goes_on_from_its_checkpoint(site: SweepSite, airflow: SiteAirflow) -> None:
+def test_a_training_that_hangs_is_restarted_from_its_checkpoint(
+    site: SweepSite, airflow: SiteAirflow
+) -> None:
     airflow.wait_for_dag("hung.point")
     run_id = airflow.trigger("hung.point", {"point": "only"})
 

@@ -63,7 +63,7 @@ def test_a_lost_node_is_replaced(
     assert (verdict["outcome"], verdict["attempt"]) == ("finished", 2)
 
 
-def test_training_goes_on_after_its_walltime(
+def test_a_training_continues_after_its_walltime(
     site: SweepSite, airflow: SiteAirflow, runs: dict[str, str], shortened: Path
 ) -> None:
     assert airflow.ended("stopped.point", runs["stopped"], PATIENCE_S) == "success"

@@ -137,7 +137,7 @@ def runs(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield Runs(place, cluster)
 
 
-def test_chain_goes_on_to_its_end_while_nobody_looks(runs: Runs) -> None:
+def test_a_chain_reaches_its_end_without_its_follower(runs: Runs) -> None:
     handle = runs.submit("alone", "pretrain")
     assert set(runs.queue("alone")) == {"pretrain", "convert", "evaluate"}
     wait_until(lambda: not runs.queue("alone"), 120, "the whole chain to end")

@@ -50,7 +50,7 @@ def in_slurm(recording: Recording, cluster: SlurmCluster, job: Job) -> str:
     return job_id
 
 
-def test_a_deferred_task_goes_on(recording: Recording, cluster: SlurmCluster) -> None:
+def test_a_deferred_task_continues(recording: Recording, cluster: SlurmCluster) -> None:
     row = recording.task("carried.point", "waits", "work.watch")
     planned = recording.xcom("carried.point", "waits", "resolve", "work")
     job = Job.from_json(planned)

@@ -132,7 +132,7 @@ def test_the_next_triggerer_cancels_it_once(site: Site) -> None:
     assert (verdict["outcome"], verdict["attempt"]) == ("cancelled", 1)
 
 
-def test_a_job_that_its_stage_has_taken_up_goes_on(site: Site) -> None:
+def test_a_job_that_its_stage_follows_again_is_not_cancelled(site: Site) -> None:
     killed = site.trigger("taken")
     killed_while_refused(site, killed)
     drop_cancellation("site", str(site.place / ".jobs" / "taken"), "dag run")

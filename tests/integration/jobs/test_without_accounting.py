@@ -87,7 +87,7 @@ def test_requeued_job_is_one_job(cluster: SlurmCluster, without_sacct: SlurmComm
     assert verdict_of(cluster, watch, without_sacct).outcome is Outcome.CANCELLED
 
 
-def test_a_name_with_line_breaks_tells_nothing_of_another_job(
+def test_a_name_with_line_breaks_does_not_change_the_state_of_another_job(
     cluster: SlurmCluster, without_sacct: SlurmCommands
 ) -> None:
     """Slurm takes such names, and prints them as they are: the second line looks like the other job's row."""

@@ -82,7 +82,7 @@ def test_the_run_directories_are_complete(site: SweepSite, finished: str) -> Non
             assert set(results["results"]) == {"heldout", "next_line"}
 
 
-def test_a_cooldown_goes_on_from_its_trunk(site: SweepSite, finished: str) -> None:
+def test_a_cooldown_continues_from_its_trunk(site: SweepSite, finished: str) -> None:
     for (_, branch), (run_dir, last) in branches(site).items():
         logged = [int(number) for number, _ in ITERATION.findall(log_text(run_dir, branch))]
         first = 1 if branch == "pretrain" else last - 9

@@ -56,7 +56,7 @@ def write_legacy(directory: Path) -> Path:
     return directory
 
 
-def test_recorded_metadata_says_where_the_state_is() -> None:
+def test_recorded_metadata_locates_the_state() -> None:
     torch_dist = read_dcp_metadata(METADATA["torch_dist"])
     assert torch_dist is not None
     assert torch_dist.sizes == {"__0_0.distcp": 1577, "__1_0.distcp": 1577}
@@ -122,7 +122,7 @@ def test_arguments_tell_the_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_torch_dist_without_metadata_json_is_cut_short_when_its_state_says_so(tmp_path: Path) -> None:
+def test_torch_dist_without_metadata_json_is_incomplete_by_its_state(tmp_path: Path) -> None:
     directory = write_distributed(tmp_path / "iter_0000007", "torch_dist")
     assert verdicts(tmp_path) == [
         (7, "torch_dcp", "complete")

@@ -71,7 +71,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_content_tells_how_many_ranks_there_are(folder: Path) -> None:
+def test_the_number_of_ranks_is_read_from_the_content(folder: Path) -> None:
     def verdicts() -> list[tuple[int, str, str]]:
         return [(one.iteration, one.verdict.verdict, one.verdict.reason) for one in read_checkpoints(folder)]
 

@@ -67,7 +67,7 @@ def test_no_listing_takes_long(files: dict[str, int], tracked: int | None) -> No
 
 @pytest.mark.parametrize("size", [10**9, 10**30])
 @pytest.mark.parametrize("axis", ["tensor", "pipeline", "expert", "expert_tensor"])
-def test_no_told_layout_takes_long(axis: str, size: int) -> None:
+def test_no_listed_layout_takes_long(axis: str, size: int) -> None:
     files = {"mp_rank_00/model_optim_rng.pt": 1}
     legacy = Evidence(legacy=LegacyLayout(**{axis: size}))
     deepspeed = Evidence(deepspeed=DeepSpeedLayout(size, size, 3))

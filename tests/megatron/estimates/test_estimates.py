@@ -181,7 +181,7 @@ def test_cost_follows_from_the_step_time() -> None:
     assert estimate(by_samples, 8, RELEASE).to_json()["tokens_per_iteration"] == 16 * 256
 
 
-def test_what_cannot_be_estimated_is_said() -> None:
+def test_a_missing_estimate_has_a_reason() -> None:
     with pytest.raises(EstimateError, match="world size 3 is not divisible"):
         estimate(SMALL | {"tensor_model_parallel_size": 2}, 3, RELEASE)
     unknown = {k: v for k, v in SMALL.items() if k != "vocab_size"} | {

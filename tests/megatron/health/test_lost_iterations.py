@@ -33,14 +33,14 @@ def nan(iteration: int, lost: int = 1) -> IterationRecord:
     return line(iteration, None, nan_iterations=lost)
 
 
-def test_three_in_a_row_are_told_once_with_the_first() -> None:
+def test_three_in_a_row_are_reported_once_with_the_first() -> None:
     records = [line(1), line(2), *(nan(number) for number in range(3, 30))]
     (finding,) = findings(records, nans())
     assert finding.before_iteration == 3
     assert finding.text == "3 NaN iterations, from iteration 3 on"
 
 
-def test_single_ones_are_not_added_up_and_a_new_row_is_told_again() -> None:
+def test_single_losses_are_not_added_and_a_new_row_is_reported_again() -> None:
     apart = [nan(number) if number % 3 else line(number) for number in range(1, 60)]
     assert findings(apart, nans()) == []
     rows = [nan(number) if number % 10 else line(number) for number in range(1, 31)]

@@ -35,7 +35,7 @@ def training(count: int, noise: float, seed: int) -> list[float]:
     return [(1.7 + 9 * (index + 1) ** -0.35) * (1 + chance.gauss(0, noise)) for index in range(count)]
 
 
-def test_a_loss_that_stays_up_is_told_once_with_its_first_iteration() -> None:
+def test_a_loss_that_stays_high_is_reported_once_with_its_first_iteration() -> None:
     (finding,) = findings(lines([2.0] * 50 + [4.0] * 300))
     assert finding.before_iteration == 51
     assert "4 at iteration 81" in finding.text

@@ -58,7 +58,7 @@ class Watched:
         return [finding for finding in found if finding]
 
 
-def test_ten_minutes_without_an_iteration_are_a_stall_told_once() -> None:
+def test_ten_minutes_without_an_iteration_are_reported_as_a_stall_once() -> None:
     job = Watched().trained()
     assert job.silent_for(590) == []
     (finding,) = job.silent_for(7200)
@@ -150,7 +150,7 @@ def test_time_in_which_the_job_does_not_run_does_not_count(state: dict[str, bool
     assert job.look(seconds=100_000) is None
 
 
-def test_a_suspended_job_goes_on_where_it_was() -> None:
+def test_a_suspended_job_continues_where_it_was() -> None:
     job = Watched().trained()
     assert job.silent_for(590) == []
     assert job.silent_for(100_000, running=False) == []
@@ -178,7 +178,7 @@ def test_starting_again_and_again_in_one_job_is_no_progress() -> None:
 
 
 @given(st.lists(st.integers(1, 60), min_size=3, max_size=40), st.integers(0, 3))
-def test_a_detector_made_again_goes_on(pauses: Sequence[int], cut: int) -> None:
+def test_a_restored_detector_continues(pauses: Sequence[int], cut: int) -> None:
     whole, parts = Watched(), Watched()
     for index, pause in enumerate(pauses):
         if index % 4 == cut:

@@ -24,14 +24,14 @@ def findings(
     return [finding for finding in read if finding]
 
 
-def test_slow_for_five_lines_is_told_once_with_the_numbers() -> None:
+def test_five_slow_lines_are_reported_once_with_figures() -> None:
     (finding,) = findings([9000] + [1000] * 20 + [4000] * 50)
     assert "2 samples/s at iteration 26" in finding.text
     assert "30 % of the run's median of 8 samples/s" in finding.text
     assert finding.before_iteration is None
 
 
-def test_slow_for_four_lines_is_nothing_and_slow_again_is_told_again() -> None:
+def test_four_slow_lines_are_not_reported_and_a_second_slow_phase_is_reported_again() -> None:
     assert findings([1000] * 20 + [4000] * 4 + [1000] * 5 + [4000] * 4) == []
     assert len(findings([1000] * 20 + [4000] * 9 + [1000] + [4000] * 9)) == 2
 

@@ -35,7 +35,7 @@ def test_a_real_log_raises_no_alarm(path: Path, look_bytes: int) -> None:
         watched = TrainingHealth(HealthSection(), (), json.loads(json.dumps(watched.memory())))
 
 
-def test_what_is_done_is_what_the_spec_says() -> None:
+def test_the_action_is_that_of_the_spec() -> None:
     (told,) = health().read(BAD, now=0, running=True)
     assert (told.detector, told.do) == ("spike", "notify")
     assert told.before_iteration is None

@@ -439,7 +439,7 @@ def test_merge_drops_what_a_restart_threw_away() -> None:
     ]
 
 
-def test_merge_knows_the_loaded_iteration() -> None:
+def test_merge_keeps_the_loaded_iteration() -> None:
     # Logged every 10 iterations: the first line after the load is the 40th, so 30 was lost though no line
     # repeats it.
     records = [
@@ -619,7 +619,7 @@ def test_an_odd_field_costs_that_field_alone(odd: bytes) -> None:
         b"[Rank " + b"1" * 100 + b"] (x) memory (MB) | allocated: 1",
     ],
 )
-def test_numbers_that_are_none_break_nothing(line: bytes) -> None:
+def test_malformed_numbers_are_ignored(line: bytes) -> None:
     good = b"saving checkpoint at iteration 5 to /x in torch_dist format\n"
     records = parse_log(line + b"\n" + good)
     assert records[-1] == CheckpointRecord(CheckpointEvent.SAVING, 5, "/x")

@@ -139,7 +139,7 @@ def test_it_may_run_on_the_login_node_first() -> None:
         jobs({"models": ["gpt2"], "where": "login"}, secrets={"HF_TOKEN": {"variable": "hf"}})
 
 
-def test_a_job_says_what_is_missing_before_it_starts(tmp_path: Path) -> None:
+def test_a_job_reports_missing_items_before_it_starts(tmp_path: Path) -> None:
     home = tmp_path / "it's here"
     lines = [str(home), "s", "k1 model our/tiny", "k2 task arc_easy", "k3 file words.txt"]
 

@@ -93,7 +93,7 @@ def command(table: ArgumentTable, **more: Any) -> tuple[str, ...]:
     return alcf_command(values(table, **more), to_argv(extra, table), "/opt/Megatron-DeepSpeed", 2, 2)
 
 
-def test_the_script_is_told_what_it_was_recorded_with(table: ArgumentTable) -> None:
+def test_the_script_gets_the_recorded_variables(table: ArgumentTable) -> None:
     assert list(command(table)) == RECORDED["command"]
 
 

@@ -15,7 +15,7 @@ from airflow_megatron.megatron.trainers.megatron_deepspeed.configuration import 
 ARGUMENTS: dict[str, Any] = {"global_batch_size": 64, "micro_batch_size": 2, "bf16": True, "log_interval": 10}
 
 
-def test_what_both_sides_want_to_know_is_said_once() -> None:
+def test_values_needed_on_both_sides_are_written_once() -> None:
     offload = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}, "wall_clock_breakdown": True}
     assert deepspeed_config({**ARGUMENTS, "zero_stage": 2, "clip_grad": 0.5}, offload, 8) == {
         "train_batch_size": 64,
@@ -31,7 +31,7 @@ def test_what_both_sides_want_to_know_is_said_once() -> None:
     }
 
 
-def test_the_same_said_twice_is_no_contradiction() -> None:
+def test_equal_values_on_both_sides_are_accepted() -> None:
     twice = {"train_batch_size": 64, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 1}}
     assert deepspeed_config(ARGUMENTS, twice, 8) == deepspeed_config(ARGUMENTS, {}, 8)
 

@@ -26,7 +26,7 @@ def test_chinchilla_gives_its_own_loss_and_exponent() -> None:
     assert again.model_exponent == pytest.approx(0.513, abs=0.001)
 
 
-def test_every_law_names_its_source_and_says_something() -> None:
+def test_every_law_has_a_source_and_predicts_values() -> None:
     for law in PUBLISHED:
         assert "arXiv:" in law.source
         assert law.counts in ("unpadded", "non-embedding")

@@ -178,7 +178,7 @@ def logs(draw: st.DrawFn) -> list[list[Batch]]:
 
 @pytest.mark.slow
 @given(logs())
-def test_the_picture_is_what_the_whole_store_says(segments: Sequence[Sequence[Batch]]) -> None:
+def test_the_view_equals_a_reading_of_the_whole_store(segments: Sequence[Sequence[Batch]]) -> None:
     store = SegmentStore(f"memory://{uuid.uuid4().hex}")
     view = SweepView(store, "s", buckets=1000)
     for batches in segments:

@@ -43,7 +43,7 @@ def test_one_that_has_left_it_is_to_be_judged_until_it_is(slurm: Any, stage: str
 
 
 @pytest.mark.slow
-def test_a_queue_that_does_not_answer_says_nothing(slurm: Any, stage: str) -> None:
+def test_a_queue_that_does_not_answer_changes_no_verdict(slurm: Any, stage: str) -> None:
     slurm.run("scancel 1002")
     slurm.behave("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
     assert stages_without_verdict([stage], SlurmCommands(), slurm.run) == []

@@ -80,7 +80,7 @@ def test_accounting_is_asked_in_chunks(slurm):
     assert [len(call.split(" -j ")[1].split()[0].split(",")) for call in calls] == [500, 500, 201]
 
 
-def test_failed_squeue_says_nothing_and_asks_nothing(slurm):
+def test_a_failed_squeue_gives_no_state_and_starts_no_query(slurm):
     queue(slurm, "7|RUNNING|1|1|1|1|n1|None|a", "slurm_load_jobs error: Socket timed out", status=1)
     (seen,) = poll(slurm, Watch(key="x", job_id="7")).values()
     assert (seen.queue_ok, seen.queue, seen.accounting_ok) == (False, None, False)

@@ -50,7 +50,7 @@ def test_decision() -> None:
     assert isinstance(decide(folder, tracked=None), NoQuarantine)
 
 
-def test_the_log_knows_better_than_the_listing() -> None:
+def test_the_log_takes_precedence_over_the_listing() -> None:
     folder = {"iter_0000010": "complete", "iter_0000020": "complete"}
     step = decide(folder, tracked=20, damaged=20)
     assert isinstance(step, Quarantine)

@@ -178,7 +178,7 @@ def test_sacct_that_does_not_answer(slurm, said: str, status: int, enabled: bool
     assert judge(seen, TRAIN).outcome is Outcome.UNKNOWN
 
 
-def test_without_sacct_the_job_itself_tells(slurm, tmp_path) -> None:
+def test_without_sacct_the_exit_record_decides(slurm, tmp_path) -> None:
     slurm.behave("squeue", "true")
     record = '{"exit_code": 1, "started": 1, "ended": 9, "job_id": "7"}'
     (tmp_path / "exit.json").write_text(record)

@@ -88,7 +88,7 @@ def test_waiting_jobs_whatever_accounting_remembers_of_them(slurm) -> None:
         "exit 127",
     ],
 )
-def test_without_accounting_the_controller_tells_the_exit_code(slurm, accounting: str) -> None:
+def test_without_accounting_the_exit_code_comes_from_the_controller(slurm, accounting: str) -> None:
     seen = poll(slurm, [*ENDS, *WAITING], accounting=accounting)
     for job_id, (outcome, _) in ENDS.items():
         verdict = judge(seen[job_id], TRAIN)
@@ -101,7 +101,7 @@ def test_without_accounting_the_controller_tells_the_exit_code(slurm, accounting
     assert len(slurm.calls("squeue")) == len(slurm.calls("sacct")) == len(slurm.calls("scontrol")) == 1
 
 
-def test_failed_scontrol_says_nothing_more(slurm) -> None:
+def test_a_failed_scontrol_adds_nothing(slurm) -> None:
     seen = poll(slurm, ["2", "9"], accounting="exit 127", controller=False)["2"]
     assert seen.controller is None
     assert judge(seen, TRAIN).exit_code is None

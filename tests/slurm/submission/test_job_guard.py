@@ -138,7 +138,7 @@ def test_two_unrecorded_jobs_one_runs(job):
     assert sorted(out for out, _ in outputs) == ["", "ran\n"]
 
 
-def test_requeued_job_goes_on_and_keeps_both_records(job):
+def test_a_requeued_job_continues_and_keeps_both_records(job):
     job.record()
     job.run("exit 3")
     assert job.run("exit 4", restarts=1)[0] == 4

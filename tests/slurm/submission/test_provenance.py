@@ -187,7 +187,7 @@ def test_an_image_of_a_registry_is_listed_once_a_day(in_container: Origins, tmp_
         assert len(starts.read_text().split()) == expected, hours
 
 
-def test_a_job_goes_on_whatever_becomes_of_the_record(tmp_path: Path) -> None:
+def test_a_job_continues_if_its_record_cannot_be_written(tmp_path: Path) -> None:
     lines = recording_lines(Origins("/no/python"), "/proc/nowhere", "/proc/nowhere")
     done = subprocess.run(
         ["bash", "-s"], input=f"set -eu\n{lines}\necho going on", text=True, capture_output=True, check=True

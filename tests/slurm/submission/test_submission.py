@@ -501,7 +501,7 @@ def test_file_that_cannot_be_written_whole_is_refused_and_leaves_nothing(slurm, 
 
 
 @pytest.mark.parametrize("command", ["mkdir", "mv"])
-def test_command_that_was_killed_says_nothing_about_the_disk(slurm, request_for, command):
+def test_a_killed_command_is_not_reported_as_a_full_disk(slurm, request_for, command):
     victim = slurm.root / "bin" / command
     victim.write_text("#!/bin/sh\nkill -9 $$\n")
     victim.chmod(0o755)

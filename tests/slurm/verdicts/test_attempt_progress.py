@@ -50,7 +50,7 @@ def test_other_ends_stay_what_they_are() -> None:
     assert with_progress(lasting, []) == lasting
 
 
-def test_a_job_goes_on_as_long_as_it_gets_further_and_no_longer() -> None:
+def test_a_job_is_continued_only_while_it_makes_progress() -> None:
     policy = RestartPolicy(failed=0)
     history: list[Verdict] = []
     for attempt in range(1, 11):

@@ -38,7 +38,7 @@ def test_finished():
     assert next_step([], ended(Outcome.FINISHED, 100), POLICY) == Done()
 
 
-def test_roll_over_goes_on_at_once_for_ever():
+def test_a_roll_over_is_immediate_and_has_no_limit():
     history = [ended(Outcome.ROLLED_OVER, 10 * i) for i in range(1, 100)]
     step = next_step(history, ended(Outcome.ROLLED_OVER, 1000), POLICY)
     assert isinstance(step, Restart)
@@ -244,7 +244,7 @@ def test_what_was_seen_becomes_a_verdict():
     assert stopping_verdict(Occurrence("fail", "r", permanent=True), "7").permanent
 
 
-def test_the_deciding_line_is_told_once():
+def test_the_deciding_line_is_reported_once():
     assert explained("it failed", "Xid 79") == "it failed (the log line that decided: Xid 79)"
     assert explained("it failed: Xid 79", "Xid 79") == "it failed: Xid 79"
     assert explained("it failed", None) == "it failed"

@@ -100,7 +100,7 @@ def test_verdicts_of_attempts_and_the_newest_record(slurm, request_for):
     assert states(slurm, str(stage_dir))[str(stage_dir)].submission == JobRecord.from_json({"attempt": 2})
 
 
-def test_writing_is_atomic_and_says_when_it_fails(slurm, tmp_path):
+def test_writing_is_atomic_and_reports_failure(slurm, tmp_path):
     path = tmp_path / "it's" / "verdict.json"
     parse_written(slurm.run(write_record_script(str(path), {"a": 1})))
     parse_written(slurm.run(write_record_script(str(path), {"a": 2})))

@@ -11,7 +11,7 @@ def gone(time: float) -> Observation:
     return Observation(time=time, queue_ok=True, accounting_ok=True)
 
 
-def test_what_stays_uncertain_is_told_louder() -> None:
+def test_a_lasting_uncertainty_becomes_a_warning() -> None:
     """A job in neither squeue nor sacct: said at first, an alarm every quarter of an hour, never a verdict."""
     uncertainty = UnknownState()
     told = []

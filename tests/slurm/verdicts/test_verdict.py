@@ -188,7 +188,7 @@ def test_reasons_of_waiting(reason, says):
     assert says is None or says in verdict.reason
 
 
-def test_requeued_job_is_active_whatever_accounting_says():
+def test_a_requeued_job_is_active_despite_its_accounting_record():
     for state in (JobState.PREEMPTED, JobState.NODE_FAIL):
         observation = seen(queue=queued(JobState.PENDING, reason="BeginTime"), accounting=accounted(state))
         assert judge(observation, TRAIN).outcome is Outcome.ACTIVE
@@ -259,7 +259,7 @@ def test_controller_that_takes_seconds_to_cancel_a_relaunch(signal):
     assert judge(rolled_over, TRAIN).outcome is Outcome.ROLLED_OVER
 
 
-def test_job_that_goes_on_after_its_relaunch_was_cancelled():
+def test_a_job_that_continues_after_its_relaunch_was_cancelled():
     phantom = {"started": NOW - 12, "ended": NOW - 10}
     row = accounted(JobState.CANCELLED, state_text="CANCELLED by 0", elapsed=2, **phantom)
     for observation in (seen(accounting=row), seen(queue=queued(JobState.CANCELLED, **phantom))):
@@ -320,7 +320,7 @@ def test_command_that_was_done_when_its_node_was_lost():
     assert judge(seen(accounting=row, exit=exit_record(0)), COMMAND).outcome is Outcome.RETRYABLE
 
 
-def test_damaged_exit_record_is_none():
+def test_a_damaged_exit_record_is_ignored():
     gone = seen(accounting_ok=False, accounting_enabled=False, exit=exit_record("x"))
     assert judge(gone, TRAIN).outcome is Outcome.UNKNOWN
 
@@ -387,7 +387,7 @@ def remembered(state: JobState, code: int = 0, **changes) -> ControllerRow:
     return replace(ControllerRow("7", "x", state, "", code, 0), **changes)
 
 
-def test_controller_tells_the_exit_code_where_sacct_does_not_answer():
+def test_the_exit_code_comes_from_the_controller_if_sacct_does_not_answer():
     failed = seen(queue=queued(JobState.FAILED, ended=NOW - 5), accounting_ok=False)
     assert judge(failed, TRAIN).outcome is Outcome.UNKNOWN
     for code, outcome in (

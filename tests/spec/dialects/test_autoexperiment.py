@@ -258,7 +258,7 @@ def test_lists_that_choose_no_stage_are_axes(cluster: ClusterProfile) -> None:
     ]
 
 
-def test_jobs_that_cannot_be_told_apart_are_points_of_their_own(cluster: ClusterProfile) -> None:
+def test_indistinguishable_jobs_are_separate_points(cluster: ClusterProfile) -> None:
     sweep = _load(
         "mode:\n  - a: {cmd: 'sbatch 1', x: 1}\n  - a: {cmd: 'sbatch 2', x: 2}\n"
         "name: 'n{x}'\noutput_file: o\nsbatch_script: s\n"

@@ -98,7 +98,7 @@ def cluster() -> ClusterProfile:
     return load_cluster("local").model_copy(update={"run_root": "/runs"})
 
 
-def test_missing_hydra_is_said(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_hydra_is_reported(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hydra", None)
     with pytest.raises(MissingHydraError, match=r"pip install 'airflow-megatron\[hydra\]'"):
         import_oellm(config_dir, "study")

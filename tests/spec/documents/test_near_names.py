@@ -13,7 +13,7 @@ def test_near_names() -> None:
     assert near_names("limt", KNOWN, alike=0.85) == ["limit"] != near_names("limt", KNOWN, alike=0.9)
 
 
-def test_what_is_said_of_them() -> None:
+def test_hints_for_near_names() -> None:
     assert did_you_mean("limt", KNOWN) == "did you mean 'limit' or 'limits'?"
     assert did_you_mean("batch", KNOWN) == suggestion([]) == ""
     assert suggestion(["a.b"]) == "did you mean a.b?"

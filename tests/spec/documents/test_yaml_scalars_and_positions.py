@@ -142,7 +142,7 @@ def test_a_problem_without_a_place_of_its_own_is_shown_at_the_nearest() -> None:
     assert str(document.problem(("a", "b", "c", 0), "wrong", "hint")) == "x.yaml:2:3: wrong (hint)"
 
 
-def test_repeated_keys_are_all_told() -> None:
+def test_all_repeated_keys_are_reported() -> None:
     assert problem_of("a: 1\nb: {c: 1, c: 2}\na: 3\n").splitlines() == [
         "x.yaml:2:11: key 'c' is given twice (remove one)",
         "x.yaml:3:1: key 'a' is given twice (remove one)",

@@ -125,7 +125,7 @@ def test_the_hint_for_a_name_includes_values_of_any_order(raw: dict[str, Any]) -
         resolve(raw, {})
 
 
-def test_the_name_that_fails_is_told() -> None:
+def test_the_failing_name_is_reported() -> None:
     with pytest.raises(ExpressionError, match="total: "):
         resolve({"total": "{{ nodes * missing }}", "nodes": 2}, {})
 

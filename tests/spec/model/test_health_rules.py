@@ -52,7 +52,7 @@ def test_off_looks_for_nothing(cluster: ClusterProfile, of_sweep: str, of_stage:
     assert rules(cluster, of_sweep, of_stage) is None
 
 
-def test_a_stage_changes_only_what_it_says(cluster: ClusterProfile) -> None:
+def test_a_stage_changes_only_its_own_keys(cluster: ClusterProfile) -> None:
     health = rules(
         cluster,
         "health: {stall: {after: 30m, factor: 8}, spike: {do: rollback}}",

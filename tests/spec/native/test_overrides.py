@@ -75,7 +75,7 @@ def test_later_ones_win_and_nothing_else_changes() -> None:
     assert list(document.data) == list(before.data)
 
 
-def test_the_text_says_the_same_with_scalars_as_they_were_written() -> None:
+def test_the_text_keeps_scalars_as_written() -> None:
     settings = ["megatron.lr=5", "sweep.lr.0=010", "stages.pretrain.slurm.nodes=2", "params.train_iters=null"]
     document = overridden(load_yaml_text(TEXT, "s.yaml"), settings)
     assert load_yaml_text(document.text, "s.yaml").data == document.data

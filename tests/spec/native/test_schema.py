@@ -96,7 +96,7 @@ def test_wrong_places(text: str, message: str) -> None:
     assert any(message in line for line in told(text)), told(text)
 
 
-def test_everything_wrong_is_told_at_once_in_order() -> None:
+def test_all_problems_are_reported_together_in_order() -> None:
     lines = told("pont: p\nname: a.b\npoll_interval: often\nstages:\n  pretrain: {kind: trian}\n")
     assert len(lines) == 5
     assert [int(line.split(":")[1]) for line in lines] == sorted(int(line.split(":")[1]) for line in lines)

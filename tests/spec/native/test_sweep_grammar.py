@@ -306,7 +306,7 @@ def test_malformed_blocks(block: str, message: str) -> None:
     assert message in told(block)
 
 
-def test_all_that_is_wrong_with_a_group_is_told_at_once() -> None:
+def test_all_problems_of_a_group_are_reported_together() -> None:
     assert told("type: zip\ngroups: []\nfilter: 1").count("sweep.yaml:") == 3
 
 

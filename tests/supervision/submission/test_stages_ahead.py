@@ -75,7 +75,7 @@ def own_name(stage: str) -> str:
         ("outputs: [a.txt]", "outputs: [a.txt], ahead: 1", ["pretrain"]),
     ],
 )
-def test_as_deep_as_the_spec_says(tmp_path: Path, key: str, value: str, expected: list[str]) -> None:
+def test_the_depth_is_that_of_the_spec(tmp_path: Path, key: str, value: str, expected: list[str]) -> None:
     assert queued_behind_first(CHAIN.replace(key, value), tmp_path) == expected
 
 

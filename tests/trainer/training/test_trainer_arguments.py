@@ -169,7 +169,7 @@ def test_small_init_of_the_base_width() -> None:
     assert args.init_method_std == pytest.approx((2 / (5 * 8)) ** 0.5, rel=1e-15)
 
 
-def test_missing_transformer_engine_is_said_early() -> None:
+def test_missing_transformer_engine_is_reported_early() -> None:
     args = parse(has_cuda=True)
     with pytest.raises(ArgumentError, match="give --transformer-impl local"):
         arguments.check_machine(args)
