@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+LOGGED_JOBS = 200
+"""Number of jobs that the log names; each line is a message to the process that supervises the task."""
+
 
 class PlanSweepOperator(EndsTestRun, BaseOperator):
     """Expand a sweep spec, check it, and store what the run executes.
@@ -91,9 +94,12 @@ class PlanSweepOperator(EndsTestRun, BaseOperator):
         plan = plans[0]
         names = " or ".join(pinned.by_cluster)
         self.log.info("%s on %s: %d points, %d jobs", sweep.name, names, len(plan.points), len(plan.jobs))
-        for job in plan.jobs:
+        for job in plan.jobs[:LOGGED_JOBS]:
             waits = ", ".join(f"{item.job} {item.to_plan()['until']}" for item in job.depends_on)
             self.log.info("  %s%s", job.name, f"  after {waits}" if waits else "")
+        if len(plan.jobs) > LOGGED_JOBS:
+            more = len(plan.jobs) - LOGGED_JOBS
+            self.log.info("  and %d more; all of them: airflow-megatron plan %s", more, sweep.name)
         record_owner(sweep.name, self.spec_file, store)
         self.log.info("stored as %s", pinned.pin[:16])
         prune_when_due(store, (sweep.name, point_dag_id(sweep.name)), is_known)

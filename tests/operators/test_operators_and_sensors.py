@@ -19,6 +19,7 @@ from login_node import LoginNode
 
 import airflow_megatron
 from airflow_megatron.get_provider_info import get_provider_info
+from airflow_megatron.operators import plan_sweep as plan_sweep_module
 from airflow_megatron.operators.cancel_left import CancelLeftJobsOperator
 from airflow_megatron.operators.described_job import DescribedJobOperator
 from airflow_megatron.operators.launch_points import LaunchPointsOperator
@@ -209,6 +210,17 @@ class TestPlanSweep:
         assert len(json.dumps(result)) < 500
         assert [Job.from_json(job).name for job in pushed.values()] == ["chain.prepare"]
         assert list(pushed) == ["prepare"]
+
+    def test_the_log_of_a_big_sweep_names_its_first_jobs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(plan_sweep_module, "LOGGED_JOBS", 2)
+        self.run(tmp_path / "s.yaml", CHAIN)
+        printed = capsys.readouterr().out
+        named = ["chain.prepare ", "chain.lr0.001.pretrain  after chain.prepare finished "]
+        assert [name for name in named if f"]   {name}" in printed] == named
+        assert "]   and 17 more; all of them: airflow-megatron plan chain " in printed
+        assert printed.count("]   ") == 3
 
     @pytest.mark.parametrize(
         ("text", "choice", "message"),
