@@ -3,7 +3,8 @@
 The quick start's sweep with as many learning rates as asked for, in an Airflow of its own: API server, scheduler with
 the LocalExecutor, SQLite. No cluster is up: what is started waits or fails, and costs the scheduler what it does.
 
-With ``--schedulers N`` on ``docker/distributed`` (PostgreSQL, Redis, Celery) instead, with N schedulers.
+With ``--schedulers N`` on ``docker/distributed`` (PostgreSQL, Redis, Celery) instead, with N schedulers; prints the
+processor seconds of each kind of daemon, with all its children, from the trigger to the last run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
+from between_stages import used
 
 from airflow_megatron.cli.local.local_airflow import LocalAirflow
 from airflow_megatron.cli.local.local_connection import local_connections
@@ -69,10 +72,20 @@ class DistributedAirflow(LocalAirflow):
             while self._request("PATCH", f"/dags/{name}", json={"is_paused": False}).status_code != 200:
                 time.sleep(1)
 
-    def _engine(self, command: str, *options: str) -> None:
+    def processor_seconds(self) -> dict[str, float]:
+        """Return the processor time so far of each kind of daemon, of ended children too."""
+        services: dict[str, int] = json.loads(self._engine("status"))
+        seconds: dict[str, float] = {}
+        for name, pid in services.items():
+            kind, process = name.partition(":")[0], psutil.Process(pid)
+            seconds[kind] = seconds.get(kind, 0) + used(process, *process.children(recursive=True))
+        return seconds
+
+    def _engine(self, command: str, *options: str) -> str:
         program = str(project_folder("docker") / "distributed")
         place = ("--dir", str(self.home), "--venv", str(self._venv))
-        subprocess.run([sys.executable, program, command, *place, *options], check=True)
+        words = [sys.executable, program, command, *place, *options]
+        return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def sweep_of(points: int) -> str:
@@ -108,8 +121,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="From a sweep's trigger to the last point's run.")
     parser.add_argument("points", type=int, nargs="?", default=1000)
     parser.add_argument("--schedulers", type=int, help="on docker/distributed, with so many schedulers")
+    parser.add_argument("--venv", help="its environment; .local/venv-distributed")
     arguments = parser.parse_args()
-    venv = local_dir() / "venv-distributed"
+    venv = Path(arguments.venv) if arguments.venv else local_dir() / "venv-distributed"
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         specs = place / "sweep_specs"
@@ -124,10 +138,12 @@ def main() -> None:
         try:
             airflow.start()
             airflow.wait_for_dag(NAME)
+            before = airflow.processor_seconds() if isinstance(airflow, DistributedAirflow) else {}
             began = time.monotonic()
             run_id = airflow.trigger(NAME)
             seconds = seconds_of(airflow, run_id)
             total = time.monotonic() - began
+            after = airflow.processor_seconds() if isinstance(airflow, DistributedAirflow) else {}
         finally:
             airflow.stop()
     print("| points | plan s | launch s | trigger to last run s | load |\n| --- | --- | --- | --- | --- |")
@@ -135,6 +151,10 @@ def main() -> None:
     print(
         f"| {arguments.points} | {seconds['plan']:.1f} | {seconds['launch']:.1f} | {total:.0f} | {load:.0f} |"
     )
+    if after:
+        spent = {kind: after[kind] - before[kind] for kind in after}
+        print("\n| processor s of | " + " | ".join(spent) + " |\n| --- |" + " --- |" * len(spent))
+        print("| |" + "".join(f" {share:.1f} |" for share in spent.values()))
 
 
 if __name__ == "__main__":
