@@ -49,10 +49,11 @@ class DrivenJob:
 
     :param spec: the sweep spec
     :param name: name of the job in it
+    :param cluster: name of the profile
     """
 
-    def __init__(self, spec: str, name: str) -> None:
-        self.job: Job = check_sweep(load_sweep_text(spec, "driven.yaml"), load_cluster("local")).job(name)
+    def __init__(self, spec: str, name: str, cluster: str = "local") -> None:
+        self.job: Job = check_sweep(load_sweep_text(spec, "driven.yaml"), load_cluster(cluster)).job(name)
 
     def submit(self) -> dict[str, Any]:
         """Return the handle of the attempt."""

@@ -326,7 +326,10 @@ def _ending(observation: Observation, record: ExitRecord | None) -> _Ending | st
         if accounting is not None and accounting.started and accounting.started > record.ended:
             return f"{EXIT_RECORD} is about an earlier run; sacct has the job as {accounting.state_text}"
     elif record is None:
-        return f"the job has left the queue and left no {EXIT_RECORD}; the site keeps no accounting"
+        return (
+            f"the job is not in the queue and has left no {EXIT_RECORD}, and the site keeps no accounting: the queue "
+            "does not show it yet, or it ended without a record"
+        )
     return _ending_by(record)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.schema import SiteRuleSection
 
 _ADDITIONS: Final = Path(__file__).with_name("imitations.yaml")
+WITHOUT_NETWORK: Final = "exec unshare --net bash -c 'ip link set lo up; exec \"$@\"' bash"
+"""Words of bash that start a command with the node's own loopback alone; only root can."""
 _UNNAMED: Final = "nodes"
 """Partition of a site whose profile names none ("default" has a meaning in slurm.conf)."""
 _FIELDS: Final = {
@@ -71,6 +73,16 @@ def description(cluster: ClusterProfile) -> dict[str, Any]:
         "filter": submission_filter(rules),
         **additions,
     }
+
+
+def has_internet(cluster: ClusterProfile) -> bool:
+    """Return whether the site's nodes have internet: a profile for others takes Hugging Face's hub offline."""
+    return not cluster.env.get("HF_HUB_OFFLINE")
+
+
+def container_words(cluster: ClusterProfile) -> str:
+    """Return the words with which a stand-in for a container runtime starts a command: as the nodes of the site do."""
+    return "exec" if has_internet(cluster) else WITHOUT_NETWORK
 
 
 def write_description(cluster: ClusterProfile, folder: Path) -> Path:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from imitated_site import described_size, is_of_partition, write_description
+from imitated_site import container_words, described_size, has_internet, is_of_partition, write_description
 from site_profiles import VARIABLES, at_the_limit, beyond, jobs_beyond, planned, profile, reported
 from slurm_cluster import SlurmCluster
 
@@ -32,13 +32,17 @@ STAND_IN = """\
 # Runs what follows the image, on the host.
 while [[ $# -gt 0 && "$1" != *.sif ]]; do shift; done
 shift
-exec "$@"
+{words} "$@"
 """
 CHAIN = """\
 sweep: {{lr: [1e-3]}}
 stages:
   tokenize: {{kind: command, scope: sweep, command: [bash, -c, "echo tokenized >> {seen}"]}}
-  train: {{kind: command, scope: sweep, parent: tokenize, command: [bash, -c, "echo trained >> {seen}"]}}
+  train:
+    kind: command
+    scope: sweep
+    parent: tokenize
+    command: [bash, -c, "(: </dev/tcp/127.0.0.1/{port}) && echo online >> {seen}; echo trained >> {seen}"]
 """
 SITES = [
     pytest.param(site, marks=pytest.mark.integration if site == REPRESENTATIVE else pytest.mark.sites)
@@ -66,7 +70,7 @@ class ImitatedSite:
         programs = self.folder / "programs"
         programs.mkdir()
         for name in ("apptainer", "singularity"):
-            (programs / name).write_text(STAND_IN)
+            (programs / name).write_text(STAND_IN.format(words=container_words(self.profile)))
             (programs / name).chmod(0o755)
         setup = [f'export PATH="{programs}:$PATH"', *self.profile.setup]
         return self.profile.model_copy(update={"setup": setup, "modules": []})
@@ -141,7 +145,8 @@ def test_slurm_refuses_what_each_rule_refuses_and_lint_does_before(imitated: Imi
 def test_a_chain_runs_with_the_profile(imitated: ImitatedSite) -> None:
     site, cluster = imitated.equipped(), imitated.cluster
     seen = imitated.folder / "seen"
-    plan = planned(site, {"nodes": 2, "time": "10m"}, CHAIN.format(seen=seen))
+    port = cluster.description["ssh"]["port"]
+    plan = planned(site, {"nodes": 2, "time": "10m"}, CHAIN.format(seen=seen, port=port))
     before: list[str] = []
     for job in plan.jobs:
         request = SubmissionRequest(
@@ -161,4 +166,5 @@ def test_a_chain_runs_with_the_profile(imitated: ImitatedSite) -> None:
         assert "Never" not in state, cluster.slurm("scontrol", "show", "job")
         assert time.monotonic() < deadline, state
         time.sleep(0.5)
-    assert seen.read_text() == "tokenized\ntrained\n"
+    online = "online\n" if has_internet(site) else ""
+    assert seen.read_text() == f"tokenized\n{online}trained\n"

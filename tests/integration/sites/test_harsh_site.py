@@ -1,0 +1,141 @@
+"""A site without accounting, without internet on nodes, with few files, slow logins and a queue that hides new jobs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from driven_job import DrivenJob
+from harsh_site import MOST_FILES, WINDOW_S, HarshSite
+from patience import wait_until
+
+from airflow_megatron.cli.setup.cluster_check import OK, WARNING, check_cluster
+from airflow_megatron.slurm.remote.profile import SlurmCommands
+from airflow_megatron.slurm.submission.single_job import parse_submission, submission_script
+from airflow_megatron.slurm.verdicts.stage_records import RemoteWriteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from slurm_cluster import SlurmCluster
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.trainer,
+    pytest.mark.skipif(
+        os.getuid() != 0, reason="only root can mount a file system, and take away the network"
+    ),
+]
+
+SPEC = """\
+name: harsh
+cluster: harsh
+point: only
+slurm: {{time: 2m, gpus_per_node: 0}}
+restart: {{retryable: 0}}
+stages:
+  fetch: {{kind: prefetch, scope: sweep, params: {{where: login, urls: ["{address}/words.txt"]}}}}
+  read:
+    kind: command
+    parent: fetch
+    command:
+    - bash
+    - -c
+    - 'cat "$HF_HOME/files/words.txt"; (: </dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo internet || echo none'
+  fill:
+    kind: command
+    parent: read
+    command: [bash, -c, 'for i in $(seq {files}); do : >"file$i" || exit 1; done']
+  again: {{kind: command, parent: read, command: ["true"]}}
+"""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[int]:
+    """Serve a folder on the login node; yield the port."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def harsh(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HarshSite]:
+    with pytest.MonkeyPatch.context() as patch, HarshSite(tmp_path_factory.mktemp("harsh"), cluster) as site:
+        for name, value in site.variables.items():
+            patch.setenv(name, value)
+        yield site
+
+
+def test_a_chain(harsh: HarshSite, capsys: pytest.CaptureFixture[str]) -> None:
+    (harsh.place / "served").mkdir()
+    (harsh.place / "served" / "words.txt").write_text("some words\n")
+    with served(harsh.place / "served") as port:
+        spec = SPEC.format(address=f"http://127.0.0.1:{port}", port=port, files=2 * MOST_FILES)
+        assert DrivenJob(spec, "harsh.fetch", "harsh").run()["outcome"] == "finished"
+        read = DrivenJob(spec, "harsh.only.read", "harsh")
+        assert read.run()["outcome"] == "finished"
+        log = (harsh.runs / read.job.log_file(1)).read_text()
+        assert "some words\nnone\n" in log
+
+    fill = DrivenJob(spec, "harsh.only.fill", "harsh")
+    handle = fill.submit()
+    with pytest.raises(RemoteWriteError, match="No space left on device"):
+        fill.watch(handle)
+    rows = checked(capsys)
+    assert rows["accounting"]["state"] == WARNING
+    assert "and 0 files on the file system" in rows["free"]["detail"]
+    assert rows["free"]["state"] == WARNING
+    assert "100%" in rows["quota"]["detail"]
+    for path in harsh.runs.rglob("file*[0-9]"):
+        path.unlink()
+    assert checked(capsys)["free"]["state"] == OK
+    with pytest.raises(AirflowFailException, match="the file system is full"):
+        fill.watch(handle)
+
+    (words,) = harsh.runs.rglob(".prefetched/files/words.txt")
+    words.unlink()
+    with pytest.raises(AirflowFailException, match=r"1 of 1 items are not in .*words.txt"):
+        DrivenJob(spec, "harsh.only.again", "harsh").run()
+
+
+def checked(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
+    """Return the rows of ``cluster check``."""
+    capsys.readouterr()
+    check_cluster("harsh", with_job=False, patience_s=0, as_json=True)
+    return {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+
+
+def test_a_job_that_is_not_visible_yet_is_not_submitted_again(harsh: HarshSite) -> None:
+    """Slurm takes the job, its answer is lost, and the queue does not show the job for some seconds."""
+    sbatch, calls = harsh.slurm / "sbatch", harsh.place / "calls"
+    text = sbatch.read_text()
+    lost = f"echo called >>{calls}\necho 'Socket timed out on send/recv operation' >&2\nexit 1\n"
+    sbatch.write_text(text.replace("exec ", "", 1) + lost)
+    request = harsh.cluster.request(
+        harsh.runs / "hidden", "hidden", "am_run sleep 1", visibility_window_s=WINDOW_S
+    )
+    script = submission_script(request, SlurmCommands(slurm_bin=str(harsh.slurm)))
+
+    def found() -> bool:
+        outcome = parse_submission(harsh.cluster.run(script))
+        assert outcome.status in ("pending", "adopted")
+        return outcome.job_id is not None
+
+    try:
+        wait_until(found, 2 * WINDOW_S, "the job to be found")
+    finally:
+        sbatch.write_text(text)
+    assert calls.read_text() == "called\n"
+    assert len(harsh.cluster.jobs_named(request.attempt.job_name)) == 1
