@@ -1,4 +1,4 @@
-"""Recognise which tool's language a document is in, without loading the modules that read it."""
+"""Recognition of a document's format without loading the modules that read it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_OELLM = frozenset({"stages", "point", "benchmark", "extends"})
 
 
 def is_autoexperiment(document: YamlDocument) -> bool:
-    """Return whether a document is an AutoExperiment file: it has a job's fields, and no other language's sections."""
+    """Return whether a document is an AutoExperiment file: it has fields of jobs, and no sections of other formats."""
     data = document.data
     if not isinstance(data, dict) or _NOT_AUTOEXPERIMENT & {str(key) for key in data}:
         return False
@@ -24,7 +24,7 @@ def is_autoexperiment(document: YamlDocument) -> bool:
 
 
 def is_oellm(document: YamlDocument) -> bool:
-    """Return whether a document is a configuration of oellm-autoexp, or takes its parts from one by a defaults list."""
+    """Return whether a document is a configuration of oellm-autoexp, or refers to one in a defaults list."""
     data = document.data
     if not isinstance(data, dict) or _NOT_OELLM & data.keys():
         return False

@@ -31,7 +31,7 @@ _DIALECTS: Final[dict[str, Callable[[YamlDocument], bool]]] = {
 
 
 def import_all() -> None:
-    """Import every dialect, for processes that are started to read one document each."""
+    """Import every dialect, for processes that each read one document."""
     for name in _DIALECTS:
         _imported(name)
 
@@ -41,7 +41,7 @@ def _imported(name: str) -> _Dialect:
 
 
 def dialect_sweep(document: YamlDocument, settings: Iterable[str] = ()) -> Sweep | None:
-    """Return the sweep that a document in another tool's language describes, None for a native one.
+    """Return the sweep of a document in another tool's format; None for a native document.
 
     :param settings: ``key=value`` each, for values of the file or of its sidecar
     :raises SpecError: if the document is of a known language, and wrong; if its sidecar is invalid

@@ -143,7 +143,7 @@ class Sweep(ABC):
         return (name,)
 
     def warnings(self) -> list[Problem]:
-        """Return what is allowed but probably unintended."""
+        """Return warnings about what is allowed but probably unintended."""
         return []
 
     @abstractmethod

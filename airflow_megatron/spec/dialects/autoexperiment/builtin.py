@@ -101,7 +101,7 @@ def _script_arguments() -> dict[str, Any]:
 
 
 def builtin_tree(outline: Outline) -> tuple[StageInstance, ...]:
-    """Return the stages: training branches, the conversion of each, and the evaluation of what was converted."""
+    """Return the stages: training branches, their conversions, and the evaluations of the converted models."""
     tree: list[StageInstance] = []
     for stage in outline.stages:
         kind = _kind(stage)
@@ -195,7 +195,7 @@ def builtin_jobs(
 
 
 def _at_each_checkpoint(job: Job, parent: Job, params: Mapping[str, Any]) -> Job:
-    """Return a conversion or evaluation that works on each checkpoint while its training goes on.
+    """Return a conversion or evaluation of each checkpoint, which runs during its training.
 
     The third argument of upstream's ``convert_helper.sh`` is the first iteration that it converts.
     """
@@ -222,7 +222,7 @@ def _dependencies(parent: Job | None, iteration: int | None) -> tuple[Dependency
 def _start_iteration(
     params: Mapping[str, Any], instance: StageInstance, document: YamlDocument
 ) -> int | None:
-    """Return the checkpoint that a branch starts from, None for a branch that starts from nothing.
+    """Return the checkpoint that a branch starts from; None for a branch without one.
 
     :raises SpecError: if it is not an iteration from 1
     """
@@ -246,7 +246,7 @@ def _last_iteration(params: Mapping[str, Any]) -> int | None:
 
 
 def _typed(value: Any) -> Any:
-    """Return a number that the file's substitution has made a text, or a whole float, as a whole number."""
+    """Return an integer; the file's substitution may have made it text or a float."""
     if isinstance(value, str) and _WHOLE.match(value):
         return int(float(value))
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -275,7 +275,7 @@ def _arguments(params: Mapping[str, Any], instance: StageInstance) -> dict[str, 
 
 
 def _tool_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what conversion and evaluation read."""
+    """Return the input of conversion and evaluation."""
     given: dict[str, Any] = {
         "tokenizer": params.get("TOKENIZER_NAME") or params.get("TOKENIZER_MODEL"),
         "hf_architecture": _architecture(params),

@@ -95,7 +95,7 @@ class AutoExperimentSweep(ForeignSweep):
 
     @functools.cached_property
     def _run_dirs_are_own(self) -> bool:
-        """Whether the file's RUN_DIR keeps all jobs of one stage apart."""
+        """Whether the file's RUN_DIR differs between all jobs of one stage."""
         seen: set[tuple[str, str]] = set()
         for _, stages in self._jobs_of_points.values():
             for stage, job in stages.items():
@@ -157,7 +157,7 @@ class AutoExperimentSweep(ForeignSweep):
         return list(made.values())
 
     def _require_resolved(self, jobs: Iterable[Mapping[str, Any]]) -> None:
-        """Refuse jobs that read a text which names a key that does not exist.
+        """Refuse jobs that use a text with a missing key.
 
         :raises SpecError: with the place of each such text
         """
@@ -171,7 +171,7 @@ class AutoExperimentSweep(ForeignSweep):
             raise SpecError(list(problems))
 
     def _check_run_dir(self, given: str, run_dir: str, cluster: ClusterProfile) -> None:
-        """Refuse a RUN_DIR that steps out of where runs belong; an absolute one is meant as it is.
+        """Refuse a relative RUN_DIR that leaves the directory of the runs; an absolute one is used unchanged.
 
         :raises SpecError: if it does
         """
@@ -186,11 +186,11 @@ class AutoExperimentSweep(ForeignSweep):
             )
 
     def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
-        """Return nothing: every job of such a file belongs to one point."""
+        """Return an empty list: every job of such a file belongs to one point."""
         return []
 
     def names_of(self, point: Point) -> Mapping[str, Any]:
-        """Return the values that all jobs of a point have in common."""
+        """Return the values that are equal in all jobs of a point."""
         stages = [job.params for job in self._jobs_of_points[point.name][1].values()]
         first = stages[0]
         common = {
@@ -201,11 +201,11 @@ class AutoExperimentSweep(ForeignSweep):
         return {**common, **point.values}
 
     def place_of(self, stage: str, name: str) -> KeyPath:
-        """Return where the file gives a key."""
+        """Return the place of a key in the file."""
         return place_of(self.document, name)
 
     def missing_templates(self) -> list[Problem]:
-        """Return the script templates that do not exist; jobs that need them cannot be submitted."""
+        """Return the missing script templates; jobs that need them cannot be submitted."""
         if self.builtin:
             return []
         counts: dict[str, int] = {}
@@ -232,7 +232,7 @@ class AutoExperimentSweep(ForeignSweep):
         return problems
 
     def warnings(self) -> list[Problem]:
-        """Return what the tool accepts in silence and is probably unintended, missing templates included."""
+        """Return warnings about probably unintended values that the tool accepts, and missing templates."""
         return [
             *self.reading_warnings,
             *document_warnings(self.document, self.expansion),
@@ -245,7 +245,7 @@ class AutoExperimentSweep(ForeignSweep):
 
 
 def _is_builtin(axes: Sequence[Axis]) -> bool:
-    """Return whether the document's last word on ``template`` is ``builtin``."""
+    """Return whether the last ``template`` of the document is ``builtin``."""
     for axis in reversed(axes):
         templates = {flat["template"] for flat in axis.flats if "template" in flat}
         if templates:

@@ -163,7 +163,7 @@ class _Expander:
             )
 
     def _repeated(self, job: ExpandedJob) -> int:
-        """Note the name of a job; return how many names are repeated so far."""
+        """Count the name of a job; return the number of repeated names so far."""
         name = str(job.params["name"])
         if name in self.names:
             self.repeated.setdefault(name, job)
@@ -186,7 +186,7 @@ class _Expander:
             )
 
     def _unresolved_name(self) -> Problem:
-        """Return why the text of ``name`` stays as it is, which is the cause of equal names."""
+        """Return why the text of ``name`` stays unresolved, which makes names equal."""
         params, key, seen = next(iter(self.repeated.values())).params, "name", {"name"}
         while following := next(
             (name for name in names_read(str(params[key])) if name in self.unresolved and name not in seen),
@@ -201,7 +201,7 @@ class _Expander:
         return self.document.problem(place_of(self.document, key), message, hint)
 
     def _missing_in_name(self) -> str:
-        """Return what to write so that the first two jobs of one name get two."""
+        """Return a hint that gives the first two jobs with one name different names."""
         name, second = next(iter(self.repeated.items()))
         chosen = [{choice.place: choice for choice in job.choices} for job in (self.names[name], second)]
         differing = [

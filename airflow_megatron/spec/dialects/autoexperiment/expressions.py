@@ -34,7 +34,7 @@ _MANY_FIELDS = 32
 
 
 class RefusedExpressionError(AirflowMegatronError, ValueError):
-    """An expression or text that is not evaluated at all: it would run code, or grow without bound.
+    """An expression or text that is refused: it would run code, or grow without bound.
 
     :param message: what is refused
     :param hint: what to write instead
@@ -46,7 +46,7 @@ class RefusedExpressionError(AirflowMegatronError, ValueError):
 
 
 class UnresolvedError(AirflowMegatronError, ValueError):
-    """An expression or text that AutoExperiment leaves as it stands; the message says why."""
+    """An expression or text that AutoExperiment leaves unresolved; the message is the reason."""
 
 
 def is_expression(value: object) -> bool:
@@ -55,7 +55,7 @@ def is_expression(value: object) -> bool:
 
 
 def evaluate_expression(text: str) -> Any:
-    """Return the value of ``expr(…)``, whose names have been replaced by their values already.
+    """Return the value of ``expr(…)`` after its names have been replaced by their values.
 
     :raises UnresolvedError: where Python's ``eval`` would raise an error
     :raises RefusedExpressionError: where it would run code, or the result is out of bounds
@@ -427,7 +427,7 @@ def _join(text: str, items: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class FormatText:
-    """What a text with ``{name}`` fields reads.
+    """The names that a text with ``{name}`` fields uses.
 
     :param names: the keys that it reads, in order
     :param fields: number of fields
@@ -454,7 +454,7 @@ _ACCESS = re.compile(r"\.([^.\[]*)|\[([^\]]*)\]")
 
 @functools.lru_cache(maxsize=65_536)
 def analyse_format(text: str) -> FormatText:
-    """Return what ``str.format`` would read of ``text``.
+    """Return the names that ``str.format`` would use for ``text``.
 
     :raises RefusedExpressionError: if a field reads Python's internals or has an enormous width
     """

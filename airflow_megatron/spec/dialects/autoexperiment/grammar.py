@@ -49,7 +49,7 @@ class Choice:
 
 @dataclass
 class Axis:
-    """One key of the document with alternatives, or a run of keys without any.
+    """One key of the document with alternatives, or consecutive keys without alternatives.
 
     :param flats: the values that each alternative gives, flat
     :param choices: the items that each alternative takes
@@ -96,7 +96,7 @@ def document_axes(document: YamlDocument) -> list[Axis]:
 
 @dataclass(frozen=True)
 class _Alternative:
-    """One way to give the keys below a place their values.
+    """One assignment of values to the keys below a place.
 
     :param leaves: key path and value, in document order
     :param choices: the items taken
@@ -219,7 +219,7 @@ def _joined(parts: Sequence[_Alternative]) -> _Alternative:
 
 
 def _number_shapes(axes: Sequence[Axis]) -> None:
-    """Number the alternatives; equal ones have the same texts, and the same of the keys that texts read or stand at."""
+    """Number the alternatives; equal ones have equal texts and equal values of all keys in texts."""
     texts = [
         [{key: value for key, value in flat.items() if is_changeable(value)} for flat in axis.flats]
         for axis in axes
@@ -253,13 +253,13 @@ def _check_keys(flats: Sequence[Mapping[Any, Any]], document: YamlDocument) -> N
 
 
 def place_of(document: YamlDocument, key: Any) -> KeyPath:
-    """Return the place of the last node in the document whose key is ``key``, the one that wins."""
+    """Return the place of the last node in the document whose key is ``key``; it takes precedence."""
     places = [path for path in document.positions if path and path[-1] == key and type(path[-1]) is type(key)]
     return places[-1] if places else ()
 
 
 def value_at(data: Any, path: KeyPath) -> Any:
-    """Return the value at a place of a document, None if there is none."""
+    """Return the value at a place of a document; None without one."""
     for part in path:
         try:
             data = data[part]

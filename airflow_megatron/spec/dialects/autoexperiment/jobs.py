@@ -58,13 +58,13 @@ class ScriptTemplates:
         self._paths: dict[str, Path] = {}
 
     def path(self, template: str) -> Path:
-        """Return where a template is looked for."""
+        """Return the path of a template."""
         if template not in self._paths:
             self._paths[template] = self.directory / Path(template).expanduser()
         return self._paths[template]
 
     def text(self, template: str) -> str | None:
-        """Return a template's text, None if there is no such file, or none that the document may name.
+        """Return a template's text; None if the file is missing, or if the document may not name it.
 
         :raises SpecError: if it is there and cannot be read
         """
@@ -86,12 +86,12 @@ class ScriptTemplates:
         return self._refusals.get(template, "")
 
     def names(self, template: str) -> tuple[str, ...]:
-        """Return the keys that a template reads; none of one that is not there or cannot be formatted."""
+        """Return the keys that a template uses; none if it is missing or cannot be formatted."""
         text = self.text(template)
         return names_read(text) if text is not None else ()
 
     def script(self, template: str, params: Mapping[str, Any]) -> str | None:
-        """Return the script that a template makes of a job's values, None if there is no such file.
+        """Return the script of a job from its template; None if the file is missing.
 
         :raises SpecError: if it reads a key that the job does not have, or holds a lone brace
         """
@@ -187,7 +187,7 @@ def script_job(
 
 
 def check_interval(params: Mapping[str, Any]) -> float:
-    """Return ``check_interval_secs``, 15 minutes when it is not given.
+    """Return ``check_interval_secs``; 15 minutes by default.
 
     :raises ValueError: if it is not a positive number
     """
@@ -202,7 +202,7 @@ def check_interval(params: Mapping[str, Any]) -> float:
 
 
 def finish_condition(params: Mapping[str, Any], log: str, directory: str) -> Condition | None:
-    """Return what ends a job for good: ``termination_str`` in its log, or 1 from ``termination_cmd``.
+    """Return the conditions that finish a job: ``termination_str`` in its log, or 1 from ``termination_cmd``.
 
     :param directory: where the command runs
     :raises ValueError: if ``termination_str`` is not a regular expression that linear time is enough for
@@ -246,7 +246,7 @@ def _slurm(options: tuple[str, ...]) -> JobResources:
 
 
 def _options(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the options that the words of ``cmd`` give to sbatch before the script."""
+    """Return the sbatch options in ``cmd`` before the script."""
     if len(words) < 3 or words[0].rsplit("/", 1)[-1] != "sbatch":
         return ()
     return words[1:-1] if not words[-1].startswith("-") else words[1:]

@@ -1,4 +1,4 @@
-"""Points and stages of AutoExperiment files, which know jobs only.
+"""Points and stages of AutoExperiment files, derived from their jobs.
 
 A named list whose items give different scripts, commands or conditions (``MODE: [- TRAIN: …, - CONVERT_EVAL: …]``)
 chooses a stage, and so does every list inside such an item (``CD_SCALE`` inside ``COOLDOWN``). All other lists are
@@ -54,7 +54,7 @@ class StageOutline:
 
 
 class Outline:
-    """Which of a document's choices make points and which make stages.
+    """The choices of a document that make points, and those that make stages.
 
     :param data: the document
     :param axes: its axes
@@ -116,7 +116,7 @@ class Outline:
         ]
 
     def _waiting(self, axes: Sequence[Axis]) -> set[StageKey]:
-        """Return the stages of which some job may have a start condition."""
+        """Return the stages with jobs that may have a start condition."""
         conditions: list[list[tuple[StageKey, bool | None]]] = []
         for axis in axes:
             found: dict[StageKey, bool | None] = {}
@@ -155,7 +155,7 @@ class Outline:
 
 
 def _list_key(place: KeyPath) -> str:
-    """Return the key of a list; a document that is a list itself has none."""
+    """Return the key of a list; empty if the document itself is a list."""
     return str(place[-1]) if place else "item"
 
 

@@ -31,7 +31,7 @@ _QUOTES = ("'", '"')
 
 
 class EndlessError(AirflowMegatronError, ValueError):
-    """Texts that change for ever.
+    """Texts that never stop changing.
 
     :param keys: the keys whose values keep changing
     """
@@ -60,7 +60,7 @@ def is_changeable(value: object) -> bool:
 
 
 def names_read(text: str) -> tuple[str, ...]:
-    """Return the keys that a text reads; none if it is refused, which the rounds report."""
+    """Return the keys that a text uses; none if it is refused, which the rounds report."""
     try:
         return analyse_format(text).names
     except RefusedExpressionError:
@@ -149,7 +149,7 @@ class ResolutionPlan:
             self.blocks = _blocks(order, texts, reads, owners, sizes)
 
     def _reads(self, raw: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, tuple[str, ...]] | None:
-        """Return the keys that each text reads, or None if only rounds give the tool's result."""
+        """Return the keys that each text uses; None if only the tool's rounds give its result."""
         reads: dict[str, tuple[str, ...]] = {}
         plain_texts = {key for key, text in texts.items() if not is_expression(text)}
         for key, text in texts.items():
@@ -219,7 +219,7 @@ def _make(steps: Sequence[tuple[str, str, bool]], params: dict[str, Any]) -> dic
 
 
 def _in_order(texts: Mapping[str, str], reads: Mapping[str, Sequence[str]]) -> list[str] | None:
-    """Return the keys of ``reads`` so that each stands after those it reads, or None if they go in a circle."""
+    """Return the keys of ``reads`` in an order in which each follows those it uses; None for a cycle."""
     order: list[str] = []
     state: dict[str, bool] = {}
     for first in reads:

@@ -1,4 +1,4 @@
-"""Texts of an AutoExperiment file that stay unresolved although a job's script or commands read them.
+"""Texts of an AutoExperiment file that stay unresolved although a job's script or commands use them.
 
 AutoExperiment leaves a text as it is when it names a key that does not exist. Braces of the shell are left alone
 by that rule; a misspelt key ends up in the script, as ``--train-iters expr({TOKENZ}//2048)``.
@@ -28,7 +28,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 def unresolved_problems(
     document: YamlDocument, params: Mapping[str, Any], unresolved: Mapping[str, Any], read: Iterable[str]
 ) -> list[Problem]:
-    """Return the problems of the texts that a job reads and that are not resolved.
+    """Return problems for the unresolved texts that a job uses.
 
     :param params: the job's values
     :param unresolved: keys whose text stays unresolved at some job
@@ -47,7 +47,7 @@ def unresolved_problems(
 
 
 def _place_naming(document: YamlDocument, name: str, key: str) -> KeyPath:
-    """Return where the document names ``name`` in braces; the key that was read may have it from another one."""
+    """Return the place in the document that uses ``{name}``; a key may get it from another key."""
     field = f"{{{name}"
     for path in document.positions:
         value = value_at(document.data, path)
@@ -57,7 +57,7 @@ def _place_naming(document: YamlDocument, name: str, key: str) -> KeyPath:
 
 
 def _reached(params: Mapping[str, Any], unresolved: Mapping[str, Any], read: Iterable[str]) -> Iterator[str]:
-    """Yield the unresolved keys that are read, also by way of others."""
+    """Yield the unresolved keys that are used, directly or through others."""
     waiting, seen = [key for key in read if key in unresolved and key in params], set[str]()
     while waiting:
         key = waiting.pop()
@@ -69,7 +69,7 @@ def _reached(params: Mapping[str, Any], unresolved: Mapping[str, Any], read: Ite
 
 
 def _wrong(text: str, params: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Return the name at fault, message and hint; None for a text whose braces are the shell's."""
+    """Return the failing name, message and hint; None for a text whose braces belong to the shell."""
     what = analyse_format(text)
     if what.error:
         return None

@@ -1,4 +1,4 @@
-"""Warnings about jobs that AutoExperiment accepts silently although they are hardly intended.
+"""Warnings about jobs that AutoExperiment accepts silently and that are probably unintended.
 
 Each warning is one of the file, not one of each job: it says how many jobs it is about.
 """
@@ -50,7 +50,7 @@ class _Finding:
 
 
 def document_warnings(document: YamlDocument, expansion: Expansion) -> list[Problem]:
-    """Return what is probably unintended in a document and its jobs."""
+    """Return warnings about what is probably unintended in a document and its jobs."""
     return [*_of_document(document), *_of_texts(document, expansion), *_of_jobs(document, expansion)]
 
 
@@ -74,7 +74,7 @@ def _of_document(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _misspelt(document: YamlDocument) -> Iterator[Problem]:
-    """Report keys that are like one of AutoExperiment's own, and that no text of the file reads."""
+    """Report keys that are similar to one of AutoExperiment's own, and that no text of the file uses."""
     read: set[str] = set()
     keys: dict[str, KeyPath] = {}
     for path in document.positions:

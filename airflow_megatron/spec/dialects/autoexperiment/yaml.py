@@ -129,7 +129,7 @@ class _Reader:
                 depth -= 1
 
     def construct(self, node: Any, path: KeyPath, document: YamlDocument) -> Any:
-        """Return the plain value of ``node`` and note the positions of what is in it."""
+        """Return the plain value of ``node``; record the positions of its parts."""
         document.positions.setdefault(path, (node.start_mark.line + 1, node.start_mark.column + 1))
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)

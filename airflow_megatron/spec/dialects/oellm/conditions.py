@@ -1,4 +1,4 @@
-"""oellm-autoexp's conditions and events (``class_name: FileExistsCondition`` …) as this package's own.
+"""Translation of oellm-autoexp's conditions and events (``class_name: FileExistsCondition`` …) to this package's.
 
 Class names and fields as in ``oellm_autoexp/monitor/{conditions,actions}.py`` (c6d0cc0). What watches a sibling's
 directory is put onto what is really there: a checkpoint directory or tracker becomes a wait for that complete
@@ -42,12 +42,12 @@ _DONE_MARKER = re.compile(r"/[^/]*(?:done|finish|complete)[^/]*\Z", re.IGNORECAS
 
 
 class ConditionError(FieldError):
-    """A condition or event that cannot be expressed here."""
+    """A condition or event that this package cannot express."""
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A sibling job as conditions see it.
+    """The parts of a sibling job that conditions use.
 
     :param stage: name of its stage instance
     :param kind: kind of the stage
@@ -85,7 +85,7 @@ class Translator:
     warnings: list[str] = field(default_factory=list)
 
     def condition(self, data: Any) -> Condition | None:
-        """Return a condition; None for one that always holds.
+        """Return a condition; None if it always holds.
 
         :param data: a mapping with a ``class_name``, a list of such (all must hold) or None
         :raises ConditionError: for a class that does not exist or cannot be expressed
@@ -168,7 +168,7 @@ class Translator:
         return Condition("command", command=f'[ "$(compgen -G {_quoted(pattern)} | wc -l)" -ge {least} ]')
 
     def _line(self, path: str, pattern: str) -> Condition:
-        """Return the wait for a line of a file; of a job's log, whichever attempt writes it."""
+        """Return the condition for a line in a file, or in a job's log of any attempt."""
         jobs = (self.own, *self.siblings)
         writer = next((job for job in jobs if path in (job.log, job.log.replace("{attempt}", "1"))), None)
         if writer is None:
@@ -206,7 +206,7 @@ class Translator:
         self.warnings.append(f"{data['class_name']} has no counterpart here and is taken as always true")
 
     def events(self, log_events: Any, state_events: Any) -> tuple[Event, ...]:
-        """Return the events of a job, those of the log first.
+        """Return the events of a job; log events come first.
 
         :raises ConditionError: for an event that is malformed
         """
@@ -414,7 +414,7 @@ def _quoted(value: str) -> str:
 
 
 def _with_groups(pattern: str, groups: Any) -> str:
-    """Return the pattern with the numbered groups named as ``extract_groups`` asks."""
+    """Return the pattern with its numbered groups named by ``extract_groups``."""
     if not isinstance(groups, dict):
         raise ConditionError("extract_groups takes {name: number of the group}")
     names = {int(number): str(name) for name, number in groups.items() if str(number).isdigit()}

@@ -29,7 +29,7 @@ _PROFILES: Final = "the cluster profile's container is used"
 
 
 def container_of(configuration: Configuration, warnings: list[str]) -> ContainerSection | None:
-    """Return the container that a point names; None if the cluster profile's is used.
+    """Return the container that a point names; None for that of the cluster profile.
 
     :param warnings: warnings about ignored keys are added to this list, with the reason
     :raises JobError: for a misspelt key, or a value of the wrong kind
@@ -95,5 +95,5 @@ def _check_keys(section: dict[str, Any], name: str, warnings: list[str]) -> None
 
 
 def _given(section: dict[str, Any], *keys: str) -> list[str]:
-    """Return those of some keys that have a value; where the site's Python is, every profile says itself."""
+    """Return the given keys that have a value; the path of Python is part of every profile."""
     return [key for key in keys if section.get(key) not in (None, "", [], {}, ".", "python")]

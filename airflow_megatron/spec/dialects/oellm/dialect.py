@@ -1,4 +1,4 @@
-"""Sweep specs in the language of oellm-autoexp: ``sweep:``, ``job:``, ``backend:``, ``slurm:`` in one file.
+"""Sweep specs in oellm-autoexp's format: ``sweep:``, ``job:``, ``backend:``, ``slurm:`` in one file.
 
 Each point of its ``sweep:`` block is one job. Points that refer to each other by ``${sibling.STAGE.…}`` make one point
 here, with their stages as its stage tree.
@@ -76,7 +76,7 @@ Choices = tuple[tuple[str, Any], ...]
 
 
 def load(document: YamlDocument, sidecar: Sidecar = NO_SIDECAR) -> OellmSweep:
-    """Load a configuration of oellm-autoexp that stands in one file.
+    """Load a configuration of oellm-autoexp from one file.
 
     :raises SpecError: with the places of what is wrong
     """
@@ -151,7 +151,7 @@ class OellmSweep(ForeignSweep):
 
     @functools.cached_property
     def families(self) -> list[Family]:
-        """The points of the sweep block, those that refer to each other together.
+        """The points of the sweep block, grouped by their references.
 
         :raises SiblingError: if a sibling does not exist or siblings wait for each other
         """
@@ -159,7 +159,7 @@ class OellmSweep(ForeignSweep):
 
     @functools.cached_property
     def _varying(self) -> frozenset[str]:
-        """The swept keys that differ between points, not only between the stages of one."""
+        """The swept keys that differ between points, and not only between stages of one point."""
         values: dict[tuple[str, str], str] = {}
         varying: set[str] = set()
         for point in self.expansion.points:
@@ -176,12 +176,12 @@ class OellmSweep(ForeignSweep):
         return {}
 
     def warnings(self) -> list[Problem]:
-        """Return what is allowed but probably unintended."""
+        """Return warnings about what is allowed but probably unintended."""
         of_resolvers = [self.document.problem((), text) for text in self._context.warnings]
         return list(dict.fromkeys([*self.expansion.warnings, *self._warnings, *of_resolvers]))
 
     def family(self, point: Point) -> Family:
-        """Return the points of the sweep block that make one point here."""
+        """Return the points of the sweep block that form one point of this package."""
         _ = self.points
         return self._members[point.name]
 
@@ -198,15 +198,15 @@ class OellmSweep(ForeignSweep):
             raise SpecError(self.problem(error, point.name)) from error
 
     def shared_jobs(self, cluster: ClusterProfile) -> list[Job]:
-        """Return nothing: no job of oellm-autoexp belongs to all points."""
+        """Return an empty list: no job of oellm-autoexp belongs to all points."""
         return []
 
     def names_of(self, point: Point) -> Mapping[str, Any]:
-        """Return the swept values, under the last part of their keys."""
+        """Return the swept values by the last part of their keys."""
         return {key.rpartition(".")[2]: value for key, value in point.values.items()}
 
     def place_of(self, stage: str, name: str) -> KeyPath:
-        """Return where the document gives a parameter of a stage."""
+        """Return the place of a stage's parameter in the document."""
         keys = (f"backend.megatron.{name}", f"slurm.sbatch.{name}", name)
         known = (self._place_of_key(key) for key in keys)
         return next((path for path in known if path and str(path[-1]).endswith(name)), ("sweep",))
@@ -256,7 +256,7 @@ class OellmSweep(ForeignSweep):
         directory: str,
         slurm: SlurmSection | None = None,
     ) -> list[tuple[Job, Configuration]]:
-        """Return the jobs of one family with the configurations they were made of.
+        """Return the jobs of one family with their configurations.
 
         :param directory: directory of the point
         :param slurm: resources of the cluster profile
@@ -282,7 +282,7 @@ class OellmSweep(ForeignSweep):
         directory: str,
         slurm: SlurmSection | None = None,
     ) -> Iterator[Built]:
-        """Yield the jobs of one family, each point's before what is done after it."""
+        """Yield the jobs of one family; the job of a point comes before its postprocessing."""
         places = self._places(family, shape, point, cluster, directory)
         configurations: dict[int, Configuration] = {}
         made: list[tuple[Job, Neighbour]] = []
@@ -374,7 +374,7 @@ class OellmSweep(ForeignSweep):
         return "." not in key and isinstance(value, str | list) and isinstance(self._root.get(key), dict)
 
     def _settings(self) -> SweepSettings:
-        """Return the settings; the sidecar's cluster is known before any other is looked for."""
+        """Return the settings; a cluster in the sidecar takes precedence."""
         clusters = named_clusters(self.sidecar.section.cluster or self._cluster_of_machine())
         return SweepSettings(description="oellm-autoexp sweep", tags=("oellm-autoexp",), **clusters)
 
@@ -410,7 +410,7 @@ class OellmSweep(ForeignSweep):
         return tuple(tree.values())
 
     def _with_waits(self, family: Family, shape: Shape, cluster: str) -> Shape:
-        """Return a shape with what its stages wait for, as the jobs of a family say; note what they pass over."""
+        """Return a shape with the conditions of its stages from the jobs of a family; record ignored ones."""
         built = list(self._built(family, shape, "point", cluster, _UNPLACED))
         jobs = [made.job for made in built]
         instances: dict[str, StageInstance] = {}
@@ -431,7 +431,7 @@ class OellmSweep(ForeignSweep):
         )
 
     def _is_array(self, made: Built) -> bool:
-        """Return whether the jobs of all points are submitted as one array, as ``slurm.array: true`` asks.
+        """Return whether the jobs of all points are submitted as one array (``slurm.array: true``).
 
         The README's arrays; what stands at c6d0cc0 names directories by it and submits each job alone.
         """
@@ -461,7 +461,7 @@ class OellmSweep(ForeignSweep):
         )
 
     def _referred(self, point: SweepPoint) -> list[SweepPoint]:
-        """Return the siblings that a point refers to, those of its start condition first."""
+        """Return the siblings that a point refers to; those of its start condition come first."""
         parameters = point.parameters
         waiting = [value for key, value in parameters.items() if key.startswith(_STARTS)]
         stages = sibling_references([*waiting, *parameters.values()])
@@ -489,7 +489,7 @@ class OellmSweep(ForeignSweep):
     def _new_steps(
         self, member: SweepPoint, training: StageInstance, tree: Mapping[str, StageInstance], taken: set[str]
     ) -> tuple[StageInstance, ...]:
-        """Return the stages that follow a training for what is done with its last checkpoint."""
+        """Return the stages that process the last checkpoint of a training."""
         steps = steps_of(self.configuration(member), training.kind)
         made: dict[str, StageInstance] = {}
         for step in steps:
@@ -498,7 +498,7 @@ class OellmSweep(ForeignSweep):
         return tuple(made.values())
 
     def _computed_stages(self, family: Family) -> dict[int, str]:
-        """Return the stages of a family that are computed, resolved, where all families of its shape agree on them.
+        """Return the resolved computed stages of a family that are equal in all families of its shape.
 
         The names of stages are those of tasks, which all points share.
         """
@@ -614,7 +614,7 @@ class OellmSweep(ForeignSweep):
         return f"point_{member.index}"
 
     def problem(self, error: ConfigurationError | JobError | SiblingError, point: str = "") -> Problem:
-        """Return an error with the place in the document that it comes from."""
+        """Return an error with its place in the document."""
         message = f"point {point}: {error}" if point else str(error)
         if isinstance(error, ConfigurationError):
             path = self._place_of_text(error.text)
@@ -652,7 +652,7 @@ def _common_beginning(names: Sequence[str]) -> str:
 
 
 def _given(root: Mapping[str, Any], place: Place) -> dict[tuple[str, ...], Any]:
-    """Return the values that this package decides: where a job works and writes."""
+    """Return the values that this package sets: the paths of a job."""
     given: dict[tuple[str, ...], Any] = {}
     for section in ("job", "project"):
         if section == "job" or section in root:
@@ -662,7 +662,7 @@ def _given(root: Mapping[str, Any], place: Place) -> dict[tuple[str, ...], Any]:
 
 
 def _aliases(root: Mapping[str, Any]) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Return the README's names, ``${sibling.STAGE.output_dir}``, with what its implementation calls them."""
+    """Return the names of the README, ``${sibling.STAGE.output_dir}``, and those of its implementation."""
     job = root.get("job")
     section = "project" if "project" in root and not (isinstance(job, dict) and "name" in job) else "job"
     names = {

@@ -1,4 +1,4 @@
-"""The fields of oellm-autoexp's conditions, actions and events, and the states of Slurm that they name.
+"""The fields of oellm-autoexp's conditions, actions and events, and the Slurm states in them.
 
 As in ``monitor/{conditions,actions}.py`` (c6d0cc0; ``progress_…``, ``MaxActionFires`` and the further fields of
 ``RestartAction`` are of later revisions). Upstream refuses other fields.
@@ -66,7 +66,7 @@ STATES: Final = GOOD_STATES | frozenset(
 
 
 class FieldError(AirflowMegatronError, ValueError):
-    """A field, or a state, that does not exist.
+    """An unknown field or state.
 
     ``key`` is the dotted key of the condition or event that has it, empty if that is unknown.
     """
@@ -76,7 +76,7 @@ class FieldError(AirflowMegatronError, ValueError):
 
 @contextmanager
 def placed(key: str) -> Iterator[None]:
-    """Add to an error in the block the key that it is about, unless it has one."""
+    """Add the key to an error in the block, unless the error has one."""
     try:
         yield
     except FieldError as error:
@@ -90,7 +90,7 @@ def condition_fields(name: str) -> tuple[str, ...]:
 
 
 def unread_fields(what: str, data: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[str]:
-    """Yield the fields that are given and have no effect here.
+    """Yield the given fields that have no effect in this package.
 
     :param what: names the owner in messages
     :param known: its fields

@@ -1,4 +1,4 @@
-"""From one point of an oellm-autoexp sweep, resolved, to one job of this package.
+"""Translation of a resolved point of an oellm-autoexp sweep to one job of this package.
 
 The backend decides the kind: MegatronBackend trains, MegatronBridgeBackend converts, OELLMEvalBackend evaluates,
 BashBackend and NullBackend run their command. What this package manages itself is not taken over: paths of
@@ -59,7 +59,7 @@ _ITERATION = re.compile(r"iter_0*([1-9][0-9]*)")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job stands in its sweep.
+    """The position of a job in its sweep.
 
     :param sweep: name of the sweep
     :param point: name of the point
@@ -87,7 +87,7 @@ class Place:
 
     @property
     def log_pattern(self) -> str:
-        """Path of the logs, with ``{attempt}`` in it."""
+        """Path of the logs, with a place ``{attempt}``."""
         return log_pattern_of(self.run_dir, self.stage)
 
     @property
@@ -97,7 +97,7 @@ class Place:
 
 
 def kind_of(configuration: Configuration) -> StageKindName:
-    """Return what a point runs.
+    """Return the kind of job of a point.
 
     :raises JobError: for a backend that this package does not run
     """
@@ -119,7 +119,7 @@ def kind_of(configuration: Configuration) -> StageKindName:
 
 
 def neighbour(job: Job, configuration: Configuration) -> Neighbour:
-    """Return a job as the conditions of later ones see it."""
+    """Return the parts of a job that conditions of later jobs use."""
     last = job.params.get("train_iters") if job.kind == "train" else None
     return Neighbour(
         job.stage,
@@ -219,7 +219,7 @@ def build_job(
 
 
 def _inactivity(configuration: Configuration) -> tuple[Event, ...]:
-    """Return the event of ``job.inactivity_threshold_seconds``, as the README names it: silence, then a restart."""
+    """Return the event of ``job.inactivity_threshold_seconds`` (a name of the README): a restart after silence."""
     seconds = configuration.get("job.inactivity_threshold_seconds")
     if seconds in (None, ""):
         return ()
@@ -230,7 +230,7 @@ def _inactivity(configuration: Configuration) -> tuple[Event, ...]:
 
 
 def _restart(configuration: Configuration, kind: StageKindName, warnings: list[str]) -> RestartSection:
-    """Return the restart policy: ``job.chain_repeat`` attempts of a training wait in the queue, one for the other."""
+    """Return the restart policy: ``job.chain_repeat`` attempts of a training are queued, each behind the one before."""
     key = "job.chain_repeat"
     repeat = configuration.get(key)
     if repeat in (None, 1):
@@ -244,7 +244,7 @@ def _restart(configuration: Configuration, kind: StageKindName, warnings: list[s
 
 
 def waits_of(job: Job) -> Waits:
-    """Return what stands before a job's submission."""
+    """Return the conditions before a job's submission."""
     if job.start is not None:
         return "condition"
     until = job.depends_on[0].until if job.depends_on else "finished"
@@ -252,7 +252,7 @@ def waits_of(job: Job) -> Waits:
 
 
 def _condition(translator: Translator, configuration: Configuration, word: str) -> Condition | None:
-    """Return a condition of the job; the README writes a list, ``start_conditions``, the implementation one."""
+    """Return the start condition of the job; in the README it is a list, ``start_conditions``."""
     key = f"job.{word}_condition"
     data = configuration.get(key)
     if not data:
@@ -290,7 +290,7 @@ def _arguments(configuration: Configuration, warnings: list[str]) -> dict[str, A
 
 
 def _iteration(configuration: Configuration, kind: StageKindName, parent: Job | None) -> int | None:
-    """Return the checkpoint that a point names: in its paths, or by ``ckpt_step``."""
+    """Return the checkpoint of a point, from its paths or ``ckpt_step``."""
     if kind == "train":
         step = configuration.get("backend.megatron.ckpt_step")
         texts = [configuration.get("backend.megatron.load")]
@@ -322,7 +322,7 @@ def _starting_iteration(start: Condition | None, named: int | None, parent: Job)
 
 
 def _on_converted(start: Condition | None, parent: Job | None) -> Condition | None:
-    """An evaluation waits for its conversion; a checkpoint that is there is not converted yet."""
+    """Make an evaluation wait for its conversion: an existing checkpoint may not have been converted yet."""
     if parent is not None and parent.kind == "convert":
         return Condition("finished", path=parent.stage_dir)
     return start
@@ -349,7 +349,7 @@ def _argument_name(key: str) -> str:
 def _swept_values(
     configuration: Configuration, swept: Sequence[str], arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the swept values that are not Megatron arguments, under the last part of their key."""
+    """Return the swept values that are not Megatron arguments, by the last part of their key."""
     values: dict[str, Any] = {}
     for key in swept:
         name = key.rpartition(".")[2]
@@ -398,7 +398,7 @@ def _command(configuration: Configuration) -> tuple[str, ...]:
 
 
 def _environment(configuration: Configuration, warnings: list[str]) -> dict[str, str]:
-    """Return the variables that are plain text; the cluster profile sets those of the site and the launcher."""
+    """Return the variables with plain values; the cluster profile sets those of the site and the launcher."""
     environment: dict[str, str] = {}
     passed_over: list[str] = []
     for section in ("slurm.env", "backend.env"):

@@ -1,4 +1,4 @@
-"""Keys of oellm-autoexp configurations: those that are honoured, and why the others are not.
+"""Keys of oellm-autoexp configurations: those that have an effect, and why others have none.
 
 Nothing is replaced in silence: a key that has no meaning here is named in a warning with the reason, a misspelt one is
 an error with the name that was meant. The known keys are the fields of upstream's dataclasses (``config/schema.py``,
@@ -110,7 +110,7 @@ _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {}, False)
 
 
 def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a point that have no effect here: a dotted key as the place, and the warning.
+    """Yield the keys of a point that have no effect, as dotted keys, each with a warning.
 
     :param swept: dotted keys that the sweep varies
     :raises JobError: for a misspelt key
@@ -144,7 +144,7 @@ def passed_over(configuration: Configuration, swept: Sequence[str]) -> Iterator[
 
 
 def _near(key: str, name: str, value: Any, known: Mapping[str, str], *, strict: bool) -> str:
-    """Return the known key that one is like, as a question; upstream takes keys of one's own where it is not strict.
+    """Return a question with the most similar known key; upstream accepts unknown keys in sections that are not strict.
 
     :raises JobError: where a misspelt key is certain
     """
@@ -157,7 +157,7 @@ def _near(key: str, name: str, value: Any, known: Mapping[str, str], *, strict: 
 def _unread(
     configuration: Configuration, swept: Sequence[str], references: References
 ) -> Iterator[tuple[str, str]]:
-    """Yield the swept keys that no job reads: points that differ in one alone are the same job twice."""
+    """Yield the swept keys that no job uses: points that differ only in such a key are equal jobs."""
     arguments = configuration.raw("backend.megatron")
     for key in swept:
         first, _, rest = key.partition(".")
@@ -181,7 +181,7 @@ def _unread(
 
 
 class References:
-    """What the texts of a configuration refer to.
+    """The references in the texts of a configuration.
 
     :param root: the configuration
     """
@@ -192,7 +192,7 @@ class References:
         self._tails = {word.lstrip(".") for word in words if word.startswith(".")}
 
     def mention(self, key: str) -> bool:
-        """Return whether one of them reads a dotted key, or what it stands in."""
+        """Return whether a reference names a dotted key or a parent of it."""
         parts = key.split(".")
         around = {".".join(parts[:length]) for length in range(1, len(parts) + 1)} - _COMMAND_LINE
         if around & self._paths or any(path.startswith(f"{key}.") for path in self._paths):

@@ -1,4 +1,4 @@
-"""An oellm-autoexp sweep written as a native spec, its values resolved.
+"""Conversion of an oellm-autoexp sweep to a native spec with resolved values.
 
 Values that all points and stages share stand once; those of a stage with the stage; those that differ from point to
 point are columns of ``sweep: {configs: […]}``. Run directories stay expressions, so that the spec works on any cluster.
@@ -29,7 +29,7 @@ _MISSING = object()
 
 
 class NativeError(AirflowMegatronError, ValueError):
-    """Something that has no native form."""
+    """A part of a sweep that has no native form."""
 
 
 def native_spec(sweep: OellmSweep, argument_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class _Writer:
         return spec
 
     def _arguments(self) -> list[list[dict[str, Any]]]:
-        """Return the Megatron arguments: for each stage, for each family."""
+        """Return the Megatron arguments by stage and family."""
         return [
             [
                 {
@@ -135,7 +135,7 @@ class _Writer:
     def _shared(
         self, arguments: Sequence[Sequence[Mapping[str, Any]]]
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Spread the arguments over the whole spec, the stages, and the columns of the sweep."""
+        """Distribute the arguments to the spec, its stages, and the columns of the sweep."""
         trains = [position for position, values in enumerate(arguments) if any(values)]
         shared: dict[str, Any] = {}
         own: list[dict[str, Any]] = [{} for _ in arguments]
@@ -262,7 +262,7 @@ class _Writer:
         return written
 
     def _unified(self, values: Sequence[Any], stage: str, name: str) -> Any:
-        """Return one value for all families; where they differ, an expression that reads a column."""
+        """Return one value for all families, or an expression with a column if they differ."""
         if _same(values):
             return values[0]
         if all(isinstance(value, dict) for value in values) and len({tuple(value) for value in values}) == 1:
@@ -282,7 +282,7 @@ class _Writer:
 
 
 def _fill_environments(sections: Sequence[dict[str, Any]]) -> None:
-    """Give every point the same variables; one that a point does not set is none there: the profile's stands."""
+    """Give every point the same variables; a variable that a point does not set keeps the profile's value."""
     names = dict.fromkeys(name for section in sections for name in section.get("env", ()))
     for section in sections:
         if names:
@@ -299,14 +299,14 @@ def _same(values: Sequence[Any]) -> bool:
 
 
 def _native_name(job: Job, families: Sequence[Sequence[Job]]) -> str:
-    """Return the stage's name in the spec; points of one stage each that are named differently share one."""
+    """Return the stage's name in the spec; points with one stage each share a name."""
     if len(families[0]) == 1 and len({family[0].stage for family in families}) > 1:
         return job.kind
     return job.stage
 
 
 def _portable(value: Any, job: Job, family: Sequence[Job]) -> Any:
-    """Return a value with the directories of the family's jobs as expressions, and text that Jinja leaves alone."""
+    """Return a value with the directories of the family's jobs as expressions, and other text escaped for Jinja."""
     if isinstance(value, dict):
         return {key: _portable(item, job, family) for key, item in value.items()}
     if isinstance(value, list | tuple):

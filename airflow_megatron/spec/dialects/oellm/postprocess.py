@@ -1,4 +1,4 @@
-"""``postprocess:`` of an oellm-autoexp point, what is done after its training, as stages that follow it.
+"""``postprocess:`` of an oellm-autoexp point as stages after its training.
 
 Upstream (``orchestrator.py``, ``postprocess/``, c6d0cc0) runs the conversions after the training's command, in the same
 job, and schedules the evaluation once that job has finished. Here each is a job of its own, in the training's run
@@ -48,7 +48,7 @@ _ITERATION: Final = re.compile(r"iter_0*([1-9][0-9]*)")
 
 @dataclass(frozen=True)
 class Step:
-    """A step that is a stage here.
+    """A step that becomes a stage.
 
     :param name: its key
     :param kind: ``convert`` or ``evaluate``
@@ -59,12 +59,12 @@ class Step:
 
     @property
     def place(self) -> str:
-        """Where it stands in the configuration."""
+        """Its place in the configuration."""
         return f"{SECTION}.{self.name}"
 
 
 def steps_of(configuration: Configuration, kind: StageKindName) -> tuple[Step, ...]:
-    """Return the steps of a point that are stages here, in order.
+    """Return the steps of a point that become stages, in order.
 
     :param kind: what the point runs; only a training has any
     :raises JobError: for a class that does not exist, or a field that its class does not have
@@ -82,7 +82,7 @@ def steps_of(configuration: Configuration, kind: StageKindName) -> tuple[Step, .
 
 
 def passed_over_steps(configuration: Configuration, kind: StageKindName) -> Iterator[str]:
-    """Yield a warning for what of the section has no effect here, with the reason."""
+    """Yield a warning with the reason for each part of the section without effect."""
     classes = dict(_classes(configuration))
     if classes and kind != "train":
         yield f"{SECTION}: only the checkpoints of a training are converted and evaluated after it"
@@ -103,14 +103,14 @@ def passed_over_steps(configuration: Configuration, kind: StageKindName) -> Iter
 
 
 def converter_of(step: Step, steps: tuple[Step, ...]) -> Step:
-    """Return the conversion that a step is, or whose model it evaluates: the last one before it."""
+    """Return the conversion of a step: itself, or the last one before an evaluation."""
     return next(other for other in reversed(steps[: steps.index(step) + 1]) if other.kind == "convert")
 
 
 def step_values(
     step: Step, steps: tuple[Step, ...], configuration: Configuration, run_dir: str
 ) -> dict[str, Any]:
-    """Return the dotted keys that make the configuration of a training that of its step.
+    """Return the dotted keys that turn the configuration of a training into that of its step.
 
     :param steps: all steps of the training
     :param run_dir: of the training
@@ -178,6 +178,6 @@ def _classes(configuration: Configuration) -> Iterator[tuple[str, str]]:
 
 
 def _below(path: str, run_dir: str, key: str, hint: str) -> None:
-    """Check that an absolute path is one of the training's; a relative one is below upstream's output directory."""
+    """Check that an absolute path belongs to the training; a relative one is below upstream's output directory."""
     if path.startswith("/") and not path.startswith(f"{run_dir}/"):
         raise JobError(f"{key} is {path}, which the training does not write", key, hint)

@@ -1,4 +1,4 @@
-"""The stages that points of an oellm-autoexp sweep make together, and the jobs that are built from them."""
+"""The stages of related points of an oellm-autoexp sweep, and their jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """What families with the same stages have in common.
+    """The common parts of families with the same stages.
 
     :param instances: of the stage tree, one for each point of the family
     :param steps: for each of them, the instances of what is done after its training
@@ -34,7 +34,7 @@ class Shape:
 
     @property
     def tree(self) -> tuple[StageInstance, ...]:
-        """All instances, each before what is done after it."""
+        """All instances, each before its postprocessing."""
         return tuple(
             item for one, steps in zip(self.instances, self.steps, strict=True) for item in (one, *steps)
         )
@@ -42,7 +42,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Built:
-    """A job, and what it was made of.
+    """A job with its sources.
 
     :param member: the point of the sweep block
     :param instance: its stage
@@ -65,7 +65,7 @@ def new_instance(
     tree: Mapping[str, StageInstance],
     taken: set[str],
 ) -> StageInstance:
-    """Return a stage under a name that no other of its family has, nor one of another shape that differs."""
+    """Return a stage with a name that is unique in its family, and in other shapes unless the stages are equal."""
     base = re.sub(r"[^A-Za-z0-9_-]+", "_", stage).strip("_-") or kind
     name = base
     for number in range(2, len(taken) + len(tree) + 4):
@@ -79,7 +79,7 @@ def new_instance(
 
 
 def _branch(name: str, kind: StageKindName, parent: StageInstance | None) -> str | None:
-    """Return the branch of a stage; what works on a checkpoint from elsewhere has its own."""
+    """Return the branch of a stage; a stage on a checkpoint outside the sweep has a separate one."""
     if kind == "command":
         return None
     if kind == "train" or parent is None or parent.branch is None:
@@ -88,7 +88,7 @@ def _branch(name: str, kind: StageKindName, parent: StageInstance | None) -> str
 
 
 def without_parent(job: Job) -> Job:
-    """Return a job whose parent a filter dropped; what it waits for is then only looked for."""
+    """Return a job whose parent was removed by a filter; its conditions are checked without a parent."""
     start = job.start
     if start is None and job.depends_on and job.depends_on[0].until == "checkpoint":
         start = Condition(
@@ -98,7 +98,7 @@ def without_parent(job: Job) -> Job:
 
 
 def stages_looked_at(job: Job, instance: StageInstance, jobs: Sequence[Job]) -> tuple[str, ...]:
-    """Return the stages, other than the parent, that a start condition looks at."""
+    """Return the stages, other than the parent, that a start condition refers to."""
     if job.start is None:
         return ()
     paths = [text for leaf in job.start.leaves() for text in (leaf.path, leaf.producer)]

@@ -41,7 +41,7 @@ class SiblingError(AirflowMegatronError, ValueError):
 
 
 def sibling_references(value: Any) -> tuple[str, ...]:
-    """Return the stages that ``${sibling.STAGE.…}`` names anywhere in a value, in order, each once."""
+    """Return the unique stages in ``${sibling.STAGE.…}`` of a value, in order."""
     return tuple(dict.fromkeys(_references(value)))
 
 
@@ -57,7 +57,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def stage_of(point: SweepPoint) -> str:
-    """Return the stage of a point, empty if it has none."""
+    """Return the stage of a point; empty without one."""
     stage = point.parameters.get(STAGE)
     return "" if stage is None else str(stage)
 

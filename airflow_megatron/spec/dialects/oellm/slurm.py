@@ -116,7 +116,7 @@ def _check_names(sbatch: Mapping[str, Any]) -> None:
 
 
 def _share_cores(data: dict[str, Any], sbatch: Mapping[str, Any], warnings: list[str]) -> None:
-    """Divide the cores of a node's one task among the processes that it starts."""
+    """Divide the cores of the one task of a node among its processes."""
     tasks = sbatch.get("ntasks_per_node") or 1
     processes = data.get("gpus_per_node") or 1
     if not isinstance(tasks, int) or tasks not in (1, processes):

@@ -1,4 +1,4 @@
-"""Checkpoints that a point of an oellm-autoexp sweep names and no stage of the sweep makes."""
+"""Checkpoints of an oellm-autoexp sweep that no stage of the sweep creates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def external_source(
     parent: Job | None,
     warnings: list[str],
 ) -> CheckpointSource | None:
-    """Return what a job starts from, or works on, outside the sweep; None if a stage makes it, or there is none.
+    """Return the checkpoint outside the sweep that a job uses; None if a stage creates it, or if it uses none.
 
     :param run_dir: of the job
     :param made: the jobs of its family made before it
@@ -76,7 +76,7 @@ def external_source(
 
 
 def iteration_of_source(source: CheckpointSource, kind: StageKindName) -> int | None:
-    """Return the iteration that a job continues from or works on; 0 for a model without one."""
+    """Return the iteration of the checkpoint that a job uses; 0 for a model without one."""
     if kind == "train":
         return source.iteration if source.mode == "continue" else None
     return source.iteration or 0

@@ -1,4 +1,4 @@
-"""The ``sweep:`` block of oellm-autoexp, expanded to the same points, in the same order, as oellm-autoexp does.
+"""Expansion of oellm-autoexp's ``sweep:`` block to the same points, in the same order.
 
 Rules read from, and compared with, ``oellm_autoexp/hydra_staged_sweep/expander.py`` (c6d0cc0):
 
@@ -52,7 +52,7 @@ MAX_POINTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One combination of parameters; oellm-autoexp makes one job of it.
+    """One combination of parameters: one job of oellm-autoexp.
 
     :param index: position in the expansion, before filters
     :param parameters: dotted configuration key → value, interpolations unresolved
@@ -72,7 +72,7 @@ class SweepPoint:
 
 @dataclass
 class Expansion:
-    """The points of a block, and what is dangerous in it."""
+    """The points of a block, and warnings about it."""
 
     points: list[SweepPoint]
     warnings: list[Problem] = field(default_factory=list)
@@ -148,7 +148,7 @@ class _Expander:
         return merged
 
     def _groups_of_block(self, block: Values, path: KeyPath) -> tuple[list[Values], list[KeyPath]]:
-        """Return the block's groups; ``grids``, ``params`` and ``configs`` written without a group are groups too."""
+        """Return the block's groups; ``grids``, ``params`` and ``configs`` outside a group are groups too."""
         groups = list(block.get("groups") or ())
         paths: list[KeyPath] = [(*path, "groups", index) for index in range(len(groups))]
         loose: list[tuple[Values, KeyPath]] = []
@@ -441,7 +441,7 @@ class _Expander:
 
 
 def _names_stage(config: Values) -> bool:
-    """Return whether a nested group names a stage itself (in ``params`` or in an element of a list)."""
+    """Return whether a nested group names a stage (in ``params`` or in a list element)."""
     return any(STAGE in node for word in PARTS for node in _mappings(config.get(word)))
 
 

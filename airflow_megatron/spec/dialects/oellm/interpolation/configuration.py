@@ -80,7 +80,7 @@ class MissingNameError(ConfigurationError):
 
 @dataclass
 class ResolutionContext:
-    """What a resolution may read besides the configuration.
+    """The inputs of a resolution besides the configuration.
 
     :param environment: the variables of ``oc.env``
     :param timestring: the answer of ``oc.timestring``; None refuses it
@@ -131,7 +131,7 @@ class Configuration:
         self._sizes: dict[int, int] = {}
 
     def get(self, path: str, default: Any = None) -> Any:
-        """Return the resolved value at a dotted path, ``default`` where there is none.
+        """Return the resolved value at a dotted path; ``default`` without one.
 
         :raises ConfigurationError: if it is there and cannot be resolved
         """
@@ -144,7 +144,7 @@ class Configuration:
         return default if value == MISSING else value
 
     def raw(self, path: str) -> Any:
-        """Return what is written at a dotted path, unresolved; None if there is none, the whole tree for no path."""
+        """Return the unresolved value at a dotted path; None without one, the whole tree for an empty path."""
         if not path:
             return self.root
         try:
@@ -153,7 +153,7 @@ class Configuration:
             return None
 
     def keys(self, path: str) -> list[str]:
-        """Return the keys of the mapping at a dotted path, none if there is no mapping.
+        """Return the keys of the mapping at a dotted path; empty without a mapping.
 
         :raises ConfigurationError: if the way there cannot be resolved
         """
@@ -182,14 +182,14 @@ class Configuration:
         return value
 
     def expression(self, text: str) -> Any:
-        """Return the value of a text as if it stood at the root.
+        """Return the value of a text, resolved as at the root.
 
         :raises ConfigurationError: if it cannot be resolved
         """
         return self._resolved(text, ("<expression>",))
 
     def _locate(self, path: Path) -> tuple[Any, Path, bool]:
-        """Follow a path, through interpolations on its way.
+        """Follow a path, also through interpolations.
 
         :return: the value as written, the path that it stands at, and whether it is resolved already
         """
@@ -419,7 +419,7 @@ class Configuration:
         return value
 
     def _sized(self, value: Any) -> Any:
-        """Return a container after counting what is in it, shared parts as often as they are referred to."""
+        """Return a container after counting its values; shared parts count once for each reference."""
         items = value.values() if isinstance(value, dict) else value
         size = 1 + sum(self._size(item) for item in items)
         if size > MAX_NODES:
@@ -440,7 +440,7 @@ class Configuration:
 
 
 class _Chain:
-    """Marks a place as being resolved; a place that comes up again while it is, is a cycle."""
+    """Marks a place during its resolution; a place that is reached again in this time is a cycle."""
 
     def __init__(self, configuration: Configuration, path: Path, text: str) -> None:
         self.configuration, self.text = configuration, text
@@ -487,7 +487,7 @@ def _shortened(text: str) -> str:
 
 
 def with_parameters(root: dict[str, Any], parameters: collections.abc.Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with dotted keys set, as Hydra's ``++key=value`` sets them; ``root`` stays as it is.
+    """Return a configuration with dotted keys set, as by Hydra's ``++key=value``; ``root`` is not changed.
 
     A mapping is merged into what is there, an empty one changes nothing; everything else replaces it.
     """
@@ -499,7 +499,7 @@ def with_parameters(root: dict[str, Any], parameters: collections.abc.Mapping[st
 
 
 def _set(node: Any, path: Path, value: Any, own: dict[int, Any]) -> None:
-    """Set one value; mappings and lists on the way are copied once, which ``own`` remembers."""
+    """Set one value; mappings and lists on its path are copied once; ``own`` holds the copies."""
     if isinstance(value, dict):
         for key, inner in value.items():
             _set(node, (*path, key), inner, own)

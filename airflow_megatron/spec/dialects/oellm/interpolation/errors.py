@@ -6,7 +6,7 @@ from airflow_megatron.errors import AirflowMegatronError
 
 
 class JobError(AirflowMegatronError, ValueError):
-    """A point that no job can be made of.
+    """A point that cannot become a job.
 
     :param message: what is wrong
     :param key: dotted configuration key at fault

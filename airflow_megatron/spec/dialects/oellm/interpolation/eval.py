@@ -1,4 +1,4 @@
-"""``${oc.eval:…}``: Python expressions on numbers and text, walked as a tree against a list of what is allowed.
+"""``${oc.eval:…}``: Python expressions on numbers and text; only listed kinds of syntax nodes are evaluated.
 
 oellm-autoexp hands the text to Python's ``eval`` behind a list of forbidden words. Here only literals, arithmetic,
 comparisons, conditionals, indexing and a few functions are known, and every result has a bounded size, so that an
@@ -25,7 +25,7 @@ MAX_DIGITS = 400
 
 
 class EvaluationError(AirflowMegatronError, ValueError):
-    """An expression that cannot be evaluated; the message says why."""
+    """An expression that cannot be evaluated; the message is the reason."""
 
 
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -151,7 +151,7 @@ METHODS: Mapping[str, Callable[..., Any]] = {
 
 
 def evaluate_python(source: str) -> Any:
-    """Return the value of a Python expression without names of its own.
+    """Return the value of a Python expression that uses no names.
 
     :raises EvaluationError: on a syntax error, anything that is not allowed, or a failing operation
     """

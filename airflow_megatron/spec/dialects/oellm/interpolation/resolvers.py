@@ -132,7 +132,7 @@ def _fill_each(template: str, items: list[Any]) -> list[str]:
 
 
 def _bounded_list(texts: Iterable[str]) -> list[str]:
-    """Return the texts as a list; each is counted before the next is made."""
+    """Return the texts as a list; each is counted before the next is created."""
     made: list[str] = []
     length = 0
     for text in texts:
@@ -170,7 +170,7 @@ def _slurm_time(seconds: Any) -> str:
 
 
 def excluded_nodes(content: str, separator: str = ",") -> str | None:
-    """Return the node names in a file's text, one a line or apart by commas, ``#`` for comments; None without any."""
+    """Return the node names in a file's text, separated by line ends or commas, without ``#`` comments."""
     names: dict[str, None] = {}
     for line in content.splitlines():
         text = line.strip()
@@ -184,7 +184,7 @@ def _iteration_directory(step: Any) -> str:
 
 
 def _training_configuration(directory: Any, file: str = "") -> str:
-    """Return the configuration that a training run leaves: its newest is always linked as ``current.yaml``."""
+    """Return the configuration that a training run writes; ``current.yaml`` is a link to the newest one."""
     return f"{directory}/{file or 'current.yaml'}"
 
 

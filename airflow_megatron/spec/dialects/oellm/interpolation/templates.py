@@ -33,7 +33,7 @@ class TemplateError(AirflowMegatronError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value that is there already."""
+    """A literal value."""
 
     value: Any
 
@@ -108,7 +108,7 @@ def parse_element(text: str) -> Node:
 
 
 def plain_value(text: str) -> Any:
-    """Return what an unquoted word of an argument means: a number, true, false, null or text."""
+    """Return the value of an unquoted word of an argument: a number, true, false, null or text."""
     if _INTEGER.match(text):
         if len(text) > MAX_DIGITS:
             raise TemplateError(f"a number of {len(text):,} digits is too large")
