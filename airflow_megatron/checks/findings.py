@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass
 class AlikeFindings:
-    """The findings of one rule in one stage: the first of them, and how many points have it.
+    """The findings of one rule in one stage: the first one, and the number of points.
 
     :param point: of the first one's job, empty for a job of the whole sweep
     :param points: the number of points
@@ -64,7 +64,7 @@ class AlikeFindings:
         )
 
     def problem(self, sweep: Sweep) -> Problem:
-        """Return what is reported of them."""
+        """Return the problem that is reported for them."""
         where = f"stage {self.stage}" + (f" at point {self.point}" if self.point else "")
         others = self.points + self.of_sweep - 1
         more = f"; the same at {others} more point{'s' if others > 1 else ''}" if others else ""

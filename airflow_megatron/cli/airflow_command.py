@@ -16,7 +16,7 @@ _WORDS = Arg(("words",), nargs="...", metavar="ARGUMENT", help="as for airflow-m
 
 
 def airflow_commands() -> list[CLICommand]:
-    """Return what this package adds to Airflow's command line."""
+    """Return the commands that this package adds to Airflow's command line."""
     return [
         ActionCommand(
             name="megatron",

@@ -1,4 +1,4 @@
-"""Which stages of a point may wait in Slurm's queue for the end of the one before (``ahead``).
+"""Rules for stages that may wait in Slurm's queue for the end of their parents (``ahead``).
 
 The stages of a point form a tree. A stage can be queued behind the one before it when a node can tell by itself that
 that one has finished, and it waits for nothing else.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def tells_its_end(job: Job) -> bool:
-    """Return whether a node can tell that a job has finished, by what it leaves, as Airflow would.
+    """Return whether a node can judge from a job's files, as Airflow does, that the job has finished.
 
     Conditions and events of the job are looked for by Airflow; a job of an array is one of many in Slurm; names alone
     do not show whether a checkpoint of DeepSpeed's is complete.
@@ -30,7 +30,7 @@ def tells_its_end(job: Job) -> bool:
 
 
 def can_follow(job: Job, before: Job) -> bool:
-    """Return whether a job may be queued behind another: its start is that one's end, and nothing else decides."""
+    """Return whether a job may be queued behind another: it starts at that job's end, without other conditions."""
     if (
         not job.point
         or job.point != before.point
@@ -45,7 +45,7 @@ def can_follow(job: Job, before: Job) -> bool:
 
 
 def followers(job: Job, jobs: Sequence[Job], depth: int | None = None) -> Iterator[tuple[Job, Job]]:
-    """Yield (job, the one before it) for what may be queued behind a job, each after the one before it.
+    """Yield (job, previous job) for the jobs that may be queued behind a job, in order.
 
     :param jobs: of its point
     :param depth: how many stages deep, each stage's own ``ahead`` counted; None for all that there may ever be

@@ -28,7 +28,7 @@ class JobArguments:
         self._tables: dict[tuple[str, ...], ArgumentTable] = {}
 
     def of(self, job: Job) -> Mapping[str, Any]:
-        """Return what :func:`.megatron_arguments` does, for a job that runs the trainer.
+        """Return the result of :func:`.megatron_arguments` for a job that runs the trainer.
 
         :raises CommandError: as there
         """
@@ -38,7 +38,7 @@ class JobArguments:
         return known[1]
 
     def table(self, job: Job) -> ArgumentTable:
-        """Return what :func:`.job_table` does.
+        """Return the result of :func:`.job_table`.
 
         :raises ArgumentError, OSError, ValueError: as there
         """

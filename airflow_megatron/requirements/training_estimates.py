@@ -138,7 +138,7 @@ def _done(job: Job, params: Mapping[str, object]) -> int:
 
 
 def _estimate(params: dict[str, object], job: Job, machine: Machine) -> Estimate | str:
-    """Return an estimate, or the reason why there is none."""
+    """Return an estimate, or the reason for a missing one."""
     if reason := trainer_called(job.trainer).no_estimates:
         return reason
     if job.entry not in ("", PRETRAIN_GPT):

@@ -32,7 +32,7 @@ class _Result:
 
     @property
     def of_pattern(self) -> bool:
-        """Whether it is made of several runs outside the sweep, each in a folder of its own."""
+        """Whether it comes from several runs outside the sweep, with a folder for each."""
         return self.job.source is not None and self.job.source.is_pattern
 
     def meets(self, other: _Result) -> int | str | None:

@@ -1,4 +1,4 @@
-"""Keys of a spec that nothing reads: arguments that the trainer does not have, and swept values without a reader."""
+"""Unused keys of a spec: arguments that the trainer does not have, and swept values without effect."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def _unknown_argument(name: str, table: ArgumentTable, spec: SweepSpecSection) -
 
 
 def _parser(spec: SweepSpecSection, table: ArgumentTable) -> str:
-    """Return what a message calls the parser that the trainer's arguments are for."""
+    """Return the name of the trainer's argument parser in messages."""
     return trainer_called(spec.trainer).parser_name(table, spec.release)
 
 
 def unused_axes(sweep: NativeSweep, table: ArgumentTable) -> list[Problem]:
-    """Report swept keys that nothing reads: neither Megatron arguments nor used in an expression."""
+    """Report unused swept keys: neither Megatron arguments nor used in an expression."""
     spec = sweep.spec
     used = template_names(spec.model_dump(exclude_none=True, exclude={"notify"}))
     problems = []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def data_findings(trainings: Mapping[str, TrainingArguments]) -> Iterator[Finding]:
-    """Yield blends of data sets that are none; upstream's own rules say it where they are asked.
+    """Yield malformed blends of data sets, unless upstream's own rules report them.
 
     :param trainings: the arguments of the training jobs by run directory
     """

@@ -1,4 +1,4 @@
-"""Work during which Python's garbage collector pauses: what it makes exists until the command ends."""
+"""Pause Python's garbage collector during work whose objects exist until the command ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Pause the collector, which would scan all objects again and again, and leave out afterwards what was made."""
+    """Pause the collector, which would scan all objects repeatedly; afterwards exclude the new objects."""
     gc.disable()
     try:
         yield

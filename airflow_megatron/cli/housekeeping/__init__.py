@@ -1,4 +1,4 @@
-"""Commands on what sweeps leave behind: archive and delete.
+"""Commands for the data of sweeps: archive and delete.
 
 Imports ``runs``, ``plans`` and the layers below.
 ``command_line`` names them.

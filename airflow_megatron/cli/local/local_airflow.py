@@ -98,7 +98,7 @@ class LocalAirflow:
         self.connect(cluster)
 
     def prepare_database(self) -> None:
-        """Make the home with its database, where it has none.
+        """Create the home with its database, if it does not exist.
 
         :raises LocalAirflowError: with Airflow's own words when its command fails
         """
@@ -125,7 +125,7 @@ class LocalAirflow:
 
     @property
     def _connections(self) -> Path:
-        """What the database holds; without this file it may be incomplete."""
+        """Written when the database is complete."""
         return self.home / "connections.json"
 
     def start(self) -> None:

@@ -141,7 +141,7 @@ def spec_path(spec: str) -> Path:
 
 
 def _hint_at_place(name: str, known: Mapping[str, Path]) -> str:
-    """Return where a spec is that is not found by its name, empty if it is nowhere near.
+    """Return the path of a spec that is not found by its name; empty if no near folder has it.
 
     :param known: name → file of the specs that are found by their names
     """
@@ -172,7 +172,7 @@ def checked_plan(sweep: Sweep, cluster: str | None = None, select: str = "", *, 
 def checked_plans(
     sweep: Sweep, cluster: str | None = None, select: str = "", *, warn: bool = True
 ) -> list[Plan]:
-    """Return the checked plans of a sweep, or of its selected points: one for each of its clusters.
+    """Return the checked plans of a sweep, or of its selected points, one for each cluster.
 
     :param warn: log the warnings
     :raises SpecError: contains all problems

@@ -101,7 +101,7 @@ def _print(fits: SweepFits, output: FitFormat) -> None:
 
 
 def _check_target(path: Path, sweep: Sweep, *, overwrite: bool) -> None:
-    """Refuse a file that cannot or must not be written, before the cluster is asked for anything."""
+    """Refuse a file that cannot or must not be written, before any remote command."""
     problem = ""
     if path.is_dir() or not path.parent.is_dir():
         problem = "is not a file in an existing folder"

@@ -1,4 +1,4 @@
-"""``prefetch``: fetch on a login node what the stages of kind ``prefetch`` of a sweep name."""
+"""``prefetch``: fetch the items of a sweep's stages of kind ``prefetch`` on a login node."""
 
 from __future__ import annotations
 

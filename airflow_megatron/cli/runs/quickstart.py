@@ -95,7 +95,7 @@ def run_ui() -> int:
 
 @contextmanager
 def local_services() -> Iterator[LocalAirflow]:
-    """Start the local cluster and Airflow; on exit, stop what was started here."""
+    """Start the local cluster and Airflow; on exit, stop those that this command started."""
     signal.signal(signal.SIGTERM, _interrupt)
     keep_new_files_private()
     make_private(local_dir())

@@ -1,4 +1,4 @@
-"""Writing the cluster profile that a run has pinned, with its files, as a profile of its own."""
+"""Write the cluster profile in a run's stored plan, with its files, as a new profile."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def write_cluster(plan_environment: PlanEnvironment, name: str) -> list[Path]:
 
 
 def remove(written: list[Path]) -> None:
-    """Remove what :func:`write_cluster` has written."""
+    """Remove the files of :func:`write_cluster`."""
     for path in written:
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""``airflow-megatron rerun``: a run again, from what it has pinned, and what differs now."""
+"""``airflow-megatron rerun``: repeat a run from its stored plan, and report differences."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rerun(
         str, typer.Option("--name", help="Name of the new sweep; SWEEP-rerun when left out")
     ] = "",
 ) -> None:
-    """Write a spec that repeats a run from its stored plan, in a folder of its own, and report what differs now.
+    """Write a spec that repeats a run from its stored plan, into a new folder, and report differences.
 
     Cluster profile, templates, signatures and tables of arguments are those of the run, written as a profile of their
     own, unless --cluster names another.
@@ -88,7 +88,7 @@ def rerun(
 
 
 def pinned_run(run: str) -> PinnedSweep:
-    """Return what a run has pinned last.
+    """Return the newest stored plan of a run.
 
     :param run: its id, or ``SWEEP/RUN`` where several sweeps have a run of that id
     :raises PinError: if there is none, or several
@@ -126,7 +126,7 @@ def profile_name(sweep: str) -> str:
 
 
 def write_spec(pinned: PinnedSweep, cluster: str, name: str) -> Path:
-    """Write the spec of a run under another name, with what it drew on in it; return the new file.
+    """Write the spec of a run, with the files that it used merged into it, under another name; return its path.
 
     :raises SpecError: if it cannot be run there
     :raises PinError: if the file exists, or another tool's file was pinned
@@ -152,7 +152,7 @@ def write_spec(pinned: PinnedSweep, cluster: str, name: str) -> Path:
 
 
 def changes(pinned: PinnedSweep, plan: Plan, *, recorded: bool) -> Iterator[str]:
-    """Yield what is another now than when a run was planned and worked, a line each.
+    """Yield the differences between a run's plan and records and the current state, one line each.
 
     :param plan: of the new sweep
     :param recorded: its profile is the one that the run has pinned
@@ -189,7 +189,7 @@ def _at(command: tuple[str, ...], root: str) -> tuple[str, ...]:
 
 
 def _programs(pinned: PinnedSweep, before: Plan, plan: Plan, now: PlanEnvironment) -> Iterator[str]:
-    """Yield what differs in the programs: what an attempt has recorded, beside what the login node has now."""
+    """Yield the differences between the recorded programs of an attempt and those on the login node."""
     jobs = sorted(before.jobs, key=lambda job: not job.runs_trainer)
     folders = [job.stage_dir for job in jobs]
     try:

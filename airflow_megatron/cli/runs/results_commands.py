@@ -43,7 +43,7 @@ def rebuild(
     ] = "",
     cluster: ClusterOption = None,
 ) -> None:
-    """Read the rows of a sweep from its run directories again; what is stored already stays and counts once."""
+    """Read the rows of a sweep from its run directories again; rows that are stored already stay, and count once."""
     from airflow_megatron.results.store.compaction import compact
 
     sweep = load_spec(spec)
@@ -91,7 +91,7 @@ def push(
     ] = "",
     cluster: ClusterOption = None,
 ) -> None:
-    """Send to the spec's trackers what they do not have yet of its trainings, from the stored rows."""
+    """Send new stored rows of the sweep's trainings to the spec's trackers."""
     sweep = load_spec(spec)
     sections = [section for section in sweep.settings.trackers if to in ("", section.tracker)]
     if not sections:
@@ -159,7 +159,7 @@ def _rebuilt(
 
 
 def _masking(delivered: Mapping[str, Mapping[str, str]]) -> Callable[[str], str] | None:
-    """Return what masks the secrets that Airflow has handed to jobs, None if there are none."""
+    """Return a function that masks the secrets delivered to jobs; None without secrets."""
     if not delivered:
         return None
     from airflow.sdk.log import redact  # type: ignore[attr-defined]

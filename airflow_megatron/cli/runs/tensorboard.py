@@ -34,7 +34,7 @@ _FOUND: Final = re.compile(r"am-events (\d+)")
 
 
 class TensorboardError(AirflowMegatronError):
-    """No TensorBoard can show what was asked for."""
+    """TensorBoard cannot be started for the given sweep."""
 
 
 def tensorboard(
@@ -51,7 +51,7 @@ def tensorboard(
     only_print: Annotated[bool, typer.Option("--print", help="Print the command, and start nothing")] = False,
     cluster: ClusterOption = None,
 ) -> None:
-    """Show the event files of a sweep in TensorBoard; where they are on a cluster, print the command for its tunnel."""
+    """Show the event files of a sweep in TensorBoard; for files on a cluster, print the command for a tunnel."""
     try:
         pinned, _ = pinned_run(load_spec(spec), run, cluster)
         plan = pinned.placed_plan()

@@ -181,7 +181,7 @@ def _answers(result: CommandResult) -> dict[str, list[str]]:
 
 
 def login_rows(cluster: ClusterProfile, found: dict[str, list[str]], now: float) -> Iterator[CheckRow]:
-    """Yield what the login node's answers mean.
+    """Yield the rows for the answers of the login node.
 
     :param found: key → values that the script printed
     :param now: Unix time here
@@ -224,7 +224,7 @@ def login_rows(cluster: ClusterProfile, found: dict[str, list[str]], now: float)
 
 
 def storage_rows(cluster: ClusterProfile, found: dict[str, list[str]]) -> Iterator[CheckRow]:
-    """Yield how much room the file system of the run root has, and what the site says of quotas and purges.
+    """Yield the free space of the file system of the run root, and the site's quotas and purges.
 
     :param found: ``space`` and ``files`` hold the last lines of ``df -Pk`` and ``df -Pi``
     """
@@ -259,7 +259,7 @@ def storage_rows(cluster: ClusterProfile, found: dict[str, list[str]]) -> Iterat
 
 
 def _free(row: str) -> tuple[int, int] | None:
-    """Return what is free and how full a file system is in percent, from a line of ``df -P``; None for no limit."""
+    """Return the free space and the use in percent from a line of ``df -P``; None without a limit."""
     fields = row.split(None, 5)
     if len(fields) != 6 or not (fields[3].isdecimal() and fields[4].rstrip("%").isdecimal()):
         return None
@@ -302,7 +302,7 @@ def partition_rows(cluster: ClusterProfile, rows: Sequence[str]) -> Iterator[Che
 
 
 def _planned_job(cluster: ClusterProfile) -> Job:
-    """Return the job: one command with the profile's defaults, in a directory of its own."""
+    """Return the job: one command with the profile's defaults, in a separate directory."""
     command = ["bash", "-c", _JOB, "check", "{{ python }}", "{{ megatron_lm_dir }}"]
     spec = {
         "name": "cluster_check",
@@ -361,7 +361,7 @@ def _queue_state(run: Callable[[str], CommandResult], cluster: ClusterProfile, j
 def job_rows(
     cluster: ClusterProfile, job_id: str, took: str, said: dict[str, str], log: Sequence[str], log_file: str
 ) -> Iterator[CheckRow]:
-    """Yield what the job found.
+    """Yield the rows for the results of the job.
 
     :param took: how long it was in the queue and ran
     :param said: key → what it printed

@@ -1,4 +1,4 @@
-"""``airflow-megatron cluster``: control the local Slurm cluster; install on any cluster what jobs need; check it."""
+"""``airflow-megatron cluster``: control the local Slurm cluster; install the programs of jobs; check a cluster."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def install(
         bool, typer.Option("--prune", help="Remove versions that were replaced more than 30 days ago")
     ] = False,
 ) -> None:
-    """Install on a cluster what jobs use, at the paths of its profile: programs, environment, upstream Megatron-LM.
+    """Install the programs of jobs, their environment and upstream Megatron-LM at the paths of a cluster's profile.
 
     Installed parts are kept. New parts are written completely and then activated by one rename.
     """

@@ -1,4 +1,4 @@
-"""Install on a cluster what jobs use, at the paths of its profile: programs, environment, upstream Megatron-LM."""
+"""Install the programs of jobs, their environment and upstream Megatron-LM at the paths of a cluster's profile."""
 
 from __future__ import annotations
 

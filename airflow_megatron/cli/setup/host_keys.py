@@ -1,4 +1,4 @@
-"""What a login node presents as its host key, for the person who compares it with what the site publishes."""
+"""The host key of a login node, shown for comparison with the key that the site publishes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS = 10
 
 
 def host_key_hint(conn_id: str, refusal: str) -> str:
-    """Return what to do about a refused login.
+    """Return the hint for a refused login.
 
     :param conn_id: of the Airflow connection
     :param refusal: message of the transport

@@ -63,7 +63,7 @@ def to_argv(params: Mapping[str, object], release: str | ArgumentTable) -> list[
 
 
 class Written(NamedTuple):
-    """What a parameter writes.
+    """The words of a parameter on a command line.
 
     :param position: of the argument in the parser's order
     """
@@ -93,7 +93,7 @@ class WrittenLine(NamedTuple):
     def of(
         cls, values: tuple[object, ...], written: tuple[Written, ...], order: tuple[int, ...]
     ) -> WrittenLine:
-        """Put together what parameters write."""
+        """Join the words of parameters."""
         words: list[str] = []
         places = [0] * len(written)
         for index in order:
@@ -130,7 +130,7 @@ def _like_the_last(
 
 
 def _written(name: str, value: object, argument: Argument, table: ArgumentTable) -> Written:
-    """Return what a parameter writes; values that several points of a sweep share are looked at once."""
+    """Return the words of a parameter; values that several points of a sweep share are formatted once."""
     if type(value) is str and value.startswith("/") and argument.is_text and "\0" not in value:
         # a directory, of which each job has its own
         return Written(table.position(argument), name, [argument.flags[0], value])

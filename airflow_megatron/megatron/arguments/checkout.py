@@ -66,7 +66,7 @@ def dump_checkout(checkout: Path, release: str | None = None) -> dict[str, Any]:
 
 
 def _program(checkout: Path, script: str, packages: list[str], known: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what a program adds to the arguments of its release, without and with its optional packages."""
+    """Return the arguments that a program adds to those of its release, without and with its optional packages."""
     if script in _IMPORTED_BY:
         packages = [*packages, _IMPORTED_BY[script]]
     plain = _tried(checkout, script, packages, script)

@@ -17,7 +17,7 @@ HINT: Final = "a weight before each data set, [0.6, A, 0.4, B], or none at all, 
 
 
 def blend_problem(blend: object) -> str | None:
-    """Return the problems of a blend, None for a good one and for what is not a list.
+    """Return the problem of a blend; None for a valid one, and for a value that is not a list.
 
     :param blend: weights and prefixes, as text or as numbers
     """

@@ -1,4 +1,4 @@
-"""A search for a learning rate with upstream's trainer, which has none of its own.
+"""A search for a learning rate with upstream's trainer, which does not have one.
 
 ``Megatron-LM/upstream_lr_finder.py`` stands before upstream's script and takes the options of ``megatron_core``'s
 search; what is left is upstream's command line of a short training without a schedule, checkpoints and validation.
@@ -52,7 +52,7 @@ def is_option(name: str) -> bool:
 
 
 def search_arguments(job: Job, arguments: Mapping[str, Any], table: ArgumentTable) -> dict[str, Any]:
-    """Return the arguments of a search: those that a training would get, without what a search passes over.
+    """Return the arguments of a search: those of a training without those that a search ignores.
 
     :param table: made by :func:`with_search`
     :raises CommandError: if it would not begin with its own first step, has no number of steps, or is to write

@@ -1,4 +1,4 @@
-"""Write the argument parser of a checkout as JSON. Run as a script, in a process of its own.
+"""Write the argument parser of a checkout as JSON. It is run as a script in a separate process.
 
 The checkout is Megatron-LM's, Megatron-DeepSpeed's, or this project's folder ``Megatron-LM`` with its thin trainer.
 
@@ -75,7 +75,7 @@ def _decorates(arguments: tuple[Any, ...]) -> bool:
 
 
 class _Value(metaclass=_Anything):
-    """What a call of such a name returns: a decorator, a context, a number, whatever is asked of it."""
+    """Result of a call of such a name; it can be used as a decorator, a context, a number, and others."""
 
     __file__ = ""
 
@@ -158,7 +158,7 @@ class _EmptyPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def give_versions(packages: set[str]) -> None:
-    """Let the empty packages be of a version too, for code that asks the installed distribution for it."""
+    """Give the empty packages a version, for code that reads that of the installed distribution."""
     version_of = importlib.metadata.version
 
     def version(distribution_name: str) -> str:

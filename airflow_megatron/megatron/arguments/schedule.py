@@ -110,7 +110,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=4096, typed=True)
 def _known(table: ArgumentTable, *given: object) -> Schedule | None:
-    """Return the schedule of values that many points of a sweep share, None for one that is not given."""
+    """Return the schedule of values that many points of a sweep share; None for missing values."""
     return Schedule._of(ArgumentValues(table, dict(zip(_READ, given, strict=True))))
 
 

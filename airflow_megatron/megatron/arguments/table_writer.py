@@ -53,7 +53,7 @@ def make_table(dumps: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def with_release(table: dict[str, Any], dump: dict[str, Any]) -> dict[str, Any]:
-    """Return a table with one more release, or with one that it has read anew.
+    """Return a table with a release added or replaced.
 
     Rows keep their places, and rows that no release has before come last, so that a new release reads as a diff.
 
@@ -90,7 +90,7 @@ def with_release(table: dict[str, Any], dump: dict[str, Any]) -> dict[str, Any]:
 
 
 def table_text(table: dict[str, Any]) -> str:
-    """Write a table as JSON, one argument a line, so that a new release reads as a diff.
+    """Write a table as JSON, one argument per line, so that a new release appears as a readable diff.
 
     :param table: what :func:`make_table` returns.
     """

@@ -84,7 +84,7 @@ class Argument:
 
     @property
     def is_text(self) -> bool:
-        """True when the argument takes one text, whatever it is."""
+        """Whether the argument takes one arbitrary text."""
         return self.action == "Store" and self.nargs is None and self.type is None and self.choices is None
 
     @property
@@ -157,16 +157,16 @@ class ArgumentTable:
         return found
 
     def default(self, name: str) -> Any:
-        """Return the default of an argument, None for one that the release does not have."""
+        """Return the default of an argument; None if the release does not have the argument."""
         argument = self.get(name)
         return argument.default if argument else None
 
     def position(self, argument: Argument) -> int:
-        """Return where in the parser's order one of the table's arguments stands."""
+        """Return the position of an argument of the table in the order of the parser."""
         return self._positions[id(argument)]
 
     def with_packages(self, packages: frozenset[str]) -> ArgumentTable:
-        """Return the table where some packages are installed: with what the program adds then."""
+        """Return the table with the arguments that the program adds if some packages are installed."""
         found = packages.intersection(self.optional)
         if not found:
             return self
@@ -175,7 +175,7 @@ class ArgumentTable:
         return ArgumentTable(self.release, [*self, *more], self.program_defaults, left)
 
     def package_of(self, name: str) -> str | None:
-        """Return the package without which an argument does not exist, None for one that no package brings."""
+        """Return the package that an argument requires; None without one."""
         wanted = canonical(name)
         for package, arguments in self.optional.items():
             if any(wanted in argument.names for argument in arguments):
@@ -183,12 +183,12 @@ class ArgumentTable:
         return None
 
     def nearest(self, name: str) -> list[str]:
-        """Find known names that look like ``name``, best first, three at most."""
+        """Return up to three known names that are similar to ``name``, best first."""
         known = [*self._by_dest, *(flag for flag in self._by_flag if flag not in self._by_dest)]
         return near_names(canonical(name), known, alike=0.7)
 
     def flag_tokens(self, name: str, value: bool) -> tuple[Argument, list[str]]:
-        """Return what to write for a parameter that is a flag.
+        """Return the hint for a parameter that is a flag.
 
         Named by its ``dest`` the value is the attribute's (``add_bias_linear: false`` writes
         ``--disable-bias-linear``); named by its flag it says whether the flag is given.
@@ -216,7 +216,7 @@ class ArgumentTable:
 
 @functools.lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
-    """Spell a name the one way that lookups use: no leading dashes, underscores for dashes."""
+    """Return a name in the form of lookups: no leading dashes, underscores for dashes."""
     return name.removeprefix("--").replace("-", "_")
 
 
@@ -226,7 +226,7 @@ def known_releases() -> tuple[str, ...]:
 
 
 def release_tag(name: str) -> str:
-    """Return the tag of a known release called by its number (``0.16.1``, ``v0.16.1``), else the name itself."""
+    """Return the tag of a known release from its number (``0.16.1``, ``v0.16.1``); other names unchanged."""
     tag = f"core_v{_release_number(name)}"
     return tag if tag in known_releases() else name
 
@@ -237,7 +237,7 @@ def _release_number(name: str) -> str:
 
 @functools.cache
 def argument_table(release: str) -> ArgumentTable:
-    """Load the arguments of a release's own parser, which its programs add to (:func:`program_table`).
+    """Load the arguments of a release's parser, without those that its programs add (:func:`program_table`).
 
     :param release: an upstream tag, for example ``core_v0.16.1``.
     :raises ArgumentError: if the release's arguments are unknown.
@@ -272,7 +272,7 @@ def _content_with(release: str) -> dict[str, Any]:
 
 
 def table_of(content: Mapping[str, Any], release: str, program: str | None = None) -> ArgumentTable:
-    """Read a release out of what :func:`airflow_megatron.megatron.arguments.table_writer.make_table` makes.
+    """Read a release from a table of :func:`airflow_megatron.megatron.arguments.table_writer.make_table`.
 
     :param program: a script whose own arguments and defaults are wanted too
     """

@@ -41,7 +41,7 @@ class ArgumentValues:
         return self.table.default(name) if value is None else value
 
     def given(self, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """Return the given values of some arguments, None for one that is not given."""
+        """Return the given values of some arguments; None for missing ones."""
         return tuple(map(self._given.get, names))
 
     def outside(self, groups: Collection[str]) -> dict[str, Any]:

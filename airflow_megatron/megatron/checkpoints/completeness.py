@@ -74,7 +74,7 @@ class CheckpointVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the content of a checkpoint's files shows beyond their names and sizes.
+    """Evidence from the content of a checkpoint's files, in addition to names and sizes.
 
     :param format: the format by content, None if it does not show
     :param needed: file → bytes it must have at least, by ``.metadata``; None if that was not read
@@ -112,7 +112,7 @@ class Checkpoint:
 
 
 def is_checkpoint(name: str) -> bool:
-    """Return whether a directory's name is one that a trainer or a converter gives to a checkpoint."""
+    """Return whether a directory has the name of a checkpoint of a trainer or converter."""
     return name == RELEASE or iteration_of(name) is not None
 
 
@@ -124,7 +124,7 @@ def checkpoint_verdict(
     evidence: Evidence | None = None,
     marked: bool = False,
 ) -> CheckpointVerdict:
-    """Judge one checkpoint directory by its listing, and by what was read in it.
+    """Judge one checkpoint directory by its listing and the evidence from its content.
 
     :param files: path below the directory → size in bytes. For the legacy format the paths are two levels
         deep (``mp_rank_00/model_optim_rng.pt``); directories themselves are not listed.
@@ -157,7 +157,7 @@ def checkpoint_verdict(
 
 @functools.cache
 def _trainers_with_layouts() -> dict[str, Trainer]:
-    """Return the trainers that have a layout of their own, by name."""
+    """Return the trainers with a separate checkpoint layout, by name."""
     return {
         name: trainer
         for name in TRAINERS.names()

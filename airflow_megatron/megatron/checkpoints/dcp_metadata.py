@@ -28,7 +28,7 @@ class DamagedMetadataError(AirflowMegatronError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """Where one part of the state is: file below the checkpoint's directory, and its bytes in it."""
+    """Location of one part of the state: file below the checkpoint's directory, and byte range."""
 
     path: str
     offset: int
@@ -37,7 +37,7 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class DcpMetadata:
-    """Names of what a checkpoint holds, and where it lies.
+    """Names and locations of the parts of a checkpoint.
 
     :param keys: names of the state's parts (``decoder.layers.…``, ``rng_state/shard_0.0_1.1``, ``args`` …)
     :param parts: name → where it is; of a sharded tensor, its last shard
@@ -137,7 +137,7 @@ class _InertUnpickler(pickle.Unpickler):
 
 
 def read_inert(data: bytes) -> Any:
-    """Return what a pickle holds, its objects as inert containers with ``attributes``.
+    """Return the content of a pickle; its objects become inert containers with ``attributes``.
 
     :raises DamagedMetadataError: if it cannot be read.
     """

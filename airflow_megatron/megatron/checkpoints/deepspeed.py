@@ -43,7 +43,7 @@ class DeepSpeedLayout:
 
 
 def is_deepspeed(files: Iterable[str]) -> bool:
-    """Return whether a checkpoint directory holds what DeepSpeed writes."""
+    """Return whether a checkpoint directory has DeepSpeed's layout."""
     return any(_RANK_FILE.fullmatch(name) or _LAYER_FILE.fullmatch(name) for name in files)
 
 
@@ -54,7 +54,7 @@ def model_states(files: Iterable[str]) -> str | None:
 
 
 def deepspeed_verdict(files: Mapping[str, int], passed: bool, evidence: Evidence) -> tuple[Completeness, str]:
-    """Judge a checkpoint directory of DeepSpeed's by its listing, and by what was read in it.
+    """Judge a checkpoint directory of DeepSpeed by its listing and the evidence from its content.
 
     :param files: name → size in bytes.
     :param passed: the tracker holds this iteration or a later one.
@@ -78,7 +78,7 @@ def deepspeed_verdict(files: Mapping[str, int], passed: bool, evidence: Evidence
 
 
 def _missing(files: Mapping[str, int], layout: DeepSpeedLayout | None) -> str | None:
-    """Return what is missing in the grid of ranks that the names span and the state declares."""
+    """Return the missing parts of the grid of ranks that file names and state define."""
     held: dict[str, set[tuple[int, int | None]]] = {"model": set(), "optim": set()}
     for name in files:
         if match := _RANK_FILE.fullmatch(name):

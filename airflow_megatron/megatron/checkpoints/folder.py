@@ -244,7 +244,7 @@ def _check_end(directory: Path, name: str, damaged: dict[str, str]) -> bool:
 
 
 def _state_of(path: Path) -> Mapping[str, Any]:
-    """Return what ``torch.save`` wrote, its tensors and objects inert; empty if that cannot be read."""
+    """Return the content of a ``torch.save`` file with inert tensors and objects; empty if it cannot be read."""
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():

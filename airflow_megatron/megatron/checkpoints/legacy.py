@@ -48,14 +48,14 @@ class LegacyLayout:
 
 
 def is_legacy(files: Iterable[str]) -> bool:
-    """Return whether a checkpoint directory holds what the legacy format writes."""
+    """Return whether a checkpoint directory has the legacy layout."""
     return "metadata.json" not in files and any(_RANK_FILE.fullmatch(name) for name in files)
 
 
 def legacy_verdict(
     files: Mapping[str, int], passed: bool, evidence: Evidence, unfinished: str | None
 ) -> tuple[Completeness, str]:
-    """Judge a checkpoint directory of the legacy format by its listing, and by what was read in it.
+    """Judge a checkpoint directory of the legacy format by its listing and the evidence from its content.
 
     :param files: path below the directory → size in bytes.
     :param passed: the tracker holds this iteration or a later one.

@@ -74,7 +74,7 @@ def required_outputs(job: Job) -> tuple[str, ...]:
 
 
 def branch_arguments(job: Job) -> tuple[str, ...]:
-    """Return the arguments that start a branch from a checkpoint that is not its own; empty for one from scratch.
+    """Return the arguments that start a branch from its parent's checkpoint; empty without one.
 
     That is its parent's, or one outside the sweep. Attempts after the branch's first checkpoint do not get them, so
     ``--finetune``, which begins at iteration 0 whatever it loads, is not for the command itself.
@@ -158,7 +158,7 @@ def _overridden(table: ArgumentTable, names: tuple[str, ...], given: frozenset[s
 
 
 def leaves_checkpoints(job: Job) -> bool:
-    """Whether a training leaves a checkpoint when it ends: not where the spec says ``save_interval: 0``."""
+    """Whether a training saves a checkpoint at its end (not with ``save_interval: 0``)."""
     return not runs_pretrain_gpt(job.command) or "--save" in job.command or _always_saves(job)
 
 
@@ -173,7 +173,7 @@ def trainer_words(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def runs_pretrain_gpt(command: Sequence[str]) -> bool:
-    """Whether a command is Megatron's training of GPT, not one that a spec gives a training stage in its place."""
+    """Whether a command is Megatron's GPT training, and not a command that a spec gives instead."""
     return runs_upstream_script(command) and _names_pretrain_gpt(tuple(command[:_BEFORE]))
 
 
@@ -183,7 +183,7 @@ def runs_upstream_script(command: Sequence[str]) -> bool:
 
 
 def input_words(job: Job) -> tuple[str, ...]:
-    """Return the words of a job's command that decide what it computes: not where trainings share their index files.
+    """Return the words of a job's command that affect its results: all but the directory of shared index files.
 
     They are those of a training with a folder of its own for these, which each had before they were shared: a training
     that finished then is not repeated.

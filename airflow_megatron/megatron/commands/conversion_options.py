@@ -27,7 +27,7 @@ LIBRARIES: Final = ("mbridge", "mcore_bridge", "megatron_bridge")
 
 
 def conversion_options(params: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the words that name architecture and converter, empty for what the converter finds itself.
+    """Yield the words for architecture and converter; empty if the converter detects them.
 
     :param params: of the job: ``hf_architecture``, ``converter``, ``converter_arguments``, ``hf_config``
     :raises CommandError: if one cannot be used

@@ -18,7 +18,7 @@ class TrainerStage(StageKind):
     template = "train.sbatch.j2"
 
     def default_arguments(self, job: Job, table: ArgumentTable) -> dict[str, Any]:
-        """Return the arguments that the spec's own win over; None drops one that every training gets."""
+        """Return the default arguments of the stage; None removes a default of all trainings."""
         return {}
 
     def final_arguments(

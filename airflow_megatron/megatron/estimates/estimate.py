@@ -50,7 +50,7 @@ class EstimateError(AirflowMegatronError, ValueError):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one job needs.
+    """Requirements of one job.
 
     :param parameters: parameter counts of the whole model
     :param operations_per_token: floating point operations per token, forward and backward

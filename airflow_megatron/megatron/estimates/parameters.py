@@ -1,4 +1,4 @@
-"""Parameter counts, by what they belong to and by what divides them."""
+"""Parameter counts by part of the model and by the parallelism that divides them."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def prediction_layers(s: Settings) -> list[bool]:
 
 
 def prediction_weights(s: Settings) -> list[bool]:
-    """Return the same for those of them that have parameters of their own: one, where it is used again and again."""
+    """Return the same for the layers with separate parameters: one, if one layer is repeated."""
     return prediction_layers(s)[: 1 if s.mtp_use_repeated_layer else None]
 
 
 def expert_input(s: Settings) -> int:
-    """Width of what the routed experts see: the latent one, where there are projections to it and back."""
+    """Input width of the routed experts: the latent width, if there are projections."""
     width: int = s.moe_latent_size or s.hidden_size
     return width
 

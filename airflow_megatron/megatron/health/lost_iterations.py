@@ -25,7 +25,7 @@ def skipped_iterations(record: IterationRecord, reported: int) -> int:
 
 
 class LostIterationsDetector:
-    """Finds that many iterations in a row, or within one line, were lost. Each such row is reported once.
+    """Detects that many consecutive iterations, or iterations of one line, were lost. Each series is reported once.
 
     :param count: how many of a line's iterations were lost, given the line and how many it reports
     :param what: names them
@@ -49,7 +49,7 @@ class LostIterationsDetector:
         self._iteration: int | None = known.get("iteration")
 
     def memory(self) -> dict[str, Any]:
-        """Return what a later detector on this attempt needs to go on."""
+        """Return the state with which a later detector of this attempt continues."""
         return {
             "row": self._row,
             "first": self._first,

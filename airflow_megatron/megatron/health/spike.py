@@ -25,7 +25,7 @@ _MAD_TO_DEVIATION = 1.4826
 
 
 class SpikeDetector:
-    """Finds losses far above the run's own running median that do not come down again by themselves.
+    """Detects losses far above the run's running median that stay high.
 
     Far is more than ``deviations`` standard deviations, estimated from the median absolute deviation of the last lines,
     and more than the share ``rise`` of the median. A spike has passed when the loss is back below half that distance.
@@ -49,7 +49,7 @@ class SpikeDetector:
         self._iteration: int | None = known.get("iteration")
 
     def memory(self) -> dict[str, Any]:
-        """Return what a later detector on this attempt needs to go on."""
+        """Return the state with which a later detector of this attempt continues."""
         return {
             "losses": self._losses,
             "first": self._first,
@@ -60,7 +60,7 @@ class SpikeDetector:
 
     @property
     def _usual(self) -> tuple[float, float]:
-        """The median of the last losses, and how far above it a spike begins; infinitely until enough is known."""
+        """The median of the last losses, and the threshold of a spike; infinite until enough losses are known."""
         if len(self._losses) < _LEAST_LOSSES:
             return 0.0, math.inf
         median = statistics.median(self._losses)

@@ -80,7 +80,7 @@ class StallDetector:
         self._looked: float | None = None
 
     def memory(self) -> dict[str, Any]:
-        """Return what a later detector on this attempt needs to go on."""
+        """Return the state with which a later detector of this attempt continues."""
         return {
             "iteration": self._iteration,
             "highest": self._highest,
@@ -155,7 +155,7 @@ class StallDetector:
                 self._enter(ENDING)
 
     def _advance(self, record: IterationRecord) -> None:
-        """Note an iteration; one before the last is another start in the same log, which may not go on for ever."""
+        """Record an iteration; an earlier one is a new start in the same log; the number of new starts is limited."""
         before, self._iteration = self._iteration, record.iteration
         if record.iteration > self._highest:
             self._highest, self._rewinds = record.iteration, 0

@@ -17,7 +17,7 @@ _LEAST_SPEEDS = 10
 
 
 class ThroughputDetector:
-    """Finds speeds below a share of the run's own median, line after line.
+    """Detects speeds below a share of the run's median in consecutive lines.
 
     The median is over the last lines of this attempt that were not slow, its first line apart, which holds compilation
     and warm-up. A finding is reported once, and again after the speed has been usual in between.
@@ -35,7 +35,7 @@ class ThroughputDetector:
         self._iteration: int | None = known.get("iteration")
 
     def memory(self) -> dict[str, Any]:
-        """Return what a later detector on this attempt needs to go on."""
+        """Return the state with which a later detector of this attempt continues."""
         return {"speeds": self._speeds, "slow": self._slow, "iteration": self._iteration}
 
     def read(self, record: IterationRecord) -> HealthFinding | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Alarm:
-    """What was found in a training, and what its spec wants done about it.
+    """A finding about a training, and the action of its spec.
 
     :param detector: ``stall``, ``throughput``, ``nan``, ``skipped`` or ``spike``
     :param do: the reaction

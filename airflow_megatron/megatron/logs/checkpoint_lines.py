@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class CheckpointEvent(StrEnum):
-    """What a checkpoint line reports."""
+    """The event of a checkpoint line."""
 
     SAVING = "saving"
     SCHEDULED = "scheduled"

@@ -39,7 +39,7 @@ def evaluates_at_end(arguments: ArgumentValues) -> bool:
 
 
 def missing_evaluation(log_tail: bytes) -> str | None:
-    """Return what to report of a training that has left out its last evaluation; None if it is not certain.
+    """Return the warning for a training without its last evaluation; None if this is not certain.
 
     :param log_tail: the end of the log of its last attempt
     """

@@ -124,7 +124,7 @@ _Texts: TypeAlias = tuple[bytes, ...]
 
 
 class IterationReader:
-    """Takes the iteration lines out of the blocks of one log, in order."""
+    """Extracts the iteration lines from the blocks of one log, in order."""
 
     def __init__(self) -> None:
         """Start with a line of any kind."""

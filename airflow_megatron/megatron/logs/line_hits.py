@@ -12,7 +12,7 @@ MOST_HITS: Final = 8
 
 
 class LineHits:
-    """The places of a text in a block, found one after the other.
+    """The positions of a text in a block, found in ascending order.
 
     :param block: the lines
     :param needle: the text
@@ -26,7 +26,7 @@ class LineHits:
         """Where the line of the last place ends."""
 
     def find(self, begin: int) -> int:
-        """Return the next place from *begin* on, -1 when there is none; each must lie behind the one before."""
+        """Return the next position from *begin* on, -1 without one; *begin* must not decrease between calls."""
         block = self._block
         at = block.find(self._needle, begin)
         if 0 <= at < self.end:

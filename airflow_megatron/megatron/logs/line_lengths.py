@@ -31,7 +31,7 @@ def cut_lines(block: bytes, longest: int = LONGEST_LINE) -> bytes:
 
 
 def cut_line(line: bytes, longest: int = LONGEST_LINE) -> bytes:
-    """Cut one line that may not be whole yet; of a progress bar its last state is kept, else its beginning."""
+    """Shorten one line that may be incomplete: keep the last state of a progress bar, otherwise the beginning."""
     if len(line) <= longest:
         return line
     return line[line.rfind(b"\r", 0, len(line) - 1) + 1 :][:longest]

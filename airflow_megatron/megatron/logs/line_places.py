@@ -23,7 +23,7 @@ class LineStarts:
         self._line, self._end = 0, 0
 
     def __getitem__(self, line: int) -> int:
-        """Return where a line begins; lines are asked for in ascending order, one after the last is the last."""
+        """Return the offset of a line; line numbers must ascend, and larger ones mean the last line."""
         while self._line < line:
             end = self._chunk.find(b"\n", self._end) + 1
             if not 0 < end < len(self._chunk):
@@ -35,7 +35,7 @@ class LineStarts:
 def line_numbers(
     places: Sequence[int], rest: bytes, block: bytes, runs: Sequence[tuple[int, int, int]]
 ) -> list[int]:
-    """Return in which line of a block each record stands, from 0.
+    """Return the line of each record in a block, from 0.
 
     :param places: where the records stand in the rest, ascending; of a run as many as it has lines
     :param rest: the block without the runs, each replaced by one byte

@@ -215,7 +215,7 @@ _EXIT_MARKERS: Final = (
 
 
 class LogParser:
-    """Turns the bytes of one log into records, whatever the size of the chunks they come in.
+    """Turns the bytes of one log, in chunks of any size, into records.
 
     The records come out in the order of the log. A record is given out when its line is complete.
     """
@@ -271,7 +271,7 @@ class LogParser:
         return [(self._line_at, record) for _, record in self._scan(block)]
 
     def _block(self, chunk: bytes) -> bytes:
-        """Return the lines that are complete with the next bytes; keep what follows them."""
+        """Return the lines that the next bytes complete; keep the rest."""
         end = chunk.rfind(b"\n") + 1
         self._chunk_at += len(chunk)
         if not end:
@@ -388,7 +388,7 @@ def parse_log(data: bytes) -> list[Record]:
 
 
 def merge_iterations(records: Iterable[Record]) -> list[IterationRecord]:
-    """Take the iterations of one training run out of the records of all its attempts.
+    """Collect the iterations of one training run from the records of all its attempts.
 
     A run that is restarted goes back to its last checkpoint and logs the iterations after it again; what the
     earlier attempt logged for them is no longer part of the run. So each iteration at or before the previous

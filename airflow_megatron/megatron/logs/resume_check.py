@@ -27,7 +27,7 @@ class ResumeCheck:
         self._expected = expected
 
     def read(self, records: Iterable[Record]) -> str | None:
-        """Take in new records; return what went wrong, None as long as nothing did.
+        """Add new records; return the problem, None without one.
 
         The first record that shows how training began decides, once and for all.
         """

@@ -1,4 +1,4 @@
-"""Rules as data: what is read of a command line, what breaks a rule, what to write instead.
+"""Rules as data: the arguments that a rule reads, its condition, and the hint.
 
 Imports ``arguments``.
 ``validation`` holds the rules themselves; others use ``command_line`` and ``problem``.

@@ -36,7 +36,7 @@ _WORDS: Final = {"int": "a whole number", "float": "a number", "tuple_type": "nu
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """One spelling of an argument, ready to be read."""
+    """One spelling of an argument, prepared for parsing."""
 
     argument: Argument
     constant: bool | None
@@ -124,7 +124,7 @@ class CommandLineReader:
         return values, problems
 
     def takes(self, flag: str, word: str) -> bool:
-        """Return whether a flag takes a word as its one value, wherever on a command line both stand."""
+        """Return whether a flag takes a word as its only value, anywhere on a command line."""
         option = self._options[flag]
         simple = option.constant is None and option.argument.nargs is None and word[:1] not in ("-", "")
         return simple and _read_values(option, flag, (word,), {}) is None

@@ -1,4 +1,4 @@
-"""The nearest values that fit: what a refusal proposes instead."""
+"""The nearest valid values, for hints."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MICROBATCHES: Final = "megatron/core/num_microbatches_calculator.py"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that upstream asserts.
+    """One assertion of upstream.
 
     :param name: short, stable name
     :param broken: True when the settings break the rule
@@ -50,7 +50,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Derive:
-    """A step between rules that fills in what upstream derives from the arguments there.
+    """A step between rules that sets the values that upstream derives from the arguments at that place.
 
     :param step: changes the settings
     :param since: first release (major, minor) that does it
@@ -69,7 +69,7 @@ class RuleBook:
     """Topics in upstream's order, ready to be asked for any release."""
 
     def __init__(self, topics: Iterable[Topic]) -> None:
-        """Put the topics one after the other."""
+        """Concatenate the topics."""
         self._items = [item for topic in topics for item in topic]
         self._by_release: dict[tuple[int, ...], list[tuple[Callable[[Settings], object], Rule | None]]] = {}
 

@@ -38,7 +38,7 @@ DERIVED = (
 
 @dataclass(frozen=True)
 class Machine:
-    """What a job finds on its nodes, where rules depend on it.
+    """Properties of a job's nodes that rules depend on.
 
     :param transformer_engine: version of Transformer Engine, or None if it is not installed
     :param compute_capability: major number of the GPUs' CUDA compute capability (8 Ampere, 9 Hopper, 10

@@ -68,7 +68,7 @@ class CheckpointStage(StageKind):
         return self.one_command(job, cluster, job.iteration)
 
     def _runs_command(self, job: Job, source: CheckpointSource, cluster: ClusterProfile) -> tuple[str, ...]:
-        """Return the command that works on every directory that a pattern matches, each in a folder of its own."""
+        """Return the command for every directory that a pattern matches, with a folder for each."""
         run = job.layout.of_run("{run}")
         each = source.from_iteration is not None
         one: int | str = "{iteration}" if each else job.iteration or 0
@@ -101,7 +101,7 @@ def _each_program(cluster: ClusterProfile) -> tuple[str, str]:
 
 
 def _each_checkpoint(job: Job) -> Condition | None:
-    """Return the condition that says which checkpoints a job works on one after the other, None for a single one."""
+    """Return the condition that lists the checkpoints of a job; None for a single one."""
     conditions = (condition for condition in (job.start, job.finish) if condition is not None)
     leaves = itertools.chain.from_iterable(condition.leaves() for condition in conditions)
     return next((leaf for leaf in leaves if leaf.kind == "new_checkpoint"), None)

@@ -1,4 +1,4 @@
-"""Stages that run a command of the spec's own."""
+"""Stages that run a command of the spec."""
 
 from __future__ import annotations
 

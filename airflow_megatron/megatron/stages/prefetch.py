@@ -1,4 +1,4 @@
-"""Stages that fetch what jobs of the sweep read from the internet, where there is internet."""
+"""Stages that download the inputs of the sweep's jobs, on a machine with internet access."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Prefetch(StageKind):
         return (cluster.python, program, "--home", prefetched_home(job, cluster), *items)
 
     def environment_of_later(self, job: Job, cluster: ClusterProfile) -> Mapping[str, str]:
-        """Return where the items are, that there is nothing else, and what must be there."""
+        """Return the variables for the directory of the items, for offline use, and for the required items."""
         home = prefetched_home(job, cluster)
         lines = [home, job.sweep, *(f"{item['key']} {item['name']}" for item in prefetched_items(job))]
         return {_HOME: home, **dict.fromkeys(_OFFLINE, "1"), PREFETCHED: "\n".join(lines)}
 
     def runs_first_on_login_node(self, job: Job) -> bool:
-        """Return whether the spec says so; the job itself then finds everything in place."""
+        """Return whether the spec places the stage on the login node; its job then finds all items."""
         return job.params.get("where") == "login"
 
     def problems(self, job: Job) -> Iterator[StageProblem]:
@@ -82,7 +82,7 @@ def prefetched_home(job: Job, cluster: ClusterProfile) -> str:
 
 
 def prefetched_items(job: Job) -> list[dict[str, Any]]:
-    """Return what a job fetches, as ``prefetch.py`` takes it.
+    """Return the items of a job as arguments of ``prefetch.py``.
 
     :raises CommandError: for a param that is wrong, or if there is none
     """
@@ -114,7 +114,7 @@ def _listed(job: Job, param: str, given: Any) -> list[Any]:
 
 
 def _item(job: Job, param: str, given: Any) -> dict[str, Any]:
-    """Return one item: its kind and name, what selects a part of it, and ``name`` for messages."""
+    """Return one item: its kind and name, the selection of a part, and ``name`` for messages."""
     kind, others = _KINDS[param]
     first = "url" if kind == "url" else "name"
     values = {first: given} if isinstance(given, str) else given

@@ -1,4 +1,4 @@
-"""The trainers, a folder each, what every one says of itself (``trainer``), and the arguments that it takes.
+"""The trainers, one folder each: their properties (``trainer``) and arguments.
 
 Imports ``arguments``, ``rules`` and ``spec``.
 Others use ``trainer`` and ``trainer_table``, and get a trainer by its name.

@@ -1,4 +1,4 @@
-"""What Megatron-DeepSpeed's own checks would refuse at the start of a job.
+"""The checks with which Megatron-DeepSpeed refuses arguments at the start of a job.
 
 Those that a spec can break, of ``megatron/arguments.py`` (``validate_args``) of argonne-lcf/Megatron-DeepSpeed, commit
 ffa3456d; batch and precision are checked with the configuration
