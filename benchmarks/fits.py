@@ -1,6 +1,7 @@
 """How well the fits' intervals hold: synthetic sweeps, StepLaw's data, scenarios that bias approach 2, another tool.
 
 python benchmarks/fits.py coverage 1000
+python benchmarks/fits.py further 300 81                     # small grids, approaches 1 to 3, cooldowns of trunks; seed
 python benchmarks/fits.py steplaw dense_lr_bs_loss.csv       # of github.com/step-law/steplaw, data/
 python benchmarks/fits.py bias                               # scenarios of
 github.com/Open-Athena/scaling-law-analysis
@@ -17,20 +18,29 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_megatron.results.fits.loss_laws import fit_loss_law
+from airflow_megatron.results.fits.allocations import approach_1, approach_2
+from airflow_megatron.results.fits.loss_laws import CHINCHILLA_DELTA, fit_loss_law
 from airflow_megatron.results.fits.optima import Cell, Optimum, find_optima
 from airflow_megatron.results.fits.optimum_laws import fit_optimum_law
 from airflow_megatron.results.fits.refusals import FitRefusedError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "results" / "fits"))
-from synthetic_sweeps import Surface, loss_sweep, random_surface, rate_sweep
+from synthetic_sweeps import (
+    Surface,
+    grid_sweep,
+    isoflop_sweep,
+    loss_sweep,
+    random_surface,
+    rate_sweep,
+    trunk_sweep,
+)
 
 if TYPE_CHECKING:
-    from airflow_megatron.results.fits.intervals import Estimate
+    from airflow_megatron.results.fits.intervals import Array, Estimate
 
 
 class Coverage:
@@ -38,18 +48,21 @@ class Coverage:
 
     def __init__(self) -> None:
         self.hits: defaultdict[str, list[bool]] = defaultdict(list)
+        self.halves: defaultdict[str, list[float]] = defaultdict(list)
         self.fittable: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
     def add(self, quantity: str, estimate: Estimate, truth: float) -> None:
         """Count an interval."""
         self.hits[quantity].append(estimate.low <= truth <= estimate.high)
+        self.halves[quantity].append(estimate.half_width)
 
     def print(self) -> None:
         """Print the shares, as a table in Markdown."""
-        print("| quantity | intervals | cover |\n| --- | --- | --- |")
+        print("| quantity | intervals | cover | median half-width |\n| --- | --- | --- | --- |")
         for quantity, hits in self.hits.items():
-            print(f"| {quantity} | {len(hits)} | {np.mean(hits):.1%} |")
+            half = np.median(self.halves[quantity])
+            print(f"| {quantity} | {len(hits)} | {np.mean(hits):.1%} | {half:.2g} |")
         for what, count in self.fittable.items():
             print(f"refused of {count} fittable {what}: {self.refused[what] / count:.1%}")
 
@@ -107,6 +120,81 @@ def losses(rng: np.random.Generator, kept: Coverage) -> None:
     kept.add("loss at 10 times the largest size", law.loss(N=2e10, D=4e11), float(truth.loss(2e10, 4e11)))
     kept.add("exponent of the best N", law.allocation_exponent("N"), truth.beta / (truth.alpha + truth.beta))
     kept.add("best N for 1e23 operations", law.allocation("N", 1e23), truth.best_size(1e23))
+
+
+def further(count: int, seed: int) -> None:
+    """Measure what ``coverage`` does not: small grids, approaches 1 to 3, cooldowns of shared trunks."""
+    rng, kept = np.random.default_rng(seed), Coverage()
+    for _ in range(count):
+        grids(rng, kept)
+        truth = random_surface(rng)
+        approaches(rng, kept, truth)
+        trunks(rng, kept, truth)
+    kept.print()
+
+
+def grids(rng: np.random.Generator, kept: Coverage) -> None:
+    sweep = grid_sweep(rng)
+    found = find_optima(sweep.cells)
+    optima = [(name, each) for name, each in found.items() if isinstance(each, Optimum)]
+    kept.fittable["grids"] += len(found)
+    kept.refused["grids"] += len(found) - len(optima)
+    for setting, exponent in sweep.exponents.items():
+        for name, each in optima:
+            kept.add(f"grid: best {setting} of a size", each.settings[setting], sweep.optima[name][setting])
+        kept.fittable[f"laws of {setting} from grids"] += 1
+        try:
+            law = fit_optimum_law(
+                {"N": [sweep.sizes[name] for name, _ in optima]},
+                [each.settings[setting].value for _, each in optima],
+                [each.log_errors[setting] for _, each in optima],
+            )
+        except FitRefusedError:
+            kept.refused[f"laws of {setting} from grids"] += 1
+            continue
+        kept.add(f"grid: exponent of {setting} in N", law.exponent("N"), exponent)
+
+
+def approaches(rng: np.random.Generator, kept: Coverage, truth: Surface) -> None:
+    exponent = truth.beta / (truth.alpha + truth.beta)
+    product, isoflop = loss_sweep(rng, truth), isoflop_sweep(rng, truth)
+    for what, (n, d, values), approach in (
+        ("approach 1", product, approach_1),
+        ("approach 2", isoflop, approach_2),
+    ):
+        kept.fittable[what] += 1
+        try:
+            law = approach(n.tolist(), d.tolist(), values.tolist())
+        except FitRefusedError:
+            kept.refused[what] += 1
+            continue
+        kept.add(f"{what}: exponent of the best N", law.exponent("C"), exponent)
+    n, d, values = product
+    law_quantities("approach 3", kept, truth, n, d, values, delta=CHINCHILLA_DELTA)
+
+
+def trunks(rng: np.random.Generator, kept: Coverage, truth: Surface) -> None:
+    n, d, values = trunk_sweep(rng, truth)
+    law_quantities("trunks, taken for independent runs", kept, truth, n, d, values)
+    law_quantities("trunks", kept, truth, n, d, values, trunks=n.tolist())
+
+
+def law_quantities(
+    what: str, kept: Coverage, truth: Surface, n: Array, d: Array, values: Array, **options: Any
+) -> None:
+    kept.fittable[what] += 1
+    try:
+        law = fit_loss_law({"N": n.tolist(), "D": d.tolist()}, values.tolist(), **options)
+    except FitRefusedError:
+        kept.refused[what] += 1
+        return
+    kept.add(f"{what}: E", law.floor, truth.e)
+    kept.add(f"{what}: α", law.exponent("N"), truth.alpha)
+    kept.add(f"{what}: β", law.exponent("D"), truth.beta)
+    share = truth.beta / (truth.alpha + truth.beta)
+    kept.add(f"{what}: exponent of the best N", law.allocation_exponent("N"), share)
+    prediction, true = law.loss(N=2e10, D=4e11), float(truth.loss(2e10, 4e11))
+    kept.add(f"{what}: loss at 10 times the size", prediction, true)
 
 
 def steplaw(path: str) -> None:
@@ -259,6 +347,8 @@ if __name__ == "__main__":
     which, *rest = sys.argv[1:]
     if which == "coverage":
         coverage(int(rest[0]) if rest else 100)
+    elif which == "further":
+        further(int(rest[0]), int(rest[1]))
     elif which == "steplaw":
         steplaw(rest[0])
     elif which == "bias":

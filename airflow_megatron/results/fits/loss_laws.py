@@ -14,7 +14,7 @@ from airflow_megatron.results.fits.intervals import Estimate
 from airflow_megatron.results.fits.refusals import FitRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from airflow_megatron.results.fits.intervals import Array
 
@@ -28,6 +28,9 @@ CHINCHILLA_DELTA: Final = 1e-3
 _LEVERAGE_POWER: Final = 0.85
 """Between HC2 (1/2) and HC3 (1): on the sweeps of benchmarks/fits.py nominal 95 % intervals cover 93-95 % with the one
 and 96-98 % with the other."""
+_LEAST_REST: Final = 0.05
+"""Least part of a residual that a trunk's own influence on the law leaves, as with single runs."""
+_FEWEST_TRUNKS: Final = 3
 _LOWEST_SPREAD: Final = 3.0
 """A variable whose largest value is less than so many times its smallest says nothing of an exponent."""
 _COLLINEAR: Final = 0.99
@@ -119,7 +122,11 @@ class LossLaw:
 
 
 def fit_loss_law(
-    variables: Mapping[str, Sequence[float]], losses: Sequence[float], *, delta: float | None = None
+    variables: Mapping[str, Sequence[float]],
+    losses: Sequence[float],
+    *,
+    delta: float | None = None,
+    trunks: Sequence[Hashable] | None = None,
 ) -> LossLaw:
     """Fit a law to final losses.
 
@@ -133,6 +140,9 @@ def fit_loss_law(
     :param variables: name → its value in each run; the two of a law in N and D in this order
     :param losses: nats per token
     :param delta: width of the Huber loss instead (``1e-3`` is Chinchilla's approach 3)
+    :param trunks: of each run the trunk that it was cooled down from: the noise of a trunk is in all its cooldowns,
+        so that trunks and not runs are left out in turn; None for runs that share nothing. One or two trunks say
+        nothing of how trunks differ: their runs are taken for independent
     :raises FitRefusedError: if the runs do not determine the law
     """
     logs = np.log(np.array(list(variables.values()), float)).T
@@ -185,12 +195,36 @@ def fit_loss_law(
     bread = np.linalg.pinv(jacobian.T @ (jacobian * near[:, None]), hermitian=True)
     leverage = np.clip(np.einsum("ij,jk,ik->i", jacobian, bread, jacobian) * near, 0, 0.95)
     scores = np.clip(rest, -width, width) / (1 - leverage) ** _LEVERAGE_POWER
-    covariance = bread @ ((jacobian.T * scores**2) @ jacobian) @ bread
+    covariance, dof = bread @ ((jacobian.T * scores**2) @ jacobian) @ bread, float(n - m)
+    if trunks is not None and _FEWEST_TRUNKS <= len(set(trunks)) < n:
+        shared = _between_trunks(jacobian, near, bread, np.clip(rest, -width, width), trunks)
+        covariance, dof = shared, float(len(set(trunks)) - 1)
     scatter = 1.4826 * float(np.median(np.abs(rest)))
     largest = {name: float(np.exp(logs[:, index].max())) for index, name in enumerate(names)}
-    law = LossLaw(names, p, covariance, n - m, centres, scatter, largest)
+    law = LossLaw(names, p, covariance, dof, centres, scatter, largest)
     _check_determined(law)
     return law
+
+
+def _between_trunks(
+    jacobian: Array, near: Array, bread: Array, scores: Array, trunks: Sequence[Hashable]
+) -> Array:
+    """Return the covariance of the parameters by the jackknife over trunks, linearised.
+
+    CR3 of Bell and McCaffrey 2002: "Bias reduction in standard errors for linear regression with multi-stage samples".
+    """
+    members: dict[Hashable, list[int]] = {}
+    for index, trunk in enumerate(trunks):
+        members.setdefault(trunk, []).append(index)
+    meat = np.zeros_like(bread)
+    for indices in members.values():
+        rows = jacobian[indices] * np.sqrt(near[indices])[:, None]
+        values, vectors = np.linalg.eigh(np.eye(len(indices)) - rows @ bread @ rows.T)
+        left_out = vectors @ ((vectors.T @ scores[indices]) / np.maximum(values, _LEAST_REST))
+        score = jacobian[indices].T @ left_out
+        meat += np.outer(score, score)
+    count = len(members)
+    return np.asarray((count - 1) / count * (bread @ meat @ bread))
 
 
 def _model(p: Array, centred: Array) -> Array:

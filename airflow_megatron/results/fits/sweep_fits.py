@@ -261,15 +261,28 @@ def _variable(cell: FittedCell, name: str) -> float:
     return {"N": cell.parameters, "D": cell.tokens, "C": 6 * cell.parameters * cell.tokens}[name]
 
 
+def trunks_of(cells: Sequence[FittedCell]) -> list[int]:
+    """Return for each cell the number of its trunk: cells that have branches of the same points share one."""
+    trunks: list[int] = []
+    points: list[set[str]] = []
+    for number, cell in enumerate(cells):
+        mine = {run.point for run in cell.runs}
+        shared = {trunk for trunk, theirs in zip(trunks, points, strict=True) if mine & theirs}
+        trunks = [number if trunk in shared else trunk for trunk in trunks] + [number]
+        points.append(mine)
+    return trunks
+
+
 def _loss_laws(cells: Sequence[FittedCell]) -> tuple[LossLaw | None, list[FitRow]]:
     losses = [cell.loss for cell in cells]
     sizes, budgets = [cell.parameters for cell in cells], [cell.tokens for cell in cells]
     fitted: list[LossLaw] = []
+    trunks = trunks_of(cells)
 
     def row(label: str, names: tuple[str, ...], delta: float | None = None) -> FitRow:
         def make() -> tuple[Mapping[str, Estimate], str]:
             variables = {name: [_variable(cell, name) for cell in cells] for name in names}
-            law = fit_loss_law(variables, losses, delta=delta)
+            law = fit_loss_law(variables, losses, delta=delta, trunks=trunks)
             fitted.append(law)
             letters = {"N": ("A", "α"), "D": ("B", "β"), "C": ("A", "α")}
             estimates = {"E": law.floor}

@@ -61,6 +61,80 @@ def loss_sweep(rng: np.random.Generator, surface: Surface) -> tuple[Array, Array
     return n[kept], d[kept], losses[kept]
 
 
+def trunk_sweep(rng: np.random.Generator, surface: Surface) -> tuple[Array, Array, Array]:
+    """Return N, D and loss of 4 to 7 trunks, one of each size, with 4 to 6 cooldowns.
+
+    0.3 to 0.8 of the variance is the trunk's, the rest each cooldown's; both have t distributions with 3 degrees of
+    freedom, together a standard deviation of 0.1 to 0.4 %.
+    """
+    n, d, _ = loss_sweep(rng, surface)
+    share, scale = rng.uniform(0.3, 0.8), rng.uniform(0.001, 0.004) / np.sqrt(3)
+    of_trunk = {size: rng.standard_t(3) for size in sorted(set(n.tolist()))}
+    noise = np.sqrt(share) * np.array([of_trunk[size] for size in n.tolist()])
+    noise += np.sqrt(1 - share) * rng.standard_t(3, len(n))
+    return n, d, surface.loss(n, d) * np.exp(scale * noise)
+
+
+def isoflop_sweep(rng: np.random.Generator, surface: Surface) -> tuple[Array, Array, Array]:
+    """Return N, D and loss of 4 to 6 compute budgets × 7 sizes within a factor of 4 of the best."""
+    n_all, d_all = [], []
+    for budget in np.geomspace(1e19, 1e21, rng.integers(4, 7)):
+        sizes = surface.best_size(budget) * np.geomspace(1 / 4, 4, 7) * np.exp(rng.uniform(-0.3, 0.3))
+        n_all.append(sizes)
+        d_all.append(budget / 6 / sizes)
+    n, d = np.concatenate(n_all), np.concatenate(d_all)
+    noise = rng.uniform(0.0005, 0.003) * rng.standard_t(3, len(n)) / np.sqrt(3)
+    return n, d, surface.loss(n, d) * np.exp(noise)
+
+
+@dataclass(frozen=True)
+class GridSweep:
+    """A small grid of learning rates × batches at several sizes.
+
+    :param cells: size → its runs
+    :param sizes: size → N
+    :param optima: size → setting → true optimum
+    :param exponents: setting → exponent of its optimum in N
+    """
+
+    cells: dict[str, Cell]
+    sizes: dict[str, float]
+    optima: dict[str, dict[str, float]]
+    exponents: dict[str, float]
+
+
+def grid_sweep(rng: np.random.Generator) -> GridSweep:
+    """Return 3 to 6 sizes × 4 to 6 learning rates × 4 or 5 batches, correlated valleys, noise as of ``rate_sweep``."""
+    exponents = {"lr": rng.uniform(-0.9, -0.2), "batch": rng.uniform(0.2, 0.6)}
+    bends = rng.uniform(0.006, 0.02), rng.uniform(0.004, 0.015)
+    across = rng.uniform(-0.8, 0) * np.sqrt(bends[0] * bends[1])
+    noise, unequal, skew = rng.uniform(0.0005, 0.003), rng.uniform(0, 0.4), rng.normal(0.25, 0.15)
+    counts, steps = (rng.integers(4, 7), rng.integers(4, 6)), (rng.uniform(1.5, 2.5), 2.0)
+    cells, sizes, optima = {}, {}, {}
+    for n in np.geomspace(3e7, 2e9, rng.integers(3, 7)):
+        best = [
+            np.log(reference) + exponent * np.log(n / 3e8)
+            for reference, exponent in zip((3e-3, 3e5), exponents.values(), strict=True)
+        ]
+        axes = [
+            rng.uniform(-0.5, 0.5) * np.log(step) * (count / 2 - 1)
+            + (np.arange(count) - (count - 1) / 2) * np.log(step)
+            for count, step in zip(counts, steps, strict=True)
+        ]
+        x, y = (each.ravel() for each in np.meshgrid(*axes))
+        losses = np.log(2.5 + (n / 3e8) ** -0.3) + bends[0] * x**2 * (1 + np.tanh(skew * x))
+        losses += bends[1] * y**2 + across * x * y
+        losses += noise * (n / 3e8) ** -unequal * rng.standard_t(3, len(x)) / np.sqrt(3)
+        kept = rng.random(len(x)) > rng.uniform(0, 0.15)
+        if rng.random() < 0.25:
+            kept &= x < 3 * np.log(steps[0])
+        name = f"{n:.0f}"
+        runs = {"lr": np.exp(best[0] + x[kept]).tolist(), "batch": np.exp(best[1] + y[kept]).tolist()}
+        cells[name], sizes[name] = Cell(runs, np.exp(losses[kept]).tolist()), float(n)
+        optima[name] = {"lr": float(np.exp(best[0])), "batch": float(np.exp(best[1]))}
+    return GridSweep(cells, sizes, optima, exponents)
+
+
 @dataclass(frozen=True)
 class RateSweep:
     """A sweep of learning rates at several sizes.

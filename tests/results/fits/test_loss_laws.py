@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from synthetic_sweeps import Surface, loss_sweep, random_surface
+from synthetic_sweeps import Surface, loss_sweep, random_surface, trunk_sweep
 
 from airflow_megatron.results.fits.loss_laws import CHINCHILLA_DELTA, fit_loss_law
 from airflow_megatron.results.fits.refusals import FitRefusedError
@@ -108,3 +108,35 @@ def test_intervals_cover_the_law() -> None:
     # 0.95 of 120 has a standard error of 0.02: three of them below, for six quantities together
     assert len(hits) >= 0.95 * 120
     assert (np.mean(hits, axis=0) >= 0.89).all()
+
+
+def test_trunks_of_one_run_each_change_nothing() -> None:
+    n, d, losses = loss_sweep(np.random.default_rng(3), CHINCHILLA)
+    plain = fit_loss_law({"N": n, "D": d}, losses)
+    alone = fit_loss_law({"N": n, "D": d}, losses, trunks=range(len(n)))
+    assert alone.exponent("N") == plain.exponent("N")
+
+
+def test_one_trunk_says_nothing_of_how_trunks_differ() -> None:
+    d = np.geomspace(1e9, 1e11, 8)
+    losses = (1.8 + 1000 * d**-0.35) * np.exp(1e-4 * np.array([1, -1, 2, -2, 1, 0, -1, 1]))
+    plain, one = (fit_loss_law({"D": d}, losses, trunks=trunks) for trunks in (None, [0] * 8))
+    assert one.exponent("D") == plain.exponent("D")
+    assert one.exponent("D").half_width > 0
+
+
+@pytest.mark.slow
+def test_intervals_hold_for_cooldowns_that_share_the_noise_of_their_trunk() -> None:
+    rng, inside, taken_apart = np.random.default_rng(17), [], []
+    for _ in range(30):
+        truth = random_surface(rng)
+        n, d, losses = trunk_sweep(rng, truth)
+        for trunks, kept in ((n.tolist(), inside), (None, taken_apart)):
+            try:
+                floor = fit_loss_law({"N": n, "D": d}, losses, trunks=trunks).floor
+            except FitRefusedError:
+                continue
+            kept.append(floor.low <= truth.e <= floor.high)
+    assert len(inside) >= 26
+    assert np.mean(inside) >= 0.86
+    assert np.mean(taken_apart) < np.mean(inside)

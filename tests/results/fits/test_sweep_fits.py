@@ -12,7 +12,7 @@ from run_tree import RunTree, take_snapshot
 
 from airflow_megatron.results.fits.next_spec import next_spec
 from airflow_megatron.results.fits.refusals import FitRefusedError
-from airflow_megatron.results.fits.sweep_fits import display_tables, fit_sweep, to_json
+from airflow_megatron.results.fits.sweep_fits import display_tables, fit_sweep, to_json, trunks_of
 from airflow_megatron.results.fits.sweep_runs import SweepRuns, groups_of, sweep_runs
 from airflow_megatron.results.readings.sweep_jobs import read_jobs, run_directories
 from airflow_megatron.results.report.report import write_report
@@ -140,6 +140,17 @@ def test_cooldowns_are_runs_of_their_own_tokens(tmp_path: Path) -> None:
     assert sorted({run.tokens for run in runs.runs}) == [250 * 16 * 256, 400 * 16 * 256]
     trunks = [run for run in runs.runs if run.branch == "pretrain"]
     assert len(trunks) == 3  # these logs keep the peak in all branches: nothing is known to be annealed
+
+
+def test_the_loss_law_knows_the_trunks_of_cooldowns(tmp_path: Path) -> None:
+    tree = RunTree(tmp_path)
+    for hidden, parameters in SIZES:
+        size = {"num_layers": 2, "hidden_size": hidden}
+        tree.add_point(size, parameters, 3e-3, budgets={"1M": 250, "1.6M": 400, "4M": 1000})
+    runs = read(tree)
+    assert trunks_of(only(runs, kinds=["optimum"]).cells) == [2, 2, 2, 5, 5, 5, 8, 8, 8]
+    apart = replace(runs, runs=tuple(replace(run, point=f"{number}") for number, run in enumerate(runs.runs)))
+    assert trunks_of(only(apart, kinds=["optimum"]).cells) == list(range(9))
 
 
 def test_equal_values_are_one_group() -> None:
