@@ -7,8 +7,6 @@ needs it and finds it dead opens the next one, under a lock, if the budget permi
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_megatron.slurm.remote.file_lock import lock_file
 from airflow_megatron.slurm.remote.transport import LoginExpiredError, LoginRefusedError
 from airflow_megatron.spec.documents.project import local_dir
 from airflow_megatron.spec.trust.json_records import read_object, real
@@ -34,7 +33,6 @@ SHARED_IDLE_S: Final = 3600
 """Seconds without a command after which the connection ends."""
 LONGEST_SOCKET: Final = 107 - len(".0123456789abcdef")
 """Of the 107 bytes of a path that Linux binds, ssh needs some for the name under which it makes the socket."""
-LOCK_PAUSE_S: Final = 0.1
 _NAME_LENGTH: Final = 16
 
 
@@ -65,13 +63,7 @@ class SharedMaster:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(self._record, flags, 0o600)
         try:
-            while True:
-                try:
-                    # not in a thread, which would hold the lock when its caller was cancelled
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(LOCK_PAUSE_S)
+            await lock_file(file)
             yield LoginBudget(file, self._budget, f"{self._address}: connection {self._conn_id!r}")
         finally:
             os.close(file)

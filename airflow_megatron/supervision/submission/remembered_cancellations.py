@@ -7,7 +7,6 @@ the job is cancelled, so that one process does it, once.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import hashlib
 import json
@@ -18,6 +17,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_megatron.slurm.remote.file_lock import lock_file
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.submission.attempt_chain import parse_withdrawn, withdraw_chain_script
 from airflow_megatron.slurm.submission.cancellation import cancel_script, parse_cancel
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 KEPT_S: Final = 30 * 86400.0
 """Age in seconds after which a record is deleted."""
-LOCK_PAUSE_S: Final = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -277,16 +276,11 @@ def _claim(path: Path) -> Iterator[_Claim]:
 
 @asynccontextmanager
 async def _claim_async(path: Path) -> AsyncIterator[_Claim]:
-    """Give a record as :func:`_claim` does, without a thread that holds the lock when its caller was cancelled."""
+    """Give a record as :func:`_claim` does; other coroutines run while it waits."""
     while True:
         file = _opened(path)
         try:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(LOCK_PAUSE_S)
+            await lock_file(file)
             if not _is_current(path, file):
                 continue
             claim = _Claim(path, file)
