@@ -44,7 +44,7 @@ class Cluster:
         self.sources = site.place / "Megatron-LM"
         self.sources.unlink()
         (self.sources / "package" / "__pycache__").mkdir(parents=True)
-        for name in ("install.sh", "checkout.sh"):
+        for name in ("install.sh", "checkout.sh", "numpy_product.py"):
             shutil.copyfile(shipped("Megatron-LM") / name, self.sources / name)
         (self.sources / "package" / "part.py").write_text("print('1 ä')\n")
         (self.sources / "package" / "__pycache__" / "part.pyc").write_text("")
@@ -73,6 +73,7 @@ class TestPrograms:
         assert listed(cluster.programs) == {
             "install.sh",
             "checkout.sh",
+            "numpy_product.py",
             "package/part.py",
             "requirements.lock",
         }
@@ -287,9 +288,12 @@ class TestEnvironments:
         (tmp_path / "torch-2.13.0-py3-none-any.whl").rename(wheels / "torch-2.13.0-py3-none-any.whl")
         assert f"environment: made {venv}" in cluster.install(*words)
         python = venv / "bin" / "python"
-        code = "import torch, megatron.core, sys; print(torch.__version__, sys.prefix)"
+        code = (
+            "import sys; at_start = 'numpy_product' in sys.modules\n"
+            "import torch, megatron.core; print(torch.__version__, sys.prefix, at_start)"
+        )
         ran = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-        assert ran.stdout.split() == ["2.13.0", str(venv)]
+        assert ran.stdout.split() == ["2.13.0", str(venv), "True"]
         before = venv.resolve()
         for again in (words, words[:-3]):
             output = cluster.install(*again)
