@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from patience import deadline_in
+from patience import deadline_in, wait_until
 from ssh_server import USER, SshServer, make_key
 from watched_jobs import until
 
@@ -50,7 +50,7 @@ class Site:
         (self.server.place / "revoked").rename(self.server.place / "authorized_keys")
 
     def trigger(self, name: str, **changes: Any) -> SlurmJobTrigger:
-        """Submit a job and return the trigger that watches it."""
+        """Submit a job, wait until it runs, and return the trigger that watches it."""
         request = self.cluster.request(self.place, name, f"am_run {until(self.place / 'go')}")
         values = {
             "job_id": self.cluster.submit_patiently(request).job_id,
@@ -60,7 +60,9 @@ class Site:
             "kind": "command",
             "poll_interval": 0.5,
         }
-        return SlurmJobTrigger(ssh_conn_id="site", commands={}, **{**values, **changes})
+        trigger = SlurmJobTrigger(ssh_conn_id="site", commands={}, **{**values, **changes})
+        wait_until(lambda: self.state(trigger) == "RUNNING", 60, f"the start of {name}")
+        return trigger
 
     def state(self, trigger: SlurmJobTrigger) -> str:
         return self.cluster.slurm("squeue", "-h", "-t", "all", "-j", trigger.job_id, "-o", "%T")
@@ -126,7 +128,7 @@ def test_the_next_triggerer_cancels_it_once(site: Site) -> None:
         await eventually(lambda: not remembered())
 
     asyncio.run(watched(other, work_again()))
-    assert site.state(killed) == "CANCELLED"
+    wait_until(lambda: site.state(killed) == "CANCELLED", 30, "the end of the cancelled job")
     assert site.state(other) == "RUNNING"
     verdict = json.loads((site.place / ".jobs" / "killed" / "verdict.json").read_text())
     assert (verdict["outcome"], verdict["attempt"]) == ("cancelled", 1)
