@@ -23,6 +23,8 @@ settings.register_profile("fast", max_examples=40, deadline=None, suppress_healt
 settings.register_profile("thorough", max_examples=2000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
+_UMASK = 0o022
+
 # Airflow writes its configuration and logs where it is imported first: not into the user's home
 _AIRFLOW_HOME = tempfile.TemporaryDirectory(prefix="airflow-megatron-tests-")
 os.environ.setdefault("AIRFLOW_HOME", _AIRFLOW_HOME.name)
@@ -57,6 +59,14 @@ def package_log() -> Iterator[None]:
     yield
     log.handlers[:], log.propagate = handlers, propagate
     log.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Undo what services started in this process do to the umask: files of later tests would be private too."""
+    os.umask(_UMASK)
+    yield
+    os.umask(_UMASK)
 
 
 @pytest.fixture

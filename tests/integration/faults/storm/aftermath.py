@@ -107,8 +107,9 @@ def _attempt(job: Job, number: int, submissions: dict[str, Submission]) -> list[
     withdrawn, without_name = _withdrawn(Path(job.stage_dir), number)
     submitted = set(submissions) - withdrawn
     others = submitted - {recorded}
-    cancelled = sum(submissions[other].state.startswith("CANCELLED") for other in others)
-    if len(others) - min(cancelled, without_name) > (not recorded.isdigit()):
+    # a job that was withdrawn never began its work: it was cancelled, or its node was lost while it stepped back
+    without_work = sum(submissions[other].state != "COMPLETED" for other in others)
+    if len(others) - min(without_work, without_name) > (not recorded.isdigit()):
         wrong.append(
             f"{job.name}: attempt {number} is recorded as {recorded!r}, withdrawn {sorted(withdrawn)} and "
             f"{without_name} without a name, submitted as {[submissions[one] for one in sorted(submitted)]}"
