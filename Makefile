@@ -5,7 +5,7 @@ export AIRFLOW_MEGATRON_LOCAL := $(LOCAL)
 # Bytecode is kept, whatever the caller says: without it each process of the tests compiles Airflow and all tests anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help quickstart test studies record install ui docs screenshots check fast integration peers distributed sites clean
+.PHONY: help quickstart test studies record install ui docs screenshots browser check fast integration peers distributed sites clean
 
 help:
 	@echo "make quickstart   install what is missing and run a small sweep: YAML to result table"
@@ -33,7 +33,10 @@ quickstart: install
 ui: install
 	@$(BIN)/airflow-megatron ui
 
-test: install check fast integration
+test: install browser check fast integration
+
+browser: install
+	@$(BIN)/python docker/local_cluster install --browser || echo "without Chromium the tests of pages are skipped"
 
 studies: install
 	@$(BIN)/python tests/studies

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from local_cluster.cluster import Cluster
 from local_cluster.errors import ClusterError
 from local_cluster.layout import Layout
-from local_cluster.packages import install
+from local_cluster.packages import BROWSER_PROGRAMS_BY_PACKAGE, install
 from local_cluster.settings import Size
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "install":
-        install(_say)
+        install(_say, BROWSER_PROGRAMS_BY_PACKAGE) if arguments.browser else install(_say)
         return 0
     cluster = Cluster(Layout.at(arguments.dir), _say)
     match arguments.command:
@@ -73,7 +73,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="local_cluster", description="A complete Slurm cluster on this machine, without containers."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("install", help="install the Debian or Ubuntu packages that are missing")
+    packages = commands.add_parser("install", help="install the Debian or Ubuntu packages that are missing")
+    packages.add_argument(
+        "--browser", action="store_true", help="install Chromium instead, for the tests of pages"
+    )
     place = argparse.ArgumentParser(add_help=False)
     place.add_argument(
         "--dir",

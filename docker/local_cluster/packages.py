@@ -36,6 +36,9 @@ PROGRAMS_BY_PACKAGE: dict[str, tuple[str, ...]] = {
 #: Needed by tests alone: the cluster starts without them.
 TEST_PROGRAMS_BY_PACKAGE: dict[str, tuple[str, ...]] = {"faketime": ("faketime",)}
 
+#: Needed by the tests of pages; large, and not in every distribution.
+BROWSER_PROGRAMS_BY_PACKAGE: dict[str, tuple[str, ...]] = {"chromium": ("chromium",)}
+
 #: ``/usr/sbin`` is not in an ordinary user's PATH on Debian.
 SEARCH_PATH = os.pathsep.join(
     [
