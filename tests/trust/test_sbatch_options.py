@@ -255,7 +255,7 @@ def test_what_a_field_gives_is_written_there(option: str, field: str, tmp_path: 
 
 @pytest.mark.parametrize("option", RENDERED)
 def test_own_scripts_give_way(option: str) -> None:
-    assert refused_options(split_directive(option), own_script=True) == []
+    assert refused_options(read_options(split_directive(option)), own_script=True) == []
     kept = kept_directive(option)
     owned = {"job-name", "output", "error", "open-mode", "chdir", "comment", "parsable"}
     assert not owned & {name for read in read_options(split_directive(kept)) for name in read.meant}
@@ -315,12 +315,12 @@ def test_options_of_a_command_reach_its_script(tmp_path: Path) -> None:
 
 
 def test_a_singleton_is_what_every_attempt_is() -> None:
-    assert refused_options(["--dependency=singleton"], own_script=True) == []
-    assert refused_options(["--dependency=singleton"])
+    assert refused_options(read_options(["--dependency=singleton"]), own_script=True) == []
+    assert refused_options(read_options(["--dependency=singleton"]))
 
 
 def test_a_value_apart_from_its_option_is_explained() -> None:
-    (refused,) = refused_options(["--nice", "5"])
+    (refused,) = refused_options(read_options(["--nice", "5"]))
     assert (refused.text, refused.instead) == ("5", "write --nice=5")
 
 

@@ -18,7 +18,7 @@ from airflow_megatron.slurm.submission.sbatch_options import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_megatron.slurm.submission.sbatch_options import RefusedOption
+    from airflow_megatron.slurm.submission.sbatch_options import RefusedOption, SbatchOption
     from airflow_megatron.spec.model.jobs import Job
 
 
@@ -38,13 +38,14 @@ def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
         if job.script is None:
             yield from _of_rendered(job)
         else:
-            for refused in refused_options(job.slurm.options, own_script=True):
+            given = list(read_options(job.slurm.options))
+            for refused in refused_options(given, own_script=True):
                 yield _finding(job, refused, ("cmd",), "its command gives sbatch")
-            directives = directive_options(job.script)
+            directives = list(read_options(directive_options(job.script)))
             for refused in refused_options(directives, own_script=True):
                 yield _finding(job, refused, ("template",), "its script holds #SBATCH")
-            yield from _of_words(job, job.slurm.options, ("cmd",), "its command gives sbatch")
-            yield from _of_words(job, directives, ("template",), "its script holds #SBATCH")
+            yield from _mistakes(job, given, ("cmd",), "its command gives sbatch")
+            yield from _mistakes(job, directives, ("template",), "its script holds #SBATCH")
             if others := other_directives(job.script):
                 message = f"its script holds {others[0][:80]}: options of PBS and LSF are not read"
                 hint = "write them as #SBATCH lines, or remove them"
@@ -53,24 +54,26 @@ def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
 
 def _of_rendered(job: Job) -> Iterator[Finding]:
     options = job.slurm.options
-    words = [word for option in options for word in split_directive(option)]
+    given = list(read_options(word for option in options for word in split_directive(option)))
     keys = ("slurm", "options")
-    for refused in refused_options(words):
+    for refused in refused_options(given):
         # the rest of a value with blanks is not an option
         if refused.name != NO_OPTION or refused.text in options:
             yield _finding(job, refused, keys, "slurm.options hold")
-    for option in read_options(words):
+    for option in given:
         field = next((_OF_FIELDS[name] for name in option.meant if name in _OF_FIELDS), None)
         if field is not None and len(option.meant) == 1:
             message = f"slurm.options hold {' '.join(option.words)[:80]}, which slurm.{field} is for"
             hint = f"write {field}: … in slurm:"
             yield Finding(f"sbatch {option.name}", job, keys, message, hint, warning=True)
-    yield from _of_words(job, words, keys, "slurm.options hold")
+    yield from _mistakes(job, given, keys, "slurm.options hold")
 
 
-def _of_words(job: Job, words: Sequence[str], keys: tuple[str, ...], where: str) -> Iterator[Finding]:
+def _mistakes(
+    job: Job, options: Sequence[SbatchOption], keys: tuple[str, ...], where: str
+) -> Iterator[Finding]:
     """Yield options that are probably mistakes."""
-    for option in read_options(words):
+    for option in options:
         if "comment" in option.meant:
             message = f"{where} --comment, which gives way to the submission's own"
             yield Finding("sbatch comment", job, keys, message, "remove it", warning=True)

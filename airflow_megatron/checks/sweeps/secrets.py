@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.requirements.permitted_secrets import secret_refusal
-from airflow_megatron.slurm.submission.job_script import job_environment
+from airflow_megatron.slurm.submission.job_script import profile_environment
 from airflow_megatron.spec.trust.secret_names import holds_secret, is_known_secret
 
 if TYPE_CHECKING:
@@ -31,8 +31,13 @@ Its source: ``deepspeed/launcher/runner.py`` ``EXPORT_ENVS`` and ``main``, ``mul
 def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Finding]:
     """Yield variables, commands and scripts of jobs that contain a secret; messages never contain the value."""
     seen: set[tuple[str, str, str]] = set()
+    of_profile: dict[tuple[str, str | None], list[str]] = {}
     for job in jobs:
-        for where, name, warning in _plain_secrets(job, cluster):
+        key = job.trainer, job.slurm.partition
+        if key not in of_profile:
+            set_there = profile_environment(cluster, *key).items()
+            of_profile[key] = [name for name, value in set_there if holds_secret(name, value)]
+        for where, name, warning in _plain_secrets(job, cluster.name, of_profile[key]):
             if (job.stage, where, name) not in seen:
                 seen.add((job.stage, where, name))
                 yield Finding(
@@ -43,7 +48,7 @@ def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Fi
                     f"put it into a file on the cluster, chmod 600, and write secrets: {{{name}: {{file: PATH}}}}",
                     warning=warning,
                 )
-        for name in sorted((job.secrets.keys() | job.delivered.keys()) & job.env.keys()):
+        for name in sorted(name for name in job.env if name in job.secrets or name in job.delivered):
             message = f"{name} is in env and in secrets"
             yield Finding(f"secret and variable {name}", job, ("secrets",), message, "remove one")
         if job.runs_trainer and not job.own_launch and cluster.launcher_of(job.trainer) == "deepspeed":
@@ -68,15 +73,18 @@ def _forwarded_secrets(job: Job) -> Iterator[Finding]:
             )
 
 
-def _plain_secrets(job: Job, cluster: ClusterProfile) -> Iterator[tuple[str, str, bool]]:
-    """Yield the location of a secret, its name, and whether this is only a warning."""
-    for name, value in job_environment(job, cluster).items():
-        if holds_secret(name, value):
-            yield (
-                ("its environment holds" if name in job.env else f"the profile {cluster.name} sets"),
-                name,
-                False,
-            )
+def _plain_secrets(job: Job, cluster: str, of_profile: Iterable[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yield the location of a secret, its name, and whether this is only a warning.
+
+    :param cluster: name of the profile
+    :param of_profile: variables with a secret that the profile sets for such jobs
+    """
+    for name in of_profile:
+        if name not in job.env:
+            yield f"the profile {cluster} sets", name, False
+    for name, value in job.env.items():
+        if holds_secret(name, str(value)):
+            yield "its environment holds", name, False
     runs_trainer = job.runs_trainer
     for word in job.command if job.script is None else ():
         if not runs_trainer and is_known_secret(word):
@@ -86,6 +94,8 @@ def _plain_secrets(job: Job, cluster: ClusterProfile) -> Iterator[tuple[str, str
         for name, value in _ASSIGNMENT.findall(word):
             if holds_secret(name, value.strip("\"'")):
                 yield "its command holds", name, False
-    for name, value in _ASSIGNMENT.findall(job.script or ""):
+    if job.script is None or "=" not in job.script:
+        return
+    for name, value in _ASSIGNMENT.findall(job.script):
         if holds_secret(name, value.strip("\"'")):
             yield "its script holds", name, True

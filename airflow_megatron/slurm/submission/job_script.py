@@ -471,13 +471,14 @@ def _secret_files(job: Job, attempt: Attempt) -> dict[str, str]:
 
 def job_environment(job: Job, cluster: ClusterProfile) -> dict[str, str]:
     """Return the environment of a rendered script: variables of the cluster, the trainer, the partition and the job."""
-    given = (
-        cluster.env,
-        cluster.trainer(job.trainer).env,
-        cluster.partition(job.slurm.partition).env,
-        job.env,
-    )
     # what is prefetched is checked before, by the script itself
+    own = {key: str(value) for key, value in job.env.items() if key != PREFETCHED}
+    return {**profile_environment(cluster, job.trainer, job.slurm.partition), **own}
+
+
+def profile_environment(cluster: ClusterProfile, trainer: str, partition: str | None) -> dict[str, str]:
+    """Return the variables that a profile sets for jobs of a trainer on a partition."""
+    given = (cluster.env, cluster.trainer(trainer).env, cluster.partition(partition).env)
     return {key: str(value) for values in given for key, value in values.items() if key != PREFETCHED}
 
 

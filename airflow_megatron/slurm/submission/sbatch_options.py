@@ -275,16 +275,16 @@ def _short_options(word: str, rest: Iterator[str]) -> Iterator[SbatchOption]:
         return
 
 
-def refused_options(words: Sequence[str], *, own_script: bool = False) -> list[RefusedOption]:
+def refused_options(options: Iterable[SbatchOption], *, own_script: bool = False) -> list[RefusedOption]:
     """Return the options that conflict with the submission.
 
-    :param words: words of a command line
+    :param options: of a command line (:func:`read_options`)
     :param own_script: whether they belong to a user's script, in which :data:`REPLACED` options are replaced silently
     """
     owned = _IN_ANY_SCRIPT if own_script else _IN_RENDERED
     refused = []
     may_be_value, before = False, ""
-    for option in read_options(words):
+    for option in options:
         text = " ".join(option.words)
         name = next((name for name in option.meant if name in owned), None)
         if text in SEPARATORS:
@@ -358,4 +358,6 @@ def other_directives(script: str) -> list[str]:
 
     sbatch reads such lines in the whole script unless it is called with ``--ignore-pbs``, as this package does.
     """
+    if "#PBS" not in script and "#BSUB" not in script:
+        return []
     return [line for line in script_lines(script) if line.startswith(("#PBS", "#BSUB"))]

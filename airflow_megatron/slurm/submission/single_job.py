@@ -41,7 +41,7 @@ from airflow_megatron.slurm.remote.secret_delivery import delivery_words
 from airflow_megatron.slurm.remote.shell_files import shell_file
 from airflow_megatron.slurm.remote.transport import CommandResult, TransportError
 from airflow_megatron.slurm.submission.queue_limits import QueueLimit, queue_limit_functions
-from airflow_megatron.slurm.submission.sbatch_options import refused_options
+from airflow_megatron.slurm.submission.sbatch_options import read_options, refused_options
 from airflow_megatron.spec.layout.run_layout import AHEAD_RECORD, CHAINED_RECORD, JOB_RECORD, JOB_SCRIPT
 
 _WRITE_CHAINED = f'printf \'%s\\n\' "$am_name" | am_put "$am_dir/{CHAINED_RECORD}"'
@@ -123,7 +123,7 @@ class SubmissionRequest:
             raise QuotingError(f"claim token {self.claim_token!r} may hold letters, digits, '-' and '_' only")
         for option in self.sbatch_options:
             quote(option)
-        for refused in refused_options(self.sbatch_options):
+        for refused in refused_options(read_options(self.sbatch_options)):
             raise ValueError(
                 f"sbatch option {refused.text!r} belongs to the submission protocol: {refused.instead}"
             )

@@ -161,6 +161,8 @@ class AutoExperimentSweep(ForeignSweep):
 
         :raises SpecError: with the place of each such text
         """
+        if not self.expansion.unresolved:
+            return
         problems: dict[Problem, None] = {}
         for params in jobs:
             own = ARGUMENT_KEYS if self.builtin else self.templates.names(str(params.get("template", "")))

@@ -80,13 +80,18 @@ class Outline:
             known = self._chooses[choice.place] = any(choice.place[:part] in self.places for part in parts)
         return known
 
-    def stage_key(self, choices: Sequence[Choice]) -> StageKey:
-        """Return the choices that lead to a stage."""
-        return self._stage_part(choices) if self.by_point else ()
-
-    def point_choices(self, choices: Sequence[Choice]) -> list[Choice]:
-        """Return the choices that lead to a point."""
-        return [choice for choice in choices if not self.by_point or not self.chooses_stage(choice)]
+    def split(self, choices: Sequence[Choice]) -> tuple[list[Choice], StageKey]:
+        """Return the choices that lead to a point, and the key of the stage that the others lead to."""
+        if not self.by_point:
+            return list(choices), ()
+        own: list[Choice] = []
+        stage: list[tuple[str, str]] = []
+        for choice in choices:
+            if self.chooses_stage(choice):
+                stage.append((_list_key(choice.place), str(choice.label)))
+            else:
+                own.append(choice)
+        return own, tuple(stage)
 
     def _ambiguous(self, axes: Sequence[Axis]) -> bool:
         """Return whether two jobs would be the same stage of the same point."""
@@ -245,9 +250,9 @@ def points_of(outline: Outline, jobs: Sequence[ExpandedJob]) -> list[tuple[Point
     labels: dict[PointKey, list[Choice]] = {}
     seen: dict[KeyPath, set[int]] = {}
     for job in jobs:
-        own = outline.point_choices(job.choices)
+        own, stage_key = outline.split(job.choices)
         key = tuple((choice.place, choice.index) for choice in own)
-        stage = outline.names[outline.stage_key(job.choices)]
+        stage = outline.names[stage_key]
         if key not in groups:
             groups[key], labels[key] = {}, own
             for choice in own:

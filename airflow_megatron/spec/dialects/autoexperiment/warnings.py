@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_megatron.spec.dialects.autoexperiment.grammar import empty_lists, place_of, value_at
 from airflow_megatron.spec.dialects.autoexperiment.unresolved import FIELDS
@@ -28,7 +28,20 @@ _READ = re.compile(r"\{([A-Za-z_]\w*)")
 _LONGEST_KEY = 30
 _MOST_KEYS = 1000
 """Keys that are compared with AutoExperiment's own: a hostile file may have any number."""
-_ENDS = ("termination_cmd", "termination_str")
+
+
+class _Checked(NamedTuple):
+    """A job, with the texts that several checks read.
+
+    :param start: its start_condition_cmd
+    :param ended: its termination_cmd
+    :param end_line: its termination_str
+    """
+
+    params: Mapping[str, Any]
+    start: str
+    ended: str
+    end_line: str
 
 
 @dataclass
@@ -138,9 +151,13 @@ def _of_texts(document: YamlDocument, expansion: Expansion) -> Iterator[Problem]
 
 def _of_jobs(document: YamlDocument, expansion: Expansion) -> Iterator[Problem]:
     found = {name: _Finding() for name in _CHECKS}
+    checks = [(check, found[name]) for name, check in _CHECKS.items()]
     for job in expansion.jobs:
-        for name, check in _CHECKS.items():
-            check(job.params, found[name])
+        read = job.params.get
+        start, ended, end_line = read("start_condition_cmd"), read("termination_cmd"), read("termination_str")
+        checked = _Checked(job.params, str(start or ""), str(ended or ""), str(end_line or ""))
+        for check, finding in checks:
+            check(checked, finding)
     for name, finding in found.items():
         if finding.count:
             key, message, hint = _MESSAGES[name]
@@ -167,21 +184,18 @@ def _number(params: Mapping[str, Any], key: str) -> float | None:
         return None
 
 
-def _text(params: Mapping[str, Any], key: str) -> str:
-    return str(params.get(key) or "")
+def _from_iteration_0(job: _Checked, finding: _Finding) -> None:
+    if _ZERO_WORD.search(job.start) and _number(job.params, "ITER") == 0:
+        finding.add(job.params["name"])
 
 
-def _from_iteration_0(params: Mapping[str, Any], finding: _Finding) -> None:
-    if _ZERO_WORD.search(_text(params, "start_condition_cmd")) and _number(params, "ITER") == 0:
-        finding.add(params["name"])
+def _suffix_glob(job: _Checked, finding: _Finding) -> None:
+    if "cooldown_helper.sh" in job.start:
+        finding.add(job.params["name"])
 
 
-def _suffix_glob(params: Mapping[str, Any], finding: _Finding) -> None:
-    if "cooldown_helper.sh" in _text(params, "start_condition_cmd"):
-        finding.add(params["name"])
-
-
-def _zero_rate_tail(params: Mapping[str, Any], finding: _Finding) -> None:
+def _zero_rate_tail(job: _Checked, finding: _Finding) -> None:
+    params = job.params
     if str(_value(params, "LR_DECAY_STYLE")).upper() != "WSD":
         return
     end, decayed = _number(params, "TRAIN_ITERS"), _number(params, "LR_DECAY_ITERS")
@@ -189,31 +203,30 @@ def _zero_rate_tail(params: Mapping[str, Any], finding: _Finding) -> None:
         finding.add(f"{end - decayed:.0f} of {end:.0f}", end - decayed)
 
 
-def _crash_counts_as_end(params: Mapping[str, Any], finding: _Finding) -> None:
-    if any("KeyError" in _text(params, key) for key in _ENDS):
-        finding.add(params["name"])
+def _crash_counts_as_end(job: _Checked, finding: _Finding) -> None:
+    if "KeyError" in job.ended or "KeyError" in job.end_line:
+        finding.add(job.params["name"])
 
 
-def _ends_before_last_save(params: Mapping[str, Any], finding: _Finding) -> None:
-    ends = _text(params, "termination_cmd")
-    if not (_text(params, "start_condition_cmd") and "after training is done" in ends and "convert" in ends):
+def _ends_before_last_save(job: _Checked, finding: _Finding) -> None:
+    if not (job.start and "after training is done" in job.ended and "convert" in job.ended):
         return
-    iterations, interval = _number(params, "TRAIN_ITERS"), _number(params, "SAVE_INTERVAL")
+    iterations, interval = _number(job.params, "TRAIN_ITERS"), _number(job.params, "SAVE_INTERVAL")
     if iterations and interval and iterations % interval:
-        finding.add(params["name"])
+        finding.add(job.params["name"])
 
 
-def _no_end(params: Mapping[str, Any], finding: _Finding) -> None:
-    if not any(_text(params, key) for key in _ENDS):
-        finding.add(params["name"])
+def _no_end(job: _Checked, finding: _Finding) -> None:
+    if not (job.ended or job.end_line):
+        finding.add(job.params["name"])
 
 
-def _not_sbatch(params: Mapping[str, Any], finding: _Finding) -> None:
-    if not _SBATCH.match(f"{params['cmd']} "):
-        finding.add(params["cmd"])
+def _not_sbatch(job: _Checked, finding: _Finding) -> None:
+    if not _SBATCH.match(f"{job.params['cmd']} "):
+        finding.add(job.params["cmd"])
 
 
-_CHECKS: Mapping[str, Callable[[Mapping[str, Any], _Finding], None]] = {
+_CHECKS: Mapping[str, Callable[[_Checked, _Finding], None]] = {
     "iteration 0": _from_iteration_0,
     "suffix": _suffix_glob,
     "tail": _zero_rate_tail,
