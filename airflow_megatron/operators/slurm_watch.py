@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,6 +30,7 @@ from airflow_megatron.slurm.remote.transport import LoginRefusedError, Transport
 from airflow_megatron.slurm.submission.attempt_chain import current_attempt
 from airflow_megatron.slurm.submission.job_script import attempt_of
 from airflow_megatron.slurm.submission.single_job import SubmissionOutcome
+from airflow_megatron.slurm.verdicts.occurrence import Occurrence
 from airflow_megatron.slurm.verdicts.restarts import (
     Done,
     Follow,
@@ -38,6 +40,7 @@ from airflow_megatron.slurm.verdicts.restarts import (
     given_up,
     next_step,
 )
+from airflow_megatron.slurm.verdicts.stage_records import RemoteWriteError
 from airflow_megatron.slurm.verdicts.verdict import Outcome, Verdict
 from airflow_megatron.spec.layout.run_layout import RunLayout
 from airflow_megatron.spec.model.checkpoint_sources import escaped
@@ -86,13 +89,15 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_megatron.slurm.verdicts.occurrence import Occurrence
     from airflow_megatron.slurm.verdicts.restarts import NextStep
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.schema import NotifySection
     from airflow_megatron.supervision.attempts import JobAttempts
 
 LINES_OF_FAILURE = 20
+WRITE_PAUSE_S = 60.0
+"""Seconds until a verdict that could not be written is written again."""
+_NOTIFIED_REFUSAL = 2
 WAITED_FOR = "waited_for"
 """Key of the first attempt for which a try of the task waited."""
 
@@ -215,9 +220,21 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         # recorded before the job is cancelled, so that a later try knows the intention if this process is killed
         return self._follow_up(job, handle, ended.verdict, what)
 
-    def _follow_up(self, job: Job, handle: JobHandle, verdict: Verdict, event: JobEvent) -> dict[str, Any]:
-        """Record a verdict and carry out the next step."""
-        attempts = job_attempts(job, self.log)
+    def record_again(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Record a verdict for which the run root had no space."""
+        job, what = Job.from_json(self.job), JobEvent.from_json(event["event"])  # type: ignore[arg-type]
+        return self._follow_up(
+            job, what.handle, Verdict.from_json(event["verdict"]), what, refused=event["refused"]
+        )
+
+    def _follow_up(
+        self, job: Job, handle: JobHandle, verdict: Verdict, event: JobEvent, *, refused: int = 0
+    ) -> dict[str, Any]:
+        """Record a verdict and carry out the next step.
+
+        :param refused: how often it could not be written before
+        """
+        attempts, seen = job_attempts(job, self.log), verdict
         state = attempts.state()
         recorded = state.verdict
         if recorded is not None and recorded.withdrawn and recorded.attempt == handle.attempt:
@@ -233,9 +250,44 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         if isinstance(step, Follow):
             return self._wait(job, dataclasses.replace(handle, job_id=step.job_id))
         given_up_for = step.reason if isinstance(step, GiveUp) else ""
-        attempts.record_verdict(handle.attempt, verdict, given_up=given_up_for)
+        try:
+            attempts.record_verdict(handle.attempt, verdict, given_up=given_up_for)
+        except RemoteWriteError as error:
+            if verdict.stopped:
+                raise  # the job runs: the next try cancels it
+            self._record_later(job, handle, seen, event, error, refused=refused + 1)
         send(self._notify(job), end_notice(job, handle.attempt, verdict, step, event.log_tail))
         return self._go_on(job, handle, verdict, step, event)
+
+    def _record_later(
+        self,
+        job: Job,
+        handle: JobHandle,
+        verdict: Verdict,
+        event: JobEvent,
+        error: Exception,
+        *,
+        refused: int,
+    ) -> NoReturn:
+        """Wait until a verdict can be written: a full disk or quota may take longer than all tries of the task.
+
+        :param refused: how often it could not be written; a person is notified the second time
+        """
+        reason = f"the verdict cannot be written below {job.stage_dir}: {error}"
+        action = f"make space there; it is written again every {WRITE_PAUSE_S:.0f} s"
+        self.log.warning("%s; %s", reason, action)
+        if refused == _NOTIFIED_REFUSAL:
+            full = Occurrence("notify", f"{reason}; {action}")
+            send(
+                self._notify(job), event_notice(job, handle.attempt, str(handle.job_id), full, event.log_tail)
+            )
+        pause = WRITE_PAUSE_S if refused >= _NOTIFIED_REFUSAL else min(self.poll_interval, WRITE_PAUSE_S)
+        carry = {"event": event.to_json(), "verdict": verdict.to_json(), "refused": refused}
+        self.defer(
+            trigger=PauseTrigger(until=time.time() + pause * random.uniform(0.75, 1.25), carry=carry),
+            method_name="record_again",
+        )
+        raise AssertionError("defer does not return")
 
     def _go_on(
         self, job: Job, handle: JobHandle, verdict: Verdict, step: NextStep, event: JobEvent | None

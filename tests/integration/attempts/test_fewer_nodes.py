@@ -27,7 +27,7 @@ megatron: {{num_layers: 1, hidden_size: 32, num_attention_heads: 4, seq_length: 
   position_embedding_type: rope, micro_batch_size: 4, global_batch_size: 8, mock_data: true, num_workers: 0,
   tokenizer_type: NullTokenizer, vocab_size: 127, lr: 1e-3, lr_decay_style: constant, log_interval: 1,
   train_iters: {LAST_ITERATION}, save_interval: {SAVE_INTERVAL}, eval_iters: 0, save_retain_interval: 100}}
-slurm: {{nodes: 2, time: 5m}}
+slurm: {{nodes: 2, time: 30m}}
 restart: {{nodes: [1], shrink_after: 1, backoff: 0}}
 stages:
   pretrain: {{kind: train}}

@@ -47,7 +47,7 @@ megatron:
    test_data_path: ["{{{{ data }}}}/test_text_document"], micro_batch_size: 2, global_batch_size: 4, lr: 1e-2,
    lr_warmup_iters: 3, lr_decay_style: WSD, lr_wsd_decay_style: linear, log_interval: 1, eval_interval: 12,
    eval_iters: 2, num_workers: 0}}
-slurm: {{time: 5m}}
+slurm: {{time: 30m}}
 stages:
   pretrain:
     kind: train

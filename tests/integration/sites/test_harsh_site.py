@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,9 @@ from harsh_site import MOST_FILES, WINDOW_S, HarshSite
 from patience import wait_until
 
 from airflow_megatron.cli.setup.cluster_check import OK, WARNING, check_cluster
+from airflow_megatron.operators import slurm_watch
 from airflow_megatron.slurm.remote.profile import SlurmCommands
 from airflow_megatron.slurm.submission.single_job import parse_submission, submission_script
-from airflow_megatron.slurm.verdicts.stage_records import RemoteWriteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +80,12 @@ def harsh(cluster: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> It
         yield site
 
 
-def test_a_chain(harsh: HarshSite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chain(
+    harsh: HarshSite,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     (harsh.place / "served").mkdir()
     (harsh.place / "served" / "words.txt").write_text("some words\n")
     with served(harsh.place / "served") as port:
@@ -91,18 +98,22 @@ def test_a_chain(harsh: HarshSite, capsys: pytest.CaptureFixture[str]) -> None:
 
     fill = DrivenJob(spec, "harsh.only.fill", "harsh")
     handle = fill.submit()
-    with pytest.raises(RemoteWriteError, match="No space left on device"):
-        fill.watch(handle)
-    rows = checked(capsys)
-    assert rows["accounting"]["state"] == WARNING
-    assert "and 0 files on the file system" in rows["free"]["detail"]
-    assert rows["free"]["state"] == WARNING
-    assert "100%" in rows["quota"]["detail"]
-    for path in harsh.runs.rglob("file*[0-9]"):
-        path.unlink()
+    monkeypatch.setattr(slurm_watch, "WRITE_PAUSE_S", 1.0)
+    monkeypatch.setattr(slurm_watch.SlurmWatchOperator, "log", logging.getLogger("task"))
+    with caplog.at_level(logging.WARNING, "task"), ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(fill.watch, handle)
+        wait_until(lambda: "No space left on device" in caplog.text, 120, "a refused verdict")
+        rows = checked(capsys)
+        assert rows["accounting"]["state"] == WARNING
+        assert "and 0 files on the file system" in rows["free"]["detail"]
+        assert rows["free"]["state"] == WARNING
+        assert "100%" in rows["quota"]["detail"]
+        assert watching.running()
+        for path in harsh.runs.rglob("file*[0-9]"):
+            path.unlink()
+        with pytest.raises(AirflowFailException, match="the file system is full"):
+            watching.result(120)
     assert checked(capsys)["free"]["state"] == OK
-    with pytest.raises(AirflowFailException, match="the file system is full"):
-        fill.watch(handle)
 
     (words,) = harsh.runs.rglob(".prefetched/files/words.txt")
     words.unlink()

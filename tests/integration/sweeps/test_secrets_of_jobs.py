@@ -30,7 +30,7 @@ SPEC = """\
 point: "{{{{ letter }}}}"
 poll_interval: 1
 sweep: {{params: {{letter: [a, b]}}}}
-slurm: {{time: 5m}}
+slurm: {{time: 30m}}
 restart: {{failed: 1, backoff: 0}}
 secrets:
   KEPT_PASSWORD: {{connection: kept}}

@@ -29,7 +29,7 @@ cluster: local
 point: "n{{ number }}"
 params: {number: null}
 sweep: {number: [1, 2]}
-slurm: {time: 5m}
+slurm: {time: 30m}
 stages:
   write:
     kind: command
