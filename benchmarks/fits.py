@@ -40,7 +40,10 @@ from synthetic_sweeps import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_megatron.results.fits.intervals import Array, Estimate
+    from airflow_megatron.results.fits.optimum_laws import OptimumLaw
 
 
 class Coverage:
@@ -162,15 +165,23 @@ def approaches(rng: np.random.Generator, kept: Coverage, truth: Surface) -> None
         ("approach 1", product, approach_1),
         ("approach 2", isoflop, approach_2),
     ):
-        kept.fittable[what] += 1
-        try:
-            law = approach(n.tolist(), d.tolist(), values.tolist())
-        except FitRefusedError:
-            kept.refused[what] += 1
+        # without noise: many sweeps have no sizes on both sides of the optimum at three budgets
+        fittable = _fitted(approach, n, d, truth.loss(n, d)) is not None
+        law = _fitted(approach, n, d, values)
+        kept.fittable[what] += fittable
+        if law is None:
+            kept.refused[what] += fittable
             continue
         kept.add(f"{what}: exponent of the best N", law.exponent("C"), exponent)
     n, d, values = product
     law_quantities("approach 3", kept, truth, n, d, values, delta=CHINCHILLA_DELTA)
+
+
+def _fitted(approach: Callable[..., OptimumLaw], n: Array, d: Array, values: Array) -> OptimumLaw | None:
+    try:
+        return approach(n.tolist(), d.tolist(), values.tolist())
+    except FitRefusedError:
+        return None
 
 
 def trunks(rng: np.random.Generator, kept: Coverage, truth: Surface) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from scipy.linalg import block_diag
 
-from airflow_megatron.results.fits.intervals import LinearFit
+from airflow_megatron.results.fits.intervals import LinearFit, moderated_variances
 from airflow_megatron.results.fits.optima import Cell, Optimum, find_optima
 from airflow_megatron.results.fits.optimum_laws import OptimumLaw, fit_optimum_law
 from airflow_megatron.results.fits.refusals import FitRefusedError
@@ -18,17 +20,67 @@ if TYPE_CHECKING:
 
     from airflow_megatron.results.fits.intervals import Array
 
-_BUDGETS: Final = 12
-"""Compute budgets between the least and the greatest that approach 1 looks at."""
 _SAME_BUDGET: Final = 0.1
+_REAL: Final = 1e-9
+"""Imaginary part of a root that counts as real."""
+_ORDER: Final = 3
+"""Coefficients of a size's curve: ln loss is quadratic in C^-:data:`_POWER`."""
+_POWER: Final = 0.3
+"""Near the exponents of D in published laws of the loss, 0.28 to 0.37; in ln C a quadratic bends too little."""
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """The loss of one size at its compute budgets, C = 6 N D, between which it is interpolated.
+
+    :param size: ln N
+    :param budgets: ln C
+    :param centre: of the budgets
+    :param polynomial: of ln loss in exp(-0.3 (ln C - ``centre``)), the highest power first
+    :param inverse: of its normal matrix
+    :param residual: sum of the squared residuals
+    """
+
+    size: float
+    budgets: Array
+    centre: float
+    polynomial: Array
+    inverse: Array
+    residual: float
+
+    @classmethod
+    def of(cls, size: float, tokens: Array, losses: Array) -> _Curve:
+        budgets = math.log(6) + size + tokens
+        centre = float(budgets.mean())
+        design = np.vander(_bent(budgets - centre), _ORDER)
+        polynomial = np.linalg.lstsq(design, losses, rcond=None)[0]
+        residual = float(((losses - design @ polynomial) ** 2).sum())
+        return cls(size, budgets, centre, polynomial, np.linalg.inv(design.T @ design), residual)
+
+    @property
+    def dof(self) -> int:
+        """Degrees of freedom of the residuals."""
+        return len(self.budgets) - _ORDER
+
+    def from_budget(self, budget: float) -> np.poly1d:
+        """Return ln loss in exp(-0.3 (ln C - ``budget``))."""
+        return np.poly1d(np.poly1d(self.polynomial)(np.poly1d([_bent(budget - self.centre), 0])))
+
+    def row(self, budget: float) -> Array:
+        """Return the row of the design at a budget."""
+        return np.vander([_bent(budget - self.centre)], _ORDER).ravel()
+
+
+def _bent(budget: Any) -> Any:
+    return np.exp(-_POWER * budget)
 
 
 def approach_1(sizes: Sequence[float], tokens: Sequence[float], losses: Sequence[float]) -> OptimumLaw:
-    """Fit the best N against C to the lowest of the sizes' losses at each budget.
+    """Fit the best N against C to the budgets at which the lowest loss passes from one size to the next.
 
-    The loss of a size between its token budgets is interpolated (log loss, quadratic in log tokens). The interval
-    is the
-    jackknife's over sizes.
+    There the two sizes have the same loss, so the best size is their geometric mean: ln loss is nearly a parabola in
+    ln N at equal compute. The loss of a size between its token budgets is interpolated. The interval is that of the
+    noise around these curves, whose variances are moderated by those of the other sizes.
 
     :raises FitRefusedError: if there are too few sizes or budgets
     """
@@ -38,55 +90,81 @@ def approach_1(sizes: Sequence[float], tokens: Sequence[float], losses: Sequence
         raise FitRefusedError(
             f"{len(every)} sizes are too few for approach 1: it needs 4, each with 3 token budgets"
         )
-    curves = {}
-    for size in every:
-        of_size = n == size
-        if of_size.sum() >= 3 and np.ptp(d[of_size]) > 0:
-            curves[size] = d[of_size], y[of_size]
+    curves = [
+        _Curve.of(size, d[n == size], y[n == size]) for size in every if len(set(d[n == size])) >= _ORDER
+    ]
     if len(curves) < 4:
         raise FitRefusedError(
             f"{len(curves)} sizes have 3 token budgets: approach 1 needs 4 of them; add cooldowns from their trunks"
         )
-    slope, intercept, centre = _envelope(curves)
-    dropped = []
-    for size in curves:
-        try:
-            dropped.append(_envelope({other: curve for other, curve in curves.items() if other != size})[:2])
-        except FitRefusedError:
-            continue
-    if len(dropped) < 3:
+    if sum(curve.dof for curve in curves) < 2:
         raise FitRefusedError(
-            "the budgets at which approach 1 finds a best size hang on single sizes: train more sizes"
+            "no size has more than 3 token budgets: approach 1 cannot tell noise; add cooldowns from their trunks"
         )
-    spread = np.array(dropped) - np.array([slope, intercept])
-    covariance = (len(dropped) - 1) / len(dropped) * (spread.T @ spread)
-    fit = LinearFit(np.array([intercept, slope]), covariance[::-1, ::-1], len(dropped) - 2, 0.0)
+    passes = [found for index in range(len(curves) - 1) if (found := _pass(curves, index)) is not None]
+    if len(passes) < 3:
+        raise FitRefusedError(
+            f"the lowest loss passes from a size to the next at {len(passes)} budgets: approach 1 needs 3; train sizes "
+            f"on both sides of the optimum at the same budgets"
+        )
+    best, budgets, gradients = (np.array(each) for each in zip(*passes, strict=True))
+    variances, noise_dof = _noise(curves)
+    noise = block_diag(*(each * curve.inverse for each, curve in zip(variances, curves, strict=True)))
+    covariance = gradients @ noise @ gradients.T
+    # the sizes are exact, the budgets are not: fitted as ln C against ln N, and turned round
+    weights = 1 / np.maximum(np.diag(covariance), 1e-12)
+    middle = float(np.average(best, weights=weights))
+    design = np.stack([np.ones_like(best), best - middle], axis=1)
+    solve = np.linalg.inv(design.T @ (weights[:, None] * design)) @ (design.T * weights)
+    centre, slope = (float(each) for each in solve @ budgets)
+    if slope <= 0:
+        raise FitRefusedError(
+            "larger sizes are best at smaller budgets: the losses are too noisy for approach 1"
+        )
+    turned = np.diag([-1 / slope, -1 / slope**2]) @ solve
+    fit = LinearFit(np.array([middle, 1 / slope]), turned @ covariance @ turned.T, noise_dof, 0.0)
     return OptimumLaw(("C",), fit, (centre,))
 
 
-def _envelope(curves: dict[float, tuple[Array, Array]]) -> tuple[float, float, float]:
-    lowest = [math.log(6) + size + float(d.min()) for size, (d, _) in curves.items()]
-    highest = [math.log(6) + size + float(d.max()) for size, (d, _) in curves.items()]
-    best = []
-    for budget in np.linspace(min(lowest), max(highest), _BUDGETS):
-        found = []
-        for size, (d, y) in curves.items():
-            at = budget - math.log(6) - size
-            if d.min() <= at <= d.max():
-                found.append((float(np.polyval(np.polyfit(d - d.mean(), y, 2), at - d.mean())), size))
-        found.sort()
-        inner = sorted(size for _, size in found)
-        if len(found) >= 3 and found[0][1] not in (inner[0], inner[-1]):
-            best.append((float(budget), found[0][1]))
-    if len({size for _, size in best}) < 2:
-        raise FitRefusedError(
-            "at no two budgets a size between the smallest and the largest is best: train sizes on both sides of "
-            "the optimum"
-        )
-    budgets, sizes = np.array(best).T
-    centre = float(budgets.mean())
-    slope, intercept = np.polyfit(budgets - centre, sizes, 1)
-    return float(slope), float(intercept), centre
+def _pass(curves: Sequence[_Curve], index: int) -> tuple[float, float, Array] | None:
+    """Return where the lowest loss passes from a size to the next, None if not once within the budgets of both.
+
+    :returns: ln of the best size there, ln C, and the gradient of ln C by the coefficients of all curves
+    """
+    small, large = curves[index : index + 2]
+    low = max(small.budgets.min(), large.budgets.min())
+    high = min(small.budgets.max(), large.budgets.max())
+    if low >= high:
+        return None
+    difference = small.from_budget(low) - large.from_budget(low)
+    falls = difference.deriv()
+    least = _bent(high - low)
+    found = [
+        float(root.real)
+        for root in np.atleast_1d(difference.roots)
+        if abs(root.imag) < _REAL and least <= root.real <= 1 and falls(root.real) < 0
+    ]
+    if len(found) != 1:
+        return None
+    budget = low - math.log(found[0]) / _POWER
+    slope = -_POWER * found[0] * float(falls(found[0]))
+    gradient = np.zeros((len(curves), _ORDER))
+    gradient[index] = -small.row(budget) / slope
+    gradient[index + 1] = large.row(budget) / slope
+    return (small.size + large.size) / 2, budget, gradient.ravel()
+
+
+def _noise(curves: Sequence[_Curve]) -> tuple[Array, float]:
+    """Return the variance of ln loss at each size, and their degrees of freedom."""
+    dofs = np.array([curve.dof for curve in curves], float)
+    residuals = np.array([curve.residual for curve in curves])
+    measured = dofs > 0
+    moderated, moderated_dofs = moderated_variances(
+        (residuals / np.maximum(dofs, 1))[measured].tolist(), dofs[measured].tolist()
+    )
+    variances = np.full(len(curves), residuals.sum() / dofs.sum())
+    variances[measured] = moderated
+    return variances, float(moderated_dofs.mean())
 
 
 def isoflops(

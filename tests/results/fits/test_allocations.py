@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from synthetic_sweeps import Surface
+from synthetic_sweeps import Surface, loss_sweep, random_surface
 
 from airflow_megatron.results.fits.allocations import approach_1, approach_2
 from airflow_megatron.results.fits.refusals import FitRefusedError
@@ -29,6 +29,45 @@ def test_approach_1_finds_the_exponent_of_a_symmetric_surface() -> None:
     exponent = approach_1(*curves()).exponent("C")
     assert exponent.value == pytest.approx(0.5, abs=0.06)
     assert exponent.low <= 0.5 <= exponent.high
+
+
+@pytest.mark.parametrize("sizes", [4, 5, 7])
+def test_approach_1_takes_few_sizes(sizes: int) -> None:
+    n = np.repeat(np.geomspace(3e7, 2e9, sizes), 4)
+    d = n * np.tile(np.geomspace(5, 320, 4), sizes)
+    chinchilla = Surface(1.69, 406.4, 410.7, 0.34, 0.28)
+    law = approach_1(n.tolist(), d.tolist(), chinchilla.loss(n, d).tolist())
+    assert law.exponent("C").value == pytest.approx(0.28 / 0.62, abs=0.01)
+    assert law.at(C=1e21).value == pytest.approx(chinchilla.best_size(1e21), rel=0.03)
+
+
+def test_approach_1_covers_noisy_sweeps() -> None:
+    rng, covered = np.random.default_rng(8), []
+    for _ in range(60):
+        surface = random_surface(rng)
+        n, d, losses = loss_sweep(rng, surface)
+        try:
+            exponent = approach_1(n.tolist(), d.tolist(), losses.tolist()).exponent("C")
+        except FitRefusedError:
+            continue
+        true = surface.beta / (surface.alpha + surface.beta)
+        covered.append(exponent.low <= true <= exponent.high)
+    assert len(covered) >= 15
+    assert np.mean(covered) >= 0.85
+
+
+def test_approach_1_needs_sizes_on_both_sides_of_the_optimum() -> None:
+    n = np.repeat(np.geomspace(3e7, 3e9, 6), 5)
+    d = n * np.tile(np.geomspace(1000, 30000, 5), 6)
+    with pytest.raises(FitRefusedError, match="the lowest loss passes from a size to the next at 0 budgets"):
+        approach_1(n.tolist(), d.tolist(), SYMMETRIC.loss(n, d).tolist())
+
+
+def test_approach_1_needs_noise_that_can_be_measured() -> None:
+    n = np.repeat(np.geomspace(3e7, 3e9, 6), 3)
+    d = n * np.tile(np.geomspace(0.05, 20, 3), 6)
+    with pytest.raises(FitRefusedError, match="no size has more than 3 token budgets"):
+        approach_1(n.tolist(), d.tolist(), SYMMETRIC.loss(n, d).tolist())
 
 
 def test_approach_2_finds_the_exponent_of_a_symmetric_surface() -> None:
