@@ -2,6 +2,7 @@
 
 python benchmarks/fits.py coverage 1000
 python benchmarks/fits.py further 300 81                     # small grids, approaches 1 to 3, cooldowns of trunks; seed
+python benchmarks/fits.py allocations 600 86                 # approaches 1 to 3 alone; seed
 python benchmarks/fits.py steplaw dense_lr_bs_loss.csv       # of github.com/step-law/steplaw, data/
 python benchmarks/fits.py bias                               # scenarios of
 github.com/Open-Athena/scaling-law-analysis
@@ -136,6 +137,14 @@ def further(count: int, seed: int) -> None:
     kept.print()
 
 
+def allocations(count: int, seed: int) -> None:
+    """Measure approaches 1 to 3 alone."""
+    rng, kept = np.random.default_rng(seed), Coverage()
+    for _ in range(count):
+        approaches(rng, kept, random_surface(rng))
+    kept.print()
+
+
 def grids(rng: np.random.Generator, kept: Coverage) -> None:
     sweep = grid_sweep(rng)
     found = find_optima(sweep.cells)
@@ -159,22 +168,30 @@ def grids(rng: np.random.Generator, kept: Coverage) -> None:
 
 
 def approaches(rng: np.random.Generator, kept: Coverage, truth: Surface) -> None:
-    exponent = truth.beta / (truth.alpha + truth.beta)
     product, isoflop = loss_sweep(rng, truth), isoflop_sweep(rng, truth)
-    for what, (n, d, values), approach in (
-        ("approach 1", product, approach_1),
-        ("approach 2", isoflop, approach_2),
-    ):
-        # without noise: many sweeps have no sizes on both sides of the optimum at three budgets
-        fittable = _fitted(approach, n, d, truth.loss(n, d)) is not None
-        law = _fitted(approach, n, d, values)
-        kept.fittable[what] += fittable
-        if law is None:
-            kept.refused[what] += fittable
-            continue
-        kept.add(f"{what}: exponent of the best N", law.exponent("C"), exponent)
+    kept_allocation("approach 1", kept, truth, approach_1, product)
+    kept_allocation("approach 2", kept, truth, approach_2, isoflop)
     n, d, values = product
     law_quantities("approach 3", kept, truth, n, d, values, delta=CHINCHILLA_DELTA)
+
+
+def kept_allocation(
+    what: str,
+    kept: Coverage,
+    truth: Surface,
+    approach: Callable[..., OptimumLaw],
+    runs: tuple[Array, Array, Array],
+) -> None:
+    n, d, values = runs
+    # without noise: many sweeps have no sizes on both sides of the optimum at three budgets
+    fittable = _fitted(approach, n, d, truth.loss(n, d)) is not None
+    law = _fitted(approach, n, d, values)
+    kept.fittable[what] += fittable
+    if law is None:
+        kept.refused[what] += fittable
+        return
+    exponent = truth.beta / (truth.alpha + truth.beta)
+    kept.add(f"{what}: exponent of the best N", law.exponent("C"), exponent)
 
 
 def _fitted(approach: Callable[..., OptimumLaw], n: Array, d: Array, values: Array) -> OptimumLaw | None:
@@ -188,6 +205,9 @@ def trunks(rng: np.random.Generator, kept: Coverage, truth: Surface) -> None:
     n, d, values = trunk_sweep(rng, truth)
     law_quantities("trunks, taken for independent runs", kept, truth, n, d, values)
     law_quantities("trunks", kept, truth, n, d, values, trunks=n.tolist())
+    kept_allocation(
+        "approach 1 on trunks", kept, truth, lambda *runs: approach_1(*runs, n.tolist()), (n, d, values)
+    )
 
 
 def law_quantities(
@@ -360,6 +380,8 @@ if __name__ == "__main__":
         coverage(int(rest[0]) if rest else 100)
     elif which == "further":
         further(int(rest[0]), int(rest[1]))
+    elif which == "allocations":
+        allocations(int(rest[0]), int(rest[1]))
     elif which == "steplaw":
         steplaw(rest[0])
     elif which == "bias":

@@ -16,13 +16,15 @@ from airflow_megatron.results.fits.refusals import FitRefusedError
 from airflow_megatron.results.fits.sweep_runs import groups_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from airflow_megatron.results.fits.intervals import Array
 
 _SAME_BUDGET: Final = 0.1
 _REAL: Final = 1e-9
 """Imaginary part of a root that counts as real."""
+_LEAST_VARIANCE: Final = 1e-12
+"""Of ln C, where losses have no noise."""
 _ORDER: Final = 3
 """Coefficients of a size's curve: ln loss is quadratic in C^-:data:`_POWER`."""
 _POWER: Final = 0.3
@@ -75,13 +77,20 @@ def _bent(budget: Any) -> Any:
     return np.exp(-_POWER * budget)
 
 
-def approach_1(sizes: Sequence[float], tokens: Sequence[float], losses: Sequence[float]) -> OptimumLaw:
+def approach_1(
+    sizes: Sequence[float],
+    tokens: Sequence[float],
+    losses: Sequence[float],
+    trunks: Sequence[Hashable] | None = None,
+) -> OptimumLaw:
     """Fit the best N against C to the budgets at which the lowest loss passes from one size to the next.
 
     There the two sizes have the same loss, so the best size is their geometric mean: ln loss is nearly a parabola in
     ln N at equal compute. The loss of a size between its token budgets is interpolated. The interval is that of the
-    noise around these curves, whose variances are moderated by those of the other sizes.
+    noise around these curves, whose variances are moderated by those of the other sizes. Where losses share trunks, it
+    is that of the scatter of the budgets around the law.
 
+    :param trunks: of each loss the trunk that it was cooled down from; None for runs that share nothing
     :raises FitRefusedError: if there are too few sizes or budgets
     """
     n, d, y = (np.log(np.array(each, float)) for each in (sizes, tokens, losses))
@@ -108,11 +117,14 @@ def approach_1(sizes: Sequence[float], tokens: Sequence[float], losses: Sequence
             f"on both sides of the optimum at the same budgets"
         )
     best, budgets, gradients = (np.array(each) for each in zip(*passes, strict=True))
-    variances, noise_dof = _noise(curves)
+    variances, dof = _noise(curves)
     noise = block_diag(*(each * curve.inverse for each, curve in zip(variances, curves, strict=True)))
     covariance = gradients @ noise @ gradients.T
     # the sizes are exact, the budgets are not: fitted as ln C against ln N, and turned round
-    weights = 1 / np.maximum(np.diag(covariance), 1e-12)
+    weights = 1 / np.maximum(np.diag(covariance), _LEAST_VARIANCE)
+    shared = trunks is not None and len(set(trunks)) < len(trunks)
+    if shared:
+        weights = np.ones_like(best)
     middle = float(np.average(best, weights=weights))
     design = np.stack([np.ones_like(best), best - middle], axis=1)
     solve = np.linalg.inv(design.T @ (weights[:, None] * design)) @ (design.T * weights)
@@ -121,8 +133,13 @@ def approach_1(sizes: Sequence[float], tokens: Sequence[float], losses: Sequence
         raise FitRefusedError(
             "larger sizes are best at smaller budgets: the losses are too noisy for approach 1"
         )
+    if shared:
+        # the noise of a trunk moves all losses of its size, which shows only in how the budgets scatter around the law
+        dof = len(best) - 2
+        rest = budgets - design @ [centre, slope]
+        covariance = float(rest @ rest) / dof * np.eye(len(best))
     turned = np.diag([-1 / slope, -1 / slope**2]) @ solve
-    fit = LinearFit(np.array([middle, 1 / slope]), turned @ covariance @ turned.T, noise_dof, 0.0)
+    fit = LinearFit(np.array([middle, 1 / slope]), turned @ covariance @ turned.T, dof, 0.0)
     return OptimumLaw(("C",), fit, (centre,))
 
 

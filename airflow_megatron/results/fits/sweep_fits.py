@@ -309,9 +309,9 @@ def _allocations(cells: Sequence[FittedCell], surface: LossLaw | None) -> list[F
     sizes, budgets = [cell.parameters for cell in cells], [cell.tokens for cell in cells]
     if not (_varies(sizes) and _varies(budgets)):
         return []
-    losses = [cell.loss for cell in cells]
+    losses, trunks = [cell.loss for cell in cells], trunks_of(cells)
     rows = [
-        _attempt("approach 1", lambda: ({"a": approach_1(sizes, budgets, losses).exponent("C")}, "")),
+        _attempt("approach 1", lambda: ({"a": approach_1(sizes, budgets, losses, trunks).exponent("C")}, "")),
         _attempt("approach 2", lambda: ({"a": approach_2(sizes, budgets, losses).exponent("C")}, "")),
     ]
     if surface is not None and surface.variables == ("N", "D"):

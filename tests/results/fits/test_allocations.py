@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from synthetic_sweeps import Surface, loss_sweep, random_surface
+from synthetic_sweeps import Surface, loss_sweep, random_surface, trunk_sweep
 
 from airflow_megatron.results.fits.allocations import approach_1, approach_2
 from airflow_megatron.results.fits.refusals import FitRefusedError
@@ -54,6 +54,14 @@ def test_approach_1_covers_noisy_sweeps() -> None:
         covered.append(exponent.low <= true <= exponent.high)
     assert len(covered) >= 15
     assert np.mean(covered) >= 0.85
+
+
+def test_approach_1_counts_the_noise_that_cooldowns_share() -> None:
+    n, d, losses = trunk_sweep(np.random.default_rng(3), Surface(1.69, 406.4, 410.7, 0.34, 0.28))
+    runs = n.tolist(), d.tolist(), losses.tolist()
+    alone, shared = approach_1(*runs).exponent("C"), approach_1(*runs, n.tolist()).exponent("C")
+    assert shared.half_width > 1.5 * alone.half_width
+    assert shared.low < 0.28 / 0.62 < shared.high
 
 
 def test_approach_1_needs_sizes_on_both_sides_of_the_optimum() -> None:
