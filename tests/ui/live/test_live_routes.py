@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from stored_training import put, source, train
 from airflow_megatron.results.store.segments import SegmentStore
 from airflow_megatron.results.store.tables import ATTEMPTS, EVALUATIONS
 from airflow_megatron.ui.app import sweep_results_app
-from airflow_megatron.ui.live import stored
+from airflow_megatron.ui.live import routes, stored
 from airflow_megatron.ui.live.answers import STATIC, StaticFolder
 from airflow_megatron.ui.live.result_folders import ResultFolders
 from airflow_megatron.ui.live.sweep_runs import stage_state
@@ -100,6 +101,19 @@ def test_the_table_has_a_row_for_each_point(client: TestClient) -> None:
     assert (first["params"], second["params"]) == ({"lr": 1e-3}, {"lr": 4e-3})
     assert (first["training"], first["total"], second["state"]) == ("pretrain", 300, "none")
     assert "run" not in second
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_large_table_freezes_the_server_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MANY_ROWS", 1)
+    routes.freeze_server.cache_clear()
+    before = gc.get_freeze_count()
+    client.get(f"{API}/chain")
+    frozen = gc.get_freeze_count()
+    kept = [[] for _ in range(1000)]
+    client.get(f"{API}/chain")
+    assert frozen > before
+    assert gc.get_freeze_count() < frozen + len(kept)
 
 
 @pytest.mark.usefixtures("planned")
