@@ -79,7 +79,7 @@ class SlurmDecoratedOperator(DecoratedOperator, SlurmJobOperator):
         self.job_template = None if shell else "function.sbatch.j2"
 
     def execute(self, context: Context) -> Any:
-        """Submit the function, or take up what an earlier try submitted, and wait for it."""
+        """Submit the function, or find the job that an earlier try submitted, and wait for it."""
         if self.shell:
             self.command = self.python_callable(*self.op_args, **self._keywords(context))
             if not isinstance(self.command, str) or not self.command.strip():

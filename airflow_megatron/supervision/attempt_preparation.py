@@ -402,8 +402,8 @@ class _Preparation:
             self._log.warning("%s; it continues from them because restart.changed is continue", message)
             return
         raise RunNotFitError(
-            f"{message}; name the point otherwise, trigger the sweep with a fresh start, which sets them aside, or "
-            "write restart: {changed: continue} to continue from them"
+            f"{message}; choose another name for the point, trigger the sweep with a fresh start, which sets them "
+            "aside, or write restart: {changed: continue} to continue from them"
         )
 
     def _roll_back(self, verdicts: Mapping[int, CheckpointVerdict], tracked: int) -> int:

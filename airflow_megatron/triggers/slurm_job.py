@@ -312,7 +312,7 @@ class SlurmJobTrigger(ClusterTrigger):
         cancel, afterwards = carry_out, f"it is cancelled when {self.ssh_conn_id!r} can be reached again"
         try:
             if not await asyncio.to_thread(remember, cancellation, self.taken_up):
-                self.log.info("job %s is not cancelled: its stage has taken it up again", self.job_id)
+                self.log.info("job %s is not cancelled: its stage uses it again", self.job_id)
                 return
         except OSError as error:
             self.log.warning("the cancellation of job %s cannot be remembered: %s", self.job_id, error)

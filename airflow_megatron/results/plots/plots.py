@@ -74,8 +74,8 @@ def loss_curve(branch: Branch, trunk: Branch | None = None) -> Curve:
     """Take a branch's training loss over tokens.
 
     :param branch: the branch.
-    :param trunk: what it goes on from: its losses are in the first means, as wide as the trunk's own, so that the
-        curve goes on from the trunk's as the training does.
+    :param trunk: the training from whose checkpoint it starts: its losses are in the first means,
+        as wide as the trunk's own, so that the curve continues that of the trunk.
     :returns: points (tokens, nats per token), smoothed by a running mean over a thirtieth of the curve;
         samples stand for tokens when the parameters have no sequence length.
     """

@@ -172,7 +172,9 @@ def _evaluations(table: ResultTable, evaluations: Sequence[EvaluationRow]) -> li
             for metric, points in sorted(found.items())[:MOST_PANELS]
         ]
         if panels:
-            note = "Values with their standard errors; dotted: what guessing gives, where it is known."
+            note = (
+                "Values with their standard errors; dotted: the score of random guessing, where it is known."
+            )
             charts.append(Chart(f"evaluations_over_{name}", f"Evaluations over {name}", note, tuple(panels)))
     return charts
 

@@ -38,7 +38,7 @@ _ACCURACIES: Final = frozenset(("acc", "acc_norm"))
 
 
 def chance_level(task: str, metric: str) -> float | None:
-    """Return what guessing gives; None where it is not known.
+    """Return the score of random guessing; None where it is not known.
 
     :param task: its name, or a part's, as ``mmlu_anatomy``
     """

@@ -166,7 +166,7 @@ def parse_take_up(result: CommandResult) -> bool:
     for line in unframed(result):
         word, _, rest = line.partition(" ")
         if word == "failed":
-            raise TransportError(f"an attempt that was queued ahead could not be taken up: {rest}")
+            raise TransportError(f"the job of an attempt that was queued ahead could not be used: {rest}")
         if word in ("taken", "freed"):
             return word == "taken"
     raise TransportError(f"taking up an attempt gave no answer: {result.stderr.strip()}")

@@ -141,7 +141,7 @@ def drop_cancellation(ssh_conn_id: str, stage_dir: str, by: str, *, unseen: bool
     try:
         with _claim(path) as claim:
             if claim.value.cancellation is not None:
-                log.info("job %s is not cancelled: it was taken up again", claim.value.cancellation.job_id)
+                log.info("job %s is not cancelled: its stage uses it again", claim.value.cancellation.job_id)
             claim.value = StageClaim(None, claim.value.taken + 1, by)
     except OSError as error:
         log.warning("cancellations cannot be read or written: %s", error)

@@ -18,7 +18,7 @@ MOST_SERIES = 60
 def evaluation_answer(figures: Sequence[EvaluationFigure], name: str) -> dict[str, Any]:
     """Return what the page shows: ``names`` of all figures, the ``name`` that is shown, and its ``chart``.
 
-    A line joins the checkpoints of a training; a dotted line shows what guessing gives, where it is known.
+    A line joins the checkpoints of a training; a dotted line shows the score of random guessing, where it is known.
 
     :param name: task and metric; another one that there is, if there is no such figure
     """

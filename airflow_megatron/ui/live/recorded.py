@@ -58,7 +58,7 @@ class EvaluationFigure(NamedTuple):
     :param name: task and metric
     :param value: the figure
     :param stderr: its standard error
-    :param chance: what guessing gives
+    :param chance: score of random guessing
     """
 
     point: str
