@@ -440,7 +440,7 @@ class WrapperSection(Strict):
 Words: TypeAlias = Annotated[list[str | int | float], Field(min_length=1)]
 WrapperValue: TypeAlias = Annotated[
     Annotated[WrapperSection, Tag("section")] | Annotated[Words, Tag("words")],
-    Discriminator(lambda value: "words" if isinstance(value, list) else "section"),
+    Discriminator(lambda value: "section" if isinstance(value, dict | WrapperSection) else "words"),
 ]
 """A list stands for its ``command``."""
 
@@ -889,6 +889,10 @@ def _problems(error: ValidationError, document: YamlDocument, section: type[Stri
             name = ".".join(str(part) for part in path) or "the document"
             hint = "expected " + " or ".join(dict.fromkeys(expected))
             shown = "…" if _may_be_secret(path) else _shown(detail["input"])
+            if expected[0].startswith(f"{shown} is not"):  # a sentence about the value
+                message, _, hint = expected[0].partition("; ")
+                yield document.problem(path, f"{name}: {message}", hint)
+                continue
             hint = f"{hint}; {SECRET_HINT}" if "secrets" in path else hint
             yield document.problem(path, f"{name} is {shown}", hint)
 

@@ -61,6 +61,7 @@ def test_the_file_names_the_sweep() -> None:
         ),
         (spec_text(point="p", more="max_active_points: 0"), "greater than or equal to 1"),
         (spec_text(point="p", more="tags: wide"), "s.yaml:3:1: tags is 'wide' (expected a list)"),
+        (spec_text(point="p", more="wrapper: nsys"), "s.yaml:3:1: wrapper is 'nsys' (expected a list)"),
         (
             spec_text(point="p", more="description: 3"),
             "s.yaml:3:1: description is 3 (expected text (quote it))",
@@ -73,7 +74,10 @@ def test_the_file_names_the_sweep() -> None:
             spec_text(point="p", more="trainer: megatron"),
             "trainer is 'megatron' (expected one of 'megatron_core', 'megatron_lm' or 'megatron_deepspeed')",
         ),
-        (with_stage("slurm: {time: soon}"), "expected 'soon' is not a duration; write 30m, 6h or 06:00:00"),
+        (
+            with_stage("slurm: {time: soon}"),
+            "slurm.time: 'soon' is not a duration (write 30m, 6h or 06:00:00)",
+        ),
         (
             with_stage("slurm: {nodes: two}"),
             "s.yaml:6:13: stages.pretrain.slurm.nodes is 'two' (expected a whole number or an expression \"{{ … }}\")",
