@@ -122,12 +122,15 @@ def test_requeued_job_is_one_attempt(cluster, tmp_path):
     request = cluster.request(
         tmp_path,
         "requeue",
-        'am_run sleep "$((600 - 599 * ${SLURM_RESTART_COUNT:-0}))"',
+        'echo began; am_run sleep "$((600 - 599 * ${SLURM_RESTART_COUNT:-0}))"',
         sbatch_options=("--requeue",),
     )
     outcome = cluster.submit(request)
     watch = watch_for(request, outcome.job_id)
     wait_for(cluster, watch, running)
+    # Slurm calls a job running before its script has been started, and a launch that is cut off then can fail
+    log = tmp_path / "logs" / "requeue-1.out"
+    wait_until(lambda: log.exists() and "began" in log.read_text(), 60, "the start of the script")
     cluster.slurm("scontrol", "requeue", outcome.job_id)
     assert judge(observe(cluster, watch), COMMAND).outcome in {Outcome.ACTIVE, Outcome.UNKNOWN}
     wait_for(cluster, watch, lambda verdict: verdict.state is JobState.PENDING)
