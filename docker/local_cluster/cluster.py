@@ -203,7 +203,7 @@ class Cluster:
         result = subprocess.run(
             command,
             # its temporary files have the same names in every installation
-            env={**daemons.daemon_environment(self.layout), "TMPDIR": str(new.parent)},
+            env={**daemons.daemon_environment(self.layout), "TMPDIR": str(self.layout.database_temporary)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -277,6 +277,8 @@ def mariadbd_arguments(layout: Layout, settings: Settings, machine: Machine) -> 
         "--no-defaults",
         f"--user={machine.user}",
         f"--datadir={layout.database}",
+        # Each mariadbd deletes at its start the temporary tables that it finds, another server's too.
+        f"--tmpdir={layout.database_temporary}",
         f"--socket={layout.runtime / 'mariadb.socket'}",
         f"--pid-file={layout.runtime / 'mariadb.pid'}",
         f"--port={settings.ports['mariadbd']}",

@@ -93,6 +93,11 @@ class Layout:
         return self.directory / "database"
 
     @property
+    def database_temporary(self) -> Path:
+        """MariaDB's temporary tables."""
+        return self.directory / "database.tmp"
+
+    @property
     def database_password(self) -> Path:
         """Password of the database user that slurmdbd is."""
         return self.directory / "database.password"
@@ -177,6 +182,7 @@ class Layout:
         for path in (
             self.slurm_conf.parent,
             self.controller_state,
+            self.database_temporary,
             self.gpus,
             self.ssh,
             self.records,

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,18 @@ class SecondCluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecondCluster]:
+def table_of_another_server() -> Iterator[Path]:
+    """A temporary table as another MariaDB on this machine has them."""
+    descriptor, name = tempfile.mkstemp(prefix="#sql-temptable-", suffix=".MAI", dir="/tmp")
+    os.close(descriptor)
+    yield Path(name)
+    Path(name).unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, table_of_another_server: Path
+) -> Iterator[SecondCluster]:
     second = SecondCluster(tmp_path_factory.mktemp("second") / "cluster")
     try:
         second.run("up", "--nodes", "2", "--gpus-per-node", "2")
@@ -93,6 +105,11 @@ def wait_for(question: Callable[[], str], answer: str, seconds: float) -> str:
     while (found := question()) != answer and time.monotonic() < deadline:
         time.sleep(0.5)
     return found
+
+
+@pytest.mark.usefixtures("cluster")
+def test_start_leaves_other_database_servers_alone(table_of_another_server: Path) -> None:
+    assert table_of_another_server.exists()
 
 
 def test_up_again_changes_nothing(cluster: SecondCluster) -> None:
