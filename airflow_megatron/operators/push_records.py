@@ -103,7 +103,8 @@ class PushRecordsOperator(EndsTestRun, BaseOperator):
         from airflow_megatron.results.trackers.pushing import push_sweep  # polars takes a while to load
 
         pinned = stored_plan(self.pinned)
-        jobs = sweep_jobs(pinned.placed_plan().jobs)
+        plan = pinned.placed_plan()
+        jobs = sweep_jobs(plan.jobs, several=plan.several)
         missing: list[str] = []
         for section in pinned.outline.settings.trackers:
             try:

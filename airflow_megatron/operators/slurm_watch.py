@@ -310,7 +310,9 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
             if verdict.warning:
                 self.log.warning("finished with a warning: %s", verdict.warning)
             if job.pin:
-                store_evaluations(job, attempts.run, sweep_run(get_current_context()))
+                context = get_current_context()
+                several = _is_one_of_several(job, context)
+                store_evaluations(job, attempts.run, sweep_run(context), several=several)
             return {"job": job.name, "attempt": handle.attempt, **verdict.to_json()}
         if isinstance(step, Restart):
             off = f", off {', '.join(step.exclude_nodes)}" if step.exclude_nodes else ""
@@ -491,7 +493,9 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         """Return the data that the store of results keeps with the rows of a sweep's job; empty for other jobs."""
         if not job.pin:
             return {}
-        return source_values(sweep_jobs([job])[0], job.sweep, sweep_run(get_current_context()))
+        context = get_current_context()
+        row = sweep_jobs([job], several=_is_one_of_several(job, context))[0]
+        return source_values(row, job.sweep, sweep_run(context))
 
     def _runs(self, attempts: JobAttempts, handle: JobHandle) -> dict[str, Any]:
         """Return the first attempts that count for the conditions of a job, to exclude outputs of earlier runs."""
@@ -520,6 +524,12 @@ class SlurmWatchOperator(EndsTestRun, BaseOperator):
         decided_by = event.verdict.line if event.verdict is not None else None
         if decided_by:
             self.log.error("the line that decided: %s", harmless(decided_by.encode()))
+
+
+def _is_one_of_several(job: Job, context: Context) -> bool:
+    """Return whether a job runs once on each of several clusters: results have its cluster in its name."""
+    outline = None if job.point else pinned_outline(context)
+    return bool(outline and outline.settings.clusters)
 
 
 def _refuse_cancelled(attempts: JobAttempts, number: int, first: int) -> None:

@@ -285,7 +285,8 @@ class PinnedSweep:
             jobs += [self._job(data) for of_point in self._store.get(digest).values() for data in of_point]
         by_point = jobs_by_point(jobs)
         ordered = [job for point in ("", *self.points) for job in by_point.get(point, ())]
-        return Plan(self.sweep, self.cluster, self.points, tuple(ordered))
+        several = bool(self.outline.settings.clusters)
+        return Plan(self.sweep, self.cluster, self.points, tuple(ordered), several=several)
 
     @functools.cached_property
     def jobs_by_point(self) -> Mapping[str, Sequence[Job]]:

@@ -132,7 +132,7 @@ def write_results(plan: Plan, run: LoginNodes, reported: ReportedRun, *, digest:
     written = datetime.now(UTC).replace(microsecond=0)
     folder = run_results_dir(plan.sweep, reported.run_id)
     about = _about(plan, reported, digest or plan.digest, written)
-    jobs = sweep_jobs(plan.jobs)
+    jobs = sweep_jobs(plan.jobs, several=plan.several)
     states = [status.state for status in progress_grid(snapshot, jobs).cells.values()]
     finished = states.count(StageState.FINISHED) / len(states) if states else 0.0
     about["complete"] = finished * len(plan.points) / max(reported.all_points, 1)
@@ -144,7 +144,7 @@ def write_results(plan: Plan, run: LoginNodes, reported: ReportedRun, *, digest:
         folder = folder.with_name(f"{folder.name}{FEWER}")
     report = write_report(
         snapshot,
-        plan_rows(plan.jobs),
+        plan_rows(plan.jobs, several=plan.several),
         folder,
         title=plan.sweep,
         about=lines,
@@ -176,7 +176,7 @@ def _store(plan: Plan, snapshot: SweepSnapshot, run_id: str, read_at: float) -> 
     from airflow_megatron.results.store.writer import ResultWriter
 
     writer = ResultWriter.shared()
-    jobs = sweep_jobs(plan.jobs)
+    jobs = sweep_jobs(plan.jobs, several=plan.several)
     for batch in batches_of_snapshot(plan.sweep, snapshot, jobs, read_at, run=run_id):
         if batch.table != ATTEMPTS.name:  # triggers store them, without secrets
             writer.put(batch)

@@ -121,6 +121,7 @@ class Plan:
     :param jobs: all jobs; those that run once for the sweep come first
     :param warnings: warnings of the checks: valid settings that are probably mistakes
     :param estimates: estimated needs of jobs by name, as far as they can be estimated
+    :param several: whether the spec names several clusters
     """
 
     sweep: str
@@ -129,6 +130,7 @@ class Plan:
     jobs: tuple[Job, ...]
     warnings: tuple[Problem, ...] = field(default=(), compare=False)
     estimates: Estimates = field(default_factory=lambda: Estimates({}, {}), compare=False)
+    several: bool = field(default=False, compare=False)
 
     @property
     def digest(self) -> str:
@@ -227,7 +229,13 @@ def plan_sweep(
         for job in plan_point(sweep, point, cluster, arguments):
             if job.point or job.name not in shared:
                 jobs.append(job)
-    return Plan(sweep.name, cluster.name, tuple(point.name for point in chosen), tuple(jobs))
+    return Plan(
+        sweep.name,
+        cluster.name,
+        tuple(point.name for point in chosen),
+        tuple(jobs),
+        several=bool(sweep.settings.clusters),
+    )
 
 
 def check_document(sweep: Sweep, cluster: ClusterProfile | None = None) -> None:
@@ -378,7 +386,7 @@ def placed_plan(plans: Sequence[Plan], placed: Mapping[str, str]) -> Plan:
         cluster = placed.get(point, "")
         jobs += own.get((cluster if cluster in used else used[0], point), ())
     warnings = tuple(dict.fromkeys(warning for plan in plans for warning in plan.warnings))
-    return Plan(first.sweep, ", ".join(by_cluster), first.points, tuple(jobs), warnings)
+    return Plan(first.sweep, ", ".join(by_cluster), first.points, tuple(jobs), warnings, several=True)
 
 
 def check_scripts(sweep: Sweep, jobs: Iterable[Job], cluster: ClusterProfile) -> None:

@@ -22,15 +22,18 @@ WAIT_S: Final = 20.0
 """Maximum seconds that a task waits for the store."""
 
 
-def store_evaluations(job: Job, run: Callable[[str], CommandResult], sweep_run: str) -> None:
+def store_evaluations(
+    job: Job, run: Callable[[str], CommandResult], sweep_run: str, *, several: bool = False
+) -> None:
     """Store the results in the run directory of an evaluation that has finished; of other jobs, nothing.
 
     No verdict depends on the store: what goes wrong is logged.
 
     :param run: runs a script on the login node
     :param sweep_run: id of the sweep's run
+    :param several: whether the spec names several clusters
     """
-    sweep_job = sweep_jobs([job])[0]
+    sweep_job = sweep_jobs([job], several=several)[0]
     if sweep_job.reported_as != "evaluation":
         return
     try:

@@ -30,7 +30,7 @@ class Site:
         pinned = SimpleNamespace(
             sweep="s",
             outline=SimpleNamespace(settings=settings),
-            placed_plan=lambda: SimpleNamespace(jobs=()),
+            placed_plan=lambda: SimpleNamespace(jobs=(), several=False),
         )
         monkeypatch.setattr(push_records, "stored_plan", lambda reference: pinned)
         monkeypatch.setattr(push_records, "tracker_access", lambda connection: TrackerAccess())

@@ -17,7 +17,7 @@ from airflow_megatron.plan.pins.placements import Placements
 from airflow_megatron.plan.plan_environment import PlanEnvironment
 from airflow_megatron.plan.sweep_cluster import sweep_cluster, sweep_clusters
 from airflow_megatron.plan.sweep_plan import check_document, check_on_clusters, plan_sweep
-from airflow_megatron.results.readings.plan_rows import sweep_jobs
+from airflow_megatron.results.readings.plan_rows import plan_rows, sweep_jobs
 from airflow_megatron.spec.documents import project
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.model.outline import SweepOutline
@@ -163,6 +163,8 @@ def test_results_are_read_from_the_cluster_of_each_point() -> None:
     plan = pinned.placed_plan()
     # nothing is asked of a cluster that no point uses
     assert {job.cluster for job in plan.jobs} == {"two"}
+    alone = sweep_jobs(plan.jobs, several=plan.several)[0]
+    assert (alone.name, alone.point) == ("spread.data@two", "(sweep)@two")
     pinned.placements.place("p2", "one", "")
     plan = pinned.placed_plan()
     assert {job.point: job.cluster for job in plan.jobs if job.point} == {
@@ -174,9 +176,11 @@ def test_results_are_read_from_the_cluster_of_each_point() -> None:
         ("spread.data", "one"),
         ("spread.data", "two"),
     ]
-    rows = [(job.name, job.point) for job in sweep_jobs(plan.jobs)]
+    rows = [(job.name, job.point) for job in sweep_jobs(plan.jobs, several=plan.several)]
     assert rows[:2] == [("spread.data@one", "(sweep)@one"), ("spread.data@two", "(sweep)@two")]
     assert len(set(rows)) == len(rows)
+    waits = [row["depends_on"] for row in plan_rows(plan.jobs, several=plan.several) if row["point"] == "p1"]
+    assert waits == [[{"job": "spread.data@two", "until": "finished"}]]
 
 
 def test_pruning_keeps_the_plans_of_all_clusters() -> None:

@@ -87,4 +87,4 @@ def run_table(sweep: Sweep, run_id: str, cluster: str | None) -> ResultTable:
     pinned, _ = pinned_run(sweep, run_id, cluster)
     plan = pinned.placed_plan()
     snapshot = fetch_snapshot(plan.jobs, login_nodes(pinned, plan))
-    return result_table(snapshot, sweep_jobs(plan.jobs))
+    return result_table(snapshot, sweep_jobs(plan.jobs, several=plan.several))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from contextlib import ExitStack
@@ -22,11 +23,11 @@ from airflow_megatron.spec.registry.registry import RegistryError
 from airflow_megatron.spec.trackers.tracker import TrackerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from airflow_megatron.plan.pinned import PinnedSweep
+    from airflow_megatron.plan.sweep_plan import Plan
     from airflow_megatron.slurm.remote.transport import CommandResult
-    from airflow_megatron.spec.model.jobs import Job
     from airflow_megatron.spec.model.sweep import Sweep
 
 POINTS_AT_ONCE = 50
@@ -59,8 +60,10 @@ def rebuild(
                     if node is None:  # all runs share one login
                         node = logins.enter_context(command_line_hook(profile).session())
                         nodes[profile.ssh_conn_id] = node
-                    chosen = [job for job in plan.jobs if job.cluster == name]
-                    for table, rows in _rebuilt(store, run_id, pinned.sweep, chosen, node).items():
+                    of_cluster = dataclasses.replace(
+                        plan, jobs=tuple(job for job in plan.jobs if job.cluster == name)
+                    )
+                    for table, rows in _rebuilt(store, run_id, of_cluster, node).items():
                         print(f"{run_id or 'no run'}: {rows} rows of {table}")
         compact(store, sweep.name)
     except (PinError, SnapshotError, StoreError, TransportError) as error:
@@ -107,8 +110,8 @@ def push(
     try:
         jobs = {
             job.name: job
-            for _, pinned in _plans(sweep, "", cluster)
-            for job in sweep_jobs(pinned.placed_plan().jobs)
+            for plan in (pinned.placed_plan() for _, pinned in _plans(sweep, "", cluster))
+            for job in sweep_jobs(plan.jobs, several=plan.several)
         }
     except PinError as error:
         print(error, file=sys.stderr)
@@ -138,21 +141,21 @@ def _plans(sweep: Sweep, run: str, cluster: str | None) -> list[tuple[str, Pinne
 
 
 def _rebuilt(
-    store: SegmentStore, run_id: str, sweep: str, planned: Sequence[Job], node: Callable[[str], CommandResult]
+    store: SegmentStore, run_id: str, plan: Plan, node: Callable[[str], CommandResult]
 ) -> dict[str, int]:
     from airflow_megatron.results.store.snapshot_rows import batches_of_snapshot, write_batches
 
     hide = _masking(
-        {f"{job.name}/{name}": source for job in planned for name, source in job.delivered.items()}
+        {f"{job.name}/{name}": source for job in plan.jobs for name, source in job.delivered.items()}
     )
-    jobs = sweep_jobs(planned)
+    jobs = sweep_jobs(plan.jobs, several=plan.several)
     points = list(dict.fromkeys(job.point for job in jobs))
     written: dict[str, int] = {}
     for start in range(0, len(points), POINTS_AT_ONCE):
         chosen = set(points[start : start + POINTS_AT_ONCE])
         some = [job for job in jobs if job.point in chosen]
         snapshot = fetch_whole_logs(some, node)
-        batches = batches_of_snapshot(sweep, snapshot, some, time.time(), run=run_id, hide=hide)
+        batches = batches_of_snapshot(plan.sweep, snapshot, some, time.time(), run=run_id, hide=hide)
         for table, rows in write_batches(store, batches).items():
             written[table] = written.get(table, 0) + rows
     return written

@@ -52,7 +52,7 @@ def looks_at(plan: Plan) -> Iterator[Callable[[], ProgressGrid]]:
     All calls share one login. The function raises :class:`TransportError` if the login node does not answer.
     """
     clusters = [load_cluster(name) for name in dict.fromkeys(job.cluster for job in plan.jobs)]
-    jobs = sweep_jobs(plan.jobs)
+    jobs = sweep_jobs(plan.jobs, several=plan.several)
     nodes: dict[str, Callable[[str], CommandResult]] = {}
 
     def look() -> ProgressGrid:

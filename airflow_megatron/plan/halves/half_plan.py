@@ -74,7 +74,9 @@ def checked_half(
     _refuse_errors(asked)
     hours = tuple(gpu_hours([job]) for job in plan.jobs[shared:] if job.slurm.gpus)
     half = CheckedHalf((own, asked), hours, len(plan.jobs) - shared, estimates.unknown_gpu)
-    return half, Plan(plan.sweep, plan.cluster, plan.points, plan.jobs, estimates=estimates)
+    return half, Plan(
+        plan.sweep, plan.cluster, plan.points, plan.jobs, estimates=estimates, several=plan.several
+    )
 
 
 def _refuse_errors(findings: Mapping[tuple[str, str], AlikeFindings]) -> None:

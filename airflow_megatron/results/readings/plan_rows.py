@@ -8,25 +8,40 @@ from typing import TYPE_CHECKING, Any
 from airflow_megatron.results.readings.sweep_jobs import SWEEP_WIDE, SweepJob, read_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from airflow_megatron.spec.model.jobs import Job
 
 
-def sweep_jobs(jobs: Iterable[Job]) -> tuple[SweepJob, ...]:
-    """Return the jobs of a plan as the results of a sweep need them, in the order given."""
-    return read_jobs(plan_rows(jobs))
+def sweep_jobs(jobs: Iterable[Job], *, several: bool = False) -> tuple[SweepJob, ...]:
+    """Return the jobs of a plan as the results of a sweep need them, in the order given.
+
+    :param several: as for :func:`plan_rows`
+    """
+    return read_jobs(plan_rows(jobs, several=several))
 
 
-def plan_rows(jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """Return jobs as the result tables show them: jobs that run once on each of several clusters name theirs."""
+def plan_rows(jobs: Iterable[Job], *, several: bool = False) -> list[dict[str, Any]]:
+    """Return jobs as the result tables show them.
+
+    :param several: whether the spec names several clusters. Jobs that run once on each cluster then have its name in
+        theirs, even if only one cluster is in use: their rows in the store keep their names when a second one is
+    """
+    if not several:
+        return [plan_row(job) for job in jobs]
     jobs = list(jobs)
-    several = len({job.cluster for job in jobs if not job.point}) > 1
-    return [{**plan_row(job), **_on_its_cluster(job)} if several else plan_row(job) for job in jobs]
+    shared = {job.name for job in jobs if not job.point}
+    return [_on_its_cluster(job, shared) for job in jobs]
 
 
-def _on_its_cluster(job: Job) -> dict[str, str]:
-    return {} if job.point else {"name": f"{job.name}@{job.cluster}", "point": f"{SWEEP_WIDE}@{job.cluster}"}
+def _on_its_cluster(job: Job, shared: Container[str]) -> dict[str, Any]:
+    row = plan_row(job)
+    for dependency in row["depends_on"]:
+        if dependency["job"] in shared:
+            dependency["job"] += f"@{job.cluster}"
+    if not job.point:
+        row |= {"name": f"{job.name}@{job.cluster}", "point": f"{SWEEP_WIDE}@{job.cluster}"}
+    return row
 
 
 def plan_row(job: Job) -> dict[str, Any]:

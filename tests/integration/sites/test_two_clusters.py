@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 from patience import wait_until
 from slurm_cluster import SlurmCluster
@@ -15,6 +16,7 @@ from sweep_site import processes_naming
 
 from airflow_megatron.cli.local.local_connection import local_connections
 from airflow_megatron.plan.pins.placements import Placements
+from airflow_megatron.results import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,6 +93,8 @@ def test_points_are_spread_and_stay(site: SweepSite, airflow: SiteAirflow, secon
     rows = json.loads((report / "attempts.json").read_text())
     assert {row["point"] for row in rows if row["stage"] == "work"} == set(POINTS)
     assert {row["point"] for row in rows if row["stage"] == "data"} == {"(sweep)@local", "(sweep)@second"}
+    stored = load("spread", run_id, root=str(site.local / "results")).attempts
+    assert sorted(stored.filter(pl.col("stage") == "data")["point"]) == ["(sweep)@local", "(sweep)@second"]
 
     tasks = ["resolve", "data.submit", "data.watch", "work.submit", "work.watch"]
     airflow.clear("spread.point", "a", tasks)
