@@ -262,15 +262,20 @@ class Storm:
             "*/.jobs/*/verdict.json",
             "*/.jobs/*/*/job.json",
         )
-        sweeps = [folder for folder in self.site.runs.iterdir() if folder.is_dir()]
-        files = [file for sweep in sweeps for pattern in patterns for file in sweep.glob(pattern)]
-        files += [file for sweep in sweeps for pattern in patterns for file in sweep.glob(f"*/{pattern}")]
-        if not files or "disk" in self._away:
+        if "disk" in self._away:
             return None
-        newest = sorted(files, key=lambda file: file.stat().st_mtime)[-40:]
-        file = self.chance.choice(newest)
-        file.write_bytes(self.chance.choice(GARBAGE))
-        return str(file.relative_to(self.site.runs))
+        with suppress(FileNotFoundError):  # jobs and tasks move and delete files at the same time
+            sweeps = [folder for folder in self.site.runs.iterdir() if folder.is_dir()]
+            files = [file for sweep in sweeps for pattern in patterns for file in sweep.glob(pattern)]
+            files += [file for sweep in sweeps for pattern in patterns for file in sweep.glob(f"*/{pattern}")]
+            if files:
+                newest = sorted(files, key=lambda file: file.stat().st_mtime)[-40:]
+                damaged = self.chance.choice(newest)
+                with damaged.open("r+b") as file:  # never a new file
+                    file.truncate()
+                    file.write(self.chance.choice(GARBAGE))
+                return str(damaged.relative_to(self.site.runs))
+        return None
 
 
 def fill(filler: Path) -> None:
