@@ -9,7 +9,9 @@ import contextlib
 import importlib.util
 import os
 import sys
+import tempfile
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,6 +46,16 @@ def _fuzzer() -> ModuleType:
 fuzzer = _fuzzer()
 CLUSTER = load_cluster("example-slurm")
 SHIPPED = [path.read_text(encoding="utf-8") for path in spec_files(project_root() / "sweep_specs")]
+PROFILES = [
+    path.read_text(encoding="utf-8")
+    for folder in ("clusters", "sites")
+    for path in (project_root() / "sbatch" / folder).glob("*.yaml")
+]
+COMMAND = """
+point: "a"
+stages:
+  run: {kind: command, command: ["true"], slurm: {nodes: 2, time: 1h}}
+"""
 LIMITS = settings(
     max_examples=100, deadline=timedelta(seconds=10), suppress_health_check=[HealthCheck.too_slow]
 )
@@ -53,6 +65,15 @@ LIMITS = settings(
 @given(st.randoms(use_true_random=False))
 def test_mutated_specs(random_: random.Random) -> None:
     assert fuzzer.run_document(fuzzer.mutated(random_, SHIPPED), CLUSTER) in ("planned", "refused")
+
+
+@LIMITS
+@given(st.randoms(use_true_random=False))
+def test_mutated_profiles(random_: random.Random) -> None:
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(SpecError):
+        text = fuzzer.mutated(random_, PROFILES)
+        (Path(folder) / "mutated.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
+        fuzzer.plan_document(COMMAND, load_cluster("mutated", Path(folder)))
 
 
 @LIMITS

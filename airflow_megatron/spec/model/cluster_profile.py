@@ -136,14 +136,19 @@ def _evaluated(document: YamlDocument, names: dict[str, Any]) -> Any:
     permitted = permitted_variables()
     for key, value in document.data.items():
         try:
-            refused = sorted(name for name in attribute_names(value, "env") if not permitted.permits(name))
-            if refused:
-                message = f"a profile may not read the environment variable {refused[0]}"
-                problems.append(document.problem((key,), message, f"add {refused[0]} to {SETTING}"))
-                continue
+            read = sorted(attribute_names(value, "env"))
+        except ExpressionError as error:
+            problems.append(document.problem((key,), str(error)))
+            continue
+        refused = [name for name in read if not permitted.permits(name)]
+        if refused:
+            message = f"a profile may not read the environment variable {refused[0]}"
+            problems.append(document.problem((key,), message, f"add {refused[0]} to {SETTING}"))
+            continue
+        try:
             data[key] = evaluate_tree(value, names)
         except ExpressionError as error:
-            missing = [name for name in sorted(attribute_names(value, "env")) if name not in permitted]
+            missing = [name for name in read if name not in permitted]
             unset = [name for name in missing if f"has no attribute {name!r}" in str(error)]
             message = f"the environment variable {unset[0]} is not set" if unset else str(error)
             hint = f"export {unset[0]}=…, or write the value instead of the expression" if unset else ""

@@ -74,6 +74,14 @@ def _field_of_connection(name: str) -> str:
     return name
 
 
+def _absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError(f"{path!r} is not absolute (start it with /)")
+    return path
+
+
+ClusterPath: TypeAlias = Annotated[str, AfterValidator(_absolute)]
+"""A path on the cluster."""
 # dots separate sweep, point and stage in job names, so no part may hold one
 Ahead: TypeAlias = Annotated[int, Field(ge=0, le=100, strict=True)]
 DEFAULT_AHEAD: Final = 1
@@ -779,11 +787,11 @@ class ClusterSection(Strict):
     """Text for people."""
     ssh_conn_id: str
     """ID of the Airflow connection to the login node."""
-    run_root: str
-    """Directory for the sweeps; all nodes must see it."""
+    run_root: ClusterPath
+    """Absolute path of the directory for the sweeps; all nodes must see it."""
     python: str
     """Python of the trainer environment."""
-    megatron_lm_dir: str
+    megatron_lm_dir: ClusterPath
     """This project's ``Megatron-LM/`` folder on the cluster."""
     launcher: CommonLauncher = "torchrun"
     """Program that starts the processes of a training."""
@@ -827,7 +835,7 @@ class ClusterSection(Strict):
     """Run Slurm's commands in a login shell. Needed if only a login shell has them on its ``PATH``."""
     restricted: bool = False
     """The key of the connection runs only this package's programs: ``lint`` refuses what they cannot do."""
-    slurm_bin: str | None = None
+    slurm_bin: ClusterPath | None = None
     """Directory of Slurm's commands, if they are not on the ``PATH``."""
     login_budget: int | None = Field(default=None, ge=1, le=1000)
     """Maximum number of logins in an hour from one machine. All its processes share one connection of the system's
