@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from airflow_megatron.results.store.tables import Kind
 
 TYPES: Final[dict[Kind, Any]] = {
-    "text": pl.String,
-    "whole": pl.Int64,
-    "real": pl.Float64,
-    "flag": pl.Boolean,
-    "utc": pl.Datetime("us", "UTC"),
-    "local": pl.Datetime("us"),
+    "string": pl.String,
+    "integer": pl.Int64,
+    "float": pl.Float64,
+    "boolean": pl.Boolean,
+    "UTC time": pl.Datetime("us", "UTC"),
+    "local time": pl.Datetime("us"),
 }
 _LM_LOSS: Final = "lm loss"
 
@@ -88,7 +88,7 @@ def frame_of(table_name: str, batches: Sequence[Batch]) -> pl.DataFrame:
     for column in table.all_columns:
         name, kind = column.name, types[column.name]
         if name in own:
-            columns.append(_series(name, own[name], kind, epoch=column.kind == "utc"))
+            columns.append(_series(name, own[name], kind, epoch=column.kind == "UTC time"))
         elif name == "offset":
             columns.append(_series(name, offsets, kind))
         else:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-Kind: TypeAlias = Literal["text", "whole", "real", "flag", "utc", "local"]
-"""``utc``: a time in UTC; ``local``: a time without a zone, as the cluster's clock shows it."""
+Kind: TypeAlias = Literal["string", "integer", "float", "boolean", "UTC time", "local time"]
+"""``local time``: without a zone, as the cluster's clock shows it."""
 
 
 class Column(NamedTuple):
@@ -51,20 +51,20 @@ class Table(NamedTuple):
 
 
 SOURCE: Final = (
-    Column("sweep", "text", "", "name of the sweep"),
-    Column("run", "text", "", "id of the sweep's run in Airflow; empty where it is not known"),
-    Column("point", "text", "", "name of the point; empty for a job of the whole sweep"),
-    Column("stage", "text", "", "name of the stage"),
-    Column("attempt", "whole", "", "number of the attempt, from 1"),
-    Column("job_id", "text", "", "Slurm's id of the job"),
-    Column("log", "text", "", "path of the attempt's log on the cluster"),
+    Column("sweep", "string", "", "name of the sweep"),
+    Column("run", "string", "", "id of the sweep's run in Airflow; empty where it is not known"),
+    Column("point", "string", "", "name of the point; empty for a job of the whole sweep"),
+    Column("stage", "string", "", "name of the stage"),
+    Column("attempt", "integer", "", "number of the attempt, from 1"),
+    Column("job_id", "string", "", "Slurm's id of the job"),
+    Column("log", "string", "", "path of the attempt's log on the cluster"),
     Column(
         "offset",
-        "whole",
+        "integer",
         "bytes",
-        "byte of the log at which the line begins; missing for what is from no log",
+        "position in the log at which the line begins; missing for rows that come from no log",
     ),
-    Column("time", "utc", "", "when the row was read from the cluster"),
+    Column("time", "UTC time", "", "when the row was read from the cluster"),
 )
 """Where a row is from; the first columns of every table."""
 
@@ -74,64 +74,75 @@ ITERATIONS: Final = Table(
     "iterations",
     "an iteration line of a training's log",
     (
-        Column("iteration", "whole", "", "number of the iteration, from 1"),
-        Column("train_iters", "whole", "", "the last iteration of the training"),
-        Column("consumed_samples", "whole", "samples", "samples consumed since the training began"),
+        Column("iteration", "integer", "", "number of the iteration, from 1"),
+        Column("train_iters", "integer", "", "last iteration of the training"),
+        Column("consumed_samples", "integer", "samples", "samples consumed since the start of the training"),
         Column(
-            "consumed_tokens", "whole", "tokens", "samples times the sequence length; missing where unknown"
+            "consumed_tokens",
+            "integer",
+            "tokens",
+            "consumed samples times sequence length; missing if unknown",
         ),
-        Column("logged", "local", "", "the time that the line shows"),
-        Column("loss", "real", "nats per token", "language-model loss; missing where it was not a number"),
-        Column("elapsed_ms", "real", "ms", "time per iteration"),
-        Column("throughput", "real", "TFLOP/s per GPU", "as Megatron counts it"),
-        Column("learning_rate", "real", "", "learning rate"),
-        Column("global_batch_size", "whole", "samples", "samples of one iteration"),
-        Column("loss_scale", "real", "", "scale of the loss in mixed precision"),
-        Column("grad_norm", "real", "", "norm of the gradient before clipping"),
-        Column("skipped_iterations", "whole", "", "iterations without an update since the last line"),
+        Column("logged", "local time", "", "timestamp of the line"),
+        Column("loss", "float", "nats per token", "language-model loss; missing if it was not a number"),
+        Column("elapsed_ms", "float", "ms", "time per iteration"),
+        Column("throughput", "float", "TFLOP/s per GPU", "computed by Megatron"),
+        Column("learning_rate", "float", "", "learning rate"),
+        Column("global_batch_size", "integer", "samples", "samples of one iteration"),
+        Column("loss_scale", "float", "", "loss scale of mixed-precision training"),
+        Column("grad_norm", "float", "", "gradient norm before clipping"),
         Column(
-            "nan_iterations", "whole", "", "iterations with a loss that is not a number since the last line"
+            "skipped_iterations",
+            "integer",
+            "",
+            "iterations without a parameter update since the previous line",
         ),
-        Column("torn", "flag", "", "not all of the line could be read"),
-        Column("other_losses", "text", "JSON", "the other losses of the line: name to value"),
-        Column("extra", "text", "JSON", "the other numbers of the line: name to value"),
+        Column("nan_iterations", "integer", "", "iterations with a NaN loss since the previous line"),
+        Column("torn", "boolean", "", "part of the line could not be read"),
+        Column("other_losses", "string", "JSON", "other losses of the line: name to value"),
+        Column("extra", "string", "JSON", "other numbers of the line: name to value"),
     ),
     ("iteration",),
 )
 VALIDATIONS: Final = Table(
     "validations",
-    "a loss on a held-out set",
+    "a loss on a validation or test set",
     (
-        Column("iteration", "whole", "", "iteration after which it was measured; missing in older releases"),
-        Column("split", "text", "", "validation or test"),
-        Column("dataset", "text", "", "name of the set where there are several"),
-        Column("final", "flag", "", "measured when the training had ended"),
-        Column("loss", "real", "nats per token", "language-model loss"),
-        Column("losses", "text", "JSON", "all losses of the line: name to value"),
-        Column("perplexities", "text", "JSON", "all perplexities of the line: name to value"),
+        Column(
+            "iteration",
+            "integer",
+            "",
+            "iteration after which it was measured; missing in logs of older Megatron releases",
+        ),
+        Column("split", "string", "", "validation or test"),
+        Column("dataset", "string", "", "name of the data set, if there are several"),
+        Column("final", "boolean", "", "measured after the end of the training"),
+        Column("loss", "float", "nats per token", "language-model loss"),
+        Column("losses", "string", "JSON", "all losses of the line: name to value"),
+        Column("perplexities", "string", "JSON", "all perplexities of the line: name to value"),
     ),
     ("iteration", "split", "dataset", "final"),
 )
 CHECKPOINTS: Final = Table(
     "checkpoints",
-    "a line of a log about a checkpoint: restarts and rollbacks show here",
+    "a line of a log about a checkpoint, such as a restart or a rollback",
     (
-        Column("event", "text", "", "saving, scheduled, saved, loading, loaded, deleted or random_start"),
-        Column("iteration", "whole", "", "iteration of the checkpoint"),
-        Column("path", "text", "", "directory that the line names"),
+        Column("event", "string", "", "saving, scheduled, saved, loading, loaded, deleted or random_start"),
+        Column("iteration", "integer", "", "iteration of the checkpoint"),
+        Column("path", "string", "", "directory named in the line"),
     ),
     ("event", "iteration"),
 )
 MEMORY: Final = Table(
     "memory",
-    "a line of a log about the memory of one rank, as PyTorch counts it",
+    "a line of a log about the memory of one rank, as reported by PyTorch",
     (
-        Column("rank", "whole", "", "number of the process"),
-        Column("moment", "text", "", "when it was measured"),
-        Column("allocated", "real", "MB", "in tensors"),
-        Column("max_allocated", "real", "MB", "the most in tensors so far"),
-        Column("reserved", "real", "MB", "taken from the GPU"),
-        Column("max_reserved", "real", "MB", "the most taken from the GPU so far"),
+        Column("rank", "integer", "", "rank of the process"),
+        Column("moment", "string", "", "text that Megatron prints for the time of the measurement"),
+        Column("allocated", "float", "MB", "allocated to tensors"),
+        Column("max_allocated", "float", "MB", "maximum allocated to tensors so far"),
+        Column("reserved", "float", "MB", "reserved by the allocator"),
+        Column("max_reserved", "float", "MB", "maximum reserved by the allocator so far"),
     ),
     ("rank", "moment"),
 )
@@ -139,19 +150,24 @@ ATTEMPTS: Final = Table(
     "attempts",
     "an attempt of a job that has ended",
     (
-        Column("outcome", "text", "", "the verdict"),
-        Column("reason", "text", "", "what decided it"),
-        Column("line", "text", "", "the line of the log that decided"),
-        Column("signature", "text", "", "name of the known failure that the line shows"),
-        Column("iteration", "whole", "", "of the newest checkpoint; missing for a job that does not train"),
-        Column("node_list", "text", "", "nodes, as Slurm writes them"),
-        Column("failed_nodes", "text", "", "nodes that are known to have failed, comma-separated"),
-        Column("exit_code", "whole", "", "of the job script"),
-        Column("started", "utc", "", "when the job began to run"),
-        Column("ended", "utc", "", "when it ended"),
-        Column("elapsed", "real", "s", "how long it ran, as Slurm counts it"),
-        Column("gpus", "whole", "", "GPUs of the job"),
-        Column("gpu_hours", "real", "GPU h", "GPUs times the time that it ran"),
+        Column("outcome", "string", "", "verdict on the attempt"),
+        Column("reason", "string", "", "reason of the verdict"),
+        Column("line", "string", "", "log line that decided the verdict"),
+        Column("signature", "string", "", "name of the failure signature that matched the line"),
+        Column(
+            "iteration",
+            "integer",
+            "",
+            "iteration of the newest checkpoint; missing if the job is not a training",
+        ),
+        Column("node_list", "string", "", "nodes, in Slurm's notation"),
+        Column("failed_nodes", "string", "", "nodes known to have failed, separated by commas"),
+        Column("exit_code", "integer", "", "exit code of the job script"),
+        Column("started", "UTC time", "", "start of the job"),
+        Column("ended", "UTC time", "", "end of the job"),
+        Column("elapsed", "float", "s", "run time reported by Slurm"),
+        Column("gpus", "integer", "", "number of GPUs"),
+        Column("gpu_hours", "float", "GPU h", "number of GPUs times run time"),
     ),
     (),
     source_key=_JOB,
@@ -161,34 +177,34 @@ STATES: Final = Table(
     "states",
     "a change of a job's state",
     (
-        Column("state", "text", "", "Slurm's state"),
-        Column("reason", "text", "", "why it waits, as Slurm says"),
-        Column("node_list", "text", "", "nodes, as Slurm writes them"),
+        Column("state", "string", "", "job state reported by Slurm"),
+        Column("reason", "string", "", "Slurm's reason for a pending job"),
+        Column("node_list", "string", "", "nodes, in Slurm's notation"),
     ),
     ("state", "reason", "node_list", "time"),
     source_key=_JOB,
 )
 EVALUATIONS: Final = Table(
     "evaluations",
-    "a figure of lm-evaluation-harness",
+    "a metric of lm-evaluation-harness",
     (
-        Column("iteration", "whole", "", "of the checkpoint"),
+        Column("iteration", "integer", "", "iteration of the checkpoint"),
         Column(
             "model",
-            "text",
+            "string",
             "",
-            "run outside the sweep that the checkpoint is from; empty for the point's own",
+            "run outside the sweep that wrote the checkpoint; empty for a checkpoint of the point",
         ),
-        Column("task", "text", "", "name of the task or group"),
-        Column("metric", "text", "", "name of the metric"),
-        Column("filter", "text", "", "how answers were picked from the text; none for as they are"),
-        Column("value", "real", "", "the figure"),
-        Column("stderr", "real", "", "its standard error"),
-        Column("num_fewshot", "whole", "", "examples before each question"),
-        Column("samples", "whole", "", "items that it was measured on"),
-        Column("higher_is_better", "flag", "", "a higher figure is a better one"),
-        Column("chance", "real", "", "score of random guessing; missing where it is not known"),
-        Column("version", "text", "", "version of the task"),
+        Column("task", "string", "", "name of the task or group"),
+        Column("metric", "string", "", "name of the metric"),
+        Column("filter", "string", "", "filter applied to the model's answers; `none` if unfiltered"),
+        Column("value", "float", "", "value of the metric"),
+        Column("stderr", "float", "", "standard error of the value"),
+        Column("num_fewshot", "integer", "", "number of few-shot examples"),
+        Column("samples", "integer", "", "number of evaluated items"),
+        Column("higher_is_better", "boolean", "", "whether a higher value is better"),
+        Column("chance", "float", "", "score of random guessing; missing if unknown"),
+        Column("version", "string", "", "version of the task"),
     ),
     ("iteration", "model", "task", "metric", "filter"),
     source_key=("point", "stage"),
@@ -196,14 +212,14 @@ EVALUATIONS: Final = Table(
 )
 SAMPLES: Final = Table(
     "samples",
-    "what one GPU did during an attempt, where `monitor:` watched it",
+    "the use of one GPU during an attempt, recorded if the spec sets `monitor:`",
     (
-        Column("node", "text", "", "name of the node"),
-        Column("gpu", "whole", "", "number of the GPU in its node"),
-        Column("samples", "whole", "", "samples that the means are over"),
-        Column("memory_mib", "real", "MiB", "the most memory in use"),
-        Column("utilisation", "real", "% of the time", "mean"),
-        Column("power", "real", "W", "mean"),
+        Column("node", "string", "", "name of the node"),
+        Column("gpu", "integer", "", "index of the GPU on its node"),
+        Column("samples", "integer", "", "number of samples"),
+        Column("memory_mib", "float", "MiB", "maximum memory in use"),
+        Column("utilisation", "float", "%", "mean utilisation"),
+        Column("power", "float", "W", "mean power"),
     ),
     ("node", "gpu"),
     source_key=_JOB,
@@ -211,13 +227,13 @@ SAMPLES: Final = Table(
 )
 POINTS: Final = Table(
     "points",
-    "a point of the sweep, once for each of its trainings",
+    "a training of a point",
     (
-        Column("swept", "text", "JSON", "the parameters that the sweep varies: name to value"),
-        Column("seq_length", "whole", "tokens", "tokens of a sample"),
-        Column("gpus", "whole", "", "processes of the training, one a GPU"),
-        Column("train_iters", "whole", "", "the last iteration"),
-        Column("parent", "text", "", "stage from whose checkpoint the training starts"),
+        Column("swept", "string", "JSON", "swept parameters: name to value"),
+        Column("seq_length", "integer", "tokens", "sequence length"),
+        Column("gpus", "integer", "", "number of processes, one for each GPU"),
+        Column("train_iters", "integer", "", "last iteration"),
+        Column("parent", "string", "", "stage whose checkpoint the training starts from"),
     ),
     (),
     source_key=("point", "stage"),
@@ -228,7 +244,7 @@ REBUILT: Final = "rebuilt"
 GAPS: Final = Table(
     "gaps",
     "a part of a log whose rows were not stored; `airflow-megatron results rebuild` adds them",
-    (Column("reason", "text", "", "why"),),
+    (Column("reason", "string", "", "why the rows are missing"),),
     ("reason",),
     keep="last",
 )
@@ -249,9 +265,9 @@ TABLES: Final = {
 }
 SUPERSEDED: Final = Column(
     "superseded",
-    "flag",
+    "boolean",
     "",
-    "added when reading: a later attempt went back to before this iteration and has logged on from there",
+    "added when reading: a later attempt repeated this iteration or an earlier one",
 )
 """Of :data:`ITERATIONS` and :data:`VALIDATIONS`; not stored."""
 
