@@ -67,7 +67,7 @@ def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Enco
 _ROWS_AT_ONCE: Final = 256
 
 
-def digest_of(encoded_jobs: Iterable[bytes]) -> str:
+def digest_of(encoded_jobs: Iterable[bytes | bytearray]) -> str:
     """Return the digest of a plan, by :meth:`Plan.encoded_jobs`."""
     hashed = hashlib.sha256()
     for encoded in encoded_jobs:
@@ -137,11 +137,13 @@ class Plan:
         """Shortened SHA-256 over all resolved values; equal plans have equal digests."""
         return digest_of(self.encoded_jobs())
 
-    def encoded_jobs(self, first: int = 0) -> Iterator[bytes]:
-        """Yield the input of the digest from a job on: all resolved values of each job."""
+    def encoded_jobs(self, first: int = 0) -> Iterator[bytes | bytearray]:
+        """Yield the input of the digest from a job on: all resolved values of each job, valid until the next one."""
         encoder = _encoder("deterministic")
+        encoded = bytearray()
         for job in self.jobs[first:]:
-            yield encoder.encode(msgspec.structs.replace(job, pin="") if job.pin else job)
+            encoder.encode_into(msgspec.structs.replace(job, pin="") if job.pin else job, encoded)
+            yield encoded
 
     def jobs_of(self, point: str) -> list[Job]:
         """Return the jobs of a point, those of the whole sweep included."""

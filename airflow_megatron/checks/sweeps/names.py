@@ -50,9 +50,10 @@ def template_findings(jobs: Iterable[Job], *, refuse: bool = True) -> Iterator[F
     :param refuse: refuse them in paths and names; files of other tools may keep unresolved text
     """
     for job in jobs:
-        paths = [("name", job.name), ("run_dir", job.run_dir), ("outputs", " ".join(job.outputs))]
-        paths += [("log", job.log or "")]
-        for key, text in paths:
+        log, outputs = job.log or "", " ".join(job.outputs)
+        paths = (("name", job.name), ("run_dir", job.run_dir), ("outputs", outputs), ("log", log))
+        # one search in all of them first, as few have any
+        for key, text in paths if "{" in f"{job.name}{job.run_dir}{outputs}{log}" else ():
             found = _TEMPLATE.search(text)
             if found:
                 message = f"{key} still holds {found[0]!r} after everything is resolved: {text}"

@@ -38,14 +38,15 @@ def sbatch_findings(jobs: Iterable[Job]) -> Iterator[Finding]:
         if job.script is None:
             yield from _of_rendered(job)
         else:
-            given = list(read_options(job.slurm.options))
-            for refused in refused_options(given, own_script=True):
-                yield _finding(job, refused, ("cmd",), "its command gives sbatch")
-            directives = list(read_options(directive_options(job.script)))
-            for refused in refused_options(directives, own_script=True):
-                yield _finding(job, refused, ("template",), "its script holds #SBATCH")
-            yield from _mistakes(job, given, ("cmd",), "its command gives sbatch")
-            yield from _mistakes(job, directives, ("template",), "its script holds #SBATCH")
+            for words, key, where in (
+                (job.slurm.options, "cmd", "its command gives sbatch"),
+                (directive_options(job.script), "template", "its script holds #SBATCH"),
+            ):
+                if words:
+                    options = list(read_options(words))
+                    for refused in refused_options(options, own_script=True):
+                        yield _finding(job, refused, (key,), where)
+                    yield from _mistakes(job, options, (key,), where)
             if others := other_directives(job.script):
                 message = f"its script holds {others[0][:80]}: options of PBS and LSF are not read"
                 hint = "write them as #SBATCH lines, or remove them"

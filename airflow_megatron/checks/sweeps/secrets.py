@@ -48,7 +48,7 @@ def secret_findings(jobs: Iterable[Job], cluster: ClusterProfile) -> Iterator[Fi
                     f"put it into a file on the cluster, chmod 600, and write secrets: {{{name}: {{file: PATH}}}}",
                     warning=warning,
                 )
-        for name in sorted(name for name in job.env if name in job.secrets or name in job.delivered):
+        for name in sorted(job.env.keys() & (job.secrets.keys() | job.delivered.keys())) if job.env else ():
             message = f"{name} is in env and in secrets"
             yield Finding(f"secret and variable {name}", job, ("secrets",), message, "remove one")
         if job.runs_trainer and not job.own_launch and cluster.launcher_of(job.trainer) == "deepspeed":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_megatron.spec.documents.errors import did_you_mean
 
@@ -200,8 +200,7 @@ _IN_RENDERED: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class SbatchOption:
+class SbatchOption(NamedTuple):
     """One option as sbatch reads it.
 
     :param name: its long name; the text itself if unknown or ambiguous

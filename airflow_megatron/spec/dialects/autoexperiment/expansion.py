@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_megatron.spec.dialects.autoexperiment.grammar import document_axes, place_of
 from airflow_megatron.spec.dialects.autoexperiment.resolution import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.documents.errors import Problem
     from airflow_megatron.spec.documents.yaml_document import YamlDocument
 
+_REQUIRED = frozenset(AUTOEXPERIMENT_KEYS)
 _MAX_PLANS = 1_000
 _MAX_REPEATED = 20
 _MAX_SETTLED = 30_000
@@ -79,9 +81,11 @@ class _Expander:
         used: Counter[tuple[int, ...]] = Counter()
         jobs: list[ExpandedJob] = []
         settled = 0
-        for picks in itertools.product(*(range(size) for size in sizes)):
-            params = self._merged(axes, picks)
-            shape = tuple(axis.shapes[pick] for axis, pick in zip(axes, picks, strict=True))
+        middle = _middle(sizes)
+        for head, tail in itertools.product(_combinations(axes[:middle]), _combinations(axes[middle:])):
+            params = {**head.flat, **tail.flat}
+            picks = head.picks + tail.picks
+            shape = head.shape + tail.shape
             plan = plans.get(shape)
             if plan is None and len(plans) < _MAX_PLANS:
                 owners = {
@@ -93,7 +97,7 @@ class _Expander:
             if plan and plan.resolve(params, picks):
                 used[shape] += 1
             else:
-                params = self._merged(axes, picks)
+                params = {**head.flat, **tail.flat}
                 settled += 1
                 if settled > _MAX_SETTLED:
                     raise SpecError(
@@ -104,13 +108,9 @@ class _Expander:
                         )
                     )
                 self._settle(params)
-            choices = tuple(
-                itertools.chain.from_iterable(
-                    axis.choices[pick] for axis, pick in zip(axes, picks, strict=True)
-                )
-            )
-            job = ExpandedJob(params, choices)
-            self._check_fields(job)
+            job = ExpandedJob(params, head.choices + tail.choices)
+            if not params.keys() >= _REQUIRED:
+                raise SpecError(self._missing_fields(job))
             jobs.append(job)
             if self._repeated(job) > _MAX_REPEATED:
                 break
@@ -119,13 +119,6 @@ class _Expander:
                 self._note_unresolved(key, reason, count)
         self._check_names()
         return Expansion(tuple(jobs), self.unresolved)
-
-    @staticmethod
-    def _merged(axes: Sequence[Axis], picks: Sequence[int]) -> dict[str, Any]:
-        params: dict[str, Any] = {}
-        for axis, pick in zip(axes, picks, strict=True):
-            params.update(axis.flats[pick])
-        return params
 
     def _settle(self, params: dict[str, Any]) -> None:
         try:
@@ -149,18 +142,15 @@ class _Expander:
         before, first = self.unresolved.get(key, (0, reason))
         self.unresolved[key] = (before + count, first)
 
-    def _check_fields(self, job: ExpandedJob) -> None:
+    def _missing_fields(self, job: ExpandedJob) -> Problem:
         missing = [key for key in AUTOEXPERIMENT_KEYS if key not in job.params]
-        if missing:
-            taken = ", ".join(f"{choice.place[-1]} {choice.label}" for choice in job.choices if choice.named)
-            where = f" at {taken}" if taken else ""
-            raise SpecError(
-                self.document.problem(
-                    (),
-                    f"{', '.join(missing)} missing{where}",
-                    f"every job needs {', '.join(AUTOEXPERIMENT_KEYS)}",
-                )
-            )
+        taken = ", ".join(f"{choice.place[-1]} {choice.label}" for choice in job.choices if choice.named)
+        where = f" at {taken}" if taken else ""
+        return self.document.problem(
+            (),
+            f"{', '.join(missing)} missing{where}",
+            f"every job needs {', '.join(AUTOEXPERIMENT_KEYS)}",
+        )
 
     def _repeated(self, job: ExpandedJob) -> int:
         """Count the name of a job; return the number of repeated names so far."""
@@ -211,3 +201,42 @@ class _Expander:
         ]
         keys = " and ".join(f"{{{key}}}" for key in sorted(set(differing)))
         return f"add {keys}, which varies, to name" if keys else "use every key that varies in name"
+
+
+class _Combination(NamedTuple):
+    """One alternative of each of several consecutive axes, merged.
+
+    :param picks: the number of each alternative
+    :param flat: their values; later axes replace earlier ones
+    :param shape: the shape of each alternative
+    :param choices: the items taken
+    """
+
+    picks: tuple[int, ...]
+    flat: dict[str, Any]
+    shape: tuple[int, ...]
+    choices: tuple[Choice, ...]
+
+
+def _combinations(axes: Sequence[Axis]) -> list[_Combination]:
+    made = [_Combination((), {}, (), ())]
+    for axis in axes:
+        made = [
+            _Combination(
+                (*before.picks, pick),
+                {**before.flat, **flat} if before.flat else flat,
+                (*before.shape, shape),
+                before.choices + choices,
+            )
+            for before in made
+            for pick, (flat, shape, choices) in enumerate(
+                zip(axis.flats, axis.shapes, axis.choices, strict=True)
+            )
+        ]
+    return made
+
+
+def _middle(sizes: Sequence[int]) -> int:
+    """Return where axes are divided, so that both parts have few combinations."""
+    products = list(itertools.accumulate(sizes, operator.mul, initial=1))
+    return min(range(len(products)), key=lambda index: products[index] + products[-1] // products[index])

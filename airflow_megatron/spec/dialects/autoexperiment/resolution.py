@@ -210,7 +210,7 @@ def _make(steps: Sequence[tuple[str, str, bool]], params: dict[str, Any]) -> dic
                 value = evaluate_expression(value)
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
             return None
-        if isinstance(value, str) and (
+        if type(value) is str and (
             "{" in value or "}" in value or len(value) > MAX_TEXT or is_expression(value)
         ):
             return None
