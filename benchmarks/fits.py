@@ -3,6 +3,7 @@
 python benchmarks/fits.py coverage 1000
 python benchmarks/fits.py further 300 81                     # small grids, approaches 1 to 3, cooldowns of trunks; seed
 python benchmarks/fits.py allocations 600 86                 # approaches 1 to 3 alone; seed
+python benchmarks/fits.py shared-trunks 600 89               # approach 2 on cooldowns that share trunks; seed
 python benchmarks/fits.py steplaw dense_lr_bs_loss.csv       # of github.com/step-law/steplaw, data/
 python benchmarks/fits.py bias                               # scenarios of
 github.com/Open-Athena/scaling-law-analysis
@@ -37,6 +38,7 @@ from synthetic_sweeps import (
     loss_sweep,
     random_surface,
     rate_sweep,
+    trunk_isoflop_sweep,
     trunk_sweep,
 )
 
@@ -142,6 +144,15 @@ def allocations(count: int, seed: int) -> None:
     rng, kept = np.random.default_rng(seed), Coverage()
     for _ in range(count):
         approaches(rng, kept, random_surface(rng))
+    kept.print()
+
+
+def shared_trunks(count: int, seed: int) -> None:
+    """Measure approach 2 on cooldowns of which each size's share a trunk."""
+    rng, kept = np.random.default_rng(seed), Coverage()
+    for _ in range(count):
+        truth = random_surface(rng)
+        kept_allocation("approach 2 on trunks", kept, truth, approach_2, trunk_isoflop_sweep(rng, truth))
     kept.print()
 
 
@@ -382,6 +393,8 @@ if __name__ == "__main__":
         further(int(rest[0]), int(rest[1]))
     elif which == "allocations":
         allocations(int(rest[0]), int(rest[1]))
+    elif which == "shared-trunks":
+        shared_trunks(int(rest[0]), int(rest[1]))
     elif which == "steplaw":
         steplaw(rest[0])
     elif which == "bias":

@@ -187,7 +187,7 @@ def _store(plan: Plan, snapshot: SweepSnapshot, run_id: str, read_at: float) -> 
 
 
 def _lines(about: Mapping[str, Any]) -> list[str]:
-    """Return what stands under the title of a report."""
+    """Return the lines under the title of a report."""
     points = f"{about['points']} of {about['all_points']} points"
     if about["selection"]:
         points += f" ({about['selection']})"
@@ -200,8 +200,8 @@ def _lines(about: Mapping[str, Any]) -> list[str]:
 
 
 def _moment(written: str) -> str:
-    """Return an ISO time as people read it, with its time zone: ``2026-11-22 14:05 UTC``."""
-    import pendulum  # who writes a report reads times; who plans does not
+    """Return an ISO time in a readable form, with its time zone: ``2026-11-22 14:05 UTC``."""
+    import pendulum  # only reports print times; the import is slow
 
     return pendulum.instance(datetime.fromisoformat(written)).format("YYYY-MM-DD HH:mm z")
 

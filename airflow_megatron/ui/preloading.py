@@ -49,9 +49,9 @@ def preload(component: str) -> None:
 
 
 def starting_component(job: object) -> str:
-    """Return which component of Airflow's this process is about to be: ``scheduler``, ``triggerer`` …; empty for none.
+    """Return the name of the Airflow component that this process starts, such as ``scheduler``; empty for none.
 
-    The component's job knows only in tests: Airflow calls ``on_starting`` before it has its type (``Job.__init__`` in
+    The job object has its type only in tests: Airflow calls ``on_starting`` before it has its type (``Job.__init__`` in
     ``airflow/jobs/job.py``). A task calls it too, with a mark instead of a job; as a fork it has the
     scheduler's command.
 

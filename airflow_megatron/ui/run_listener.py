@@ -60,7 +60,7 @@ def on_dag_run_success(dag_run: DagRun, msg: str) -> None:
 
 @hookimpl
 def on_starting(component: object) -> None:
-    """Look, when the scheduler starts, which runs have ended or gone while nobody did; import what its forks need."""
+    """When the scheduler starts, find runs that ended or were deleted meanwhile, and import what its forks need."""
     starting = starting_component(component)
     preload(starting)
     if starting == "scheduler":

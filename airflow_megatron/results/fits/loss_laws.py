@@ -131,11 +131,9 @@ def fit_loss_law(
     """Fit a law to final losses.
 
     The start is the best of a grid of exponents, for each of which E and A_j are a non-negative least squares
-    problem (variable
-    projection, Golub and Pereyra 1973, doi:10.1137/0710036). From there all parameters are fitted to the log losses
-    with Huber's
-    loss, whose width is 1.345 robust standard deviations; the covariance is a sandwich, so that it
-    holds for heavy tails and unequal noise.
+    problem (variable projection, Golub and Pereyra 1973, doi:10.1137/0710036). From there all parameters are fitted
+    to the log losses with Huber's loss, whose width is 1.345 robust standard deviations; the covariance is a sandwich,
+    so that it holds for heavy tails and unequal noise.
 
     :param variables: name → its value in each run; the two of a law in N and D in this order
     :param losses: nats per token

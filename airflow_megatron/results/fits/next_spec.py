@@ -39,8 +39,7 @@ def next_spec(
     """Write the spec as YAML: it extends the sweep's own and replaces its points by one.
 
     Of the swept parameters it scales those that the size has: layers, hidden size, heads, feed-forward size. The
-    number of layers
-    and the hidden size grow by the same factor, as far as whole heads allow.
+    number of layers and the hidden size grow by the same factor, as far as whole heads allow.
 
     :param name: of the sweep
     :param document: the sweep's spec

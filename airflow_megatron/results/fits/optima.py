@@ -126,10 +126,8 @@ def find_optima(cells: Mapping[str, Cell]) -> dict[str, Optimum | FitRefusedErro
     """Fit the optimum of each cell.
 
     On up to some dozen runs it is a parabola (in two settings a paraboloid) in the logarithms, weighted towards the
-    lowest losses;
-    the noise of small cells is moderated by that of the others. The interval for one setting is Fieller's. On a
-    dense grid
-    polynomials of degree 2 to 4 are averaged; the difference between them counts as error.
+    lowest losses; the noise of small cells is moderated by that of the others. The interval for one setting is
+    Fieller's. On a dense grid polynomials of degree 2 to 4 are averaged; the difference between them counts as error.
 
     :param cells: size → its runs
     :returns: for each the optimum, or the refusal

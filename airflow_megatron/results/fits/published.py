@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PublishedLaw:
-    """What one paper says; what it does not say is None.
+    """The laws of one paper; those that it does not give are None.
 
     N is in parameters, D in tokens; C = 6 N D stands for floating point operations.
 

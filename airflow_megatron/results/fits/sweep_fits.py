@@ -44,7 +44,7 @@ class FitRow:
 
     :param name: what was fitted
     :param estimates: quantity → estimate
-    :param remark: what to know of it
+    :param remark: a remark for the reader
     :param refusal: why there is no fit, empty where there is one
     """
 

@@ -71,9 +71,8 @@ def sweep_runs(table: ResultTable) -> SweepRuns:
     """Take the runs of a result table that can be fitted.
 
     Finished trainings count, cooldowns of one trunk among them: each is a run of its own number of tokens (Hägele
-    et al. 2024,
-    arXiv:2405.18392). Runs at a high learning rate to the end, such as trunks, are left out where others were
-    annealed.
+    et al. 2024, arXiv:2405.18392). Runs at a high learning rate to the end, such as trunks, are left out where others
+    were annealed.
     """
     finished = [
         branch

@@ -105,7 +105,7 @@ class FigureMaker:
 
 
 def plain(text: str) -> str:
-    """Return a label that is drawn as it is written: names are not ours, and between two ``$`` stands a formula."""
+    """Return a label that matplotlib draws literally: it would read text between two ``$`` as a formula."""
     return shown(text[:_LONGEST_LABEL]).replace("$", r"\$")
 
 
@@ -125,7 +125,7 @@ def figures() -> Iterator[FigureMaker]:
 
 @contextmanager
 def attempted(name: str) -> Iterator[None]:
-    """Do without a figure or fit that cannot be made: the tables hold the data, and are written all the same."""
+    """Skip a figure or fit that cannot be made: the tables hold the data and are written anyway."""
     try:
         yield
     except Exception as error:
@@ -135,7 +135,7 @@ def attempted(name: str) -> Iterator[None]:
 def rendered(figure: Figure) -> tuple[bytes, bytes, bytes]:
     """Return the figure as PNG, as SVG and as PDF.
 
-    Laid out once and drawn once for each: ``savefig`` draws one time more, to lay out what is going to be laid out.
+    The layout is computed once; ``savefig`` would compute it again for each format.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
@@ -153,7 +153,7 @@ def rendered(figure: Figure) -> tuple[bytes, bytes, bytes]:
 
 
 def palette(count: int) -> list[str]:
-    """Return so many colours, even in lightness and safe for the colour-blind."""
+    """Return a number of colours, even in lightness and safe for the colour-blind."""
     import matplotlib as mpl
     from matplotlib.colors import to_hex
 

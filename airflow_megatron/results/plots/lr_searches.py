@@ -1,4 +1,4 @@
-"""Searches for a learning rate: what each ``lr_finder`` stage found, and their curves beside each other."""
+"""Searches for a learning rate: the results of all ``lr_finder`` stages, and their curves in one figure."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LearningRateSearch:
 
 
 def read_searches(snapshot: SweepSnapshot, jobs: Sequence[SweepJob]) -> list[LearningRateSearch]:
-    """Read what a sweep's searches found.
+    """Read the results of a sweep's searches.
 
     :param snapshot: the run directories.
     :param jobs: the jobs of the plan; those of other kinds are passed over.

@@ -1,4 +1,4 @@
-"""Choosing the values of a curve that its picture needs."""
+"""Choose the values of a curve that are drawn."""
 
 from __future__ import annotations
 

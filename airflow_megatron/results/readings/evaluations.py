@@ -17,7 +17,7 @@ _LONGEST_NAME: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One figure of one task. What is not known is None.
+    """One figure of one task. Unknown values are None.
 
     :param task: name of the task or group
     :param metric: ``acc``, ``byte_perplexity``, …

@@ -1,6 +1,6 @@
 """The state of every job of a sweep, as a grid of points × stages.
 
-The grid is read off a snapshot of the run directories, so it shows what the jobs left behind, not what the
+The grid is made from a snapshot of the run directories, so it shows what the jobs left behind, not what the
 queue says: a job that Slurm killed a moment ago still shows as running until its verdict is written. Pass the
 queue's states to sharpen it.
 """
@@ -292,9 +292,9 @@ def progress_lines(grid: ProgressGrid) -> list[str]:
 
 
 def changed_lines(before: ProgressGrid | None, now: ProgressGrid) -> list[str]:
-    """Write what changed between two looks at a sweep, for an output that is not a terminal.
+    """Return a line for each change between two polls of a sweep, for an output that is not a terminal.
 
-    :param before: the earlier grid, or None at the first look.
+    :param before: the earlier grid, or None at the first poll.
     :param now: the present grid.
     :returns: one line for each job that is in another state or further on, in the plan's order; at the first
         look only those that are not waiting.

@@ -93,7 +93,7 @@ END {
 
 
 class SnapshotError(AirflowMegatronError, ValueError):
-    """The answer of the snapshot command is cut off or is none."""
+    """The answer of the snapshot command is missing or cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class AttemptSnapshot:
 
     :param number: the attempt, from 1
     :param job_id: Slurm's id, or None when the submission is not recorded
-    :param started: did the job begin to run
+    :param started: whether the job began to run
     :param chained: it waits, or waited, in the queue for the attempt before
     :param job: ``job.json``, or None
     :param exit: ``exit.json``, or None while the job runs or when it was killed
@@ -182,7 +182,7 @@ class RunSnapshot:
     _trainings: dict[str, TrainingRun] = field(default_factory=dict, repr=False, compare=False)
 
     def records(self, stage: str, attempt: int | None = None) -> list[Record]:
-        """Return what a stage's logs say; each log is parsed once, however often one asks.
+        """Return the records of a stage's logs; each log is parsed only once.
 
         :param stage: name of the stage.
         :param attempt: number of one of its attempts; None for all.

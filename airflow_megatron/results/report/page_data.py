@@ -1,4 +1,4 @@
-"""What the report's page needs for its interactive part, in the form in which the live page gets it from its server."""
+"""The data of the report's interactive page, in the form in which the live page gets them from its server."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _KINDS: Final = frozenset((".csv", ".json", ".md", ".tex", ".parquet", ".png", "
 def publish(files: Iterable[Path], sweep_dir: Path, about: Mapping[str, Any]) -> bool:
     """Keep a run's report, and copy it into the sweep's folder unless that holds a more complete one.
 
-    What an earlier report left in either folder and this one did not write is removed.
+    Files of an earlier report that this one does not have are removed from both folders.
 
     :param files: of the report, in the run's folder, the page last
     :param sweep_dir: the sweep's folder

@@ -1,4 +1,4 @@
-"""What the trigger that follows a job stores of it, as it reads the log and the queue."""
+"""The rows that the trigger of a job stores while it reads the log and the queue."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class JobRows:
         self._failed = False
 
     def records(self, placed: Sequence[tuple[int, Record]], read_at: float) -> None:
-        """Take records of the log.
+        """Store records of the log.
 
         :param placed: each with the byte at which its line begins
         :param read_at: Unix time of the login node
@@ -72,12 +72,12 @@ class JobRows:
             self._put(batches_of_records(self._source, read_at, placed))
 
     def gap(self, offset: int) -> None:
-        """Note that the log is not read from a byte on."""
+        """Record that the log is not read from a byte on."""
         with self._guarded():
             self._queue().gap(self._source, offset)
 
     def look(self, observation: Observation) -> None:
-        """Take the job's state, if it has changed."""
+        """Store the job's state if it has changed."""
         row = observation.queue
         if row is None:
             return
@@ -89,7 +89,7 @@ class JobRows:
                 self._put([Batch(STATES.name, self._source, observation.time, [state])])
 
     def ended(self, verdict: Verdict, observation: Observation) -> None:
-        """Take the verdict on the attempt, and have all written soon."""
+        """Store the verdict on the attempt, and write all rows soon."""
         with self._guarded():
             ending = observation.accounting or observation.queue or observation.controller
             record = observation.exit

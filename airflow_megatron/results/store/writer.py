@@ -1,4 +1,4 @@
-"""The thread that writes rows into the store, so that nobody else ever waits for it.
+"""The thread that writes rows into the store, so that no caller waits for the store.
 
 :meth:`ResultWriter.put` takes rows and returns at once, whatever the store does. Rows that the queue has no room
 for are counted and forgotten; a row of :data:`.tables.GAPS` says from which byte of which log on some are missing, and
@@ -80,7 +80,7 @@ class ResultWriter:
         return writer
 
     def put(self, batch: Batch) -> bool:
-        """Take rows, and return at once.
+        """Queue rows, and return at once.
 
         :returns: False when there is no room for them
         """
@@ -111,11 +111,11 @@ class ResultWriter:
         return taken
 
     def gap(self, source: Source, offset: int) -> None:
-        """Note that the rows of a log are missing from a byte on: nobody has read it there."""
+        """Record that the rows of a log are missing from a byte on, because it was not read there."""
         self.put(Batch(GAPS.name, source, time.time(), [("not read",)], [offset]))
 
     def flush(self) -> None:
-        """Have the rows that wait written soon: a job has ended."""
+        """Write the waiting rows soon, because a job has ended."""
         self._wake.set()
 
     def drain(self, timeout: float) -> bool:
@@ -140,7 +140,7 @@ class ResultWriter:
             time.sleep(max(0.0, min(ASK_AGAIN_S, end - time.monotonic())))  # a store that fails, or more rows
 
     def close(self, timeout: float = 0.0) -> None:
-        """Take no more rows; wait for the last ones for some seconds."""
+        """Accept no more rows, and wait some seconds until the last ones are written."""
         if timeout and not self._closed:
             self.drain(timeout)
         with self._lock:

@@ -1,4 +1,4 @@
-"""The attempts of a sweep's jobs: what became of each, where it ran, and what it cost."""
+"""The attempts of a sweep's jobs: the outcome, the nodes and the cost of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_NODES: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One attempt of a job. What is not known is None.
+    """One attempt of a job. Unknown values are None.
 
     :param point: its point
     :param sweep_params: the swept parameters
@@ -62,7 +62,7 @@ class AttemptRow:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended before its work was done, by no wish of a person."""
+        """Whether it ended before its work was done, and nobody cancelled it."""
         return self.outcome in (Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.RETRYABLE)
 
 

@@ -25,7 +25,7 @@ MIB_PER_GB: Final = 1e9 / (1 << 20)
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRow:
-    """What one short training took. What is not known is None.
+    """Time, speed and memory of one short training. Unknown values are None.
 
     :param point: name of the point
     :param sweep_params: the swept parameters

@@ -42,7 +42,7 @@ _HEADINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BranchPoint:
-    """How one branch left its trunk. What is not known is None.
+    """The point at which a branch leaves its trunk. Unknown values are None.
 
     :param point: name of the point
     :param branch: name of the branch
@@ -71,7 +71,7 @@ class BranchPoint:
 
 
 def branch_points(table: ResultTable) -> list[BranchPoint]:
-    """Look at the branches of a sweep that have logged an iteration; those with ``finetune`` begin anew on purpose."""
+    """Check the branches that have logged an iteration; those with ``finetune`` are meant to start anew."""
     return [
         _branch_point(branch, trunk, first)
         for branch in table.branches

@@ -1,4 +1,4 @@
-"""What a sweep has cost, stage by stage: useful and lost hours, time in the queue, failures per node-day."""
+"""The cost of a sweep by stage: useful and lost hours, time in the queue, failures per node-day."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL: Final = "(all stages)"
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """What the attempts of one stage have cost, over all points. What is not known is None.
+    """The cost of the attempts of one stage at all points. Unknown values are None.
 
     :param point: the stage, :data:`ALL` for the sum
     :param outcome: empty

@@ -1,4 +1,4 @@
-"""The jobs of a sweep that trains nothing: what became of each."""
+"""The jobs of a sweep without trainings, and the outcome of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table with one row per point: what the sweep varies there, figures, and what became of it."""
+"""A table with one row per point: its swept parameters, figures and outcome."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PointRow(Protocol):
 
     @property
     def outcome(self) -> str:
-        """What became of it, in a word or two."""
+        """The outcome, in one or two words."""
 
 
 RowT = TypeVar("RowT", bound=PointRow)

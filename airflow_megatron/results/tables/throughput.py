@@ -22,7 +22,7 @@ _SLOW: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class SpeedRow:
-    """The speed of one training. What is not known is None.
+    """The speed of one training. Unknown values are None.
 
     :param point: its point
     :param sweep_params: the swept parameters

@@ -27,7 +27,7 @@ _FLOOR: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class HealthRow:
-    """The stability of one training. What is not known is None.
+    """The stability of one training. Unknown values are None.
 
     :param point: its point
     :param sweep_params: the swept parameters

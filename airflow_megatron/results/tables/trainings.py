@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """The result of one training branch of one point. What is not known is None.
+    """The result of one training branch of one point. Unknown values are None.
 
     :param point: name of the point
     :param branch: ``pretrain``, ``cooldown_100M``, …

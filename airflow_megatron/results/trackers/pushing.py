@@ -33,7 +33,7 @@ EVALUATIONS: Final = " evaluations"
 
 
 class Pushed(NamedTuple):
-    """What a push has done.
+    """The result of a push.
 
     :param records: that were sent
     :param trainings: that they belong to
@@ -53,7 +53,7 @@ def push_sweep(
     ended: bool = False,
     by_hand: bool = False,
 ) -> Pushed:
-    """Send to a tracker what it does not have yet of a sweep's trainings.
+    """Send the records of a sweep's trainings that a tracker does not have yet.
 
     :param jobs: of the sweep's plan; trainings that are not among them are pushed without their parameters
     :param section: of the spec

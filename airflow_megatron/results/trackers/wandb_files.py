@@ -24,7 +24,7 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
 class WandbFileError(AirflowMegatronError, ValueError):
-    """A file is none of W&B's."""
+    """The file is not in W&B's format."""
 
 
 def history_of(content: bytes) -> Iterator[dict[str, Any]]:
@@ -32,7 +32,7 @@ def history_of(content: bytes) -> Iterator[dict[str, Any]]:
 
     A file that a killed process has left ends with its last whole record.
 
-    :raises WandbFileError: when it is not a file of W&B's
+    :raises WandbFileError: when it is not in W&B's format
     """
     from wandb.proto import wandb_internal_pb2
 
@@ -49,7 +49,7 @@ def history_of(content: bytes) -> Iterator[dict[str, Any]]:
 def records_of(content: bytes) -> Iterator[bytes]:
     """Yield the whole records of a file, up to the first one that is damaged or cut off.
 
-    :raises WandbFileError: when it is not a file of W&B's
+    :raises WandbFileError: when it is not in W&B's format
     """
     if not content:
         return

@@ -1,4 +1,4 @@
-"""JSON and static files, sent only where the browser does not have them already."""
+"""JSON and static files, sent only if the browser does not have them already."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def json_answer(request: Request, content: Any) -> Response:
 
 
 class StaticFolder:
-    """The scripts and styles of the pages, under an address that holds their digest: browsers keep them for good.
+    """The scripts and styles of the pages, under an address that holds their digest: browsers may cache them forever.
 
     A name that comes from outside is looked up among those that the folder holds.
 

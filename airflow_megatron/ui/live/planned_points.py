@@ -1,4 +1,4 @@
-"""What a stored plan says of its points."""
+"""The points of a stored plan, as the pages show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has been recorded of a sweep's jobs, in the form in which the pages need it."""
+"""The records of a sweep's jobs, in the form in which the pages need them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class StageReading(NamedTuple):
-    """How far a training has come. What is not known is None.
+    """The progress of a training. Unknown values are None.
 
     :param iteration: the last one logged
     :param train_iters: the last iteration of the training
@@ -34,7 +34,7 @@ class StageReading(NamedTuple):
 
 
 class JobReading(NamedTuple):
-    """What the attempts of a job have cost.
+    """The cost of the attempts of a job.
 
     :param attempts: how many there were
     :param gpu_hours: GPU-hours of those that have ended
@@ -49,7 +49,7 @@ class JobReading(NamedTuple):
 
 
 class EvaluationFigure(NamedTuple):
-    """A figure of lm-evaluation-harness. What is not known is None.
+    """A figure of lm-evaluation-harness. Unknown values are None.
 
     :param point: name of the point
     :param stage: the training whose checkpoint it is of
@@ -94,7 +94,7 @@ class Recorded(Protocol):
 
         ``point``, ``stage``, ``parent`` (the stage that it branches off, if any), lists of equal length ``x``
         (iterations), ``tokens``, ``flops``, ``hours``, ``rate`` (learning rates) and ``y``, and ``restarts``, the
-        iterations at which attempts began. What is not known is None.
+        iterations at which attempts began. Unknown values are None.
 
         :param metric: ``loss``, ``validation_loss``, ``learning_rate``, ``grad_norm``, ``throughput``
         :param most: values of a curve, at most
@@ -102,7 +102,7 @@ class Recorded(Protocol):
 
 
 class NothingRecorded:
-    """Stands for a sweep of which nothing is stored."""
+    """The records of a sweep of which nothing is stored."""
 
     def trainings(self) -> dict[tuple[str, str], StageReading]:
         """Return nothing."""

@@ -24,7 +24,7 @@ _SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class SweepResults:
-    """What a sweep's report says in one line.
+    """A summary of a sweep's report.
 
     :param name: the sweep
     :param written: when the report was written

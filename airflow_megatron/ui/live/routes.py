@@ -98,7 +98,7 @@ def live_routes(
     routes = APIRouter(prefix="/api")
 
     def check(user: Any, sweep: str) -> None:
-        """Refuse who may not see all that a page of a sweep shows: its runs, and the tasks of its points."""
+        """Refuse users who may not see everything that the page shows: runs of the sweep, and tasks of its points."""
         points = point_dag_id(sweep)
         if not (
             is_allowed(user, sweep)
@@ -185,7 +185,7 @@ def live_routes(
 
     @routes.get("/sweeps/{dag_id}/failures")
     def failures(request: Request, user: GetUserDep, dag_id: str) -> Response:
-        """Send the attempts that have failed; who may not read logs does not see the lines."""
+        """Send the failed attempts, without lines of logs for users who may not read logs."""
         check(user, dag_id)
         may_read = is_allowed(user, point_dag_id(dag_id), entity=DagAccessEntity.TASK_LOGS)
         rows = [

@@ -1,4 +1,4 @@
-"""How long the trainings of a sweep still take."""
+"""The remaining time of the trainings of a sweep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def seconds_left(
     ended: Collection[str],
     trainings: Mapping[tuple[str, str], StageReading],
 ) -> float | None:
-    """Return how long the trainings of a sweep take from now on; None while no speed is known.
+    """Return the remaining seconds of the trainings of a sweep; None while no speed is known.
 
     That is the time of the longest point, or of all points divided by those that run at once. A training that has not
     begun is taken to be as fast as the others of its stage (the median), else as all others. Waits in the queue,

@@ -68,11 +68,33 @@ def trunk_sweep(rng: np.random.Generator, surface: Surface) -> tuple[Array, Arra
     freedom, together a standard deviation of 0.1 to 0.4 %.
     """
     n, d, _ = loss_sweep(rng, surface)
+    return n, d, surface.loss(n, d) * _trunk_noise(rng, n)
+
+
+def trunk_isoflop_sweep(rng: np.random.Generator, surface: Surface) -> tuple[Array, Array, Array]:
+    """Return N, D and loss of 4 to 6 compute budgets × the sizes within a factor of 4.5 of the best.
+
+    Each size is one trunk with a cooldown for each of its budgets; neighbouring sizes differ by a factor of 1.4 to 2.
+    The noise is that of :func:`trunk_sweep`.
+    """
+    budgets = np.geomspace(1e19, 1e21, rng.integers(4, 7))
+    low, high = surface.best_size(budgets[0]) / 4, surface.best_size(budgets[-1]) * 4
+    step = rng.uniform(1.4, 2.0)
+    sizes = (
+        low * step ** np.arange(int(np.log(high / low) / np.log(step)) + 1) * np.exp(rng.uniform(-0.3, 0.3))
+    )
+    near = [sizes[np.abs(np.log(sizes / surface.best_size(budget))) <= np.log(4.5)] for budget in budgets]
+    n = np.concatenate(near)
+    d = np.repeat(budgets, [len(each) for each in near]) / 6 / n
+    return n, d, surface.loss(n, d) * _trunk_noise(rng, n)
+
+
+def _trunk_noise(rng: np.random.Generator, n: Array) -> Array:
     share, scale = rng.uniform(0.3, 0.8), rng.uniform(0.001, 0.004) / np.sqrt(3)
     of_trunk = {size: rng.standard_t(3) for size in sorted(set(n.tolist()))}
     noise = np.sqrt(share) * np.array([of_trunk[size] for size in n.tolist()])
     noise += np.sqrt(1 - share) * rng.standard_t(3, len(n))
-    return n, d, surface.loss(n, d) * np.exp(scale * noise)
+    return np.exp(scale * noise)
 
 
 def isoflop_sweep(rng: np.random.Generator, surface: Surface) -> tuple[Array, Array, Array]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from synthetic_sweeps import Surface, loss_sweep, random_surface, trunk_sweep
+from synthetic_sweeps import Surface, loss_sweep, random_surface, trunk_isoflop_sweep, trunk_sweep
 
 from airflow_megatron.results.fits.allocations import approach_1, approach_2
 from airflow_megatron.results.fits.refusals import FitRefusedError
@@ -53,6 +53,20 @@ def test_approach_1_covers_noisy_sweeps() -> None:
         true = surface.beta / (surface.alpha + surface.beta)
         covered.append(exponent.low <= true <= exponent.high)
     assert len(covered) >= 15
+    assert np.mean(covered) >= 0.85
+
+
+def test_approach_2_covers_cooldowns_that_share_trunks() -> None:
+    rng, covered = np.random.default_rng(8), []
+    for _ in range(60):
+        surface = random_surface(rng)
+        n, d, losses = trunk_isoflop_sweep(rng, surface)
+        try:
+            exponent = approach_2(n.tolist(), d.tolist(), losses.tolist()).exponent("C")
+        except FitRefusedError:
+            continue
+        covered.append(exponent.low <= surface.beta / (surface.alpha + surface.beta) <= exponent.high)
+    assert len(covered) >= 45
     assert np.mean(covered) >= 0.85
 
 
