@@ -65,6 +65,9 @@ def _encoder(order: Literal["deterministic"] | None = None) -> msgspec.json.Enco
 
 
 _ROWS_AT_ONCE: Final = 256
+# where the rows are in the indented text of {"jobs": rows}
+_ROWS_BEGIN: Final = len(b'{\n  "jobs": [')
+_ROWS_END: Final = -len(b"\n  ]\n}")
 
 
 def digest_of(encoded_jobs: Iterable[bytes | bytearray]) -> str:
@@ -160,13 +163,13 @@ class Plan:
         """Return what ``plan --format json`` prints."""
         return {**self.summary().to_json(), "jobs": [self._row(job) for job in self.jobs]}
 
-    def json_text(self) -> Iterator[bytes]:
+    def json_text(self) -> Iterator[bytes | memoryview]:
         """Yield :meth:`to_json` as indented JSON in UTF-8, in pieces, because all rows at once could need gigabytes."""
         yield self.summary().head
         yield from self.rows_text()
         yield b"\n  ]\n}\n" if self.jobs else b"]\n}\n"
 
-    def rows_text(self, first: int = 0, *, continued: bool = False) -> Iterator[bytes]:
+    def rows_text(self, first: int = 0, *, continued: bool = False) -> Iterator[bytes | memoryview]:
         """Yield the rows of the jobs from one on, formatted as in :meth:`json_text`.
 
         :param continued: whether other rows precede them
@@ -176,8 +179,9 @@ class Plan:
         for start in range(first, len(self.jobs), _ROWS_AT_ONCE):
             rows = [self._row(job) for job in self.jobs[start : start + _ROWS_AT_ONCE]]
             # indented as in the whole text
-            text = msgspec.json.format(encoder.encode({"jobs": rows}), indent=2)
-            yield separator + text.removeprefix(b'{\n  "jobs": [').removesuffix(b"\n  ]\n}")
+            text = memoryview(msgspec.json.format(encoder.encode({"jobs": rows}), indent=2))
+            yield separator
+            yield text[_ROWS_BEGIN:_ROWS_END]
             separator = b","
 
     def summary(self) -> PlanSummary:

@@ -54,7 +54,7 @@ class SplitPlan:
         """Warnings of the checks: valid settings that are probably mistakes."""
         return self.summary.warnings
 
-    def json_text(self) -> Iterator[bytes]:
+    def json_text(self) -> Iterator[bytes | memoryview]:
         """Yield the same text as :meth:`.Plan.json_text` of the whole plan."""
         yield self.summary.head
         yield from self.first.rows_text()

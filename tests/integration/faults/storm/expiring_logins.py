@@ -28,6 +28,9 @@ def main() -> int:
     parser.add_argument(
         "--lifetime", type=int, default=120, help="of a certificate in seconds (default: %(default)s)"
     )
+    parser.add_argument(
+        "--seconds", type=float, help="until the last job begins (default: as long as the certificates last)"
+    )
     arguments = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="logins-"))
     cluster = SlurmCluster(place / "cluster")
@@ -36,7 +39,7 @@ def main() -> int:
     try:
         (place / "site").mkdir()
         with ExpiringSite(place / "site", cluster, arguments.lifetime) as site:
-            sweep = ExpiringSweep(site, arguments.jobs, arguments.expiries)
+            sweep = ExpiringSweep(site, arguments.jobs, arguments.expiries, arguments.seconds)
             wrong = sweep.run()
             print("\n".join([sweep.summary(), *wrong]))
         return 1 if wrong else 0

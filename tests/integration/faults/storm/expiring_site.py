@@ -136,10 +136,13 @@ class ExpiringSweep:
     :param site: where it runs
     :param jobs: how many
     :param expiries: connections that end while it runs, at least
+    :param seconds: until the last job is admitted; None for as long as so many certificates last
     """
 
-    def __init__(self, site: ExpiringSite, jobs: int, expiries: int) -> None:
+    def __init__(self, site: ExpiringSite, jobs: int, expiries: int, seconds: float | None = None) -> None:
         self.site, self.expiries = site, expiries
+        # a certificate is renewed when a quarter of it is left
+        self.planned_s = expiries * site.lifetime_s * 0.75 if seconds is None else seconds
         numbers = list(range(jobs))
         self.jobs = planned_jobs(site, "expiring", f"sweep.params.number={numbers}", cluster="expiring")
         self.sweep = WorkedSweep(site, self.jobs)
@@ -148,19 +151,19 @@ class ExpiringSweep:
 
     def run(self) -> list[str]:
         """Work the sweep; return what is wrong afterwards."""
-        # a certificate is renewed when a quarter of it is left
-        planned_s = self.expiries * self.site.lifetime_s * 0.75
         with self.sweep:
             before, changed = "", time.monotonic()
             while not self.sweep.has_succeeded:
-                part = (time.time() - self.began) / planned_s
+                part = (time.time() - self.began) / self.planned_s
                 most = len(self.jobs) - (self.site.ended < self.expiries)
                 self.sweep.admit(min(4 + round(part * len(self.jobs)), most))
                 self.sweep.clear_failed()
                 now = f"{self.sweep.states()} {self.site.ended}"
                 if now != before:
                     before, changed = now, time.monotonic()
-                if time.monotonic() - changed > LONGEST_STANDSTILL_S + self.site.lifetime_s:
+                if time.monotonic() - changed > LONGEST_STANDSTILL_S + min(
+                    self.site.lifetime_s, self.planned_s
+                ):
                     return [f"nothing happens any more: {Counter(self.sweep.phases().values())}"]
                 time.sleep(0.5)
         self.seconds = time.time() - self.began
