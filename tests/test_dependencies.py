@@ -73,6 +73,7 @@ def test_what_is_imported_is_declared(folder: str) -> None:
     assert missing == set()
 
 
+@pytest.mark.slow
 def test_what_is_declared_is_imported() -> None:
     assert declared() - distributions(ROOT / "airflow_megatron").keys() == NOT_IMPORTED
 

@@ -32,6 +32,7 @@ def test_both_ways_to_wandb_are_refused_with_the_line_of_the_argument(cluster) -
         check_sweep(load_sweep_text(text, "s.yaml"), cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "megatron"),
     [

@@ -77,6 +77,7 @@ def line_of(text: str, part: str) -> int:
     return text[: text.index(part)].count("\n") + 1
 
 
+@pytest.mark.slow
 def test_a_stage_on_another_partition_gets_its_flags_and_none_of_the_first() -> None:
     options, script = directives("pretrain.convert")
     assert {name: options.get(name) for name in ("partition", "mem", "qos", "account", "time")} == {

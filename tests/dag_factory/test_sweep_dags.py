@@ -263,6 +263,7 @@ class FakeInstance:
 
 
 class TestSerialization:
+    @pytest.mark.slow
     @pytest.mark.parametrize("dag_id", [name for sweep in SHIPPED for name in (sweep, f"{sweep}.point")])
     def test_shipped_specs_are_stored_and_read_back(self, dag_id: str) -> None:
         dag = shipped()[dag_id]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_megatron.spec.model.cluster_profile import ClusterProfile
     from airflow_megatron.spec.model.sweep import Sweep
 
+pytestmark = pytest.mark.slow
+
 RATES = "lr: [1e-3, 4e-3, 2e-3, 3e-3, 5e-3]"
 MANY = CHAIN.replace("lr: [1e-3, 4e-3]", RATES)
 WARNED = MANY.replace("lr_decay_style: constant", "lr_decay_style: linear, lr_decay_iters: 90")

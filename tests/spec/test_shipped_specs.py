@@ -80,6 +80,7 @@ class TestScalingStudy:
         assert points[0] == "c4_10M_lr0.01_b1_0.9_b2_0.95_wd0.01_w585_n1_bs4__withBias"
         assert points[-1] == "c4_50M_lr0.0001_b1_0.9_b2_0.95_wd1.0_w309_n1_bs32__withoutBias"
 
+    @pytest.mark.slow
     def test_one_run_at_each_point_and_five_cooldowns(self) -> None:
         stages = [job.stage for job in plan_of("scaling_exps").jobs]
         assert stages.count("pretrain") == 90

@@ -124,6 +124,7 @@ def test_some_points(site: LoginSite, jobs: list[Job]) -> None:
     assert (site.place / "local" / "results" / "study").is_dir()
 
 
+@pytest.mark.slow
 def test_one_run(site: LoginSite, jobs: list[Job]) -> None:
     answer = site.call("delete", "study", "--run", "first", "--yes")
     assert answer.status == 0, answer.stderr

@@ -103,6 +103,7 @@ class TestLint:
         assert call("lint", "--quiet", "odd.yaml", "small.yaml") == Answer(0, "", "")
         assert "needs checkpoint 41" in call("lint", "bad.yaml", "--quiet").stdout
 
+    @pytest.mark.slow
     def test_json_for_editors(self, call: Callable[..., Answer]) -> None:
         answer = call("lint", "--format", "json", "odd.yaml", "bad.yaml", "none.yaml", "small.yaml")
         assert (answer.status, answer.stderr) == (1, "")

@@ -64,6 +64,7 @@ def write(site: LoginSite, url: str) -> None:
     site.spec.write_text(SPEC % {"token": token, "url": url})
 
 
+@pytest.mark.slow
 def test_it_runs_the_stage_on_the_login_node(planned: LoginSite) -> None:
     with words_server(planned.place / "served") as address:
         write(planned, f"{address}/words.txt")

@@ -22,6 +22,8 @@ from airflow_megatron.slurm.verdicts.stage_records import stage_state_script, wr
 if TYPE_CHECKING:
     from login_site import LoginSite
 
+pytestmark = pytest.mark.slow  # a real sshd answers each request
+
 REFUSAL = "airflow-megatron-restricted: refused: "
 
 

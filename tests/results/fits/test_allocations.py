@@ -56,6 +56,7 @@ def test_approach_1_covers_noisy_sweeps() -> None:
     assert np.mean(covered) >= 0.85
 
 
+@pytest.mark.slow
 def test_approach_2_covers_cooldowns_that_share_trunks() -> None:
     rng, covered = np.random.default_rng(8), []
     for _ in range(60):

@@ -70,6 +70,7 @@ def test_what_is_new_is_put_behind_what_is_known(store: SegmentStore) -> None:
     assert (row(view.picture(), "b")["iteration"], row(view.picture(), "a")["iteration"]) == (7, 6)
 
 
+@pytest.mark.slow
 def test_a_long_curve_keeps_its_extremes_and_sums(store: SegmentStore) -> None:
     view = SweepView(store, "s", buckets=10)
     for first in range(1, 1000, 100):

@@ -67,6 +67,7 @@ def test_a_valley_for_each_size_with_its_optimum_and_the_laws_of_it() -> None:
     assert {"optimum", "our law", "StepLaw", "DeepSeek"} <= names
 
 
+@pytest.mark.slow
 def test_what_is_no_number_is_left_out_and_the_data_are_json() -> None:
     points = ((1.0, 2.0), (2.0, math.nan), (math.inf, 3.0), (3.0, 4.0))
     ranges = tuple((y - 1, math.inf) for _, y in points)

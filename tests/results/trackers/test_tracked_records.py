@@ -187,6 +187,7 @@ def test_evaluations_are_a_run_of_their_own_once_all_are_known(
         ]
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12)), min_size=1, max_size=4))
 def test_steps_rise_strictly_whatever_attempts_do(

@@ -424,6 +424,7 @@ def test_lines_that_are_no_allocations(line):
 LINES = st.lists(st.text(st.characters(exclude_characters="\n\r")), max_size=8)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(LINES)
 def test_rows_never_raise(lines):
@@ -441,6 +442,7 @@ SECTIONS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(SECTIONS))
 def test_noise_in_an_answer_is_refused_or_ignored(lines):

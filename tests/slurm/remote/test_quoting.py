@@ -24,6 +24,7 @@ def sh(script: str) -> bytes:
     return subprocess.run(["/bin/sh", "-s"], input=script.encode(), capture_output=True, check=True).stdout
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(TEXT, min_size=1, max_size=40))
 def test_any_text_survives_a_shell(values):

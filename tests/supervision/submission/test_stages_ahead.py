@@ -188,6 +188,7 @@ def test_each_stage_is_submitted_once_behind_the_one_before(site: Site) -> None:
     assert len(site.slurm.calls("sbatch")) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_limit", [True, False])
 def test_job_that_is_due_gets_the_place_of_one_queued_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_limit: bool

@@ -103,6 +103,7 @@ def test_the_table_has_a_row_for_each_point(client: TestClient) -> None:
     assert "run" not in second
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planned")
 def test_a_large_table_freezes_the_server_once(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "MANY_ROWS", 1)
