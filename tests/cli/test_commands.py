@@ -106,8 +106,14 @@ class TestPlan:
 
     def test_a_sweep_whose_file_has_another_name(self, call: Callable[..., Answer]) -> None:
         Path("first_sweep.yaml").write_text(CHAIN.replace("name: chain", "name: first-sweep # tiny"))
-        answer = call("plan", "first-sweep")
-        assert "(first-sweep is the sweep of first_sweep.yaml: write first_sweep)" in answer.stderr
+        answer = call("plan", "first-sweep", "--format", "json")
+        assert json.loads(answer.stdout)["sweep"] == "first-sweep"
+
+    def test_a_sweep_of_two_files(self, call: Callable[..., Answer]) -> None:
+        for file in ("first.yaml", "second.yaml"):
+            Path(file).write_text(CHAIN.replace("name: chain", "name: 'twice'"))
+        answer = call("plan", "twice")
+        assert "(twice is the sweep of 2 files: write first or second)" in answer.stderr
 
     def test_a_spec_in_the_folder_of_a_project_that_is_not_configured(
         self, call: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch

@@ -120,35 +120,48 @@ def load_spec(spec: str, settings: Sequence[str] | None = None) -> Sweep:
 
 
 def spec_path(spec: str) -> Path:
-    """Return the file that a word on the command line refers to.
+    """Return the file that a word on the command line refers to: a path, the name of a file, or that of a sweep.
 
     :raises SpecError: if it does not exist
     """
     path = Path(spec)
-    if not path.exists() and "/" not in spec:
-        known = {file.stem: file for file in spec_files(sweep_specs_dir())}
-        if path.stem not in known:
-            hint = (
-                _hint_at_place(path.stem, known)
-                or did_you_mean(path.stem, known)
-                or f"specs: {', '.join(known) or 'none yet'}"
-            )
-            raise SpecError(
-                Problem(str(sweep_specs_dir() / path.with_suffix(".yaml").name), 0, 0, "no such file", hint)
-            )
-        path = known[path.stem]
-    return path
+    if path.exists() or "/" in spec:
+        return path
+    known = {file.stem: file for file in spec_files(sweep_specs_dir())}
+    if path.stem in known:
+        return known[path.stem]
+    of_sweep = _files_of_sweep(spec, known)
+    if len(of_sweep) == 1:
+        return of_sweep[0]
+    hint = (
+        _hint_at_place(path.stem, of_sweep)
+        or did_you_mean(path.stem, known)
+        or f"specs: {', '.join(known) or 'none yet'}"
+    )
+    raise SpecError(
+        Problem(str(sweep_specs_dir() / path.with_suffix(".yaml").name), 0, 0, "no such file", hint)
+    )
 
 
-def _hint_at_place(name: str, known: Mapping[str, Path]) -> str:
-    """Return the path of a spec that is not found by its name; empty if no near folder has it.
+def _files_of_sweep(name: str, known: Mapping[str, Path]) -> list[Path]:
+    """Return the files of ``sweep_specs/`` whose sweep has this name.
 
     :param known: name → file of the specs that are found by their names
     """
     named = re.compile(rf"^name: *[\"']?{re.escape(name)}[\"']?\s*(?:#|$)", re.MULTILINE)
-    for file_name, file in known.items():
-        if named.search(file.read_text(encoding="utf-8", errors="replace")):
-            return f"{name} is the sweep of {file.name}: write {file_name}"
+    return [
+        file for file in known.values() if named.search(file.read_text(encoding="utf-8", errors="replace"))
+    ]
+
+
+def _hint_at_place(name: str, of_sweep: Sequence[Path]) -> str:
+    """Return what to write for a spec that is not found by its name; empty if no file near is meant.
+
+    :param of_sweep: files of ``sweep_specs/`` whose sweep has this name
+    """
+    if of_sweep:
+        names = " or ".join(file.stem for file in of_sweep)
+        return f"{name} is the sweep of {len(of_sweep)} files: write {names}"
     for folder in (Path("sweep_specs"), Path()):
         for word in dict.fromkeys((name, name.replace("-", "_"))):
             file = (folder / word).with_suffix(".yaml")
