@@ -78,6 +78,23 @@ def test_the_spec_of_the_readme(study_site: StudySite, tmp_path: Path) -> None:
     assert 0 < loss["cooldown"] < loss["pretrain"]
 
 
+TENTH = {
+    "wsd": (
+        "stages.trunk.megatron.train_iters=40",
+        "stages.trunk.megatron.save_interval=8",
+        "stages.trunk.megatron.lr_warmup_iters=2",
+        "stages.decay.for_each.length=[20,40]",
+    ),
+    "find_lr": (
+        "stages.search.megatron.train_iters=20",
+        "stages.pretrain.megatron.train_iters=20",
+        "stages.pretrain.megatron.save_interval=20",
+        "stages.pretrain.megatron.lr_warmup_iters=2",
+    ),
+}
+"""A tenth of the iterations of the how-tos' trainings."""
+
+
 @pytest.mark.parametrize(
     ("page", "spec", "select", "jobs"),
     [("cooldowns.md", "wsd", "lr0.002", 8), ("lr-finder.md", "find_lr", "d64", 3)],
@@ -85,9 +102,10 @@ def test_the_spec_of_the_readme(study_site: StudySite, tmp_path: Path) -> None:
 def test_the_files_of_a_howto(
     page: str, spec: str, select: str, jobs: int, study_site: StudySite, tmp_path: Path
 ) -> None:
-    """As the page shows them."""
+    """As the page shows them, with a tenth of the iterations."""
     path = write_files(page, tmp_path) / f"{spec}.yaml"
-    row = study_site.run(Study(spec, ("poll_interval=1",), select), path)
+    settings = ("poll_interval=1", "megatron.log_interval=1", *TENTH[spec])
+    row = study_site.run(Study(spec, settings, select), path)
     assert (row.outcome, row.jobs, row.reason) == ("finished", jobs, "")
 
 
