@@ -730,6 +730,8 @@ class SiteRuleSection(Strict):
     """Date on which the source was read: ``"2026-11-23"`` or ``"2026-11"``."""
     verified: bool = True
     """Whether a public document of the site states it. A job that violates an unverified rule gets a warning."""
+    advice: bool = False
+    """Whether the site only advises it, and takes jobs that do otherwise: they get a warning."""
     partitions: list[str] = []
     """Partitions that it is about. Default: all."""
     qos: list[str] = []
@@ -748,12 +750,19 @@ class SiteRuleSection(Strict):
     """Maximum of nodes × walltime of one job, in hours."""
     max_jobs: int | None = Field(default=None, ge=1)
     """Maximum number of jobs of a user in the queue. A sweep that can exceed it gets a warning."""
+    max_running: int | None = Field(default=None, ge=1)
+    """Maximum number of jobs of a user that run at the same time. A sweep that can exceed it gets a warning."""
+    max_running_nodes: int | None = Field(default=None, ge=1)
+    """Maximum number of nodes of all running jobs of a user. A sweep that can exceed it gets a warning; a job that asks
+    for more of them could never start."""
     whole_node_gpus: int | None = Field(default=None, ge=1)
     """GPUs of a node that is billed as a whole. A job that uses fewer of them gets a warning."""
     required: list[Literal["account", "partition", "qos", "constraint", "time"]] = []
     """Keys of ``slurm`` that a job must have."""
     refused_options: list[str] = []
     """sbatch options that the site refuses, by their long names: ``gres``, ``mem``."""
+    no_run_root: list[ClusterPath] = []
+    """Folders of file systems that are not for the files of jobs: ``run_root`` must not lie in them."""
 
 
 class BillingSection(Strict):
