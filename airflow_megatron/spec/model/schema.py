@@ -705,6 +705,8 @@ class PartitionSection(Strict):
     """GPUs of a node. On a partition without GPUs, jobs get none unless they request them."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPU cores of a node."""
+    core_spec: int = Field(default=0, ge=0)
+    """Cores of ``cpus_per_node`` that Slurm reserves, unless the job gives ``--core-spec`` (``-S``) itself."""
     max_nodes: int | None = Field(default=None, ge=1)
     """Maximum number of nodes of one job."""
     max_time: Duration | None = None
