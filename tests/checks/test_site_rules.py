@@ -15,6 +15,7 @@ from site_profiles import VARIABLES, at_the_limit, beyond, jobs_beyond, only_war
 from airflow_megatron.cli.setup.new_project import site_names
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.requirements.queue_estimates import site_cost
 from airflow_megatron.spec.documents.errors import SpecError
 from airflow_megatron.spec.documents.project import project_root
 from airflow_megatron.spec.documents.quantities import parse_duration
@@ -276,3 +277,23 @@ def test_trainings_of_a_profile_with_a_layout_of_checkpoints() -> None:
     )
     without = cluster.model_copy(update={"storage": StorageSection(purge_after="30d")})
     assert "setstripe" not in job_script(training, without, 1)
+
+
+@pytest.mark.parametrize(
+    ("site", "slurm", "cost"),
+    [
+        ("frontier", {"nodes": 2, "time": "1h", "gpus_per_node": 1}, 2),
+        ("frontier", {"nodes": 1, "time": "1h", "gpus_per_node": 0}, 1),
+        ("lumi-g", {"nodes": 1, "time": "1h", "gpus_per_node": 1}, 4),
+        ("lumi-g", {"nodes": 1, "time": "1h", "gpus_per_node": 1, "partition": "small-g"}, 0.5),
+        ("lumi-g", {"nodes": 1, "time": "1h", "gpus_per_node": 1, "partition": "small-g,standard-g"}, 4),
+        ("vista", {"nodes": 3, "time": "2h", "partition": "gg"}, 3 * 2 * 0.33),
+        ("vista", {"nodes": 4, "time": "5m"}, 1),
+        ("vista", {"nodes": 4, "time": "15m"}, 1),
+        ("vista", {"nodes": 4, "time": "30m"}, 2),
+    ],
+)
+def test_what_sites_charge(site: str, slurm: dict[str, Any], cost: float) -> None:
+    cluster = profile(site).model_copy(update={"rules": []})
+    assert cluster.billing is not None
+    assert site_cost(planned(cluster, slurm).jobs, cluster.billing).hours == pytest.approx(cost)

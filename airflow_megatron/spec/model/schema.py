@@ -774,6 +774,10 @@ class BillingSection(Strict):
     """Name of the site's unit: ``core-hours``, ``node-hours``, ``SU``."""
     per_gpu_hour: float = Field(gt=0)
     """Units that an hour of one GPU costs."""
+    per_node_hour: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Units that an hour of a whole node costs, by partition: there, jobs pay for nodes whatever they use of them."""
+    min_time: Duration | None = None
+    """Shortest time that the site charges a job for."""
 
 
 class StorageSection(Strict):
