@@ -223,6 +223,14 @@ def test_the_folder_that_the_page_of_a_site_names_is_for_jobs(
     assert "run_root of cluster" not in "".join(reported(profile(site), slurm))
 
 
+def test_a_limit_that_some_qualities_of_service_lift() -> None:
+    cluster = profile("leonardo")
+    long = {"nodes": 1, "time": "48h"}
+    assert "boost_usr_prod runs a job for at most 24 hours" in reported(cluster, long)[0]
+    assert "at most 24 hours" in reported(cluster, {**long, "qos": "boost_qos_dbg"})[0]
+    assert reported(cluster, {**long, "qos": "boost_qos_lprod"})[0] == ""
+
+
 def test_advice_of_a_site_is_a_warning() -> None:
     about = {"source": "https://site.example", "read": "2026-11"}
     text = "jobs leave --constraint out"
@@ -236,7 +244,7 @@ def test_advice_of_a_site_is_a_warning() -> None:
     assert "jobs leave --constraint out" in reported(cluster.model_copy(update={"rules": [ruled]}), slurm)[0]
 
 
-@pytest.mark.parametrize("site", ["clariden", "frontier", "lumi-g", "vista"])
+@pytest.mark.parametrize("site", ["clariden", "frontier", "leonardo", "lumi-g", "perlmutter", "vista"])
 def test_a_sweep_that_can_take_longer_than_files_are_kept(site: str) -> None:
     cluster = profile(site)
     storage = cluster.storage

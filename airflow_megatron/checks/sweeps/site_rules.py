@@ -136,7 +136,7 @@ def _is_about(rule: SiteRuleSection, job: Job, partition: str) -> bool:
     nodes = job.slurm.node_count
     if rule.partitions and partition not in rule.partitions:
         return False
-    if rule.qos and job.slurm.qos not in rule.qos:
+    if job.slurm.qos in rule.except_qos or (rule.qos and job.slurm.qos not in rule.qos):
         return False
     return (rule.from_nodes or 1) <= nodes <= (rule.to_nodes or nodes)
 

@@ -738,6 +738,8 @@ class SiteRuleSection(Strict):
     """Partitions that it is about. Default: all."""
     qos: list[str] = []
     """Qualities of service that it is about. Default: all."""
+    except_qos: list[str] = []
+    """Qualities of service that it is not about."""
     from_nodes: int | None = Field(default=None, ge=1)
     """Smallest job that it is about, in nodes."""
     to_nodes: int | None = Field(default=None, ge=1)
