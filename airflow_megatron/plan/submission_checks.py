@@ -14,7 +14,12 @@ from airflow_megatron.checks.sweeps.restarts import restart_findings
 from airflow_megatron.checks.sweeps.restricted_keys import restricted_key_findings
 from airflow_megatron.checks.sweeps.sbatch import sbatch_findings
 from airflow_megatron.checks.sweeps.secrets import secret_findings
-from airflow_megatron.checks.sweeps.site_rules import purge_problems, queue_rule_problems, site_rule_findings
+from airflow_megatron.checks.sweeps.site_rules import (
+    purge_problems,
+    queue_rule_problems,
+    run_root_problems,
+    site_rule_findings,
+)
 from airflow_megatron.checks.sweeps.trackers import tracker_findings
 from airflow_megatron.checks.sweeps.walltime import walltime_findings
 from airflow_megatron.checks.trainings.architectures import architecture_findings
@@ -65,9 +70,10 @@ def check_jobs(
         errors, more = problems_of(asked_findings(jobs, trainings, cluster), sweep)
         warnings += more
     of_all = budget_problems(sweep, gpu_hours(jobs), len(jobs), points, cluster)
+    placed = run_root_problems(sweep, cluster)
     queued = queue_rule_problems(sweep, jobs, points, cluster)
     purged = purge_problems(sweep, jobs, points, cluster)
-    return errors + of_all[0], warnings + of_all[1] + queued + purged
+    return errors + of_all[0] + placed[0], warnings + of_all[1] + placed[1] + queued + purged
 
 
 def own_findings(

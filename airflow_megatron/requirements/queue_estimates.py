@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_megatron.spec.documents.quantities import parse_duration
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_megatron.spec.model.jobs import Job
+    from airflow_megatron.spec.model.schema import BillingSection
     from airflow_megatron.spec.model.stage_tree import StageInstance
     from airflow_megatron.spec.model.sweep import SweepSettings
 
@@ -45,6 +48,22 @@ def gpu_hours(jobs: Iterable[Job]) -> GpuHours:
             continue
         seconds = job.slurm.time
         total += GpuHours(unbounded=1) if seconds is None else GpuHours(gpus * seconds / 3600)
+    return total
+
+
+def site_cost(jobs: Iterable[Job], billing: BillingSection) -> GpuHours:
+    """Return the maximum cost of jobs in units of the site (``hours``), with one attempt each."""
+    total = GpuHours()
+    least = 0 if billing.min_time is None else parse_duration(billing.min_time)
+    for job in jobs:
+        # of several partitions it may get the most expensive
+        rates = [
+            billing.per_node_hour.get(partition, billing.per_gpu_hour * job.slurm.gpus)
+            for partition in (job.slurm.partition or "").split(",")
+        ]
+        rate, seconds = job.slurm.node_count * max(rates), job.slurm.time
+        if rate:
+            total += GpuHours(unbounded=1) if seconds is None else GpuHours(rate * max(seconds, least) / 3600)
     return total
 
 

@@ -80,6 +80,8 @@ def at_the_limit(rule: SiteRuleSection) -> dict[str, Any]:
 
 def beyond(rule: SiteRuleSection, cluster: ClusterProfile) -> tuple[ClusterProfile, dict[str, Any]]:
     slurm = at_the_limit(rule)
+    if rule.no_run_root:
+        return cluster.model_copy(update={"run_root": f"{rule.no_run_root[-1]}/me/runs"}), slurm
     if rule.max_nodes is not None:
         slurm["nodes"] += 1
     elif rule.max_time is not None or rule.max_node_hours is not None:
@@ -98,4 +100,16 @@ def beyond(rule: SiteRuleSection, cluster: ClusterProfile) -> tuple[ClusterProfi
 
 def jobs_beyond(rule: SiteRuleSection) -> int:
     """Return how many jobs like those of :func:`beyond` violate the rule."""
-    return 1 if rule.max_jobs is None else rule.max_jobs + 1
+    most = rule.max_jobs or rule.max_running or rule.max_running_nodes
+    return 1 if most is None else most + 1
+
+
+def only_warns(rule: SiteRuleSection) -> bool:
+    """Return whether ``lint`` warns about the jobs of :func:`beyond` instead of refusing them."""
+    counts = rule.max_jobs or rule.max_running or rule.max_running_nodes
+    return not rule.verified or rule.advice or rule.whole_node_gpus is not None or counts is not None
+
+
+def makes_jobs_wait(rule: SiteRuleSection) -> bool:
+    """Return whether the site takes the jobs that violate the rule, and starts them later."""
+    return rule.max_running is not None or rule.max_running_nodes is not None

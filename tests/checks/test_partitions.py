@@ -147,3 +147,32 @@ def test_the_mend_of_a_misspelt_partition() -> None:
 def test_without_a_description_every_partition_may_be_named() -> None:
     assert problems(ON_CPU, partitions={}) == []
     assert problems(TRUNK, slurm={"partition": "anything"}, partitions={}) == []
+
+
+@pytest.mark.parametrize(
+    ("cores", "options", "message"),
+    [
+        (10, [], ""),
+        (11, [], "partition gpu has 48 CPU cores per node, of which Slurm reserves 8; 44 asked"),
+        (12, ["-S 0"], ""),
+        (12, ["--core-spec=0"], ""),
+        (11, ["--core-spec=4"], ""),
+        (12, ["--core-spec=4"], "of which Slurm reserves 4; 48 asked"),
+        (13, ["-S 0"], "partition gpu has 48 CPU cores per node, 52 asked"),
+    ],
+)
+def test_cores_that_the_site_reserves_on_each_node(cores: int, options: list[str], message: str) -> None:
+    gpu = {**PARTITIONS["gpu"], "core_spec": 8, "slurm": {}}
+    profile = cluster(partitions={**PARTITIONS, "gpu": gpu})
+    text = changed(
+        (
+            "slurm: {nodes: 2, gpus_per_node: 4, time: 6h}",
+            f"slurm: {{nodes: 2, gpus_per_node: 4, time: 6h, cpus_per_task: {cores}, options: {options}}}",
+        ),
+        text=ON_CPU,
+    )
+    if not message:
+        check_sweep(load_sweep_text(text, "s.yaml"), profile)
+        return
+    with pytest.raises(SpecError, match=message):
+        check_sweep(load_sweep_text(text, "s.yaml"), profile)

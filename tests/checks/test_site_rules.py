@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 
 import pytest
 from checked_chain import TRUNK
-from site_profiles import VARIABLES, at_the_limit, beyond, jobs_beyond, planned, profile, reported
+from site_profiles import VARIABLES, at_the_limit, beyond, jobs_beyond, only_warns, planned, profile, reported
 
 from airflow_megatron.cli.setup.new_project import site_names
 from airflow_megatron.plan.job_scripts import job_script
 from airflow_megatron.plan.sweep_plan import check_sweep
+from airflow_megatron.requirements.queue_estimates import site_cost
 from airflow_megatron.spec.documents.errors import SpecError
+from airflow_megatron.spec.documents.project import project_root
 from airflow_megatron.spec.documents.quantities import parse_duration
 from airflow_megatron.spec.documents.shipped_files import shipped
 from airflow_megatron.spec.model.schema import LimitsSection, SiteRuleSection, StorageSection
@@ -48,8 +51,7 @@ def test_each_rule_holds_at_its_limit_and_names_its_source_beyond(site: str, ind
     quoted = f"the site's rule: {rule.rule} ({rule.source}, read {rule.read}"
     assert quoted not in "".join(reported(cluster, at_the_limit(rule), jobs_beyond(rule) - 1 or 1))
     errors, warnings = reported(*beyond(rule, cluster), jobs_beyond(rule))
-    only_warns = not rule.verified or rule.whole_node_gpus is not None or rule.max_jobs is not None
-    found = warnings if only_warns else errors
+    found = warnings if only_warns(rule) else errors
     assert quoted in found
     assert ("unverified" in found) == (not rule.verified)
 
@@ -163,7 +165,86 @@ def test_a_rule_that_counts_jobs_of_a_quality_of_service() -> None:
     assert warned("debug", "max_active_points: 2\n") == []
 
 
-@pytest.mark.parametrize("site", ["clariden", "frontier", "lumi-g", "vista"])
+def test_rules_about_what_runs_at_the_same_time() -> None:
+    about = {"source": "https://site.example", "read": "2026-11"}
+    rules = [
+        SiteRuleSection(rule="4 jobs of a user run", qos=["few"], max_running=4, **about),
+        SiteRuleSection(rule="a user gets 10 nodes", qos=["small"], max_running_nodes=10, **about),
+    ]
+    cluster = profile("vista").model_copy(update={"rules": rules, "limits": LimitsSection()})
+    slurm: dict[str, Any] = {"nodes": 2, "time": "1h", "gpus_per_node": 1}
+    for qos, most in (("few", 4), ("small", 5)):
+        assert reported(cluster, {**slurm, "qos": qos}, most) == ("", "")
+    errors, warnings = reported(cluster, {**slurm, "qos": "few"}, 5)
+    assert errors == ""
+    assert (
+        "up to 5 jobs can be due at once, of which 4 run; the site's rule: 4 jobs of a user run" in warnings
+    )
+    errors, warnings = reported(cluster, {**slurm, "qos": "small"}, 6)
+    assert errors == ""
+    assert (
+        "6 jobs can be due at once, with 12 nodes, of which 10 run jobs; the site's rule: a user" in warnings
+    )
+    assert reported(cluster, {**slurm, "nodes": 10, "qos": "small"}) == ("", "")
+    errors, _ = reported(cluster, {**slurm, "nodes": 11, "qos": "small"})
+    assert "asks for 11 nodes; the site's rule: a user gets 10 nodes" in errors
+    assert "would never start" in errors
+
+
+@pytest.mark.parametrize(
+    ("run_root", "errors", "warnings"),
+    [
+        ("/home1/0/me/runs", 1, 0),
+        ("/home1", 1, 0),
+        ("/home1/../work/me", 0, 1),
+        ("/home10/runs", 0, 0),
+        ("/scratch/home1/runs", 0, 0),
+    ],
+)
+def test_run_roots_on_file_systems_that_are_not_for_jobs(run_root: str, errors: int, warnings: int) -> None:
+    cluster = profile("vista").model_copy(update={"run_root": run_root})
+    refused, warned = reported(cluster, {"nodes": 1, "time": "10m", "gpus_per_node": 1})
+    assert (refused.count("the site's rule"), warned.count("the site's rule")) == (errors, warnings)
+    if errors:
+        assert (
+            f"run_root of cluster vista is {run_root}; the site's rule: jobs must not run in $HOME" in refused
+        )
+        assert "conduct.md, read 2026-11-25" in refused
+
+
+@pytest.mark.parametrize("site", site_names())
+def test_the_folder_that_the_page_of_a_site_names_is_for_jobs(
+    site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (project_root() / "docs" / "sites" / f"{site}.md").read_text()
+    (folder,) = re.findall(r"^    export OUTPUT_DIR=(\S+)$", page, re.MULTILINE)
+    monkeypatch.setenv("OUTPUT_DIR", folder.replace("$", ""))
+    slurm = {"nodes": 1, "time": "10m"}
+    assert "run_root of cluster" not in "".join(reported(profile(site), slurm))
+
+
+def test_a_limit_that_some_qualities_of_service_lift() -> None:
+    cluster = profile("leonardo")
+    long = {"nodes": 1, "time": "48h"}
+    assert "boost_usr_prod runs a job for at most 24 hours" in reported(cluster, long)[0]
+    assert "at most 24 hours" in reported(cluster, {**long, "qos": "boost_qos_dbg"})[0]
+    assert reported(cluster, {**long, "qos": "boost_qos_lprod"})[0] == ""
+
+
+def test_advice_of_a_site_is_a_warning() -> None:
+    about = {"source": "https://site.example", "read": "2026-11"}
+    text = "jobs leave --constraint out"
+    advised = SiteRuleSection(rule=text, refused_options=["constraint"], advice=True, **about)
+    cluster = profile("vista")
+    slurm: dict[str, Any] = {"nodes": 1, "time": "10m", "gpus_per_node": 1, "constraint": "fast"}
+    errors, warnings = reported(cluster.model_copy(update={"rules": [advised]}), slurm)
+    assert errors == ""
+    assert "gives sbatch --constraint; the site's rule: jobs leave --constraint out" in warnings
+    ruled = advised.model_copy(update={"advice": False})
+    assert "jobs leave --constraint out" in reported(cluster.model_copy(update={"rules": [ruled]}), slurm)[0]
+
+
+@pytest.mark.parametrize("site", ["clariden", "frontier", "leonardo", "lumi-g", "perlmutter", "vista"])
 def test_a_sweep_that_can_take_longer_than_files_are_kept(site: str) -> None:
     cluster = profile(site)
     storage = cluster.storage
@@ -204,3 +285,23 @@ def test_trainings_of_a_profile_with_a_layout_of_checkpoints() -> None:
     )
     without = cluster.model_copy(update={"storage": StorageSection(purge_after="30d")})
     assert "setstripe" not in job_script(training, without, 1)
+
+
+@pytest.mark.parametrize(
+    ("site", "slurm", "cost"),
+    [
+        ("frontier", {"nodes": 2, "time": "1h", "gpus_per_node": 1}, 2),
+        ("frontier", {"nodes": 1, "time": "1h", "gpus_per_node": 0}, 1),
+        ("lumi-g", {"nodes": 1, "time": "1h", "gpus_per_node": 1}, 4),
+        ("lumi-g", {"nodes": 1, "time": "1h", "gpus_per_node": 1, "partition": "small-g"}, 0.5),
+        ("lumi-g", {"nodes": 1, "time": "1h", "gpus_per_node": 1, "partition": "small-g,standard-g"}, 4),
+        ("vista", {"nodes": 3, "time": "2h", "partition": "gg"}, 3 * 2 * 0.33),
+        ("vista", {"nodes": 4, "time": "5m"}, 1),
+        ("vista", {"nodes": 4, "time": "15m"}, 1),
+        ("vista", {"nodes": 4, "time": "30m"}, 2),
+    ],
+)
+def test_what_sites_charge(site: str, slurm: dict[str, Any], cost: float) -> None:
+    cluster = profile(site).model_copy(update={"rules": []})
+    assert cluster.billing is not None
+    assert site_cost(planned(cluster, slurm).jobs, cluster.billing).hours == pytest.approx(cost)

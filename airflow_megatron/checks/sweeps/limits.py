@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
 from airflow_megatron.requirements.queue_estimates import most_jobs_at_once
+from airflow_megatron.slurm.submission.sbatch_options import read_options, split_directive
 from airflow_megatron.spec.documents.errors import did_you_mean
 from airflow_megatron.spec.documents.quantities import parse_duration, slurm_time
 from airflow_megatron.spec.model.schema import SweepSpecSection
@@ -89,14 +90,26 @@ def _beyond_node(job: Job, partition: PartitionSection, name: str) -> Iterator[F
         )
     processes = max(gpus, 1) if job.runs_trainer else 1
     cores = processes * (1 if job.slurm.cpus_per_task is None else job.slurm.cpus_per_task)
-    if partition.cpus_per_node is not None and cores > partition.cpus_per_node:
+    if partition.cpus_per_node is None:
+        return
+    reserved = _reserved_cores(job, partition)
+    available = partition.cpus_per_node - reserved
+    if cores > available:
+        told = f", of which Slurm reserves {reserved}; {cores} asked" if reserved else f", {cores} asked"
         yield Finding(
             "cpus_per_task",
             job,
             ("slurm", "cpus_per_task"),
-            f"partition {name} has {partition.cpus_per_node} CPU cores per node, {cores} asked",
-            f"cpus_per_task of at most {partition.cpus_per_node // processes}",
+            f"partition {name} has {partition.cpus_per_node} CPU cores per node{told}",
+            f"cpus_per_task of at most {available // processes}",
         )
+
+
+def _reserved_cores(job: Job, partition: PartitionSection) -> int:
+    """Return the cores of a node that the job does not get."""
+    words = [word for option in job.slurm.options for word in split_directive(option)]
+    given = [option.value or "" for option in read_options(words) if option.meant == ("core-spec",)]
+    return int(given[-1]) if given and given[-1].isdecimal() else partition.core_spec
 
 
 def budget_problems(

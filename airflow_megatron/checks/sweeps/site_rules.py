@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING, Final
 
 from airflow_megatron.checks.findings import Finding
@@ -47,25 +48,57 @@ def site_rule_findings(jobs: Sequence[Job], cluster: ClusterProfile) -> Iterator
 def queue_rule_problems(
     sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile
 ) -> list[Problem]:
-    """Return warnings about rules whose ``max_jobs`` the sweep can exceed in the queue.
+    """Return warnings about rules that limit a user's jobs in the queue, or what runs, if the sweep can exceed them.
 
     :param jobs: all jobs of the sweep
     :param points: the number of points that they belong to
     """
     warnings = []
     for rule in cluster.rules:
-        if rule.max_jobs is None:
+        if rule.max_jobs is None and rule.max_running is None and rule.max_running_nodes is None:
             continue
         about = [job for job in jobs if _can_be_about(rule, job)]
         most = min(len(about), most_jobs_at_once(sweep.tree, points, sweep.settings))
         most = min(most, sweep.settings.max_jobs or most)
-        if most > rule.max_jobs:
-            message = f"up to {most} jobs can be due at once; the site's rule: {rule.rule} ({_origin(rule)})"
+        nodes = sum(sorted((job.slurm.node_count for job in about), reverse=True)[:most])
+        due, waits = (
+            f"up to {most} jobs can be due at once",
+            "no change is needed: the others start as these end",
+        )
+        if rule.max_jobs is not None and most > rule.max_jobs:
             hint = (
                 f"max_jobs: {rule.max_jobs} in the spec keeps the others waiting, or another partition or QOS"
             )
-            warnings.append(sweep.document.problem(("max_jobs",), message, hint))
-    return warnings
+            warnings.append((due, rule, hint))
+        if rule.max_running is not None and most > rule.max_running:
+            warnings.append((f"{due}, of which {rule.max_running} run", rule, waits))
+        if rule.max_running_nodes is not None and nodes > rule.max_running_nodes:
+            running = f"{due}, with {nodes} nodes, of which {rule.max_running_nodes} run jobs"
+            warnings.append((running, rule, waits))
+    return [
+        sweep.document.problem(
+            ("max_jobs",), f"{message}; the site's rule: {rule.rule} ({_origin(rule)})", hint
+        )
+        for message, rule, hint in warnings
+    ]
+
+
+def run_root_problems(sweep: Sweep, cluster: ClusterProfile) -> tuple[list[Problem], list[Problem]]:
+    """Return errors and warnings about rules that a run root on a file system of this kind violates."""
+    errors: list[Problem] = []
+    warnings: list[Problem] = []
+    run_root = f"{posixpath.normpath(cluster.run_root)}/"
+    for rule in cluster.rules:
+        for folder in rule.no_run_root:
+            if run_root.startswith(f"{posixpath.normpath(folder)}/"):
+                message = (
+                    f"run_root of cluster {cluster.name} is {cluster.run_root}; the site's rule: {rule.rule} "
+                    f"({_origin(rule)})"
+                )
+                hint = f"a run_root outside of {folder} in the profile"
+                found = warnings if _only_warns(rule) else errors
+                found.append(sweep.document.problem(("cluster",), message, hint))
+    return errors, warnings
 
 
 def purge_problems(sweep: Sweep, jobs: Sequence[Job], points: int, cluster: ClusterProfile) -> list[Problem]:
@@ -103,7 +136,7 @@ def _is_about(rule: SiteRuleSection, job: Job, partition: str) -> bool:
     nodes = job.slurm.node_count
     if rule.partitions and partition not in rule.partitions:
         return False
-    if rule.qos and job.slurm.qos not in rule.qos:
+    if job.slurm.qos in rule.except_qos or (rule.qos and job.slurm.qos not in rule.qos):
         return False
     return (rule.from_nodes or 1) <= nodes <= (rule.to_nodes or nodes)
 
@@ -117,8 +150,12 @@ def _finding(
         ("slurm", key),
         f"{message}; the site's rule: {rule.rule} ({_origin(rule)})",
         hint,
-        warning=warning or not rule.verified,
+        warning=warning or _only_warns(rule),
     )
+
+
+def _only_warns(rule: SiteRuleSection) -> bool:
+    return rule.advice or not rule.verified
 
 
 def _origin(rule: SiteRuleSection) -> str:
@@ -132,6 +169,9 @@ def _size_findings(rule: SiteRuleSection, job: Job) -> Iterator[Finding]:
         yield _finding(rule, job, "nodes", f"asks for {_counted(nodes)}", hint)
     if rule.max_nodes is not None and nodes > rule.max_nodes:
         hint = f"nodes of at most {rule.max_nodes}, or another partition"
+        yield _finding(rule, job, "nodes", f"asks for {_counted(nodes)}", hint)
+    if rule.max_running_nodes is not None and nodes > rule.max_running_nodes:
+        hint = f"nodes of at most {rule.max_running_nodes}: the job would never start"
         yield _finding(rule, job, "nodes", f"asks for {_counted(nodes)}", hint)
     if rule.whole_node_gpus is not None and 0 < gpus < rule.whole_node_gpus:
         hint = f"gpus_per_node: {rule.whole_node_gpus}, or a partition that shares nodes"

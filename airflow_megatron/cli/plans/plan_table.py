@@ -11,7 +11,7 @@ from rich.table import Table
 from airflow_megatron.cli.console.terminal import console
 from airflow_megatron.plan.job_names import short_name
 from airflow_megatron.plan.overview import StageOverview, axes, shortened, swept_values, waits_for
-from airflow_megatron.requirements.queue_estimates import GpuHours, gpu_hours
+from airflow_megatron.requirements.queue_estimates import gpu_hours, site_cost
 from airflow_megatron.results.readings.sweep_jobs import format_value
 from airflow_megatron.results.tables.trainings import format_count
 
@@ -43,9 +43,11 @@ def print_plan(
     total = gpu_hours(plan.jobs)
     bound = f"at most {total} GPU-hours" if total.hours or total.unbounded else "no GPUs"
     out.print(f"{bound} (walltime × GPUs, one attempt of each job)")
-    if billing and total.hours:
-        cost = GpuHours(total.hours * billing.per_gpu_hour, total.unbounded)
-        out.print(f"at most {cost} {billing.unit} ({billing.per_gpu_hour:g} per GPU-hour)", markup=False)
+    if billing and (cost := site_cost(plan.jobs, billing)).hours:
+        nodes = "".join(f", {rate:g} per node-hour of {name}" for name, rate in billing.per_node_hour.items())
+        out.print(
+            f"at most {cost} {billing.unit} ({billing.per_gpu_hour:g} per GPU-hour{nodes})", markup=False
+        )
     _print_estimates(plan)
     if total.unbounded:
         out.print(f"? = {total.unbounded} jobs with GPUs that have no walltime")

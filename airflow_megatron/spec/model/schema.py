@@ -705,6 +705,8 @@ class PartitionSection(Strict):
     """GPUs of a node. On a partition without GPUs, jobs get none unless they request them."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPU cores of a node."""
+    core_spec: int = Field(default=0, ge=0)
+    """Cores of ``cpus_per_node`` that Slurm reserves, unless the job gives ``--core-spec`` (``-S``) itself."""
     max_nodes: int | None = Field(default=None, ge=1)
     """Maximum number of nodes of one job."""
     max_time: Duration | None = None
@@ -730,10 +732,14 @@ class SiteRuleSection(Strict):
     """Date on which the source was read: ``"2026-11-23"`` or ``"2026-11"``."""
     verified: bool = True
     """Whether a public document of the site states it. A job that violates an unverified rule gets a warning."""
+    advice: bool = False
+    """Whether the site only advises it, and takes jobs that do otherwise: they get a warning."""
     partitions: list[str] = []
     """Partitions that it is about. Default: all."""
     qos: list[str] = []
     """Qualities of service that it is about. Default: all."""
+    except_qos: list[str] = []
+    """Qualities of service that it is not about."""
     from_nodes: int | None = Field(default=None, ge=1)
     """Smallest job that it is about, in nodes."""
     to_nodes: int | None = Field(default=None, ge=1)
@@ -748,12 +754,19 @@ class SiteRuleSection(Strict):
     """Maximum of nodes × walltime of one job, in hours."""
     max_jobs: int | None = Field(default=None, ge=1)
     """Maximum number of jobs of a user in the queue. A sweep that can exceed it gets a warning."""
+    max_running: int | None = Field(default=None, ge=1)
+    """Maximum number of jobs of a user that run at the same time. A sweep that can exceed it gets a warning."""
+    max_running_nodes: int | None = Field(default=None, ge=1)
+    """Maximum number of nodes of all running jobs of a user. A sweep that can exceed it gets a warning; a job that asks
+    for more of them could never start."""
     whole_node_gpus: int | None = Field(default=None, ge=1)
     """GPUs of a node that is billed as a whole. A job that uses fewer of them gets a warning."""
     required: list[Literal["account", "partition", "qos", "constraint", "time"]] = []
     """Keys of ``slurm`` that a job must have."""
     refused_options: list[str] = []
     """sbatch options that the site refuses, by their long names: ``gres``, ``mem``."""
+    no_run_root: list[ClusterPath] = []
+    """Folders of file systems that are not for the files of jobs: ``run_root`` must not lie in them."""
 
 
 class BillingSection(Strict):
@@ -763,6 +776,10 @@ class BillingSection(Strict):
     """Name of the site's unit: ``core-hours``, ``node-hours``, ``SU``."""
     per_gpu_hour: float = Field(gt=0)
     """Units that an hour of one GPU costs."""
+    per_node_hour: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Units that an hour of a whole node costs, by partition: there, jobs pay for nodes whatever they use of them."""
+    min_time: Duration | None = None
+    """Shortest time that the site charges a job for."""
 
 
 class StorageSection(Strict):

@@ -158,6 +158,11 @@ class TestPlan:
         monkeypatch.setattr(spec_commands, "sweep_clusters", lambda *_: (profile,))
         shown = call("plan", "small", "--max-points-per-stage", "0").stdout
         assert "at most 432 core-hours (0.5 per GPU-hour)" in shown
+        billing = billing.model_copy(update={"per_node_hour": {"elsewhere": 4.0}})
+        profile = profile.model_copy(update={"billing": billing})
+        monkeypatch.setattr(spec_commands, "sweep_clusters", lambda *_: (profile,))
+        shown = call("plan", "small", "--max-points-per-stage", "0").stdout
+        assert "at most 432 core-hours (0.5 per GPU-hour, 4 per node-hour of elsewhere)" in shown
 
     def test_the_points(self, call: Callable[..., Answer]) -> None:
         shown = call("plan", "small", "--max-points-per-stage", "2").stdout

@@ -56,7 +56,7 @@ def description(cluster: ClusterProfile) -> dict[str, Any]:
     sizes = [rule.max_nodes or 0 for rule in rules] + [rule.from_nodes or 0 for rule in rules]
     sizes += [rule.to_nodes or 0 for rule in rules] + [rule.min_nodes or 0 for rule in rules]
     queued = queued_of_quality(rules)
-    refused = {name for rule in rules for name in rule.refused_options}
+    refused = {name for rule in rules if not rule.advice for name in rule.refused_options}
     return {
         "site": cluster.name,
         "partitions": {
@@ -141,7 +141,7 @@ def _partition_options(name: str, rules: list[SiteRuleSection], *, default: bool
 
 def submission_filter(rules: list[SiteRuleSection]) -> str:
     """Return job_submit.lua, which refuses what slurm.conf cannot."""
-    checks = [check for rule in rules for check in _checks(rule)]
+    checks = [check for rule in rules if not rule.advice for check in _checks(rule)]
     return "\n".join(
         [
             "local function given(value) return value ~= nil and value ~= '' and value ~= slurm.NO_VAL",
